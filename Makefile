@@ -1,0 +1,32 @@
+# Two commands for a newcomer: `make demo` and `make test`. Everything lives in .venv.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test check format clean
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo/run.py
+
+test: $(STAMP)
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,demo]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps rapidocr-onnxruntime==1.4.4
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .demo

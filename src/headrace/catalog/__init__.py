@@ -1,0 +1,1 @@
+"""Files in and out: schema-versioned documents, ONNX graphs, event logs."""

@@ -1,0 +1,1 @@
+"""Decisions only: no I/O, no asyncio, no threads; time comes in through a Clock."""

@@ -1,0 +1,1 @@
+"""Frozen types that every layer shares. Imports nothing else of Headrace."""

@@ -1,0 +1,42 @@
+"""The one base of all documents: frozen, keyword-only, unknown fields refused."""
+
+import re
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+"""Names of models, nodes, devices and tensors that become part of a path or URL."""
+
+_NAME = re.compile(NAME_PATTERN)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the domain types. Documents are records too: what is in memory is what is on disk."""
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` may name a model, node or device.
+
+    >>> is_name("resnet50-v1.5"), is_name("../etc/passwd"), is_name("")
+    (True, False, False)
+    """
+    return _NAME.match(text) is not None and not text.endswith("\n")
+
+
+def encode_fraction(value: Any) -> str:
+    """msgspec `enc_hook`: a share travels as text, exactly ("1/3")."""
+    if isinstance(value, Fraction):
+        return str(value)
+    raise NotImplementedError(f"cannot encode {type(value).__name__}")
+
+
+def decode_fraction(kind: type, value: Any) -> Any:
+    """msgspec `dec_hook`: the inverse of `encode_fraction`; whole numbers are accepted too."""
+    if kind is Fraction and isinstance(value, str | int) and not isinstance(value, bool):
+        try:
+            return Fraction(value)
+        except (ValueError, ZeroDivisionError) as error:
+            raise ValueError(f'Expected a fraction such as "1/2", got {value!r}') from error
+    raise ValueError(f'Expected a fraction such as "1/2", got {value!r}')

@@ -1,0 +1,92 @@
+"""Device types, nodes and their links: the hardware a plan may use."""
+
+from fractions import Fraction
+
+from headrace.domain.base import Record, is_name
+from headrace.domain.errors import DocumentError
+
+WHOLE = Fraction(1)
+
+
+class DeviceType(Record):
+    """A hardware class; every device of it behaves alike."""
+
+    name: str
+    shares: tuple[Fraction, ...] = (WHOLE,)
+    """Legal shares of one device, each in (0, 1]."""
+    price_per_hour: float | None = None
+    memory_bytes: int | None = None
+    max_utilisation: float = 1.0
+    """Fraction of its time that a slot may be planned busy; below 1 where the server itself, or
+    anything else, shares the device."""
+
+    def __post_init__(self) -> None:
+        if not is_name(self.name):
+            raise DocumentError(f"device type {self.name!r}: not a legal name")
+        if not self.shares or any(not 0 < share <= 1 for share in self.shares):
+            raise DocumentError(f"device type {self.name!r}: every share must lie in (0, 1]")
+        if not 0 < self.max_utilisation <= 1:
+            raise DocumentError(f"device type {self.name!r}: max_utilisation must lie in (0, 1]")
+        if self.price_per_hour is not None and self.price_per_hour < 0:
+            raise DocumentError(f"device type {self.name!r}: price_per_hour is negative")
+
+
+class Node(Record):
+    """One machine: devices behind one network interface of equal speed in both directions."""
+
+    name: str
+    devices: dict[str, int]
+    """Device type -> how many of them this node has."""
+    bandwidth_gbps: float | None = None
+    """10^9 bits per second, each direction; None: the link is never the limit."""
+
+    def __post_init__(self) -> None:
+        if not is_name(self.name):
+            raise DocumentError(f"node {self.name!r}: not a legal name")
+        if any(number < 1 for number in self.devices.values()):
+            raise DocumentError(f"node {self.name!r}: a device count is below 1")
+        if self.bandwidth_gbps is not None and self.bandwidth_gbps <= 0:
+            raise DocumentError(f"node {self.name!r}: bandwidth_gbps must be positive")
+
+    @property
+    def device_count(self) -> int:
+        return sum(self.devices.values())
+
+
+class Cluster(Record):
+    """All nodes and the device types that they refer to."""
+
+    device_types: tuple[DeviceType, ...]
+    nodes: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        types = [kind.name for kind in self.device_types]
+        nodes = [node.name for node in self.nodes]
+        for what, names in (("device type", types), ("node", nodes)):
+            if len(set(names)) != len(names):
+                raise DocumentError(f"cluster: two entries named alike among its {what}s: {names}")
+        if not nodes:
+            raise DocumentError("cluster: has no node; add one under `cluster.nodes`")
+        for node in self.nodes:
+            for kind in node.devices:
+                if kind not in types:
+                    raise DocumentError(
+                        f"cluster: node {node.name!r} has devices of unknown type {kind!r};"
+                        f" known: {', '.join(types)}"
+                    )
+
+    def device_type(self, name: str) -> DeviceType:
+        return next(kind for kind in self.device_types if kind.name == name)
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    def count(self, device: str) -> int:
+        """How many devices of this type the cluster has."""
+        return sum(node.devices.get(device, 0) for node in self.nodes)
+
+    def link_bandwidth_gbps(self, device: str) -> float | None:
+        """Bandwidth of the slowest node with this device type; None: never the limit."""
+        speeds = [n.bandwidth_gbps for n in self.nodes if n.devices.get(device)]
+        known = [speed for speed in speeds if speed is not None]
+        return min(known) if known else None

@@ -1,0 +1,39 @@
+"""Every error that Headrace raises on purpose.
+
+A message says what, where, needed versus available, and the next step. Bad input raises one of
+these; `assert` is for our own bugs.
+"""
+
+
+class HeadraceError(Exception):
+    """Base of all errors a user can cause and mend."""
+
+    exit_code = 2
+
+
+class DocumentError(HeadraceError):
+    """A file does not follow its schema; the message names file, line or path, expected, got."""
+
+
+class ModelError(HeadraceError):
+    """An ONNX model cannot be read, cut or run as asked."""
+
+
+class ProfileError(HeadraceError):
+    """A measurement is missing or inconsistent."""
+
+
+class InfeasibleError(HeadraceError):
+    """No plan meets the problem's constraints."""
+
+    exit_code = 3
+
+
+class PlanError(HeadraceError):
+    """A plan fails verification or does not fit what it is used with."""
+
+    exit_code = 4
+
+
+class OverloadError(HeadraceError):
+    """A bounded resource (arena, queue, connections) is exhausted; HTTP 429."""

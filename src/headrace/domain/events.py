@@ -1,0 +1,96 @@
+"""What happened, in order: the one event log that simulator and server both write.
+
+Instants are integer microseconds on the dispatcher's clock. Slots, models and pipelines are
+indices into the header's lists, so that a million events stay small; on disk an event is one
+JSON array per line, its kind first.
+"""
+
+from typing import Literal
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of all events; `at_us` is when it happened (ended, for work that takes time)."""
+
+    at_us: int
+
+
+class Arrived(Event, frozen=True, array_like=True, gc=False, tag="arrived"):
+    request: int
+    model: int
+    deadline_at_us: int
+
+
+class Dropped(Event, frozen=True, array_like=True, gc=False, tag="dropped"):
+    request: int
+    reason: str
+    retry_after_us: int
+
+
+class Reservation(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One stage of a batch's path as it was promised."""
+
+    slot: int
+    transfer_at_us: int
+    transfer_us: int
+    start_at_us: int
+    latency_us: int
+
+
+class Dispatched(Event, frozen=True, array_like=True, gc=False, tag="dispatched"):
+    """A batch got its path. Repeated, with the remaining stages, when the path changes."""
+
+    batch: int
+    model: int
+    pipeline: int
+    first_stage: int
+    requests: tuple[int, ...]
+    path: tuple[Reservation, ...]
+
+
+class Transferred(Event, frozen=True, array_like=True, gc=False, tag="transferred"):
+    """A batch's tensors reached the slot that runs `stage`."""
+
+    batch: int
+    stage: int
+    from_slot: int
+    to_slot: int
+    started_at_us: int
+
+
+class Ran(Event, frozen=True, array_like=True, gc=False, tag="ran"):
+    batch: int
+    stage: int
+    slot: int
+    started_at_us: int
+
+
+class Answered(Event, frozen=True, array_like=True, gc=False, tag="answered"):
+    request: int
+    batch: int
+
+
+class SlotLost(Event, frozen=True, array_like=True, gc=False, tag="slot-lost"):
+    slot: int
+
+
+class SlotGained(Event, frozen=True, array_like=True, gc=False, tag="slot-gained"):
+    slot: int
+
+
+AnyEvent = Arrived | Dropped | Dispatched | Transferred | Ran | Answered | SlotLost | SlotGained
+
+
+class EventLogHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """First line of an event log file, a JSON object."""
+
+    schema: Literal["headrace.events/1"] = "headrace.events/1"
+    clock: Literal["virtual", "live"]
+    policy: str
+    models: tuple[str, ...]
+    pipelines: tuple[tuple[str, ...], ...]
+    """Per model, the names of its pipelines."""
+    slots: tuple[str, ...]
+    nodes: tuple[str, ...]
+    """Per slot, the name of its node."""

@@ -1,0 +1,82 @@
+"""What the user asks: these models, these objectives, on this cluster."""
+
+from typing import Literal
+
+from headrace.domain.base import Record, is_name
+from headrace.domain.cluster import Cluster
+from headrace.domain.errors import DocumentError
+from headrace.domain.profile import Profile
+
+Objective = Literal["throughput", "max-min", "least-cost"]
+
+
+class Demand(Record):
+    """One model and its latency objective."""
+
+    model: str
+    slo_us: int
+    """End to end, arrival to answer."""
+    weight: float = 1.0
+    """Relative load of this model; max-min maximises the smallest throughput / weight."""
+    rate_rps: float | None = None
+    """Needed throughput; None: as much as possible."""
+
+    def __post_init__(self) -> None:
+        if not is_name(self.model):
+            raise DocumentError(f"demand: {self.model!r} is not a legal model name")
+        if self.slo_us < 1 or self.weight <= 0 or (self.rate_rps or 1.0) <= 0:
+            raise DocumentError(f"demand for {self.model!r}: slo, weight and rate must be positive")
+
+
+class PlanOptions(Record):
+    """How to plan; defaults are the paper's."""
+
+    planner: str = "pooled"
+    objective: Objective = "max-min"
+    """With one model, max-min and throughput are the same."""
+    margin: float = 0.4
+    """Fraction of the SLO kept for batching, queueing and contention (PPipe, 5.4)."""
+    min_stages: int = 1
+    max_stages: int = 3
+    max_batch: int | None = None
+    """None: as large as profiled."""
+    time_limit_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.margin < 1:
+            raise DocumentError(f"options: margin {self.margin} must lie in [0, 1)")
+        if not 1 <= self.min_stages <= self.max_stages:
+            raise DocumentError(
+                f"options: needs 1 <= min_stages <= max_stages,"
+                f" got {self.min_stages} and {self.max_stages}"
+            )
+        if self.time_limit_s <= 0:
+            raise DocumentError("options: time_limit_s must be positive")
+
+
+class ProfileRef(Record):
+    """Which file a plan's numbers came from."""
+
+    model: str
+    path: str
+    """Relative to the document that holds it, or absolute."""
+    sha256: str
+
+
+class Problem(Record):
+    """A planner's whole input. Read from `headrace.problem/1` by `catalog`."""
+
+    cluster: Cluster
+    demands: tuple[Demand, ...]
+    profiles: dict[str, Profile]
+    """Model name -> profile."""
+    profile_refs: tuple[ProfileRef, ...] = ()
+    options: PlanOptions = PlanOptions()
+
+    def __post_init__(self) -> None:
+        models = [demand.model for demand in self.demands]
+        if not models or len(set(models)) != len(models):
+            raise DocumentError(f"problem: needs one demand per model, got {models}")
+        for model in models:
+            if model not in self.profiles:
+                raise DocumentError(f"problem: model {model!r} has no profile")

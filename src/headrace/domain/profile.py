@@ -1,0 +1,219 @@
+"""What one model costs: blocks, cut sizes and latencies per device type, share and batch size."""
+
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+from headrace.domain.base import Record, is_name
+from headrace.domain.errors import ProfileError
+
+
+class Latency(NamedTuple):
+    """Of one batch, microseconds."""
+
+    p50_us: int
+    p99_us: int
+
+
+class TensorSpec(Record):
+    """One tensor without its batch dimension."""
+
+    name: str
+    dtype: str
+    """numpy's name: "float32", "int64", …"""
+    item_shape: tuple[int, ...]
+
+    @property
+    def item_count(self) -> int:
+        count = 1
+        for dim in self.item_shape:
+            count *= dim
+        return count
+
+
+class Block(Record):
+    """Consecutive layers that are never separated."""
+
+    name: str
+    node_count: int
+    weights_bytes: int
+    cut: tuple[TensorSpec, ...]
+    """Tensors that cross the cut after this block; the model's outputs after the last one."""
+    cut_bytes: int
+    """Bytes per item over that cut, at the profile's boundary precision."""
+
+
+class BlockTimes(Record):
+    """Batch latencies of every block on one (device type, share)."""
+
+    device: str
+    share: Fraction
+    p50_us: tuple[tuple[int, ...], ...]
+    """Shape (blocks, B); entry [i][b-1] is block i at batch size b."""
+    p99_us: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        where = f"block times on {self.device} {self.share}"
+        widths = {len(row) for row in (*self.p50_us, *self.p99_us)}
+        if len(widths) != 1 or widths == {0} or len(self.p50_us) != len(self.p99_us):
+            raise ProfileError(f"{where}: not one latency per block and batch size")
+        for i, (row50, row99) in enumerate(zip(self.p50_us, self.p99_us, strict=True)):
+            if any(p50 < 1 or p99 < p50 for p50, p99 in zip(row50, row99, strict=True)):
+                raise ProfileError(f"{where}: block {i} needs 1 <= p50 <= p99 (us)")
+
+    @property
+    def max_batch(self) -> int:
+        return len(self.p50_us[0])
+
+
+class StageTimes(Record):
+    """Batch latencies of a block range measured as one stage; they replace the sum of its blocks."""
+
+    device: str
+    share: Fraction
+    first_block: int
+    end_block: int
+    """Exclusive."""
+    p50_us: tuple[int, ...]
+    """Shape (B,)."""
+    p99_us: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        where = f"stage [{self.first_block}, {self.end_block}) on {self.device}"
+        if not self.p50_us or len(self.p50_us) != len(self.p99_us):
+            raise ProfileError(f"{where}: not one p50 and p99 per batch size")
+        if any(a < 1 or b < a for a, b in zip(self.p50_us, self.p99_us, strict=True)):
+            raise ProfileError(f"{where}: needs 1 <= p50 <= p99 (us)")
+
+
+class LayerTimes(Record):
+    """Provisioning costs of one layer, batch size 1 (DeepPlan, section 4); filled by later work."""
+
+    name: str
+    weights_bytes: int
+    load_us: int
+    in_memory_us: int
+    host_access_us: int
+
+
+class Utilisation(Record):
+    """Shared-resource use of a block range on one (device type, share), fractions of peak."""
+
+    device: str
+    share: Fraction
+    first_block: int
+    end_block: int
+    batch_size: int
+    l2: float
+    dram: float
+
+
+class Provenance(Record):
+    """Where the numbers come from; without it a profile is a rumour."""
+
+    kind: Literal["measured", "estimated", "imported", "synthetic"]
+    date: str
+    """ISO 8601, UTC."""
+    machine: str = ""
+    """Processor or GPU, and driver where there is one."""
+    software: dict[str, str] = {}
+    repeats: int | None = None
+    error_fraction: float | None = None
+    """Stated error bar of estimates; 0.2 means +-20 %."""
+    notes: tuple[str, ...] = ()
+
+
+class Profile(Record):
+    """Everything the planner knows of one model. `headrace.profile/1`."""
+
+    schema: Literal["headrace.profile/1"] = "headrace.profile/1"
+    model: str
+    provenance: Provenance
+    model_path: str | None = None
+    """The ONNX file, relative to the profile's folder or absolute; None: cannot be executed."""
+    model_sha256: str | None = None
+    boundary: Literal["float32", "float16"] = "float32"
+    """Precision of float tensors on the wire between stages."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    blocks: tuple[Block, ...]
+    block_times: tuple[BlockTimes, ...]
+    stage_times: tuple[StageTimes, ...] = ()
+    layers: tuple[LayerTimes, ...] = ()
+    utilisation: tuple[Utilisation, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not is_name(self.model):
+            raise ProfileError(f"profile: {self.model!r} is not a legal model name")
+        if not self.blocks or not self.block_times:
+            raise ProfileError(f"profile {self.model!r}: has no blocks or no timings")
+        for times in self.block_times:
+            if len(times.p50_us) != len(self.blocks):
+                raise ProfileError(
+                    f"profile {self.model!r}: {len(times.p50_us)} timed blocks on {times.device},"
+                    f" but {len(self.blocks)} blocks"
+                )
+        for stage in self.stage_times:
+            if not 0 <= stage.first_block < stage.end_block <= len(self.blocks):
+                raise ProfileError(
+                    f"profile {self.model!r}: stage [{stage.first_block}, {stage.end_block})"
+                    f" lies outside its {len(self.blocks)} blocks"
+                )
+
+    def times(self, device: str, share: Fraction) -> BlockTimes | None:
+        """Block times of this (device type, share), or None where it was not profiled."""
+        return next((t for t in self.block_times if t.device == device and t.share == share), None)
+
+    def measured_stage(
+        self, device: str, share: Fraction, first_block: int, end_block: int
+    ) -> StageTimes | None:
+        return next(
+            (
+                s
+                for s in self.stage_times
+                if (s.first_block, s.end_block) == (first_block, end_block)
+                and s.device == device
+                and s.share == share
+            ),
+            None,
+        )
+
+    def max_batch(self, device: str, share: Fraction) -> int:
+        """Largest profiled batch size; 0 where this (device type, share) was not profiled."""
+        times = self.times(device, share)
+        return times.max_batch if times else 0
+
+    def stage_latency(
+        self, device: str, share: Fraction, first_block: int, end_block: int, batch_size: int
+    ) -> Latency:
+        """Latency of blocks [first_block, end_block) as one stage.
+
+        Measured whole where the profile has it, otherwise the sum of the blocks (PPipe, 5.2).
+
+        Raises:
+            ProfileError: this device type, share or batch size was not profiled.
+        """
+        whole = self.measured_stage(device, share, first_block, end_block)
+        if whole is not None and 1 <= batch_size <= len(whole.p50_us):
+            return Latency(whole.p50_us[batch_size - 1], whole.p99_us[batch_size - 1])
+        times = self.times(device, share)
+        if times is None or not 1 <= batch_size <= times.max_batch:
+            raise ProfileError(
+                f"profile {self.model!r}: no latency for batch size {batch_size} on"
+                f" {share} of a {device!r}; profile it with `headrace profile --device {device}`"
+            )
+        rows = range(first_block, end_block)
+        return Latency(
+            sum(times.p50_us[i][batch_size - 1] for i in rows),
+            sum(times.p99_us[i][batch_size - 1] for i in rows),
+        )
+
+    def input_cut_bytes(self, first_block: int) -> int:
+        """Bytes per item that enter a stage over the network; the model's own input is free."""
+        return 0 if first_block == 0 else self.blocks[first_block - 1].cut_bytes
+
+    def output_cut_bytes(self, end_block: int) -> int:
+        """Bytes per item that leave a stage over the network; the model's own output is free."""
+        return 0 if end_block == len(self.blocks) else self.blocks[end_block - 1].cut_bytes
+
+    def weights_bytes(self, first_block: int, end_block: int) -> int:
+        return sum(block.weights_bytes for block in self.blocks[first_block:end_block])

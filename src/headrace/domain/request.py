@@ -1,0 +1,44 @@
+"""A request on its way, and how it ended."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DropReason = Literal["deadline", "no-slot", "draining", "queue-full", "failed", "cancelled"]
+"""Why a request was dropped before it was answered:
+
+deadline    even alone and at once it would end after its deadline
+no-slot     a stage that it needs has lost all its slots
+draining    the server is shutting down
+queue-full  more requests wait than the queue may hold
+failed      its batch failed, and no retry can meet the deadline
+cancelled   the client went away
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One inference. Instants are microseconds on the dispatcher's clock."""
+
+    id: int
+    model: int
+    """Index of the model among the plan's deployments."""
+    arrived_at_us: int
+    deadline_at_us: int
+    priority: int = 0
+    """Smaller is served first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one request ended, as seen by whoever measured it."""
+
+    arrived_at_us: int
+    deadline_at_us: int
+    ended_at_us: int | None
+    """When it was answered; None: dropped or failed."""
+    reason: str = ""
+    """Why it was not answered; empty when it was."""
+
+    @property
+    def in_time(self) -> bool:
+        return self.ended_at_us is not None and self.ended_at_us <= self.deadline_at_us

@@ -1,0 +1,1 @@
+"""The load generator: an open-loop client of a running server."""

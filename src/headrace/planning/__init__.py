@@ -1,0 +1,1 @@
+"""Problem -> PlanResult. One module per technique, baselines beside them."""

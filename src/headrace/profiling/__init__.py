@@ -1,0 +1,1 @@
+"""Cuts a model into blocks and times them."""

@@ -1,0 +1,1 @@
+"""Tables, comparisons and timelines from event logs and reports."""

@@ -1,0 +1,1 @@
+"""Real time: LiveClock, gateway, workers and executors around dispatch."""

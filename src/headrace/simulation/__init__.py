@@ -1,0 +1,1 @@
+"""Virtual time: SimClock, arrivals, simulated slots and links around dispatch."""
