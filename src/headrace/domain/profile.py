@@ -3,6 +3,8 @@
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from headrace.domain.base import Record, is_name
 from headrace.domain.errors import ProfileError
 
@@ -66,7 +68,7 @@ class BlockTimes(Record):
 
 
 class StageTimes(Record):
-    """Batch latencies of a block range measured as one stage; they replace the sum of its blocks."""
+    """Batch latencies of a block range measured whole; they replace the sum of its blocks."""
 
     device: str
     share: Fraction
@@ -115,7 +117,7 @@ class Provenance(Record):
     """ISO 8601, UTC."""
     machine: str = ""
     """Processor or GPU, and driver where there is one."""
-    software: dict[str, str] = {}
+    software: dict[str, str] = msgspec.field(default_factory=dict)
     repeats: int | None = None
     error_fraction: float | None = None
     """Stated error bar of estimates; 0.2 means +-20 %."""

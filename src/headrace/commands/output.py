@@ -1,0 +1,31 @@
+"""How every command speaks: tables for people, JSON for programs, errors that end with a step."""
+
+import sys
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from headrace.domain.base import encode_fraction
+
+console = Console(highlight=False)
+"""Results, on standard output."""
+
+notices = Console(stderr=True, highlight=False)
+"""Progress, hints and errors, on standard error, so that `--json` output stays clean."""
+
+
+def print_json(value: Any) -> None:
+    """Write one JSON document, indented, to standard output."""
+    encoded = msgspec.json.format(msgspec.json.encode(value, enc_hook=encode_fraction), indent=2)
+    sys.stdout.write(encoded.decode() + "\n")
+
+
+def next_step(command: str) -> None:
+    """Tell the user what usually comes next."""
+    notices.print(f"[dim]next:[/dim]  {command}", soft_wrap=True)
+
+
+def print_error(message: str) -> None:
+    notices.print("[bold red]error:[/bold red]", end=" ")
+    notices.print(message, markup=False, soft_wrap=True)

@@ -1,0 +1,138 @@
+"""A plan as the dispatcher sees it: integers, and tables indexed by stage and batch size."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.domain.cluster import Cluster
+from headrace.domain.errors import PlanError
+from headrace.domain.plan import Deployment, Pipeline, Plan
+from headrace.domain.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class StageTable:
+    """One stage: who may run it and how long it takes."""
+
+    first_block: int
+    end_block: int
+    slots: tuple[int, ...]
+    """The pool, as indices into `Topology.slots`."""
+    p50_us: tuple[int, ...]
+    """Shape (planned batch size,): entry b-1 is batch size b."""
+    p99_us: tuple[int, ...]
+    input_bytes: int
+    """Per item, that enter over the network; 0 for the first stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One pipeline."""
+
+    name: str
+    batch_size: int
+    stages: tuple[StageTable, ...]
+    slack_us: tuple[int, ...]
+    """Entry b-1: how much later than by medians a batch of size b may end; the sum over stages
+    of p99 - p50."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRoutes:
+    name: str
+    slo_us: int
+    routes: tuple[Route, ...]
+
+    @property
+    def fastest_us(self) -> int:
+        """The least time in which a single request can be answered, transfers not counted."""
+        return min(sum(s.p50_us[0] for s in r.stages) + r.slack_us[0] for r in self.routes)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Everything static that dispatching needs."""
+
+    models: tuple[ModelRoutes, ...]
+    slots: tuple[str, ...]
+    slot_node: tuple[int, ...]
+    """Slot index -> node index."""
+    nodes: tuple[str, ...]
+    node_bytes_per_us: tuple[float | None, ...]
+    """Link speed of each node, each direction; None: never the limit."""
+
+    def transfer_us(self, from_slot: int, to_slot: int, size_bytes: int) -> int:
+        """Time on an idle link; 0 within a node or where no link is the limit."""
+        a, b = self.slot_node[from_slot], self.slot_node[to_slot]
+        if a == b:
+            return 0
+        speeds = [s for s in (self.node_bytes_per_us[a], self.node_bytes_per_us[b]) if s]
+        return round(size_bytes / min(speeds)) if speeds else 0
+
+    @classmethod
+    def from_plan(cls, plan: Plan, profiles: Mapping[str, Profile]) -> "Topology":
+        """Look the plan's stages up in the profiles.
+
+        Raises:
+            PlanError: a profile or a slot that the plan names is missing.
+        """
+        slot_index = {slot.name: i for i, slot in enumerate(plan.slots)}
+        node_index = {node.name: i for i, node in enumerate(plan.cluster.nodes)}
+        try:
+            return cls(
+                models=tuple(
+                    _model_routes(deployment, profiles[deployment.model], slot_index)
+                    for deployment in plan.deployments
+                ),
+                slots=tuple(slot_index),
+                slot_node=tuple(node_index[slot.node] for slot in plan.slots),
+                nodes=tuple(node_index),
+                node_bytes_per_us=_link_speeds(plan.cluster),
+            )
+        except KeyError as error:
+            raise PlanError(
+                f"plan: nothing is named {error.args[0]!r} among its slots, nodes and profiles;"
+                " check it with `headrace verify`"
+            ) from error
+
+
+def _link_speeds(cluster: Cluster) -> tuple[float | None, ...]:
+    # 1 Gbps = 10^9 bits/s = 125 bytes/us.
+    return tuple(n.bandwidth_gbps * 125 if n.bandwidth_gbps else None for n in cluster.nodes)
+
+
+def _model_routes(
+    deployment: Deployment, profile: Profile, slot_index: Mapping[str, int]
+) -> ModelRoutes:
+    return ModelRoutes(
+        name=deployment.model,
+        slo_us=deployment.slo_us,
+        routes=tuple(_route(p, profile, slot_index) for p in deployment.pipelines),
+    )
+
+
+def _route(pipeline: Pipeline, profile: Profile, slot_index: Mapping[str, int]) -> Route:
+    tables = []
+    for stage in pipeline.stages:
+        latencies = [
+            profile.stage_latency(
+                stage.device, stage.share, stage.first_block, stage.end_block, size
+            )
+            for size in range(1, pipeline.batch_size + 1)
+        ]
+        tables.append(
+            StageTable(
+                first_block=stage.first_block,
+                end_block=stage.end_block,
+                slots=tuple(slot_index[name] for name in stage.pool),
+                p50_us=tuple(latency.p50_us for latency in latencies),
+                p99_us=tuple(latency.p99_us for latency in latencies),
+                input_bytes=profile.input_cut_bytes(stage.first_block),
+            )
+        )
+    slack = tuple(
+        sum(table.p99_us[b] - table.p50_us[b] for table in tables)
+        for b in range(pipeline.batch_size)
+    )
+    return Route(
+        name=pipeline.name, batch_size=pipeline.batch_size, stages=tuple(tables), slack_us=slack
+    )
