@@ -13,7 +13,10 @@ _NAME = re.compile(NAME_PATTERN)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the domain types. Documents are records too: what is in memory is what is on disk."""
+    """Base of the domain types. Documents are records too: what is in memory is what is on disk.
+
+    Subclasses repeat `frozen=True, kw_only=True`: neither type checkers nor msgspec inherit them.
+    """
 
 
 def is_name(text: str) -> bool:

@@ -8,7 +8,7 @@ from headrace.domain.errors import DocumentError
 WHOLE = Fraction(1)
 
 
-class DeviceType(Record):
+class DeviceType(Record, frozen=True, kw_only=True):
     """A hardware class; every device of it behaves alike."""
 
     name: str
@@ -31,7 +31,7 @@ class DeviceType(Record):
             raise DocumentError(f"device type {self.name!r}: price_per_hour is negative")
 
 
-class Node(Record):
+class Node(Record, frozen=True, kw_only=True):
     """One machine: devices behind one network interface of equal speed in both directions."""
 
     name: str
@@ -53,7 +53,7 @@ class Node(Record):
         return sum(self.devices.values())
 
 
-class Cluster(Record):
+class Cluster(Record, frozen=True, kw_only=True):
     """All nodes and the device types that they refer to."""
 
     device_types: tuple[DeviceType, ...]

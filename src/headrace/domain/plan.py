@@ -13,7 +13,7 @@ from headrace.domain.problem import Demand, PlanOptions, ProfileRef
 Stopped = Literal["optimal", "infeasible", "time-limit", "heuristic"]
 
 
-class DutyCycle(Record):
+class DutyCycle(Record, frozen=True, kw_only=True):
     """A tenant's turn on a shared slot: `length_us` from `offset_us` in every `period_us`."""
 
     period_us: int
@@ -21,7 +21,7 @@ class DutyCycle(Record):
     length_us: int
 
 
-class Tenant(Record):
+class Tenant(Record, frozen=True, kw_only=True):
     """One stage that a slot runs."""
 
     model: str
@@ -31,7 +31,7 @@ class Tenant(Record):
     """None: whenever the dispatcher says so."""
 
 
-class Slot(Record):
+class Slot(Record, frozen=True, kw_only=True):
     """One schedulable place: a share of one device on one node."""
 
     name: str
@@ -43,14 +43,14 @@ class Slot(Record):
     tenants: tuple[Tenant, ...]
 
 
-class Residency(Record):
+class Residency(Record, frozen=True, kw_only=True):
     """Where a layer's weights are between runs (DeepPlan, section 4)."""
 
     layer: str
     place: Literal["device", "host", "absent"]
 
 
-class Stage(Record):
+class Stage(Record, frozen=True, kw_only=True):
     """A contiguous range of blocks run by one pool."""
 
     first_block: int
@@ -70,7 +70,7 @@ class Stage(Record):
     """Empty: all weights on the device."""
 
 
-class Alternative(Record):
+class Alternative(Record, frozen=True, kw_only=True):
     """The same pipeline at another depth (Accordion): fewer or more stages on the same slots."""
 
     stages: tuple[Stage, ...]
@@ -78,7 +78,7 @@ class Alternative(Record):
     throughput_rps: float
 
 
-class Pipeline(Record):
+class Pipeline(Record, frozen=True, kw_only=True):
     """Ordered stages with one batch size."""
 
     name: str
@@ -91,7 +91,7 @@ class Pipeline(Record):
     alternatives: tuple[Alternative, ...] = ()
 
 
-class Deployment(Record):
+class Deployment(Record, frozen=True, kw_only=True):
     """All pipelines of one model, with its latency budget."""
 
     model: str
@@ -104,7 +104,7 @@ class Deployment(Record):
     """Load that is planned for but never sent (Harpagon, Theorem 2)."""
 
 
-class Plan(Record):
+class Plan(Record, frozen=True, kw_only=True):
     """`headrace.plan/1`. Self-contained but for the profiles, which it names with their hash."""
 
     schema: Literal["headrace.plan/1"] = "headrace.plan/1"
@@ -130,7 +130,7 @@ class Plan(Record):
     runtime_s: float
 
 
-class PlanResult(Record):
+class PlanResult(Record, frozen=True, kw_only=True):
     """A planner's answer."""
 
     plan: Plan | None

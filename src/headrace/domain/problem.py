@@ -10,7 +10,7 @@ from headrace.domain.profile import Profile
 Objective = Literal["throughput", "max-min", "least-cost"]
 
 
-class Demand(Record):
+class Demand(Record, frozen=True, kw_only=True):
     """One model and its latency objective."""
 
     model: str
@@ -28,7 +28,7 @@ class Demand(Record):
             raise DocumentError(f"demand for {self.model!r}: slo, weight and rate must be positive")
 
 
-class PlanOptions(Record):
+class PlanOptions(Record, frozen=True, kw_only=True):
     """How to plan; defaults are the paper's."""
 
     planner: str = "pooled"
@@ -54,7 +54,7 @@ class PlanOptions(Record):
             raise DocumentError("options: time_limit_s must be positive")
 
 
-class ProfileRef(Record):
+class ProfileRef(Record, frozen=True, kw_only=True):
     """Which file a plan's numbers came from."""
 
     model: str
@@ -63,7 +63,7 @@ class ProfileRef(Record):
     sha256: str
 
 
-class Problem(Record):
+class Problem(Record, frozen=True, kw_only=True):
     """A planner's whole input. Read from `headrace.problem/1` by `catalog`."""
 
     cluster: Cluster

@@ -16,7 +16,7 @@ class Latency(NamedTuple):
     p99_us: int
 
 
-class TensorSpec(Record):
+class TensorSpec(Record, frozen=True, kw_only=True):
     """One tensor without its batch dimension."""
 
     name: str
@@ -32,7 +32,7 @@ class TensorSpec(Record):
         return count
 
 
-class Block(Record):
+class Block(Record, frozen=True, kw_only=True):
     """Consecutive layers that are never separated."""
 
     name: str
@@ -44,7 +44,7 @@ class Block(Record):
     """Bytes per item over that cut, at the profile's boundary precision."""
 
 
-class BlockTimes(Record):
+class BlockTimes(Record, frozen=True, kw_only=True):
     """Batch latencies of every block on one (device type, share)."""
 
     device: str
@@ -67,7 +67,7 @@ class BlockTimes(Record):
         return len(self.p50_us[0])
 
 
-class StageTimes(Record):
+class StageTimes(Record, frozen=True, kw_only=True):
     """Batch latencies of a block range measured whole; they replace the sum of its blocks."""
 
     device: str
@@ -87,7 +87,7 @@ class StageTimes(Record):
             raise ProfileError(f"{where}: needs 1 <= p50 <= p99 (us)")
 
 
-class LayerTimes(Record):
+class LayerTimes(Record, frozen=True, kw_only=True):
     """Provisioning costs of one layer, batch size 1 (DeepPlan, section 4); filled by later work."""
 
     name: str
@@ -97,7 +97,7 @@ class LayerTimes(Record):
     host_access_us: int
 
 
-class Utilisation(Record):
+class Utilisation(Record, frozen=True, kw_only=True):
     """Shared-resource use of a block range on one (device type, share), fractions of peak."""
 
     device: str
@@ -109,7 +109,7 @@ class Utilisation(Record):
     dram: float
 
 
-class Provenance(Record):
+class Provenance(Record, frozen=True, kw_only=True):
     """Where the numbers come from; without it a profile is a rumour."""
 
     kind: Literal["measured", "estimated", "imported", "synthetic"]
@@ -124,7 +124,7 @@ class Provenance(Record):
     notes: tuple[str, ...] = ()
 
 
-class Profile(Record):
+class Profile(Record, frozen=True, kw_only=True):
     """Everything the planner knows of one model. `headrace.profile/1`."""
 
     schema: Literal["headrace.profile/1"] = "headrace.profile/1"
