@@ -1,0 +1,82 @@
+"""What passes between a protocol front end (HTTP, gRPC) and the engine: plain types, no I/O."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from headrace.domain.profile import TensorSpec
+from headrace.domain.request import DropReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model as clients see it."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    slo_us: int
+    """The deadline of a request that brings no timeout of its own."""
+    fastest_us: int
+    """Least time in which one item can be answered; a shorter timeout is always refused."""
+    max_items: int
+    """Most items (batch dimension) that one inference may carry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """All items were computed. It may be late: whoever asked decides what a late answer is worth."""
+
+    outputs: tuple[memoryview, ...]
+    """In the order of `ServedModel.outputs`: C-contiguous bytes of shape (items, *item_shape).
+    The receiver may keep them."""
+    arrived_at_us: int
+    deadline_at_us: int
+    ended_at_us: int
+
+    @property
+    def late_us(self) -> int:
+        """How long after the deadline it was ready; 0: in time."""
+        return max(0, self.ended_at_us - self.deadline_at_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """There will be no answer."""
+
+    reason: DropReason
+    message: str
+    """One sentence for the client: why, and what would help."""
+    retry_after_us: int
+    """When trying again makes sense; 0: at once, or never for this request."""
+
+
+Buffer = bytes | bytearray | memoryview | NDArray[Any]
+
+OnDone = Callable[[Answer | Refusal], None]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Inference:
+    """One client request: `items` rows for one model, answered together.
+
+    The front end has checked names, data types and shapes; the engine checks sizes only.
+    """
+
+    model: str
+    items: int
+    """Length of the batch dimension, 1 or more."""
+    inputs: tuple[Buffer, ...]
+    """In the order of `ServedModel.inputs`: C-contiguous, items x item bytes each. Not copied
+    before a batch is formed, so they must not change until `on_done`."""
+    on_done: OnDone
+    """Called exactly once, on the loop's thread; may be called before `submit` returns. It must
+    not raise. Never called after `Engine.cancel`."""
+    timeout_us: int | None = None
+    """The request's own objective, from arrival; None: the model's."""
+    priority: int = 0
+    """Smaller is served first."""
+    first_request: int = field(default=-1, init=False)
+    """Set by the engine: items are the dispatcher's requests first_request, first_request + 1, …"""
