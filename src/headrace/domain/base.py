@@ -11,6 +11,9 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 
 _NAME = re.compile(NAME_PATTERN)
 
+# Bounded digits and no exponent: Fraction("1e999999999") would fill the memory.
+_FRACTION = re.compile(r"[0-9]{1,9}(/[0-9]{1,9}|\.[0-9]{1,9})?")
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of the domain types. Documents are records too: what is in memory is what is on disk.
@@ -37,9 +40,10 @@ def encode_fraction(value: Any) -> str:
 
 def decode_fraction(kind: type, value: Any) -> Any:
     """msgspec `dec_hook`: the inverse of `encode_fraction`; whole numbers are accepted too."""
-    if kind is Fraction and isinstance(value, str | int) and not isinstance(value, bool):
+    text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+    if kind is Fraction and _FRACTION.fullmatch(text):
         try:
-            return Fraction(value)
-        except (ValueError, ZeroDivisionError) as error:
+            return Fraction(text)
+        except ZeroDivisionError as error:
             raise ValueError(f'Expected a fraction such as "1/2", got {value!r}') from error
     raise ValueError(f'Expected a fraction such as "1/2", got {value!r}')

@@ -1,0 +1,192 @@
+"""Read and write Headrace's documents: profiles, plans and problems.
+
+Every document is one JSON object with a `schema` field that names its kind and version
+(`headrace.plan/1`); problems may also be YAML. What is on disk is the record in memory, so there
+is nothing to keep in step. Unknown fields and wrong types are refused with file, line and path.
+"""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from headrace.catalog.layout import encode_document
+from headrace.catalog.problem_file import (
+    build_cluster,
+    build_demand,
+    parse_problem,
+    relocate_profiles,
+)
+from headrace.catalog.source import Source, decode_text, parse_json, read_bounded
+from headrace.catalog.strict import convert
+from headrace.catalog.yaml_lines import parse_yaml
+from headrace.domain.errors import DocumentError, PlanError
+from headrace.domain.plan import Plan
+from headrace.domain.problem import Problem, ProfileRef
+from headrace.domain.profile import Profile
+
+__all__ = [
+    "encode_document",
+    "plan_profiles",
+    "read_plan",
+    "read_problem",
+    "read_profile",
+    "relocate_profiles",
+    "sha256_file",
+    "write_document",
+]
+
+PROFILE_SCHEMA = "headrace.profile/1"
+PLAN_SCHEMA = "headrace.plan/1"
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a `headrace.profile/1` document.
+
+    Raises:
+        DocumentError: the file is missing or does not follow the schema.
+        ProfileError: its measurements are inconsistent.
+    """
+    return _profile(path, read_bounded(path))
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a `headrace.plan/1` document. It is well formed then, but not yet verified.
+
+    Raises:
+        DocumentError: the file is missing or does not follow the schema.
+    """
+    return convert(_json(path, read_bounded(path)), Plan, PLAN_SCHEMA)
+
+
+def read_problem(path: Path) -> Problem:
+    """Read a `headrace.problem/1` file, YAML or JSON, and the profiles that it names.
+
+    Profile paths in the file and in the returned `profile_refs` are relative to its folder.
+
+    Raises:
+        DocumentError: a file is missing, does not follow its schema, or two disagree.
+        ProfileError: a profile's measurements are inconsistent.
+    """
+    file = parse_problem(_json_or_yaml(path, read_bounded(path)))
+    profiles: dict[str, Profile] = {}
+    refs: list[ProfileRef] = []
+    demands = []
+    try:
+        cluster = build_cluster(file.cluster)
+        for entry in file.models:
+            profile_path = path.parent / entry.profile
+            content = read_bounded(profile_path)
+            profile = _profile(profile_path, content)
+            demands.append(build_demand(entry, profile.model))
+            profiles[profile.model] = profile
+            refs.append(
+                ProfileRef(
+                    model=profile.model,
+                    path=entry.profile,
+                    sha256=hashlib.sha256(content).hexdigest(),
+                )
+            )
+        return Problem(
+            cluster=cluster,
+            demands=tuple(demands),
+            profiles=profiles,
+            profile_refs=tuple(refs),
+            options=file.options,
+        )
+    except DocumentError as error:
+        raise DocumentError(f"{path}: {error}") from error
+
+
+def plan_profiles(plan: Plan, plan_path: Path) -> dict[str, Profile]:
+    """Load the profiles that a plan was made from; a changed one is refused.
+
+    Returns:
+        Model name -> profile.
+
+    Raises:
+        PlanError: a profile is no longer the one that was planned with, or is of another model.
+        DocumentError: a profile is missing or does not follow its schema.
+    """
+    profiles: dict[str, Profile] = {}
+    for ref in plan.profiles:
+        path = plan_path.parent / ref.path
+        try:
+            content = read_bounded(path)
+        except DocumentError as error:
+            raise DocumentError(f"{plan_path}: the profile of {ref.model!r}: {error}") from error
+        found = hashlib.sha256(content).hexdigest()
+        if found != ref.sha256:
+            raise PlanError(
+                f"{plan_path}: the profile of {ref.model!r} has changed since it was planned with\n"
+                f"  planned   {path} with sha256 {ref.sha256[:16]}…\n"
+                f"  now       sha256 {found[:16]}…\n"
+                f"  try       `headrace plan` again with the new profile"
+            )
+        profile = _profile(path, content)
+        if profile.model != ref.model:
+            raise PlanError(
+                f"{plan_path}: says that {path} is of {ref.model!r}; it is of {profile.model!r}"
+            )
+        profiles[ref.model] = profile
+    return profiles
+
+
+def write_document(record: msgspec.Struct, path: Path) -> None:
+    """Write a document whole or not at all: readers never see half of one.
+
+    Raises:
+        DocumentError: it cannot be written there.
+    """
+    content = encode_document(record)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                # mkstemp gives 0600; a document is as readable as any other new file.
+                os.fchmod(file.fileno(), 0o666 & ~_umask())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def sha256_file(path: Path) -> str:
+    """Return the SHA-256 of the file's bytes, in hexadecimal.
+
+    Raises:
+        DocumentError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _profile(path: Path, content: bytes) -> Profile:
+    return convert(_json(path, content), Profile, PROFILE_SCHEMA)
+
+
+def _json(path: Path, content: bytes) -> Source:
+    return parse_json(path, decode_text(path, content))
+
+
+def _json_or_yaml(path: Path, content: bytes) -> Source:
+    text = decode_text(path, content)
+    is_json = path.suffix == ".json" or (
+        path.suffix not in {".yaml", ".yml"} and text.lstrip().startswith("{")
+    )
+    return parse_json(path, text) if is_json else parse_yaml(path, text)
+
+
+def _umask() -> int:
+    current = os.umask(0o022)
+    os.umask(current)
+    return current
