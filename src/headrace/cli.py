@@ -1,25 +1,93 @@
 """The `headrace` program: one command per module in `commands`."""
 
+import importlib
+import os
 import sys
+import traceback
+from typing import Annotated
 
 import typer
 
+from headrace import __version__
 from headrace.commands.output import print_error
 from headrace.domain.errors import HeadraceError
 
+COMMANDS = ("profile", "plan", "verify", "simulate", "serve", "load", "trace", "schema")
+"""In the order of a newcomer's day; `headrace --help` lists them so."""
+
+UNEXPECTED = 70
+"""EX_SOFTWARE of sysexits.h: a bug of ours, not bad input."""
+
 app = typer.Typer(
     name="headrace",
-    help="Serve DNNs under latency objectives: profile, plan, verify, simulate, serve.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def headrace(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Serve DNNs under latency objectives on the hardware you already have.
+
+    The way from a model to answers in time:
+
+    [bold]profile[/bold] a model → [bold]plan[/bold] it onto devices → [bold]verify[/bold] the
+    plan → [bold]simulate[/bold] it → [bold]serve[/bold] it → [bold]load[/bold] the server →
+    [bold]trace[/bold] what happened.
+
+    Exit codes: 0 done, 2 bad input, 3 no feasible plan, 4 a plan fails verification.
+    """
+
+
+def _register() -> None:
+    # The commands' modules are light; each imports what is heavy when it runs.
+    for name in COMMANDS:
+        try:
+            module = importlib.import_module(f"headrace.commands.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"headrace.commands.{name}":
+                raise
+            continue
+        app.command(name)(getattr(module, name))
+
+
+_register()
+
+
 def main() -> None:
-    """Run the program; errors of ours become one message and an exit code."""
+    """Run the program; every failure becomes one message and an exit code.
+
+    Typer itself maps Ctrl-C to 130 and is quiet when the reader of a pipe goes away.
+    """
     try:
         app(standalone_mode=True)
     except HeadraceError as error:
         print_error(str(error))
         sys.exit(error.exit_code)
+    except Exception as error:
+        _report_bug(error)
+        sys.exit(UNEXPECTED)
+
+
+def _report_bug(error: Exception) -> None:
+    if os.environ.get("HEADRACE_DEBUG") == "1":
+        traceback.print_exception(error)
+    print_error(
+        f"a bug in Headrace: {type(error).__name__}: {error}\n"
+        "  try       HEADRACE_DEBUG=1 to see where, and report it with the command you ran"
+    )

@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from headrace.catalog.source import Source
@@ -26,7 +27,8 @@ MAX_SLO_MS = 86_400_000.0
 class DeviceEntry(Record, frozen=True, kw_only=True):
     """One device type; its name is its key."""
 
-    shares: tuple[Fraction, ...] = (WHOLE,)
+    # A factory, because a JSON Schema cannot state a Fraction as its default.
+    shares: tuple[Fraction, ...] = msgspec.field(default_factory=lambda: (WHOLE,))
     """Legal shares of one device, such as "1" and "1/2"."""
     price_per_hour: float | None = None
     memory_bytes: int | None = None

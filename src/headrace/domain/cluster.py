@@ -2,6 +2,8 @@
 
 from fractions import Fraction
 
+import msgspec
+
 from headrace.domain.base import Record, is_name
 from headrace.domain.errors import DocumentError
 
@@ -12,7 +14,8 @@ class DeviceType(Record, frozen=True, kw_only=True):
     """A hardware class; every device of it behaves alike."""
 
     name: str
-    shares: tuple[Fraction, ...] = (WHOLE,)
+    # A factory, because a JSON Schema cannot state a Fraction as its default.
+    shares: tuple[Fraction, ...] = msgspec.field(default_factory=lambda: (WHOLE,))
     """Legal shares of one device, each in (0, 1]."""
     price_per_hour: float | None = None
     memory_bytes: int | None = None
