@@ -49,9 +49,13 @@ class Batch:
     """Grows when a lost slot forces a new path; reports of an older attempt are stale."""
     deadline_at_us: int = field(init=False)
     """The tightest of its requests."""
+    last_deadline_at_us: int = field(init=False)
+    """The loosest: after it, nobody has a use for the batch."""
 
     def __post_init__(self) -> None:
-        self.deadline_at_us = min(request.deadline_at_us for request in self.requests)
+        deadlines = [request.deadline_at_us for request in self.requests]
+        self.deadline_at_us = min(deadlines)
+        self.last_deadline_at_us = max(deadlines)
 
     @property
     def size(self) -> int:
@@ -116,28 +120,36 @@ class Policy(Protocol):
         """`queue` is non-empty, most urgent first. A `Dispatch` is reserved on return."""
         ...
 
-    def next_hop(self, batch: Batch, now_us: int) -> bool:
-        """Settle `batch.hops[batch.stage]` just before it is used; False: hopeless, drop it."""
+    def next_hop(self, batch: Batch, now_us: int) -> DropReason | None:
+        """Settle `batch.hops[batch.stage]` just before it is used, or say why to drop it."""
         ...
 
-    def on_started(self, batch: Batch, now_us: int) -> None:
-        """`batch.stage` began to run now, earlier or later than reserved."""
+    def transfer_at(self, batch: Batch, now_us: int) -> int:
+        """When the transfer into `batch.stage` may start; `now_us`: at once."""
         ...
 
-    def on_ended(self, batch: Batch, now_us: int) -> None:
-        """`batch.stage` ended now, earlier or later than reserved."""
+    def start_at(self, batch: Batch, now_us: int) -> int:
+        """When `batch.stage`, whose slot is idle, may start; `now_us`: at once."""
         ...
 
     def on_transferred(self, batch: Batch, now_us: int) -> None:
         """The tensors that enter `batch.stage` arrived now."""
         ...
 
+    def on_started(self, batch: Batch, now_us: int) -> None:
+        """`batch.stage` began to run now, earlier or later than promised."""
+        ...
+
+    def on_ended(self, batch: Batch, now_us: int) -> None:
+        """`batch.stage` ended now, earlier or later than promised."""
+        ...
+
     def forget(self, batch: Batch, now_us: int) -> None:
         """Release whatever the batch still holds from `batch.stage` on."""
         ...
 
-    def reroute(self, batch: Batch, now_us: int) -> bool:
-        """Give the batch a new path from `batch.stage` on; False: none meets its deadline."""
+    def reroute(self, batch: Batch, first_stage: int, now_us: int) -> DropReason | None:
+        """Find a new path from `first_stage` on, or say why there is none in time."""
         ...
 
     def on_slot_lost(self, slot: int, now_us: int) -> None: ...

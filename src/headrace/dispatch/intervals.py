@@ -1,0 +1,67 @@
+"""When a slot or a link is promised to whom: the reservation tables of PPipe, section 5.4.
+
+A table holds few entries (what is promised within one SLO), so a linear scan over two plain lists
+beats any tree. Entries may overlap for a moment, when reality runs late; a scan copes with that.
+"""
+
+from bisect import bisect_right
+
+from headrace.dispatch.protocols import Hop
+
+
+class IntervalTable:
+    """Busy intervals [start, end) of one resource, ordered by start, each held by a hop."""
+
+    __slots__ = ("_ends", "_holders", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._holders: list[Hop] = []
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def earliest(self, at_us: int, length_us: int) -> int:
+        """Return the earliest instant from `at_us` on that starts a gap of `length_us`."""
+        start = at_us
+        for busy_from, busy_to in zip(self._starts, self._ends, strict=True):
+            if busy_to <= start:
+                continue
+            if busy_from - start >= length_us:
+                return start
+            start = busy_to
+        return start
+
+    def reserve(self, start_us: int, end_us: int, holder: Hop) -> None:
+        """Promise [start_us, end_us) to `holder`, which may overlap what is already late."""
+        i = bisect_right(self._starts, start_us)
+        self._starts.insert(i, start_us)
+        self._ends.insert(i, end_us)
+        self._holders.insert(i, holder)
+
+    def release(self, holder: Hop) -> None:
+        """Take back the promise to `holder`; harmless when there is none."""
+        for i, other in enumerate(self._holders):
+            if other is holder:
+                del self._starts[i], self._ends[i], self._holders[i]
+                return
+
+    def free_for(self, holder: Hop, start_us: int, end_us: int) -> bool:
+        """Whether no promise to anybody else lies in [start_us, end_us)."""
+        return not any(
+            busy_from < end_us and busy_to > start_us and other is not holder
+            for busy_from, busy_to, other in zip(
+                self._starts, self._ends, self._holders, strict=True
+            )
+        )
+
+
+def earliest_common(a: IntervalTable, b: IntervalTable, at_us: int, length_us: int) -> int:
+    """Return the earliest gap that both tables share (`earliestSlot`, PPipe, Algorithm 2)."""
+    start = at_us
+    while True:
+        later = b.earliest(a.earliest(start, length_us), length_us)
+        if later == start:
+            return start
+        start = later
