@@ -1,0 +1,168 @@
+"""Event logs in files: a header line, then one JSON array per event, in the order it happened."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final
+
+import msgspec
+
+from headrace.domain.errors import DocumentError
+from headrace.domain.events import (
+    AnyEvent,
+    Arrived,
+    Dispatched,
+    EventLogHeader,
+    Ran,
+    SlotGained,
+    SlotLost,
+    Transferred,
+)
+
+MAX_LINE_BYTES: Final = 16 << 20
+MAX_EVENTS: Final = 100_000_000
+
+CHUNK_EVENTS: Final = 256
+"""Encoded and written together: about 0.1 ms at a time, so the writer never stalls a dispatcher,
+and no more than this is ever waiting in memory."""
+
+
+class EventLogWriter:
+    """Appends events to a file; the order of `append` calls is the total order of the log.
+
+    `append` only keeps the event, which is immutable, until a chunk is full; it serves directly
+    as a dispatcher's `EventSink`. Not thread-safe: one dispatcher, one writer.
+    """
+
+    def __init__(self, path: Path, header: EventLogHeader) -> None:
+        """Replace the file at `path` by an empty log.
+
+        Raises:
+            DocumentError: it cannot be written.
+        """
+        try:
+            self._file: BinaryIO = path.open("wb")
+        except OSError as error:
+            raise DocumentError(f"{path}: cannot write an event log: {error.strerror}") from error
+        self._encoder = msgspec.json.Encoder()
+        self._waiting: list[AnyEvent] = []
+        self._file.write(self._encoder.encode(header) + b"\n")
+
+    def append(self, event: AnyEvent) -> None:
+        waiting = self._waiting
+        waiting.append(event)
+        if len(waiting) >= CHUNK_EVENTS:
+            self._write()
+
+    def flush(self) -> None:
+        """Hand everything to the operating system; after that a killed process loses nothing."""
+        self._write()
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flush and close; closing twice is harmless."""
+        if not self._file.closed:
+            self.flush()
+            self._file.close()
+
+    def __enter__(self) -> "EventLogWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write(self) -> None:
+        self._file.write(self._encoder.encode_lines(self._waiting))
+        self._waiting.clear()
+
+
+def read_event_log(
+    path: Path, *, allow_cut_short: bool = False
+) -> tuple[EventLogHeader, list[AnyEvent]]:
+    """Read a log as `EventLogWriter` wrote it.
+
+    Args:
+        allow_cut_short: leave out a last line without its newline, which is what remains of a
+            writer that was killed.
+
+    Raises:
+        DocumentError: names the file, the line, what was expected and what was found.
+    """
+    try:
+        with path.open("rb") as file:
+            lines = _lines(file, path, allow_cut_short)
+            header = _header(next(lines, (1, b"")), path)
+            return header, list(_events(lines, path, header))
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot read an event log: {error.strerror}") from error
+
+
+def _lines(file: BinaryIO, path: Path, allow_cut_short: bool) -> Iterator[tuple[int, bytes]]:
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MAX_LINE_BYTES:
+            raise DocumentError(f"{path}:{number}: longer than {MAX_LINE_BYTES} bytes")
+        if number > MAX_EVENTS:
+            raise DocumentError(f"{path}:{number}: more than {MAX_EVENTS} events")
+        if not line.endswith(b"\n"):
+            if allow_cut_short and number > 1:
+                return
+            raise DocumentError(f"{path}:{number}: cut short; its writer was not closed")
+        yield number, line
+
+
+def _header(numbered: tuple[int, bytes], path: Path) -> EventLogHeader:
+    number, line = numbered
+    try:
+        header = msgspec.json.decode(line, type=EventLogHeader)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DocumentError(
+            f"{path}:{number}: expected the header of a headrace.events/1 log: {error}"
+        ) from error
+    if len(header.nodes) != len(header.slots) or len(header.pipelines) != len(header.models):
+        raise DocumentError(
+            f"{path}:{number}: needs one node per slot and one list of pipelines per model"
+        )
+    return header
+
+
+def _events(
+    lines: Iterator[tuple[int, bytes]], path: Path, header: EventLogHeader
+) -> Iterator[AnyEvent]:
+    decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+    for number, line in lines:
+        try:
+            event = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DocumentError(f"{path}:{number}: expected an event: {error}") from error
+        if not _refers_to(header, event):
+            raise DocumentError(
+                f"{path}:{number}: names a model, pipeline or slot that the header does not have"
+            )
+        yield event
+
+
+def _refers_to(header: EventLogHeader, event: AnyEvent) -> bool:
+    """Whether every index of the event lies inside the header's lists."""
+    slots, models = len(header.slots), len(header.models)
+    match event:
+        case Arrived(model=model):
+            return 0 <= model < models
+        case Dispatched(model=model, pipeline=pipeline, path=path):
+            return (
+                0 <= model < models
+                and 0 <= pipeline < len(header.pipelines[model])
+                and all(0 <= hop.slot < slots for hop in path)
+            )
+        case Transferred(from_slot=source, to_slot=target):
+            return 0 <= source < slots and 0 <= target < slots
+        case Ran(slot=slot) | SlotLost(slot=slot) | SlotGained(slot=slot):
+            return 0 <= slot < slots
+        case _:
+            return True

@@ -1,0 +1,284 @@
+"""Every metric, defined once, with its denominator. Planner, simulator, server and load share it.
+
+A request is *arrived* once it was offered. It is *answered* when it got its result, in time or
+late; otherwise it is *dropped*, for a reason. So arrived = answered + dropped, and answered =
+in_time + late. A dropped request misses its SLO.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from headrace.domain.base import Record
+from headrace.domain.events import (
+    Answered,
+    AnyEvent,
+    Arrived,
+    Dispatched,
+    Dropped,
+    EventLogHeader,
+    Ran,
+)
+from headrace.domain.request import Outcome
+
+UNFINISHED: Final = "unfinished"
+"""Reason of requests that were neither answered nor dropped when the log ends."""
+
+
+class Distribution(Record, frozen=True, kw_only=True):
+    """Of the answered requests only, so the drop rate must always stand beside it.
+
+    Percentiles are nearest-rank (numpy's `inverted_cdf`): the smallest observed value that at
+    least that share of the observations do not exceed. Nothing is interpolated; each is a latency
+    that a request really had.
+    """
+
+    p50_us: int
+    p90_us: int
+    p99_us: int
+    p999_us: int
+    max_us: int
+    mean_us: float
+
+
+class Summary(Record, frozen=True, kw_only=True):
+    """All metrics of a set of requests. Ratios and rates are None where their base is empty."""
+
+    arrived: int
+    """Requests offered, whatever became of them."""
+    answered: int
+    """Requests that got their result, in time or late."""
+    in_time: int
+    """Answered at or before their deadline."""
+    late: int
+    """answered - in_time."""
+    dropped: dict[str, int]
+    """Reason -> requests that got no result. Sums to arrived - answered."""
+    offer_span_us: int
+    """How long requests were offered; see `offer_span_us`."""
+    answer_span_us: int
+    """How long it took to answer them; see `answer_span_us`."""
+    offered_rps: float | None
+    """arrived / offer span."""
+    throughput_rps: float | None
+    """answered / answer span."""
+    goodput_rps: float | None
+    """in_time / answer span."""
+    slo_attainment: float | None
+    """in_time / arrived."""
+    latency: Distribution | None
+    """answered instant - arrival instant, over answered requests."""
+    slack_p50_us: int | None
+    """Deadline - answered instant, over answered requests; negative: late."""
+    slack_p1_us: int | None
+    """One answered request in a hundred had this slack or less."""
+
+    @property
+    def dropped_total(self) -> int:
+        return self.arrived - self.answered
+
+
+class SlotUse(Record, frozen=True, kw_only=True):
+    """What one slot did."""
+
+    slot: str
+    node: str
+    batches: int
+    """Stage runs that ended; a run that a lost slot cut short is not among them."""
+    requests: int
+    """Sum of their batch sizes."""
+    busy_us: int
+    """Sum of their run times."""
+    utilisation: float | None
+    """busy_us / (last event - first arrival)."""
+    mean_batch_size: float | None
+    """requests / batches."""
+
+
+def percentile(ordered: Sequence[int], per_mille: int) -> int:
+    """Nearest-rank percentile of a non-empty sequence in rising order, in exact arithmetic.
+
+    >>> percentile([10, 20, 30, 40], 500), percentile([10, 20, 30, 40], 501)
+    (20, 30)
+    """
+    rank = -(-len(ordered) * per_mille // 1000)
+    return ordered[max(rank, 1) - 1]
+
+
+def distribution(values_us: Iterable[int]) -> Distribution | None:
+    """None where there are no values."""
+    ordered = sorted(values_us)
+    if not ordered:
+        return None
+    return Distribution(
+        p50_us=percentile(ordered, 500),
+        p90_us=percentile(ordered, 900),
+        p99_us=percentile(ordered, 990),
+        p999_us=percentile(ordered, 999),
+        max_us=ordered[-1],
+        mean_us=sum(ordered) / len(ordered),
+    )
+
+
+def outcomes(header: EventLogHeader, events: Iterable[AnyEvent]) -> dict[str, list[Outcome]]:
+    """How every request of an event log ended, per model, in order of arrival.
+
+    The first end counts. A request without one ended the log `unfinished`.
+    """
+    arrived: dict[int, Arrived] = {}
+    ended: dict[int, tuple[int | None, str]] = {}
+    for event in events:
+        if isinstance(event, Arrived):
+            arrived[event.request] = event
+        elif isinstance(event, Answered):
+            ended.setdefault(event.request, (event.at_us, ""))
+        elif isinstance(event, Dropped):
+            ended.setdefault(event.request, (None, event.reason))
+    result: dict[str, list[Outcome]] = {model: [] for model in header.models}
+    for request, arrival in arrived.items():
+        ended_at_us, reason = ended.get(request, (None, UNFINISHED))
+        result[header.models[arrival.model]].append(
+            Outcome(
+                arrived_at_us=arrival.at_us,
+                deadline_at_us=arrival.deadline_at_us,
+                ended_at_us=ended_at_us,
+                reason=reason,
+            )
+        )
+    return result
+
+
+def offer_span_us(requests: Sequence[Outcome]) -> int:
+    """How long N requests were being offered: N mean gaps between first and last arrival.
+
+    N arrivals enclose only N - 1 gaps; without the factor N / (N - 1) ten requests at 10 rps
+    would count as 11 rps. 0 where no two instants differ.
+    """
+    return _gaps_us([request.arrived_at_us for request in requests])
+
+
+def answer_span_us(requests: Sequence[Outcome], offered_us: int) -> int:
+    """How long answering took: the offer span, or first to last answer where that is longer.
+
+    A server that keeps up answers in a window as long as the offer span, shifted by its latency;
+    counting that shift as time would understate short runs. One that falls behind answers long
+    after the last arrival; leaving that out would credit it with the offered rate.
+    """
+    ends = [request.ended_at_us for request in requests if request.ended_at_us is not None]
+    return max(offered_us, _gaps_us(ends))
+
+
+def summarise(requests: Sequence[Outcome], span_us: int | None = None) -> Summary:
+    """Compute all metrics of these requests.
+
+    Args:
+        span_us: how long requests were offered, where the caller knows it; None: estimated from
+            the arrivals.
+    """
+    arrived = len(requests)
+    answered = [
+        (request, request.ended_at_us) for request in requests if request.ended_at_us is not None
+    ]
+    in_time = sum(request.in_time for request in requests)
+    reasons = Counter(request.reason for request in requests if request.ended_at_us is None)
+    slack = sorted(request.deadline_at_us - ended for request, ended in answered)
+    offered_us = offer_span_us(requests) if span_us is None else span_us
+    answered_us = answer_span_us(requests, offered_us)
+    return Summary(
+        arrived=arrived,
+        answered=len(answered),
+        in_time=in_time,
+        late=len(answered) - in_time,
+        dropped=dict(sorted(reasons.items())),
+        offer_span_us=offered_us,
+        answer_span_us=answered_us,
+        offered_rps=_rate_rps(arrived, offered_us),
+        throughput_rps=_rate_rps(len(answered), answered_us),
+        goodput_rps=_rate_rps(in_time, answered_us),
+        slo_attainment=attainment(requests),
+        latency=distribution(ended - request.arrived_at_us for request, ended in answered),
+        slack_p50_us=percentile(slack, 500) if slack else None,
+        slack_p1_us=percentile(slack, 10) if slack else None,
+    )
+
+
+def attainment(requests: Sequence[Outcome]) -> float | None:
+    """`slo_attainment`: answered within the deadline / arrived; None where nothing arrived."""
+    if not requests:
+        return None
+    return sum(request.in_time for request in requests) / len(requests)
+
+
+def within(requests: Iterable[Outcome], from_us: int, to_us: int) -> list[Outcome]:
+    """The requests that *arrived* in [from_us, to_us), whenever they ended.
+
+    Windows over arrivals partition the requests: each is counted in exactly one.
+    """
+    return [request for request in requests if from_us <= request.arrived_at_us < to_us]
+
+
+def attainment_windows(
+    requests: Sequence[Outcome], width_us: int
+) -> list[tuple[int, float | None]]:
+    """`slo_attainment` in consecutive windows of arrivals, from the first arrival on.
+
+    Returns:
+        (start of the window, its attainment); None for a window without arrivals.
+    """
+    if not requests:
+        return []
+    first_us = min(request.arrived_at_us for request in requests)
+    windows: dict[int, list[Outcome]] = {}
+    for request in requests:
+        windows.setdefault((request.arrived_at_us - first_us) // width_us, []).append(request)
+    return [
+        (first_us + index * width_us, attainment(windows.get(index, [])))
+        for index in range(max(windows) + 1)
+    ]
+
+
+def slot_utilisation(header: EventLogHeader, events: Iterable[AnyEvent]) -> list[SlotUse]:
+    """What every slot of the log did, in the order of the header."""
+    sizes: dict[int, int] = {}
+    busy_us, batches, requests = Counter[int](), Counter[int](), Counter[int]()
+    first_us: int | None = None
+    last_us = 0
+    for event in events:
+        last_us = max(last_us, event.at_us)
+        if isinstance(event, Arrived) and first_us is None:
+            first_us = event.at_us
+        elif isinstance(event, Dispatched):
+            sizes[event.batch] = len(event.requests)
+        elif isinstance(event, Ran):
+            busy_us[event.slot] += event.at_us - event.started_at_us
+            batches[event.slot] += 1
+            requests[event.slot] += sizes.get(event.batch, 0)
+    span_us = last_us - first_us if first_us is not None else 0
+    return [
+        SlotUse(
+            slot=slot,
+            node=header.nodes[i],
+            batches=batches[i],
+            requests=requests[i],
+            busy_us=busy_us[i],
+            utilisation=busy_us[i] / span_us if span_us else None,
+            mean_batch_size=requests[i] / batches[i] if batches[i] else None,
+        )
+        for i, slot in enumerate(header.slots)
+    ]
+
+
+def all_outcomes(by_model: Mapping[str, Sequence[Outcome]]) -> list[Outcome]:
+    """Every model's requests in one list, for the totals."""
+    return [request for requests in by_model.values() for request in requests]
+
+
+def _gaps_us(instants: Sequence[int]) -> int:
+    if len(instants) < 2:
+        return 0
+    spread = max(instants) - min(instants)
+    return round(spread * len(instants) / (len(instants) - 1))
+
+
+def _rate_rps(count: int, span_us: int) -> float | None:
+    return count / (span_us / 1e6) if span_us > 0 else None

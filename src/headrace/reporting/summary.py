@@ -1,0 +1,121 @@
+"""Metrics as tables for people and as plain data for programs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from headrace.domain.base import Record
+from headrace.metrics import SlotUse, Summary
+
+
+class RunReport(Record, frozen=True, kw_only=True):
+    """All that one run has to say: the same record for a simulated and for a measured run."""
+
+    models: dict[str, Summary]
+    total: Summary
+    slots: tuple[SlotUse, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
+def milliseconds(value_us: float | None) -> str:
+    """Microseconds as people read them; a dash where there is no value.
+
+    >>> milliseconds(12345), milliseconds(123456), milliseconds(None)
+    ('12.3 ms', '123 ms', '–')
+    """
+    if value_us is None:
+        return "–"
+    value_ms = value_us / 1000
+    return f"{value_ms:.0f} ms" if abs(value_ms) >= 100 else f"{value_ms:.3g} ms"
+
+
+def rate(value_rps: float | None) -> str:
+    """
+    >>> rate(1234.56), rate(12.345), rate(None)
+    ('1,235', '12.35', '–')
+    """
+    if value_rps is None:
+        return "–"
+    return f"{value_rps:,.0f}" if value_rps >= 1000 else f"{value_rps:.4g}"
+
+
+def percent(fraction: float | None) -> str:
+    """Percent, cut off rather than rounded up: 100 % means that none was missed.
+
+    >>> percent(0.99999), percent(1.0), percent(None)
+    ('99.99 %', '100 %', '–')
+    """
+    if fraction is None:
+        return "–"
+    # 1e-9: keeps 0.29 * 10000 = 2899.9999999999995 at 29.00.
+    hundredths = int(fraction * 10_000 + 1e-9)
+    return f"{hundredths / 100:.2f}".rstrip("0").rstrip(".") + " %"
+
+
+def drops(summary: Summary) -> str:
+    """
+    The number of dropped requests with their reasons, "3 (2 deadline, 1 failed)".
+    """
+    if not summary.dropped_total:
+        return "0"
+    reasons = ", ".join(f"{count} {reason}" for reason, count in summary.dropped.items())
+    return f"{summary.dropped_total} ({reasons})"
+
+
+def summary_table(report: RunReport, title: str) -> Table:
+    """One column per model, and one for the total where there are several."""
+    columns = dict(report.models)
+    if len(columns) != 1:
+        columns["total"] = report.total
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    table.add_column("")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for label, cells in _rows(list(columns.values())).items():
+        table.add_row(label, *cells)
+    return table
+
+
+def _rows(summaries: Sequence[Summary]) -> Mapping[str, list[str]]:
+    latencies = [summary.latency for summary in summaries]
+    rows = {
+        "arrived": [str(s.arrived) for s in summaries],
+        "answered in time": [str(s.in_time) for s in summaries],
+        "answered late": [str(s.late) for s in summaries],
+        "dropped": [drops(s) for s in summaries],
+        "SLO attainment": [percent(s.slo_attainment) for s in summaries],
+        "offered, requests/s": [rate(s.offered_rps) for s in summaries],
+        "throughput, requests/s": [rate(s.throughput_rps) for s in summaries],
+        "goodput, requests/s": [rate(s.goodput_rps) for s in summaries],
+    }
+    for label, name in (
+        ("latency p50", "p50_us"),
+        ("latency p90", "p90_us"),
+        ("latency p99", "p99_us"),
+        ("latency p99.9", "p999_us"),
+        ("latency max", "max_us"),
+        ("latency mean", "mean_us"),
+    ):
+        rows[label] = [milliseconds(d and getattr(d, name)) for d in latencies]
+    rows["slack p50"] = [milliseconds(s.slack_p50_us) for s in summaries]
+    rows["slack of the worst 1 %"] = [milliseconds(s.slack_p1_us) for s in summaries]
+    return rows
+
+
+def slots_table(slots: Sequence[SlotUse]) -> Table:
+    """One row per slot: how busy it was, and with what batches."""
+    table = Table(title="slots", title_justify="left")
+    table.add_column("slot")
+    table.add_column("node")
+    for heading in ("utilisation", "batches", "mean batch size"):
+        table.add_column(heading, justify="right")
+    for use in slots:
+        size = "–" if use.mean_batch_size is None else f"{use.mean_batch_size:.2f}"
+        table.add_row(use.slot, use.node, percent(use.utilisation), str(use.batches), size)
+    return table
