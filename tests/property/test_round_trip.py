@@ -1,0 +1,229 @@
+"""What is written is what is read, for every field that a document can hold."""
+
+import tempfile
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.catalog.documents import (
+    encode_document,
+    read_plan,
+    read_profile,
+    write_document,
+)
+from headrace.domain.cluster import Cluster
+from headrace.domain.plan import (
+    Alternative,
+    Deployment,
+    DutyCycle,
+    Pipeline,
+    Plan,
+    Residency,
+    Slot,
+    Stage,
+    Tenant,
+)
+from headrace.domain.problem import Demand, PlanOptions, ProfileRef
+from headrace.domain.profile import (
+    LayerTimes,
+    Profile,
+    Provenance,
+    StageTimes,
+    TensorSpec,
+    Utilisation,
+)
+from helpers.problems import make_cluster, make_profile
+
+MAX_US = 2**53
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,12}", fullmatch=True)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+durations_us = st.integers(0, MAX_US)
+counts = st.integers(0, 1000)
+amounts = st.floats(0, 1e12, allow_nan=False)
+shares = st.fractions(Fraction(1, 100), Fraction(1), max_denominator=100)
+
+
+def few(items: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
+    return st.lists(items, max_size=2).map(tuple)
+
+
+stages = st.builds(
+    Stage,
+    first_block=counts,
+    end_block=counts,
+    device=names,
+    share=shares,
+    pool=few(names),
+    latency_us=durations_us,
+    transfer_us=durations_us,
+    throughput_rps=amounts,
+    residency=few(
+        st.builds(Residency, layer=texts, place=st.sampled_from(["device", "host", "absent"]))
+    ),
+)
+pipelines = st.builds(
+    Pipeline,
+    name=names,
+    batch_size=counts,
+    stages=few(stages),
+    latency_us=durations_us,
+    throughput_rps=amounts,
+    alternatives=few(
+        st.builds(Alternative, stages=few(stages), latency_us=durations_us, throughput_rps=amounts)
+    ),
+)
+deployments = st.builds(
+    Deployment,
+    model=names,
+    slo_us=durations_us,
+    budget_us=durations_us,
+    pipelines=few(pipelines),
+    throughput_rps=amounts,
+    dummy_rps=amounts,
+)
+duties = st.builds(
+    DutyCycle, period_us=durations_us, offset_us=durations_us, length_us=durations_us
+)
+slots = st.builds(
+    Slot,
+    name=names,
+    node=names,
+    device=names,
+    device_index=counts,
+    share=shares,
+    tenants=few(
+        st.builds(Tenant, model=names, pipeline=names, stage=counts, duty=st.none() | duties)
+    ),
+)
+
+
+def clusters() -> st.SearchStrategy[Cluster]:
+    return st.builds(
+        make_cluster,
+        nodes=st.dictionaries(
+            names, st.dictionaries(names, st.integers(1, 9), min_size=1, max_size=2),
+            min_size=1, max_size=2,
+        ),
+        shares=st.lists(shares, min_size=1, max_size=3),
+        gbps=st.none() | st.floats(0.1, 400),
+        max_utilisation=st.floats(0.1, 1),
+    )  # fmt: skip
+
+
+plans = st.builds(
+    Plan,
+    planner=names,
+    options=st.builds(PlanOptions, margin=st.floats(0, 0.9), max_batch=st.none() | counts),
+    cluster=clusters(),
+    demands=few(
+        st.builds(
+            Demand,
+            model=names,
+            slo_us=st.integers(1, MAX_US),
+            weight=st.floats(0.1, 10),
+            rate_rps=st.none() | st.floats(0.1, 1e6),
+        )
+    ),
+    profiles=few(st.builds(ProfileRef, model=names, path=texts, sha256=texts)),
+    slots=few(slots),
+    deployments=few(deployments),
+    objective=amounts,
+    bound=st.none() | amounts,
+    gap=st.none() | amounts,
+    stopped=st.sampled_from(["optimal", "infeasible", "time-limit", "heuristic"]),
+    binding=texts,
+    cost_per_hour=st.none() | amounts,
+    runtime_s=amounts,
+)
+tensors = st.builds(
+    TensorSpec, name=texts, dtype=names, item_shape=st.lists(counts, max_size=3).map(tuple)
+)
+base = make_profile("m", blocks=2, devices={"cpu": 1.0}, max_batch=2)
+profiles = st.builds(
+    Profile,
+    model=names,
+    provenance=st.builds(
+        Provenance,
+        kind=st.sampled_from(["measured", "estimated", "imported", "synthetic"]),
+        date=texts,
+        machine=texts,
+        software=st.dictionaries(texts, texts, max_size=2),
+        repeats=st.none() | counts,
+        error_fraction=st.none() | st.floats(0, 1),
+        notes=few(texts),
+    ),
+    model_path=st.none() | texts,
+    model_sha256=st.none() | texts,
+    boundary=st.sampled_from(["float32", "float16"]),
+    inputs=few(tensors),
+    outputs=few(tensors),
+    blocks=st.just(base.blocks),
+    block_times=st.just(base.block_times),
+    stage_times=few(
+        st.builds(
+            StageTimes,
+            device=names,
+            share=shares,
+            first_block=st.just(0),
+            end_block=st.integers(1, 2),
+            p50_us=st.just((1, 2)),
+            p99_us=st.just((3, 4)),
+        )
+    ),
+    layers=few(
+        st.builds(
+            LayerTimes,
+            name=texts,
+            weights_bytes=counts,
+            load_us=durations_us,
+            in_memory_us=durations_us,
+            host_access_us=durations_us,
+        )
+    ),
+    utilisation=few(
+        st.builds(
+            Utilisation,
+            device=names,
+            share=shares,
+            first_block=counts,
+            end_block=counts,
+            batch_size=counts,
+            l2=amounts,
+            dram=amounts,
+        )
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def file() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "document.json"
+
+
+@given(plan=plans)
+def test_a_plan_with_everything_that_its_schema_can_hold_is_read_as_written(
+    plan: Plan, file: Path
+) -> None:
+    write_document(plan, file)
+
+    again = read_plan(file)
+
+    assert again == plan
+    assert encode_document(again) == file.read_bytes()
+
+
+@given(profile=profiles)
+def test_a_profile_with_everything_that_its_schema_can_hold_is_read_as_written(
+    profile: Profile, file: Path
+) -> None:
+    write_document(profile, file)
+
+    again = read_profile(file)
+
+    assert again == profile
+    assert encode_document(again) == file.read_bytes()
