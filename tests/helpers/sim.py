@@ -1,0 +1,71 @@
+"""A dispatcher under virtual time for tests."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.policies import make_policy
+from headrace.dispatch.topology import Topology
+from headrace.domain.events import AnyEvent
+from headrace.domain.request import DropReason, Request
+from headrace.simulation.clock import SimClock
+from headrace.simulation.driver import Durations, JitteredDurations, SimDriver, exact_durations
+from headrace.simulation.session import replay
+
+
+class RecordingDriver(SimDriver):
+    """SimDriver that also keeps what clients were told."""
+
+    def __init__(self, topology: Topology, clock: SimClock, durations: Durations) -> None:
+        super().__init__(topology, clock, durations)
+        self.refused: list[tuple[Request, DropReason, int]] = []
+
+    def refuse(self, request: Request, reason: DropReason, retry_after_us: int) -> None:
+        self.refused.append((request, reason, retry_after_us))
+
+
+class Sim:
+    """Clock, driver, dispatcher and log, wired."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        policy: str = "reservation",
+        jitter_seed: int | None = None,
+        durations: Durations = exact_durations,
+        queue_limit: int = 10_000,
+    ) -> None:
+        if jitter_seed is not None:
+            durations = JitteredDurations(np.random.default_rng(jitter_seed))
+        self.topology = topology
+        self.clock = SimClock()
+        self.events: list[AnyEvent] = []
+        self.driver = RecordingDriver(topology, self.clock, durations)
+        self.dispatcher = Dispatcher(
+            topology,
+            make_policy(policy, topology),
+            self.clock,
+            self.driver,
+            self.events.append,
+            queue_limit,
+        )
+        self.driver.reports = self.dispatcher
+
+    def run(self, requests: Sequence[Request] = ()) -> list[AnyEvent]:
+        replay(iter(requests), self.clock, self.dispatcher.on_arrival)
+        self.clock.run()
+        return self.events
+
+
+def request(
+    number: int, at_us: int, deadline_at_us: int, *, model: int = 0, priority: int = 0
+) -> Request:
+    return Request(
+        id=number,
+        model=model,
+        arrived_at_us=at_us,
+        deadline_at_us=deadline_at_us,
+        priority=priority,
+    )

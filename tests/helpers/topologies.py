@@ -1,0 +1,139 @@
+"""Topologies made by hand or from a seed, without a planner, and checks on event logs."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from headrace.dispatch.topology import ModelRoutes, Route, StageTable, Topology
+from headrace.domain.events import Answered, AnyEvent, Arrived, Dropped, Ran, Transferred
+from headrace.domain.request import Request
+
+
+def make_stage(
+    slots: Sequence[int],
+    p50_us: Sequence[int],
+    *,
+    p99_us: Sequence[int] | None = None,
+    input_bytes: int = 0,
+) -> StageTable:
+    return StageTable(
+        first_block=0,
+        end_block=1,
+        slots=tuple(slots),
+        p50_us=tuple(p50_us),
+        p99_us=tuple(p99_us or p50_us),
+        input_bytes=input_bytes,
+    )
+
+
+def make_route(*stages: StageTable, name: str = "p0") -> Route:
+    size = len(stages[0].p50_us)
+    slack = tuple(sum(s.p99_us[b] - s.p50_us[b] for s in stages) for b in range(size))
+    return Route(name=name, batch_size=size, stages=stages, slack_us=slack)
+
+
+def make_topology(
+    *models: Sequence[Route],
+    slo_us: int | Sequence[int] = 100_000,
+    slot_node: Sequence[int] | None = None,
+    bytes_per_us: float | None = None,
+) -> Topology:
+    """One model per argument, each a list of routes. All slots on one node unless stated."""
+    slots = 1 + max(
+        slot for routes in models for route in routes for s in route.stages for slot in s.slots
+    )
+    placed = tuple(slot_node) if slot_node is not None else (0,) * slots
+    nodes = max(placed) + 1
+    slos = [slo_us] * len(models) if isinstance(slo_us, int) else slo_us
+    return Topology(
+        models=tuple(
+            ModelRoutes(name=f"m{i}", slo_us=slo, routes=tuple(routes))
+            for i, (routes, slo) in enumerate(zip(models, slos, strict=True))
+        ),
+        slots=tuple(f"n{node}/s{i}" for i, node in enumerate(placed)),
+        slot_node=placed,
+        nodes=tuple(f"n{i}" for i in range(nodes)),
+        node_bytes_per_us=(bytes_per_us,) * nodes,
+    )
+
+
+def random_topology(rng: np.random.Generator) -> Topology:
+    """One or two models, one or two pipelines each, one to three stages, shared links."""
+    slot_node: list[int] = []
+    models: list[list[Route]] = []
+    slos: list[int] = []
+    for _ in range(rng.integers(1, 3)):
+        routes = []
+        for number in range(rng.integers(1, 3)):
+            size = int(rng.integers(1, 5))
+            stages = []
+            for position in range(rng.integers(1, 4)):
+                pool = range(len(slot_node), len(slot_node) + int(rng.integers(1, 4)))
+                slot_node.extend(int(node) for node in rng.integers(0, 3, size=len(pool)))
+                first = int(rng.integers(1_000, 9_000))
+                p50 = [first + int(first * 0.6) * b for b in range(size)]
+                stages.append(
+                    make_stage(
+                        list(pool),
+                        p50,
+                        p99_us=[int(us * 1.2) for us in p50],
+                        input_bytes=int(rng.integers(0, 30_000)) if position else 0,
+                    )
+                )
+            routes.append(make_route(*stages, name=f"p{number}"))
+        models.append(routes)
+        slowest = max(sum(s.p99_us[-1] for s in route.stages) for route in routes)
+        slos.append(int(slowest * rng.uniform(1.5, 4.0)) + 10_000)
+    return make_topology(
+        *models, slo_us=slos, slot_node=slot_node, bytes_per_us=float(rng.uniform(5, 50))
+    )
+
+
+def random_requests(
+    topology: Topology, rng: np.random.Generator, *, count: int = 60, load: float = 1.0
+) -> list[Request]:
+    """Poisson arrivals near the topology's capacity, some with timeouts and priorities."""
+    capacity = sum(
+        min(len(s.slots) * route.batch_size / s.p50_us[-1] for s in route.stages)
+        for model in topology.models
+        for route in model.routes
+    )
+    at_us = np.cumsum(rng.exponential(1 / (capacity * load), size=count)).astype(int)
+    requests = []
+    for number, arrived in enumerate(at_us.tolist()):
+        model = int(rng.integers(len(topology.models)))
+        slo_us = topology.models[model].slo_us
+        requests.append(
+            Request(
+                id=number,
+                model=model,
+                arrived_at_us=arrived,
+                deadline_at_us=arrived + int(slo_us * rng.choice([0.5, 1.0, 1.0, 2.0])),
+                priority=int(rng.choice([0, 0, 0, 1])),
+            )
+        )
+    return requests
+
+
+def assert_each_request_ended_once(events: Sequence[AnyEvent]) -> None:
+    arrived = [e.request for e in events if isinstance(e, Arrived)]
+    ended = [e.request for e in events if isinstance(e, Answered | Dropped)]
+    assert sorted(arrived) == sorted(ended)
+    assert len(set(ended)) == len(ended)
+
+
+def assert_exclusive(events: Sequence[AnyEvent], topology: Topology) -> None:
+    """No slot runs two batches at once; no link direction carries two transfers at once."""
+    busy: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for event in events:
+        if isinstance(event, Ran):
+            busy.setdefault(("slot", event.slot), []).append((event.started_at_us, event.at_us))
+        elif isinstance(event, Transferred):
+            span = event.started_at_us, event.at_us
+            busy.setdefault(("up", topology.slot_node[event.from_slot]), []).append(span)
+            busy.setdefault(("down", topology.slot_node[event.to_slot]), []).append(span)
+    for resource, spans in busy.items():
+        spans.sort()
+        for (_, ended), (started, _) in pairwise(spans):
+            assert started >= ended, f"{resource} is used twice at {started}"

@@ -1,0 +1,166 @@
+"""What the reservation policy promises, one scenario each."""
+
+from headrace.domain.events import Answered, Dispatched, Dropped, Ran
+from helpers.sim import Sim, request
+from helpers.topologies import make_route, make_stage, make_topology
+
+
+def runs(sim: Sim) -> list[tuple[int, int, int, int]]:
+    """(batch, slot, started, ended) of every execution."""
+    return [(e.batch, e.slot, e.started_at_us, e.at_us) for e in sim.events if isinstance(e, Ran)]
+
+
+def sizes(sim: Sim) -> list[int]:
+    return [len(e.requests) for e in sim.events if isinstance(e, Dispatched)]
+
+
+def dropped(sim: Sim) -> list[int]:
+    return [e.request for e in sim.events if isinstance(e, Dropped)]
+
+
+def test_an_idle_path_starts_a_partial_batch_at_once() -> None:
+    sim = Sim(make_topology([make_route(make_stage([0], [10, 12, 14]))]))
+    sim.run([request(0, 5, 1_000)])
+    assert runs(sim) == [(0, 0, 5, 15)]
+
+
+def test_requests_that_wait_for_a_busy_slot_share_the_next_batch() -> None:
+    sim = Sim(make_topology([make_route(make_stage([0], [10, 12, 14]))]))
+    sim.run([request(i, i, 1_000) for i in range(4)])
+    assert sizes(sim) == [1, 3]
+    assert runs(sim)[1] == (1, 0, 10, 24)
+
+
+def test_the_paper_s_rule_waits_until_the_batch_would_miss_its_deadline() -> None:
+    route = make_route(make_stage([0], [10, 12]))
+    sim = Sim(make_topology([route]), policy="reservation-fill")
+    sim.run([request(0, 0, 100)])
+    assert runs(sim) == [(0, 0, 90, 100)]
+
+
+def test_a_full_batch_does_not_wait() -> None:
+    route = make_route(make_stage([0], [10, 12]))
+    sim = Sim(make_topology([route]), policy="reservation-fill")
+    sim.run([request(0, 0, 100), request(1, 3, 100)])
+    assert runs(sim) == [(0, 0, 3, 15)]
+
+
+def test_the_batch_shrinks_to_what_the_first_deadline_allows() -> None:
+    sim = Sim(make_topology([make_route(make_stage([0], [10, 20, 30, 40]))]))
+    sim.run([request(0, 0, 1_000)] + [request(i, 1, 41) for i in range(1, 5)])
+    # The slot is free at 10: three requests would end at 40, four at 50.
+    assert sizes(sim) == [1, 3]
+    assert dropped(sim) == [4]
+
+
+def test_a_request_that_cannot_make_it_is_dropped_on_arrival_and_told_when_to_retry() -> None:
+    sim = Sim(make_topology([make_route(make_stage([0], [100]))]))
+    sim.run([request(0, 0, 1_000), request(1, 0, 150)])
+    ((refused, reason, retry_after_us),) = sim.driver.refused
+    assert (refused.id, reason, retry_after_us) == (1, "deadline", 50)
+
+
+def test_the_spread_of_the_path_counts_against_the_deadline() -> None:
+    stage = make_stage([0], [100], p99_us=[130])
+    sim = Sim(make_topology([make_route(stage)]))
+    sim.run([request(0, 0, 129), request(1, 0, 130)])
+    assert dropped(sim) == [0]
+
+
+def test_each_stage_takes_the_slot_on_which_it_ends_first() -> None:
+    route = make_route(make_stage([0, 1], [10]), make_stage([2], [20]))
+    sim = Sim(make_topology([route]))
+    sim.run([request(0, 0, 1_000), request(1, 0, 1_000)])
+    assert runs(sim) == [(0, 0, 0, 10), (1, 1, 0, 10), (0, 2, 10, 30), (1, 2, 30, 50)]
+
+
+def test_the_least_waiting_pipeline_is_chosen() -> None:
+    one = make_route(make_stage([0], [10]), name="p0")
+    two = make_route(make_stage([1], [15]), name="p1")
+    sim = Sim(make_topology([one, two]))
+    sim.run([request(0, 0, 1_000), request(1, 0, 1_000)])
+    assert [e.pipeline for e in sim.events if isinstance(e, Dispatched)] == [0, 1]
+
+
+def test_another_pipeline_is_asked_before_a_request_is_dropped() -> None:
+    slow_idle = make_route(make_stage([0], [100]), name="p0")
+    fast_busy = make_route(make_stage([1], [10]), name="p1")
+    sim = Sim(make_topology([slow_idle, fast_busy]))
+    sim.run([request(0, 0, 50), request(1, 0, 50)])
+    assert dropped(sim) == []
+    assert [slot for _, slot, _, _ in runs(sim)] == [1, 1]
+
+
+def test_a_transfer_waits_for_the_link_that_another_batch_was_promised() -> None:
+    # Two senders on node 0 share its uplink; 100 bytes at 10 bytes/us take 10 us.
+    route = make_route(make_stage([0, 1], [10]), make_stage([2, 3], [10], input_bytes=100))
+    topology = make_topology([route], slot_node=[0, 0, 1, 2], bytes_per_us=10.0)
+    sim = Sim(topology)
+    sim.run([request(0, 0, 1_000), request(1, 0, 1_000)])
+    assert runs(sim) == [(0, 0, 0, 10), (1, 1, 0, 10), (0, 2, 20, 30), (1, 2, 30, 40)]
+
+
+def test_nothing_is_transferred_within_a_node() -> None:
+    route = make_route(make_stage([0], [10]), make_stage([1], [10], input_bytes=10_000))
+    sim = Sim(make_topology([route], slot_node=[0, 0], bytes_per_us=1.0))
+    sim.run([request(0, 0, 1_000)])
+    assert runs(sim) == [(0, 0, 0, 10), (0, 1, 10, 20)]
+
+
+def test_a_gap_before_a_promise_is_filled_when_the_filler_fits() -> None:
+    # Model 0 reaches slot 1 at 100; model 1 needs slot 1 alone, for 40.
+    two_stages = make_route(make_stage([0], [100]), make_stage([1], [50]))
+    short = make_route(make_stage([1], [40]))
+    sim = Sim(make_topology([two_stages], [short]))
+    sim.run([request(0, 0, 1_000), request(1, 10, 1_000, model=1)])
+    assert runs(sim) == [(1, 1, 10, 50), (0, 0, 0, 100), (0, 1, 100, 150)]
+
+
+def test_a_gap_that_is_too_short_is_left_alone() -> None:
+    two_stages = make_route(make_stage([0], [100]), make_stage([1], [50]))
+    long = make_route(make_stage([1], [95]))
+    sim = Sim(make_topology([two_stages], [long]))
+    sim.run([request(0, 0, 1_000), request(1, 10, 1_000, model=1)])
+    assert runs(sim) == [(0, 0, 0, 100), (0, 1, 100, 150), (1, 1, 150, 245)]
+
+
+def test_an_early_end_lets_the_next_batch_start_early() -> None:
+    sim = Sim(
+        make_topology([make_route(make_stage([0], [100]))]),
+        durations=lambda stage, size: 60,
+    )
+    sim.run([request(0, 0, 1_000), request(1, 0, 1_000)])
+    assert runs(sim) == [(0, 0, 0, 60), (1, 0, 60, 120)]
+
+
+def test_after_an_overrun_new_promises_count_from_reality() -> None:
+    # The first batch, promised to end at 100, runs until 200.
+    took = iter([200, 100, 100])
+    sim = Sim(make_topology([make_route(make_stage([0], [100]))]), durations=lambda *_: next(took))
+    sim.run([request(0, 0, 1_000), request(1, 150, 251), request(2, 150, 1_000)])
+    # At 150 the slot counts as busy a little longer: request 1 (needs a start by 151) is refused.
+    assert dropped(sim) == [1]
+    assert runs(sim) == [(0, 0, 0, 200), (1, 0, 200, 300)]
+
+
+def test_a_batch_that_all_its_requests_find_too_late_is_dropped_between_stages() -> None:
+    took = iter([95, 10])
+    route = make_route(make_stage([0], [10]), make_stage([1], [10]))
+    sim = Sim(make_topology([route]), durations=lambda *_: next(took))
+    sim.run([request(0, 0, 100)])
+    assert dropped(sim) == [0]
+    assert len(runs(sim)) == 1
+
+
+def test_priority_goes_before_deadline() -> None:
+    sim = Sim(make_topology([make_route(make_stage([0], [100, 110, 120, 130]))], slo_us=10_000))
+    sim.run(
+        [
+            request(0, 0, 10_000),
+            request(1, 1, 9_000, priority=1),
+            request(2, 2, 9_500, priority=1),
+            request(3, 3, 10_000, priority=0),
+        ]
+    )
+    answered = [e.request for e in sim.events if isinstance(e, Answered)]
+    assert answered == [0, 3, 1, 2]
