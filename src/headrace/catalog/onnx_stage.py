@@ -1,0 +1,117 @@
+"""Blocks as models of their own: everything between two cuts, with the weights it needs.
+
+A tensor that crosses a cut at half precision travels under its own name plus `HALF_SUFFIX`: the
+producing stage ends with a cast to it and the consuming stage begins with a cast back, so that
+nothing inside either stage has to be renamed.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import onnx
+
+from headrace.catalog.onnx_graph import OnnxGraph, dtype_name, elem_type, tensor_bytes
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import TensorSpec
+
+Boundary = Literal["float32", "float16"]
+
+BATCH = "batch"
+"""Name of the free first dimension in every extracted stage."""
+
+HALF_SUFFIX = "::float16"
+
+
+def wire_spec(spec: TensorSpec, boundary: Boundary) -> TensorSpec:
+    """How a cut tensor travels: at half precision where that is asked and it is float32.
+
+    >>> wire_spec(TensorSpec(name="a", dtype="float32", item_shape=(2,)), "float16").name
+    'a::float16'
+    """
+    if boundary == "float16" and spec.dtype == "float32":
+        name = spec.name + HALF_SUFFIX
+        return TensorSpec(name=name, dtype="float16", item_shape=spec.item_shape)
+    return spec
+
+
+def extract_stage(
+    graph: OnnxGraph, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> Any:
+    """The part of `graph` that computes `outputs` from `inputs`, as a ModelProto.
+
+    Walks backwards from the outputs and stops at the inputs, so nodes that stand between two cuts
+    in the file but belong to neither side cannot slip in. All item shapes become fixed, which lets
+    the runtime plan its memory; the batch stays free.
+
+    Args:
+        graph: the whole model.
+        inputs: tensors as they arrive: model inputs, or what crosses the cut before.
+        outputs: tensors as they leave: what crosses the cut behind, or model outputs.
+
+    Raises:
+        ModelError: the outputs need a model input that is not among `inputs`, or a tensor is
+            not in the graph.
+    """
+    known = graph.tensors()
+    inside = {spec.name: _inside_name(spec, known, graph) for spec in (*inputs, *outputs)}
+    taken = {spec.name for spec in inputs}
+    starts = {inside[name] for name in taken}
+    wanted = {inside[spec.name] for spec in outputs if spec.name not in taken}
+    kept = []
+    # A tensor that is both taken and wanted passes through; nodes are kept only for the others.
+    needed = wanted - starts
+    for node in reversed(graph.nodes):
+        if any(name in needed for name in node.writes):
+            needed.update(name for name in node.reads if name not in starts)
+            kept.append(node.proto)
+    missing = sorted({tensor.name for tensor in graph.inputs} & needed)
+    if missing:
+        raise ModelError(
+            f"{graph.path}: tensors {[s.name for s in outputs]} cannot be computed from"
+            f" {[s.name for s in inputs]} alone, they also need model input {missing[0]!r};"
+            " cut elsewhere"
+        )
+    wraps = [
+        onnx.helper.make_node("Cast", [spec.name], [inside[spec.name]], to=elem_type("float32"))
+        for spec in inputs
+        if inside[spec.name] != spec.name
+    ]
+    unwraps = [
+        onnx.helper.make_node("Cast", [inside[spec.name]], [spec.name], to=elem_type("float16"))
+        for spec in outputs
+        if inside[spec.name] != spec.name and spec.name not in taken
+    ]
+    model = onnx.ModelProto()
+    model.CopyFrom(graph.header)
+    model.producer_name = "headrace"
+    model.graph.name = "stage"
+    model.graph.node.extend([*wraps, *reversed(kept), *unwraps])
+    model.graph.initializer.extend(t for n, t in graph.initialisers.items() if n in needed)
+    model.graph.input.extend(_value_info(spec) for spec in inputs)
+    model.graph.output.extend(_value_info(spec) for spec in outputs)
+    return model
+
+
+def weights_bytes(stage: Any) -> int:
+    """Bytes of all initialisers of an extracted stage."""
+    return sum(tensor_bytes(tensor) for tensor in stage.graph.initializer)
+
+
+def _inside_name(spec: TensorSpec, known: frozenset[str], graph: OnnxGraph) -> str:
+    """The graph's name of a tensor that may travel under its half-precision name."""
+    if spec.name in known:
+        return spec.name
+    plain = spec.name.removesuffix(HALF_SUFFIX)
+    if plain in known and spec.dtype == "float16":
+        return plain
+    raise ModelError(
+        f"{graph.path}: has no tensor {spec.name!r}; was the profile made from another model?"
+        " run `headrace profile` again"
+    )
+
+
+def _value_info(spec: TensorSpec) -> Any:
+    assert dtype_name(elem_type(spec.dtype)) == spec.dtype
+    return onnx.helper.make_tensor_value_info(
+        spec.name, elem_type(spec.dtype), [BATCH, *spec.item_shape]
+    )
