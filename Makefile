@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 .PHONY: demo test check format clean
 
 demo: $(STAMP)
-	$(BIN)/python examples/demo/run.py
+	$(BIN)/python -m examples.demo.run
 
 test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadgroup
