@@ -1,5 +1,7 @@
 """Whatever the topology, the arrivals, the jitter and the faults."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -44,8 +46,8 @@ def test_faults_lose_no_request(policy: str, seed: int, load: float) -> None:
         slot = int(rng.integers(len(topology.slots)))
         lost_at_us = int(rng.integers(requests[-1].arrived_at_us + 1))
         back_at_us = lost_at_us + int(rng.integers(1, 100_000))
-        sim.clock.call_at(lost_at_us, lambda slot=slot: sim.dispatcher.on_slot_lost(slot))
-        sim.clock.call_at(back_at_us, lambda slot=slot: sim.dispatcher.on_slot_gained(slot))
+        sim.clock.call_at(lost_at_us, partial(sim.dispatcher.on_slot_lost, slot))
+        sim.clock.call_at(back_at_us, partial(sim.dispatcher.on_slot_gained, slot))
     events = sim.run(requests)
     assert_each_request_ended_once(events)
     assert sim.dispatcher.in_flight == 0

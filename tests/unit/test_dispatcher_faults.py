@@ -1,5 +1,6 @@
 """Slots that are lost and come back, failures, cancellations, drain, a full queue."""
 
+from headrace.dispatch.protocols import Batch
 from headrace.domain.events import Answered, Dispatched, Dropped, Ran
 from helpers.sim import Sim, request
 from helpers.topologies import assert_each_request_ended_once, make_route, make_stage, make_topology
@@ -100,8 +101,8 @@ def test_a_failed_batch_refuses_its_requests_and_frees_its_slot() -> None:
     topology = make_topology([make_route(make_stage([0], [100]))])
     for policy in ("reservation", "reactive"):
         sim = Sim(topology, policy=policy)
-        started = []
-        sim.driver.start_stage = lambda batch, stage, s=started: s.append(batch)  # type: ignore[misc]
+        started: list[Batch] = []
+        sim.driver.start_stage = lambda batch, stage, s=started: s.append(batch)  # type: ignore[method-assign, misc]
         sim.run([request(0, 0, 1_000)])
         sim.dispatcher.on_failed(started[0], 0, 0)
         assert ended(sim) == {0: "failed"}

@@ -1,0 +1,166 @@
+"""One dispatch code under two clocks: identical batches, paths and microseconds.
+
+The live side is the server's own: LiveClock on an asyncio loop whose time is virtual, LiveDriver,
+Desk and Arena. Only the workers are fakes, which take exactly as long as the simulated ones.
+"""
+
+from contextlib import closing
+from functools import partial
+
+import numpy as np
+import pytest
+
+from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.policies import POLICIES, make_policy
+from headrace.dispatch.topology import Topology
+from headrace.domain.events import Answered, AnyEvent, Dispatched, Dropped
+from headrace.domain.plan import Stage
+from headrace.domain.profile import TensorSpec
+from headrace.domain.request import Request
+from headrace.serving.arena import Arena
+from headrace.serving.desk import Desk
+from headrace.serving.frames import Ran, Run
+from headrace.serving.live_clock import LiveClock
+from headrace.serving.live_driver import LiveDriver
+from headrace.serving.stage_io import StageIO, StageTable, TensorGroup
+from headrace.simulation.driver import Durations, JitteredDurations
+from headrace.simulation.session import replay
+from helpers.sim import Sim
+from helpers.topologies import random_requests, random_topology
+from helpers.virtual_loop import VirtualTimeLoop
+
+TRACES = 120
+"""Per policy; the promise is 100 or more."""
+
+Fault = tuple[int, int, int]
+"""(slot, lost at, back at), microseconds."""
+
+TENSORS = TensorGroup.of((TensorSpec(name="x", dtype="float32", item_shape=(16,)),))
+
+
+class FakeWorker:
+    """Runs each batch for as long as the simulator would."""
+
+    def __init__(
+        self, slot: int, topology: Topology, clock: LiveClock, durations: Durations
+    ) -> None:
+        self._slot = slot
+        self._clock = clock
+        self._durations = durations
+        self._tables = [
+            stage for model in topology.models for route in model.routes for stage in route.stages
+        ]
+        self.driver: LiveDriver | None = None
+
+    def run(self, frame: Run) -> None:
+        started_at_us = self._clock.now_us()
+        ended_at_us = started_at_us + self._durations(self._tables[frame.stage], frame.size)
+        report = Ran(frame.batch, frame.attempt, frame.stage, started_at_us, ended_at_us)
+        assert self.driver is not None
+        self._clock.call_at(ended_at_us, partial(self.driver.on_ran, self._slot, report))
+
+
+def live_stages(topology: Topology) -> StageTable:
+    planned = Stage(
+        first_block=0,
+        end_block=1,
+        device="a",
+        share=1,  # type: ignore[arg-type]
+        pool=(),
+        latency_us=1,
+        transfer_us=0,
+        throughput_rps=1.0,
+    )
+    keys = iter(range(1_000))
+    return tuple(
+        tuple(
+            tuple(
+                StageIO(next(keys), "s", TENSORS, TENSORS, planned, route.batch_size)
+                for _ in route.stages
+            )
+            for route in model.routes
+        )
+        for model in topology.models
+    )
+
+
+def run_live(
+    topology: Topology,
+    policy: str,
+    requests: list[Request],
+    durations: Durations,
+    faults: list[Fault],
+) -> list[AnyEvent]:
+    loop = VirtualTimeLoop()
+    clock = LiveClock(loop)
+    events: list[AnyEvent] = []
+    workers = [FakeWorker(i, topology, clock, durations) for i in range(len(topology.slots))]
+    with closing(Arena(1 << 22)) as arena:
+        desk = Desk(clock.now_us, loop.call_soon)
+        driver = LiveDriver(live_stages(topology), clock, workers, arena, desk)
+        dispatcher = Dispatcher(
+            topology, make_policy(policy, topology), clock, driver, events.append
+        )
+        driver.reports = dispatcher
+        for worker in workers:
+            worker.driver = driver
+        for slot, lost_at_us, back_at_us in faults:
+            clock.call_at(lost_at_us, partial(driver.on_slot_lost, slot))
+            clock.call_at(back_at_us, partial(driver.on_slot_gained, slot))
+        replay(iter(requests), clock, dispatcher.on_arrival)
+        loop.run_until_idle()
+        assert dispatcher.in_flight == 0
+        assert driver.running_batches == 0
+        assert arena.used_bytes == 0, "every region is given back"
+    loop.close()
+    return events
+
+
+def run_simulated(
+    topology: Topology,
+    policy: str,
+    requests: list[Request],
+    durations: Durations,
+    faults: list[Fault],
+) -> list[AnyEvent]:
+    sim = Sim(topology, policy=policy, durations=durations)
+    for slot, lost_at_us, back_at_us in faults:
+        sim.clock.call_at(lost_at_us, partial(sim.dispatcher.on_slot_lost, slot))
+        sim.clock.call_at(back_at_us, partial(sim.dispatcher.on_slot_gained, slot))
+    return sim.run(requests)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("with_faults", [False, True])
+def test_the_same_trace_gives_the_same_events_in_both_worlds(
+    policy: str, with_faults: bool
+) -> None:
+    answered = dropped = 0
+    for seed in range(TRACES):
+        rng = np.random.default_rng(seed)
+        topology = random_topology(rng)
+        requests = random_requests(topology, rng, load=float(rng.choice([0.4, 0.9, 1.8])))
+        faults = [_random_fault(topology, requests, rng) for _ in range(2 * with_faults)]
+        logs = [
+            run(
+                topology,
+                policy,
+                requests,
+                JitteredDurations(np.random.default_rng(seed)),
+                faults,
+            )
+            for run in (run_simulated, run_live)
+        ]
+        assert logs[0] == logs[1], f"seed {seed}"
+        answered += sum(isinstance(event, Answered) for event in logs[0])
+        dropped += sum(isinstance(event, Dropped) for event in logs[0])
+        assert any(isinstance(event, Dispatched) for event in logs[0])
+    # The comparison means something only if both kinds of ending occur often.
+    assert answered > 1_000
+    assert dropped > 100
+
+
+def _random_fault(topology: Topology, requests: list[Request], rng: np.random.Generator) -> Fault:
+    slot = int(rng.integers(len(topology.slots)))
+    lost_at_us = int(rng.integers(1, requests[-1].arrived_at_us + 1))
+    return slot, lost_at_us, lost_at_us + int(rng.integers(1, 100_000))
