@@ -1,0 +1,167 @@
+"""What the HTTP layer and the protocols above it hand each other: exchanges, responses, limits."""
+
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import msgspec
+
+log = logging.getLogger("headrace.http")
+
+JSON = b"application/json"
+BINARY = b"application/octet-stream"
+
+_COPY_BYTES = 1 << 16
+"""Up to here one write of a joined copy is cheaper than several writes."""
+
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one client, and all clients together, may ask of the server before it has said who
+    it is. Every limit is checked before memory is taken."""
+
+    body_bytes: int = 64 << 20
+    """Of one request, as sent and after decompression."""
+    buffered_bytes: int = 1 << 30
+    """Of all bodies that the server holds at once."""
+    json_bytes: int = 16 << 20
+    """Of the JSON part of one request: parsed, it may grow tenfold."""
+    target_bytes: int = 4096
+    head_bytes: int = 32 << 10
+    head_fields: int = 100
+    connections: int = 1024
+    pipelined: int = 16
+    """Requests read ahead on one connection; beyond, the server stops reading from it."""
+    head_timeout_s: float = 10.0
+    body_timeout_s: float = 60.0
+    idle_timeout_s: float = 300.0
+    """Between two requests on one connection."""
+    write_timeout_s: float = 30.0
+    """While the client does not read its answer."""
+    linger_timeout_s: float = 2.0
+    """After a refusal whose body is still under way."""
+    linger_bytes: int = 16 << 20
+
+
+class Response:
+    """One answer. `tail` follows `body`; its buffers must not change after they are handed over."""
+
+    __slots__ = ("body", "content_type", "headers", "status", "tail")
+
+    def __init__(
+        self,
+        status: int,
+        body: bytes = b"",
+        *,
+        content_type: bytes = JSON,
+        headers: bytes = b"",
+        tail: Sequence[memoryview] = (),
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.headers = headers
+        """Further header lines, each ended by CRLF."""
+        self.tail = tail
+
+    @property
+    def content_length(self) -> int:
+        length = len(self.body)
+        for buffer in self.tail:
+            length += buffer.nbytes
+        return length
+
+    def encode(self, keep_alive: bool) -> list[bytes | memoryview]:
+        """The message as it goes over the wire, in one piece unless copying would be dear."""
+        length = self.content_length
+        head = b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
+            _STATUS_LINES[self.status],
+            self.content_type,
+            length,
+            self.headers,
+            b"" if keep_alive else b"Connection: close\r\n",
+        )
+        if length > _COPY_BYTES:
+            return [head + self.body, *self.tail]
+        return [b"".join((head, self.body, *self.tail))]
+
+
+def json_response(value: Any, status: int = 200, headers: bytes = b"") -> Response:
+    return Response(status, msgspec.json.encode(value), headers=headers)
+
+
+def problem(status: int, sentence: str, headers: bytes = b"", **fields: Any) -> Response:
+    """An error in the one shape that all errors have: `{"error": sentence, …}`."""
+    return json_response({"error": sentence, **fields}, status, headers)
+
+
+def internal_error() -> Response:
+    """Tell the client an id, and the log the rest. Call it while an exception is handled."""
+    log_id = secrets.token_hex(8)
+    log.exception("internal error %s", log_id)
+    return problem(500, f"internal error; the server's log has the details under {log_id}")
+
+
+class Peer(Protocol):
+    """The other end of a connection, and what the access layer learned of it."""
+
+    trusted: bool | None
+    """Whether this peer needs no token; None: not looked up yet."""
+    known_host: bytes | None
+    """The last Host header that was found to be ours."""
+
+    def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """(address, port) of the other end and of ours."""
+        ...
+
+
+class Exchange(Protocol):
+    """One request and the way to answer it."""
+
+    method: bytes
+    target: bytes
+    """Path and query as sent."""
+    headers: dict[bytes, bytes]
+    """Lower-case names; a name sent twice is joined by commas."""
+    body: bytes | bytearray
+    work: Any
+    """For the handler: what it does for this exchange."""
+
+    @property
+    def peer(self) -> "Peer": ...
+
+    @property
+    def gone(self) -> bool:
+        """No answer is awaited any more: it was given, or the client left."""
+        ...
+
+    def replace_body(self, body: bytes) -> bool:
+        """Put the decompressed body in place; False: the server holds too much already."""
+        ...
+
+    def respond(self, response: Response) -> None:
+        """Answer; exactly once. Without effect when the client is gone."""
+        ...
+
+
+class Handler(Protocol):
+    """What stands above HTTP."""
+
+    def admit(self, exchange: Exchange) -> Response | None:
+        """The head is complete; a response refuses the request before its body is read."""
+        ...
+
+    def handle(self, exchange: Exchange) -> None:
+        """The request is complete; call `exchange.respond`, now or later."""
+        ...
+
+    def abandon(self, exchange: Exchange) -> None:
+        """The client went away before its answer."""
+        ...
