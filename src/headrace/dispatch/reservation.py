@@ -17,27 +17,15 @@ What differs from the paper, each for a reason:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-from headrace.dispatch.intervals import IntervalTable, earliest_common
-from headrace.dispatch.protocols import Batch, Decision, Dispatch, Drop, Hop, WaitUntil
-from headrace.dispatch.topology import Route, StageTable, Topology
+from headrace.dispatch.protocols import Batch, Decision, Dispatch, Drop, WaitUntil
+from headrace.dispatch.tables import Path, ReservationTables
+from headrace.dispatch.topology import Route, Topology
 from headrace.domain.request import DropReason, Request
 
 SLOT_RECOVERY_US = 1_000_000
 """When to try again after a pool has lost all its slots: about a worker's restart."""
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """What a probe found."""
-
-    pipeline: int
-    hops: list[Hop]
-    waiting_us: int
-    """Sum of the delays before links and slots (PPipe: waitTime)."""
-    end_at_us: int
 
 
 class ReservationPolicy:
@@ -45,281 +33,152 @@ class ReservationPolicy:
 
     def __init__(self, topology: Topology, *, fill: Literal["idle", "deadline"] = "idle") -> None:
         self._topology = topology
+        self._tables = ReservationTables(topology)
         self._fill = fill
-        self._slots = [IntervalTable() for _ in topology.slots]
-        self._uplinks = [IntervalTable() for _ in topology.nodes]
-        self._downlinks = [IntervalTable() for _ in topology.nodes]
-        self._alive = [True] * len(topology.slots)
-        self._running: list[Hop | None] = [None] * len(topology.slots)
 
     # -- deciding ------------------------------------------------------------------------------
 
     def decide(self, model: int, queue: Sequence[Request], now_us: int) -> Decision:
         routes = self._topology.models[model].routes
-        paths = [
-            path
-            for i, route in enumerate(routes)
-            if (path := self._probe(i, route, route.batch_size, now_us)) is not None
+        full_paths = [
+            (path.waiting_us, pipeline, path)
+            for pipeline, route in enumerate(routes)
+            if (path := self._tables.probe(route.stages, route.batch_size, now_us)) is not None
         ]
-        if not paths:
+        if not full_paths:
             return Drop("no-slot", SLOT_RECOVERY_US)
-        if len(paths) > 1:
-            paths.sort(key=lambda path: path.waiting_us)
-        for full in paths:
-            route = routes[full.pipeline]
+        if len(full_paths) > 1:
+            full_paths.sort(key=lambda entry: entry[:2])
+        for _, pipeline, full_path in full_paths:
+            route = routes[pipeline]
             for size in range(route.batch_size, 0, -1):
-                path = full
-                if size < route.batch_size:
-                    found = self._probe(full.pipeline, route, size, now_us)
-                    if found is None:
-                        break
-                    path = found
+                path = full_path if size == route.batch_size else self._probe(route, size, now_us)
                 if path.end_at_us + route.slack_us[size - 1] <= _tightest(queue, size):
-                    return self._settle(path, route, size, queue, now_us)
-        return Drop("deadline", self._backlog_us(paths, routes, queue, now_us))
+                    return self._settle(pipeline, path, size, queue, now_us)
+        usable = [routes[pipeline] for _, pipeline, _ in full_paths]
+        return Drop("deadline", self._backlog_us(usable, queue, now_us))
 
     def _settle(
-        self, path: Path, route: Route, size: int, queue: Sequence[Request], now_us: int
+        self, pipeline: int, path: Path, size: int, queue: Sequence[Request], now_us: int
     ) -> Decision:
         """A batch of `size` makes it: send it, or wait for more requests to fill it."""
+        route = self._topology.models[queue[0].model].routes[pipeline]
         waiting = len(queue)
         if waiting >= size:
-            return self._reserved(path, size)
-        partial = self._probe(path.pipeline, route, waiting, now_us)
-        assert partial is not None, "the same pools served a larger batch a moment ago"
+            return self._dispatch(pipeline, path, size)
+        partial = self._probe(route, waiting, now_us)
         if self._fill == "idle" and partial.waiting_us == 0:
-            return self._reserved(partial, waiting)
+            return self._dispatch(pipeline, partial, waiting)
         # While it waits anyway for slots and links, waiting for requests costs nothing.
         spare_us = _tightest(queue, waiting) - partial.end_at_us - route.slack_us[waiting - 1]
         last_at_us = now_us + spare_us + partial.waiting_us
         if last_at_us <= now_us:
-            return self._reserved(partial, waiting)
+            return self._dispatch(pipeline, partial, waiting)
         return WaitUntil(last_at_us)
 
-    def _reserved(self, path: Path, size: int) -> Dispatch:
-        route_from = -1
-        for hop in path.hops:
-            self._reserve(hop, route_from)
-            route_from = hop.slot
-        return Dispatch(path.pipeline, size, path.hops)
+    def _dispatch(self, pipeline: int, path: Path, size: int) -> Dispatch:
+        self._tables.reserve(path.hops)
+        return Dispatch(pipeline, size, path.hops)
 
-    def _backlog_us(
-        self,
-        paths: Sequence[Path],
-        routes: Sequence[Route],
-        queue: Sequence[Request],
-        now_us: int,
-    ) -> int:
+    def _backlog_us(self, routes: Sequence[Route], queue: Sequence[Request], now_us: int) -> int:
         """How much the backlog must shrink before a request like the first could make it."""
-        ends = [
-            path.end_at_us + routes[full.pipeline].slack_us[0]
-            for full in paths
-            if (path := self._probe(full.pipeline, routes[full.pipeline], 1, now_us)) is not None
-        ]
-        return max(1, min(ends) - queue[0].deadline_at_us) if ends else SLOT_RECOVERY_US
+        ends = [self._probe(route, 1, now_us).end_at_us + route.slack_us[0] for route in routes]
+        return max(1, min(ends) - queue[0].deadline_at_us)
 
-    # -- probing -------------------------------------------------------------------------------
+    def _probe(self, route: Route, size: int, now_us: int) -> Path:
+        path = self._tables.probe(route.stages, size, now_us)
+        assert path is not None, "the same pools gave a path for the planned size"
+        return path
 
-    def _probe(
-        self,
-        pipeline: int,
-        route: Route,
-        size: int,
-        now_us: int,
-        *,
-        first_stage: int = 0,
-        from_slot: int = -1,
-        ready_at_us: int | None = None,
-    ) -> Path | None:
-        """Find the path on which each stage ends first; None: some pool has no slot left."""
-        at_us = now_us if ready_at_us is None else ready_at_us
-        waiting_us = 0
-        hops: list[Hop] = []
-        for stage in route.stages[first_stage:]:
-            hop = self._earliest_hop(stage, size, at_us, from_slot, now_us)
-            if hop is None:
-                return None
-            waiting_us += hop.start_at_us - at_us - hop.transfer_us
-            at_us = hop.start_at_us + hop.latency_us
-            from_slot = hop.slot
-            hops.append(hop)
-        return Path(pipeline, hops, waiting_us, at_us)
-
-    def _earliest_hop(
-        self, stage: StageTable, size: int, at_us: int, from_slot: int, now_us: int
-    ) -> Hop | None:
-        latency_us = stage.p50_us[size - 1]
-        local = from_slot < 0 or not stage.input_bytes
-        best_slot, best_start_us, best_transfer = -1, 0, (at_us, 0)
-        transfers: dict[int, tuple[int, int]] = {}
-        for slot in stage.slots:
-            if not self._alive[slot]:
-                continue
-            transfer = (at_us, 0)
-            if not local:
-                node = self._topology.slot_node[slot]
-                known = transfers.get(node)
-                if known is None:
-                    known = self._earliest_transfer(
-                        from_slot, slot, at_us, size * stage.input_bytes
-                    )
-                    transfers[node] = known
-                transfer = known
-            if self._running[slot] is not None:
-                self._extend_overrun(slot, now_us)
-            start_us = self._slots[slot].earliest(transfer[0] + transfer[1], latency_us)
-            if best_slot < 0 or start_us < best_start_us:
-                best_slot, best_start_us, best_transfer = slot, start_us, transfer
-                if start_us == at_us:
-                    break  # nothing can start earlier
-        if best_slot < 0:
-            return None
-        return Hop(best_slot, best_transfer[0], best_transfer[1], best_start_us, latency_us)
-
-    def _earliest_transfer(
-        self, from_slot: int, to_slot: int, at_us: int, size_bytes: int
-    ) -> tuple[int, int]:
-        transfer_us = self._topology.transfer_us(from_slot, to_slot, size_bytes)
-        if transfer_us == 0:
-            return at_us, 0
-        start_us = earliest_common(
-            self._uplinks[self._topology.slot_node[from_slot]],
-            self._downlinks[self._topology.slot_node[to_slot]],
-            at_us,
-            transfer_us,
-        )
-        return start_us, transfer_us
-
-    def _extend_overrun(self, slot: int, now_us: int) -> None:
-        """A batch that runs past its promise is still there: expect it to end a little later."""
-        hop = self._running[slot]
-        if hop is not None and hop.end_at_us <= now_us:
-            table = self._slots[slot]
-            table.release(hop)
-            hop.latency_us = now_us - hop.start_at_us + max(1, hop.latency_us >> 3)
-            table.reserve(hop.start_at_us, hop.end_at_us, hop)
-
-    # -- tables --------------------------------------------------------------------------------
-
-    def _reserve(self, hop: Hop, from_slot: int) -> None:
-        self._slots[hop.slot].reserve(hop.start_at_us, hop.end_at_us, hop)
-        if hop.transfer_us:
-            end_us = hop.transfer_at_us + hop.transfer_us
-            uplink = self._uplinks[self._topology.slot_node[from_slot]]
-            uplink.reserve(hop.transfer_at_us, end_us, hop)
-            downlink = self._downlinks[self._topology.slot_node[hop.slot]]
-            downlink.reserve(hop.transfer_at_us, end_us, hop)
-
-    def _release(self, hop: Hop, from_slot: int) -> None:
-        self._slots[hop.slot].release(hop)
-        if self._running[hop.slot] is hop:
-            self._running[hop.slot] = None
-        self._release_links(hop, from_slot)
-
-    def _release_links(self, hop: Hop, from_slot: int) -> None:
-        if hop.transfer_us and from_slot >= 0:
-            self._uplinks[self._topology.slot_node[from_slot]].release(hop)
-            self._downlinks[self._topology.slot_node[hop.slot]].release(hop)
-
-    def _route(self, batch: Batch) -> Route:
-        return self._topology.models[batch.model].routes[batch.pipeline]
-
-    def _replace_rest(self, batch: Batch, first_stage: int, ready_at_us: int, now_us: int) -> bool:
-        """Reserve the path from `first_stage` on anew; False: some pool has no slot left."""
-        for stage in range(first_stage, len(batch.hops)):
-            self._release(batch.hops[stage], batch.hops[stage - 1].slot if stage else -1)
-        from_slot = batch.hops[first_stage - 1].slot if first_stage else -1
-        path = self._probe(
-            batch.pipeline,
-            self._route(batch),
-            batch.size,
-            now_us,
-            first_stage=first_stage,
-            from_slot=from_slot,
-            ready_at_us=ready_at_us,
-        )
-        if path is None:
-            return False
-        for hop in path.hops:
-            self._reserve(hop, from_slot)
-            from_slot = hop.slot
-        batch.hops[first_stage:] = path.hops
-        return True
-
-    # -- feedback ------------------------------------------------------------------------------
+    # -- order of execution --------------------------------------------------------------------
 
     def next_hop(self, batch: Batch, now_us: int) -> DropReason | None:
-        if not self._alive[batch.hops[batch.stage].slot]:
+        if not self._tables.is_alive(batch.hops[batch.stage].slot):
             return self.reroute(batch, batch.stage, now_us)
         # By medians: what is probably late for everybody is not worth a slot's time.
         return None if batch.hops[-1].end_at_us <= batch.last_deadline_at_us else "deadline"
 
     def transfer_at(self, batch: Batch, now_us: int) -> int:
-        """When the transfer into `batch.stage` may start without delaying one promised earlier."""
+        """At its promise, or earlier where that delays nobody."""
         hop = batch.hops[batch.stage]
         if hop.transfer_at_us <= now_us:
             return now_us
-        end_us = now_us + hop.transfer_us
-        node = self._topology.slot_node
-        uplink = self._uplinks[node[batch.hops[batch.stage - 1].slot]]
-        downlink = self._downlinks[node[hop.slot]]
-        early = uplink.free_for(hop, now_us, end_us) and downlink.free_for(hop, now_us, end_us)
+        early = self._tables.links_free_for(hop, batch.hops[batch.stage - 1].slot, now_us)
         return now_us if early else hop.transfer_at_us
 
     def start_at(self, batch: Batch, now_us: int) -> int:
-        """When `batch.stage` may run: at its promise, or earlier where that delays nobody."""
+        """At its promise, or earlier where that delays nobody."""
         hop = batch.hops[batch.stage]
         if hop.start_at_us <= now_us:
             return now_us
-        early = self._slots[hop.slot].free_for(hop, now_us, now_us + hop.latency_us)
-        return now_us if early else hop.start_at_us
+        return now_us if self._tables.slot_free_for(hop, now_us) else hop.start_at_us
+
+    # -- feedback ------------------------------------------------------------------------------
 
     def on_transferred(self, batch: Batch, now_us: int) -> None:
         hop = batch.hops[batch.stage]
-        self._release_links(hop, batch.hops[batch.stage - 1].slot)
+        self._tables.release_links(hop, batch.hops[batch.stage - 1].slot)
         if hop.start_at_us < now_us:
-            self._move(batch, now_us)
+            self._shift(batch, now_us)
 
     def on_started(self, batch: Batch, now_us: int) -> None:
         hop = batch.hops[batch.stage]
-        self._running[hop.slot] = hop
+        self._tables.run(hop)
         if hop.start_at_us != now_us:
-            self._move(batch, now_us)
+            self._shift(batch, now_us)
 
-    def _move(self, batch: Batch, start_at_us: int) -> None:
-        """The current hop starts at another time than promised; so does all that follows."""
+    def _shift(self, batch: Batch, start_at_us: int) -> None:
+        """The current stage starts at another time than promised; so does all that follows."""
         hop = batch.hops[batch.stage]
-        table = self._slots[hop.slot]
-        table.release(hop)
-        hop.start_at_us = start_at_us
-        table.reserve(start_at_us, hop.end_at_us, hop)
+        self._tables.move(hop, start_at_us)
         if batch.stage + 1 < len(batch.hops):
-            self._replace_rest(batch, batch.stage + 1, hop.end_at_us, start_at_us)
+            self._replace(batch, batch.stage + 1, hop.end_at_us, start_at_us)
 
     def on_ended(self, batch: Batch, now_us: int) -> None:
         hop = batch.hops[batch.stage]
-        self._slots[hop.slot].release(hop)
-        self._running[hop.slot] = None
+        self._tables.release_slot(hop)
         if batch.stage + 1 < len(batch.hops) and hop.end_at_us != now_us:
-            self._replace_rest(batch, batch.stage + 1, now_us, now_us)
+            self._replace(batch, batch.stage + 1, now_us, now_us)
 
     def forget(self, batch: Batch, now_us: int) -> None:
-        for stage in range(batch.stage, len(batch.hops)):
-            self._release(batch.hops[stage], batch.hops[stage - 1].slot if stage else -1)
+        self._tables.release(batch.hops[batch.stage :], _slot_before(batch, batch.stage))
+
+    def _replace(self, batch: Batch, first_stage: int, ready_at_us: int, now_us: int) -> bool:
+        """Promise the path from `first_stage` on anew; False: some pool has no slot left."""
+        from_slot = _slot_before(batch, first_stage)
+        self._tables.release(batch.hops[first_stage:], from_slot)
+        stages = self._topology.models[batch.model].routes[batch.pipeline].stages
+        path = self._tables.probe(
+            stages[first_stage:],
+            batch.size,
+            now_us,
+            from_slot=from_slot,
+            ready_at_us=ready_at_us,
+        )
+        if path is None:
+            return False
+        self._tables.reserve(path.hops, from_slot)
+        batch.hops[first_stage:] = path.hops
+        return True
+
+    # -- slots lost and gained -----------------------------------------------------------------
 
     def reroute(self, batch: Batch, first_stage: int, now_us: int) -> DropReason | None:
         before = batch.hops[first_stage - 1] if first_stage > batch.stage else None
         ready_at_us = max(now_us, before.end_at_us) if before else now_us
-        if not self._replace_rest(batch, first_stage, ready_at_us, now_us):
+        if not self._replace(batch, first_stage, ready_at_us, now_us):
             return "no-slot"
         return None if batch.hops[-1].end_at_us <= batch.last_deadline_at_us else "deadline"
 
     def on_slot_lost(self, slot: int, now_us: int) -> None:
-        self._alive[slot] = False
-        self._running[slot] = None
+        self._tables.set_alive(slot, False)
 
     def on_slot_gained(self, slot: int, now_us: int) -> None:
-        self._alive[slot] = True
+        self._tables.set_alive(slot, True)
+
+
+def _slot_before(batch: Batch, stage: int) -> int:
+    return batch.hops[stage - 1].slot if stage else -1
 
 
 def _tightest(queue: Sequence[Request], size: int) -> int:

@@ -1,0 +1,181 @@
+"""All promises of a cluster, and the probe that finds the next path among them.
+
+`probe` and `reserve` are PPipe's (section 5.4; appendix A.3, Algorithm 2).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.dispatch.intervals import IntervalTable, earliest_common
+from headrace.dispatch.protocols import Hop
+from headrace.dispatch.topology import StageTable, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What a probe found."""
+
+    hops: list[Hop]
+    waiting_us: int
+    """Sum of the delays before links and slots (PPipe: waitTime)."""
+    end_at_us: int
+
+
+class ReservationTables:
+    """Who is promised which slot and link, when; and which slots are there at all."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._slots = [IntervalTable() for _ in topology.slots]
+        self._uplinks = [IntervalTable() for _ in topology.nodes]
+        self._downlinks = [IntervalTable() for _ in topology.nodes]
+        self._alive = [True] * len(topology.slots)
+        self._running: list[Hop | None] = [None] * len(topology.slots)
+
+    def is_alive(self, slot: int) -> bool:
+        return self._alive[slot]
+
+    def set_alive(self, slot: int, alive: bool) -> None:
+        self._alive[slot] = alive
+        self._running[slot] = None
+
+    # -- probing -------------------------------------------------------------------------------
+
+    def probe(
+        self,
+        stages: Sequence[StageTable],
+        size: int,
+        now_us: int,
+        *,
+        from_slot: int = -1,
+        ready_at_us: int | None = None,
+    ) -> Path | None:
+        """Find, stage by stage, the slot on which a batch of `size` ends first.
+
+        Args:
+            stages: those still to run.
+            from_slot: where the tensors are; -1: at the gateway, which counts as everywhere.
+            ready_at_us: when they are there; None: now.
+
+        Returns:
+            The path, not yet reserved; None: some pool has no slot left.
+        """
+        at_us = now_us if ready_at_us is None else ready_at_us
+        waiting_us = 0
+        hops: list[Hop] = []
+        for stage in stages:
+            hop = self._earliest_hop(stage, size, at_us, from_slot, now_us)
+            if hop is None:
+                return None
+            waiting_us += hop.start_at_us - at_us - hop.transfer_us
+            at_us = hop.start_at_us + hop.latency_us
+            from_slot = hop.slot
+            hops.append(hop)
+        return Path(hops, waiting_us, at_us)
+
+    def _earliest_hop(
+        self, stage: StageTable, size: int, at_us: int, from_slot: int, now_us: int
+    ) -> Hop | None:
+        latency_us = stage.p50_us[size - 1]
+        crosses = from_slot >= 0 and stage.input_bytes > 0
+        best_slot, best_start_us, best_transfer = -1, 0, (at_us, 0)
+        transfers: dict[int, tuple[int, int]] = {}
+        transfer = (at_us, 0)
+        for slot in stage.slots:
+            if not self._alive[slot]:
+                continue
+            if crosses:
+                # Slots of one node share its downlink: look its transfer up once.
+                node = self._topology.slot_node[slot]
+                found = transfers.get(node)
+                if found is None:
+                    size_bytes = size * stage.input_bytes
+                    found = self._earliest_transfer(from_slot, slot, at_us, size_bytes)
+                    transfers[node] = found
+                transfer = found
+            if self._running[slot] is not None:
+                self._extend_overrun(slot, now_us)
+            start_us = self._slots[slot].earliest(transfer[0] + transfer[1], latency_us)
+            if best_slot < 0 or start_us < best_start_us:
+                best_slot, best_start_us, best_transfer = slot, start_us, transfer
+                if start_us == at_us:
+                    break  # nothing can start earlier
+        if best_slot < 0:
+            return None
+        return Hop(best_slot, best_transfer[0], best_transfer[1], best_start_us, latency_us)
+
+    def _earliest_transfer(
+        self, from_slot: int, to_slot: int, at_us: int, size_bytes: int
+    ) -> tuple[int, int]:
+        """(start, duration) of moving `size_bytes` over both links at once."""
+        transfer_us = self._topology.transfer_us(from_slot, to_slot, size_bytes)
+        if transfer_us == 0:
+            return at_us, 0
+        uplink, downlink = self._links(from_slot, to_slot)
+        return earliest_common(uplink, downlink, at_us, transfer_us), transfer_us
+
+    def _extend_overrun(self, slot: int, now_us: int) -> None:
+        """A batch that runs past its promise is still there: expect it to end a little later."""
+        hop = self._running[slot]
+        if hop is not None and hop.end_at_us <= now_us:
+            table = self._slots[slot]
+            table.release(hop)
+            hop.latency_us = now_us - hop.start_at_us + max(1, hop.latency_us >> 3)
+            table.reserve(hop.start_at_us, hop.end_at_us, hop)
+
+    # -- promising -----------------------------------------------------------------------------
+
+    def reserve(self, hops: Sequence[Hop], from_slot: int = -1) -> None:
+        """Promise a probed path."""
+        for hop in hops:
+            self._slots[hop.slot].reserve(hop.start_at_us, hop.end_at_us, hop)
+            if hop.transfer_us:
+                end_us = hop.transfer_at_us + hop.transfer_us
+                for link in self._links(from_slot, hop.slot):
+                    link.reserve(hop.transfer_at_us, end_us, hop)
+            from_slot = hop.slot
+
+    def release(self, hops: Sequence[Hop], from_slot: int = -1) -> None:
+        """Take back what a path still holds."""
+        for hop in hops:
+            self.release_slot(hop)
+            self.release_links(hop, from_slot)
+            from_slot = hop.slot
+
+    def release_slot(self, hop: Hop) -> None:
+        self._slots[hop.slot].release(hop)
+        if self._running[hop.slot] is hop:
+            self._running[hop.slot] = None
+
+    def release_links(self, hop: Hop, from_slot: int) -> None:
+        if hop.transfer_us and from_slot >= 0:
+            for link in self._links(from_slot, hop.slot):
+                link.release(hop)
+
+    def move(self, hop: Hop, start_at_us: int) -> None:
+        """The slot is used at another time than promised."""
+        table = self._slots[hop.slot]
+        table.release(hop)
+        hop.start_at_us = start_at_us
+        table.reserve(start_at_us, hop.end_at_us, hop)
+
+    def run(self, hop: Hop) -> None:
+        """The slot is in use by `hop` from now on, until that is released."""
+        self._running[hop.slot] = hop
+
+    # -- starting early ------------------------------------------------------------------------
+
+    def slot_free_for(self, hop: Hop, start_us: int) -> bool:
+        """Whether starting at `start_us` takes nothing from what is promised to others."""
+        return self._slots[hop.slot].free_for(hop, start_us, start_us + hop.latency_us)
+
+    def links_free_for(self, hop: Hop, from_slot: int, start_us: int) -> bool:
+        """The same for the transfer into `hop`."""
+        end_us = start_us + hop.transfer_us
+        return all(
+            link.free_for(hop, start_us, end_us) for link in self._links(from_slot, hop.slot)
+        )
+
+    def _links(self, from_slot: int, to_slot: int) -> tuple[IntervalTable, IntervalTable]:
+        node = self._topology.slot_node
+        return self._uplinks[node[from_slot]], self._downlinks[node[to_slot]]
