@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headrace.domain.profile import TensorSpec
@@ -23,11 +24,17 @@ class ServedModel:
     """Least time in which one item can be answered; a shorter timeout is always refused."""
     max_items: int
     """Most items (batch dimension) that one inference may carry."""
+    input_item_bytes: tuple[int, ...] = field(init=False)
+    """Bytes of one item of each input."""
+
+    def __post_init__(self) -> None:
+        sizes = tuple(spec.item_count * np.dtype(spec.dtype).itemsize for spec in self.inputs)
+        object.__setattr__(self, "input_item_bytes", sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """All items were computed. It may be late: whoever asked decides what a late answer is worth."""
+    """All items were computed, perhaps late: whoever asked decides what a late answer is worth."""
 
     outputs: tuple[memoryview, ...]
     """In the order of `ServedModel.outputs`: C-contiguous bytes of shape (items, *item_shape).
@@ -72,8 +79,8 @@ class Inference:
     """In the order of `ServedModel.inputs`: C-contiguous, items x item bytes each. Not copied
     before a batch is formed, so they must not change until `on_done`."""
     on_done: OnDone
-    """Called exactly once, on the loop's thread; may be called before `submit` returns. It must
-    not raise. Never called after `Engine.cancel`."""
+    """Called exactly once, on the loop's thread, never from inside `submit`. It must not raise.
+    Not called after `Engine.cancel`."""
     timeout_us: int | None = None
     """The request's own objective, from arrival; None: the model's."""
     priority: int = 0

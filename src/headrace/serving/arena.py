@@ -1,0 +1,141 @@
+"""Shared memory in which tensors pass between the gateway and its workers.
+
+One anonymous file per engine, mapped by all of its processes and inherited by descriptor: it has
+no name in any file system, so nothing is left behind whoever gets killed.
+"""
+
+import mmap
+import os
+import tempfile
+from bisect import bisect_left, insort
+
+from headrace.domain.errors import OverloadError
+
+ALIGNMENT_BYTES = 64
+"""A cache line, and what vector instructions like."""
+
+
+class Allocator:
+    """Best fit over a range of bytes; neighbours merge when freed.
+
+    Plain sorted list of free extents: an engine has a few tensor sizes and tens of live regions,
+    so that the list stays short, and searching it is O(log n). On a tie the lowest offset wins,
+    which keeps using pages that are already in memory and in cache.
+    """
+
+    __slots__ = ("_by_size", "_length_at", "_offset_ending_at", "_used", "size_bytes", "used_bytes")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        self.used_bytes = 0
+        self._by_size: list[tuple[int, int]] = []
+        self._length_at: dict[int, int] = {}
+        self._offset_ending_at: dict[int, int] = {}
+        self._used: dict[int, int] = {}
+        if self.size_bytes:
+            self._insert(0, self.size_bytes)
+
+    def allocate(self, count_bytes: int) -> int:
+        """Return the offset of `count_bytes` fresh bytes, aligned; freed with `free`.
+
+        Raises:
+            OverloadError: no free extent is long enough.
+        """
+        length = max(1, -(-count_bytes // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
+        i = bisect_left(self._by_size, (length, 0))
+        if i == len(self._by_size):
+            raise OverloadError(
+                f"tensor memory is full: needs {length} bytes in one piece, has"
+                f" {self._by_size[-1][0] if self._by_size else 0} of {self.size_bytes};"
+                " send fewer requests at a time or give the server a larger arena"
+            )
+        found, offset = self._by_size[i]
+        self._remove(offset, found)
+        if found > length:
+            self._insert(offset + length, found - length)
+        self._used[offset] = length
+        self.used_bytes += length
+        return offset
+
+    def free(self, offset: int) -> None:
+        """Give back what `allocate` returned; anything else is our own bug (KeyError)."""
+        length = self._used.pop(offset)
+        self.used_bytes -= length
+        before = self._offset_ending_at.get(offset)
+        after = self._length_at.get(offset + length)
+        if after is not None:
+            self._remove(offset + length, after)
+            length += after
+        if before is not None:
+            self._remove(before, offset - before)
+            length += offset - before
+            offset = before
+        self._insert(offset, length)
+
+    def _insert(self, offset: int, length: int) -> None:
+        insort(self._by_size, (length, offset))
+        self._length_at[offset] = length
+        self._offset_ending_at[offset + length] = offset
+
+    def _remove(self, offset: int, length: int) -> None:
+        del self._by_size[bisect_left(self._by_size, (length, offset))]
+        del self._length_at[offset]
+        del self._offset_ending_at[offset + length]
+
+
+class Arena:
+    """The gateway's end: owns the memory, hands out regions of it."""
+
+    def __init__(self, size_bytes: int) -> None:
+        """Reserve `size_bytes`; pages take real memory only once they are written."""
+        self._allocator = Allocator(-(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self.descriptor = _anonymous_file(self._allocator.size_bytes)
+        """Inherited by workers, which open it with `map_arena`."""
+        self._memory = map_arena(self.descriptor, self._allocator.size_bytes)
+        self.view = memoryview(self._memory)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._allocator.size_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        return self._allocator.used_bytes
+
+    def allocate(self, count_bytes: int) -> int:
+        """Return an offset into `view`. Raises OverloadError when full."""
+        return self._allocator.allocate(count_bytes)
+
+    def free(self, offset: int) -> None:
+        self._allocator.free(offset)
+
+    def close(self) -> None:
+        """Unmap and close; the memory is gone when the last worker is. Idempotent."""
+        if self.descriptor >= 0:
+            self.view.release()
+            self._memory.close()
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def map_arena(descriptor: int, size_bytes: int) -> mmap.mmap:
+    """Map an arena's descriptor for reading and writing.
+
+    Raises:
+        ValueError: the file behind the descriptor is shorter than `size_bytes`.
+    """
+    return mmap.mmap(descriptor, size_bytes)
+
+
+def _anonymous_file(size_bytes: int) -> int:
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("headrace-arena", os.MFD_CLOEXEC)
+    else:
+        descriptor, path = tempfile.mkstemp(prefix="headrace-arena-")
+        os.unlink(path)
+    try:
+        os.ftruncate(descriptor, size_bytes)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,102 @@
+"""Everything between a submitted inference and the workers' links: desk, dispatcher, driver.
+
+Knows no process and no socket, so that a test runs the very same code over a virtual-time loop
+with fake workers behind the links.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.policies import make_policy
+from headrace.dispatch.protocols import Clock, EventSink
+from headrace.dispatch.topology import Topology
+from headrace.domain.plan import Plan
+from headrace.domain.profile import Profile
+from headrace.serving.arena import Arena
+from headrace.serving.desk import CallSoon, Desk
+from headrace.serving.inference import Inference, ServedModel
+from headrace.serving.live_driver import LiveDriver, WorkerLink
+from headrace.serving.stage_io import StageTable, stage_table
+
+MAX_BATCHES_PER_INFERENCE = 16
+"""One inference may fill this many batches of its model's largest pipeline."""
+
+
+class DataPlane:
+    """A plan, ready to take inferences as soon as its links work."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        profiles: Mapping[str, Profile],
+        *,
+        clock: Clock,
+        call_soon: CallSoon,
+        links: Sequence[WorkerLink],
+        arena: Arena,
+        sink: EventSink,
+        policy: str = "reservation",
+        queue_limit: int = 10_000,
+    ) -> None:
+        """`links` holds one entry per slot of the plan, in its order.
+
+        Raises:
+            PlanError: the plan names something that does not exist.
+        """
+        self.topology = Topology.from_plan(plan, profiles)
+        self.models = served_models(self.topology, profiles)
+        self._number = {name: i for i, name in enumerate(self.models)}
+        self.desk = Desk(clock.now_us, call_soon)
+        self.driver = LiveDriver(stage_table(plan, profiles), clock, links, arena, self.desk)
+        self.dispatcher = Dispatcher(
+            self.topology, make_policy(policy, self.topology), clock, self.driver, sink, queue_limit
+        )
+        self.driver.reports = self.dispatcher
+        self.desk.on_abandoned = self.dispatcher.cancel
+
+    def submit(self, inference: Inference) -> None:
+        """Accept or refuse; the result comes later through `inference.on_done`.
+
+        Raises:
+            ValueError: the model is unknown or a buffer has the wrong size.
+        """
+        model = self.models.get(inference.model)
+        if model is None:
+            raise ValueError(f"model {inference.model!r} is not served")
+        for request in self.desk.open(inference, self._number[model.name], model):
+            self.dispatcher.on_arrival(request)
+
+
+def served_models(topology: Topology, profiles: Mapping[str, Profile]) -> dict[str, ServedModel]:
+    """Describe the plan's models as clients see them, in the plan's order."""
+    return {
+        model.name: ServedModel(
+            name=model.name,
+            inputs=profiles[model.name].inputs,
+            outputs=profiles[model.name].outputs,
+            slo_us=model.slo_us,
+            fastest_us=model.fastest_us,
+            max_items=MAX_BATCHES_PER_INFERENCE * max(r.batch_size for r in model.routes),
+        )
+        for model in topology.models
+    }
+
+
+def arena_bytes_for(stages: StageTable) -> int:
+    """How much memory never runs out, whatever the dispatcher does within reason.
+
+    Each slot of a pool may run one batch and have a few more waiting between stages. Pages cost
+    nothing until they are used, and the lowest are used first, so this may be generous.
+    """
+    per_slot = sum(
+        (io.inputs.batch_bytes(io.max_batch) + io.outputs.batch_bytes(io.max_batch))
+        * len(io.planned.pool)
+        for pipelines in stages
+        for pipeline in pipelines
+        for io in pipeline
+    )
+    return max(_LEAST_ARENA_BYTES, _BATCHES_PER_SLOT * per_slot)
+
+
+_LEAST_ARENA_BYTES = 64 << 20
+_BATCHES_PER_SLOT = 8

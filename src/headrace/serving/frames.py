@@ -1,0 +1,141 @@
+"""The control channel's language: typed frames, each MessagePack behind a 4-byte length.
+
+Gateway and worker are one installation, so frames carry no version; they are still decoded
+strictly, because a process that dies may leave half a frame behind.
+"""
+
+import struct
+from typing import Literal
+
+import msgspec
+
+from headrace.domain.errors import HeadraceError
+from headrace.domain.profile import TensorSpec
+
+MAX_FRAME_BYTES = 1 << 20
+"""Far above any real frame (a Load of a stage with hundreds of tensors); checked before reading."""
+
+ExecutorKind = Literal["onnx", "emulated"]
+
+
+class FrameError(HeadraceError):
+    """The other end sent something that is not a frame; the connection cannot be used further."""
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of all frames; on the wire a MessagePack array, its kind first."""
+
+
+class Load(Frame, frozen=True, array_like=True, gc=False, tag="load"):
+    """Gateway to worker: make a stage ready to run."""
+
+    stage: int
+    """The engine's number of it; later frames name it so."""
+    name: str
+    """For messages: model/pipeline/stage."""
+    executor: ExecutorKind
+    path: str
+    """The stage's ONNX file; empty for an emulated one."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch: int
+    p50_us: tuple[int, ...]
+    """Profiled batch latencies, entry b-1 for batch size b; what an emulated stage takes."""
+    p99_us: tuple[int, ...]
+    seed: int
+
+
+class Loaded(Frame, frozen=True, array_like=True, gc=False, tag="loaded"):
+    """Worker to gateway: `stage` can run."""
+
+    stage: int
+    took_us: int
+
+
+class Run(Frame, frozen=True, array_like=True, gc=False, tag="run"):
+    """Gateway to worker: run one batch. Tensors lie in the arena, size x item bytes each."""
+
+    batch: int
+    attempt: int
+    stage: int
+    size: int
+    input_offsets: tuple[int, ...]
+    """In the order of `Load.inputs`."""
+    output_offsets: tuple[int, ...]
+
+
+class Ran(Frame, frozen=True, array_like=True, gc=False, tag="ran"):
+    """Worker to gateway: the outputs are in the arena. Instants are on the monotonic clock."""
+
+    batch: int
+    attempt: int
+    stage: int
+    started_at_us: int
+    ended_at_us: int
+
+
+class Failed(Frame, frozen=True, array_like=True, gc=False, tag="failed"):
+    """Worker to gateway: a load (batch is -1) or a run ended in an error; the worker lives on."""
+
+    batch: int
+    attempt: int
+    stage: int
+    message: str
+
+
+class Stop(Frame, frozen=True, array_like=True, gc=False, tag="stop"):
+    """Gateway to worker: end after the current batch."""
+
+
+AnyFrame = Load | Loaded | Run | Ran | Failed | Stop
+
+_LENGTH = struct.Struct("<I")
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(AnyFrame)
+
+
+def encode(frame: AnyFrame) -> bytes:
+    """Return the frame with its length in front.
+
+    Raises:
+        FrameError: it is longer than MAX_FRAME_BYTES.
+    """
+    body = _ENCODER.encode(frame)
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameError(f"frame of {len(body)} bytes is longer than {MAX_FRAME_BYTES}")
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameReader:
+    """Turns received bytes into frames; holds an incomplete one until the rest arrives."""
+
+    __slots__ = ("_pending",)
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def feed(self, received: bytes) -> list[AnyFrame]:
+        """Return all frames that are complete now.
+
+        Raises:
+            FrameError: the bytes are no frame, or announce one that is too long.
+        """
+        data = self._pending + received if self._pending else received
+        frames: list[AnyFrame] = []
+        start, end = 0, len(data)
+        while end - start >= 4:
+            (length,) = _LENGTH.unpack_from(data, start)
+            if length > MAX_FRAME_BYTES:
+                raise FrameError(
+                    f"frame announces {length} bytes, at most {MAX_FRAME_BYTES} allowed"
+                )
+            stop = start + 4 + length
+            if stop > end:
+                break
+            try:
+                frames.append(_DECODER.decode(memoryview(data)[start + 4 : stop]))
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise FrameError(f"not a frame: {error}") from error
+            start = stop
+        self._pending = data[start:] if start else data
+        return frames
