@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format docs clean
 
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo.run
@@ -21,6 +21,9 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(STAMP)
+	$(BIN)/python -m docs.generate
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

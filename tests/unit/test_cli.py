@@ -1,0 +1,176 @@
+"""The program: its help is quick, and every failure is one message and an exit code."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import pytest
+
+from headrace import __version__, cli
+from headrace.commands.schema import Kind, json_schema
+from headrace.domain.errors import (
+    DocumentError,
+    HeadraceError,
+    InfeasibleError,
+    ModelError,
+    PlanError,
+)
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the program in this process; returns exit code, standard output, standard error."""
+
+    def runner(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return runner
+
+
+def failing(error: BaseException) -> Callable[[], NoReturn]:
+    def command() -> NoReturn:
+        raise error
+
+    return command
+
+
+@pytest.fixture
+def broken_command(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Adds a command `break` that raises this error, for one test."""
+
+    def add(error: BaseException) -> None:
+        monkeypatch.setattr(cli.app, "registered_commands", list(cli.app.registered_commands))
+        cli.app.command("break")(failing(error))
+
+    return add
+
+
+def test_the_version_is_printed(run: Run) -> None:
+    assert run("--version") == (0, f"headrace {__version__}\n", "")
+
+
+def test_help_names_every_command_in_the_order_of_a_newcomers_day(run: Run) -> None:
+    code, out, _ = run("--help")
+
+    commands = out[out.index("Commands") :]
+    places = [commands.index(f" {name} ") for name in cli.COMMANDS]
+    assert code == 0
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_teaches_itself(run: Run, name: str) -> None:
+    code, out, _ = run(name, "--help")
+
+    assert code == 0
+    assert f"Usage: headrace {name}" in out
+    assert "--json" in out or name == "serve"
+
+
+def test_starting_the_program_imports_nothing_heavy() -> None:
+    heavy = {"numpy", "onnx", "onnxruntime", "highspy", "uvloop", "yaml", "prometheus_client"}
+    script = f"import sys, headrace.cli; print(sorted({heavy!r} & set(sys.modules)))"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (HeadraceError("what, where"), 2),
+        (DocumentError("what, where"), 2),
+        (ModelError("what, where"), 2),
+        (InfeasibleError("what, where"), 3),
+        (PlanError("what, where"), 4),
+    ],
+)
+def test_an_error_of_ours_is_one_message_and_its_exit_code(
+    run: Run, broken_command: Callable[[BaseException], None], error: HeadraceError, code: int
+) -> None:
+    broken_command(error)
+
+    assert run("break") == (code, "", "error: what, where\n")
+
+
+def test_a_bug_asks_to_be_reported_and_shows_its_trace_only_on_request(
+    run: Run,
+    broken_command: Callable[[BaseException], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken_command(KeyError("lost"))
+
+    monkeypatch.delenv("HEADRACE_DEBUG", raising=False)
+    code, _, quiet = run("break")
+    monkeypatch.setenv("HEADRACE_DEBUG", "1")
+    _, _, loud = run("break")
+
+    assert code == cli.UNEXPECTED
+    assert "KeyError: 'lost'" in quiet
+    assert "HEADRACE_DEBUG=1" in quiet
+    assert "Traceback" not in quiet
+    assert "Traceback" in loud
+
+
+def test_ctrl_c_ends_with_130(run: Run, broken_command: Callable[[BaseException], None]) -> None:
+    broken_command(KeyboardInterrupt())
+
+    code, _, err = run("break")
+
+    assert (code, err.strip()) == (130, "")
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    program = Path(sys.executable).parent / "headrace"
+
+    done = subprocess.run(
+        [program, "schema", "plan"], stdout=write_end, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write_end)
+
+    assert done.stderr == ""
+
+
+def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:
+    code, _, err = run("simulat")
+
+    assert code == 2
+    assert "simulate" in err
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_every_kind_of_file_has_a_schema_that_names_it(run: Run, kind: Kind) -> None:
+    code, out, _ = run("schema", kind.value)
+
+    assert code == 0
+    assert msgspec.json.decode(out)["title"] == f"headrace.{kind.value}/1"
+
+
+def test_a_schema_explains_fields_with_their_docstrings() -> None:
+    fields = json_schema(Kind.PROBLEM)["$defs"]["ModelEntry"]["properties"]
+
+    assert fields["slo_ms"]["description"] == "From arrival to answer."
+
+
+def test_kinds_are_listed_for_people_and_for_programs(run: Run) -> None:
+    _, people, _ = run("schema")
+    _, programs, _ = run("schema", "--json")
+
+    assert all(kind.value in people for kind in Kind)
+    assert list(msgspec.json.decode(programs)) == [kind.value for kind in Kind]
