@@ -6,8 +6,10 @@ in_time + late. A dropped request misses its SLO.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
 
 from headrace.domain.base import Record
 from headrace.domain.events import (
@@ -93,6 +95,21 @@ class SlotUse(Record, frozen=True, kw_only=True):
     """busy_us / (last event - first arrival)."""
     mean_batch_size: float | None
     """requests / batches."""
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """`headrace.report/1`: all that one run has to say; simulated and measured runs share it."""
+
+    schema: Literal["headrace.report/1"] = "headrace.report/1"
+    source: Literal["simulated", "measured"]
+    models: dict[str, Summary]
+    total: Summary
+    slots: tuple[SlotUse, ...] = ()
+    """Empty where the slots could not be seen, as by a load generator."""
+    lateness: Distribution | None = None
+    """How far behind schedule the load generator itself sent; None: simulated."""
+    error_samples: dict[str, str] = msgspec.field(default_factory=dict)
+    """Drop reason -> the first message that came with it, where there was one."""
 
 
 def percentile(ordered: Sequence[int], per_mille: int) -> int:
@@ -268,9 +285,20 @@ def slot_utilisation(header: EventLogHeader, events: Iterable[AnyEvent]) -> list
     ]
 
 
-def all_outcomes(by_model: Mapping[str, Sequence[Outcome]]) -> list[Outcome]:
-    """Every model's requests in one list, for the totals."""
-    return [request for requests in by_model.values() for request in requests]
+def run_report(
+    source: Literal["simulated", "measured"],
+    header: EventLogHeader,
+    events: Sequence[AnyEvent],
+    span_us: int | None = None,
+) -> Report:
+    """Everything that an event log tells; `span_us` as in `summarise`."""
+    by_model = outcomes(header, events)
+    return Report(
+        source=source,
+        models={model: summarise(requests, span_us) for model, requests in by_model.items()},
+        total=summarise([r for requests in by_model.values() for r in requests], span_us),
+        slots=tuple(slot_utilisation(header, events)),
+    )
 
 
 def _gaps_us(instants: Sequence[int]) -> int:

@@ -1,26 +1,20 @@
 """Metrics as tables for people and as plain data for programs."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
+from rich.markup import escape
 from rich.table import Table
 
-from headrace.domain.base import Record
-from headrace.metrics import SlotUse, Summary
+from headrace.metrics import Distribution, Report, SlotUse, Summary
 
-
-class RunReport(Record, frozen=True, kw_only=True):
-    """All that one run has to say: the same record for a simulated and for a measured run."""
-
-    models: dict[str, Summary]
-    total: Summary
-    slots: tuple[SlotUse, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for `--json`."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
+_LATENCY_ROWS: Mapping[str, Callable[[Distribution], float]] = {
+    "latency p50": lambda latency: latency.p50_us,
+    "latency p90": lambda latency: latency.p90_us,
+    "latency p99": lambda latency: latency.p99_us,
+    "latency p99.9": lambda latency: latency.p999_us,
+    "latency max": lambda latency: latency.max_us,
+    "latency mean": lambda latency: latency.mean_us,
+}
 
 
 def milliseconds(value_us: float | None) -> str:
@@ -36,7 +30,8 @@ def milliseconds(value_us: float | None) -> str:
 
 
 def rate(value_rps: float | None) -> str:
-    """
+    """Requests per second, four digits.
+
     >>> rate(1234.56), rate(12.345), rate(None)
     ('1,235', '12.35', '–')
     """
@@ -59,21 +54,20 @@ def percent(fraction: float | None) -> str:
 
 
 def drops(summary: Summary) -> str:
-    """
-    The number of dropped requests with their reasons, "3 (2 deadline, 1 failed)".
-    """
+    """The number of dropped requests with their reasons: "3 (2 deadline, 1 failed)"."""
     if not summary.dropped_total:
         return "0"
     reasons = ", ".join(f"{count} {reason}" for reason, count in summary.dropped.items())
-    return f"{summary.dropped_total} ({reasons})"
+    # The reasons may be a foreign server's own words: they must not act as markup.
+    return escape(f"{summary.dropped_total} ({reasons})")
 
 
-def summary_table(report: RunReport, title: str) -> Table:
+def summary_table(report: Report, title: str) -> Table:
     """One column per model, and one for the total where there are several."""
     columns = dict(report.models)
     if len(columns) != 1:
         columns["total"] = report.total
-    table = Table(title=title, title_justify="left", caption_justify="left")
+    table = Table(title=escape(title), title_justify="left", caption_justify="left")
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right")
@@ -83,7 +77,6 @@ def summary_table(report: RunReport, title: str) -> Table:
 
 
 def _rows(summaries: Sequence[Summary]) -> Mapping[str, list[str]]:
-    latencies = [summary.latency for summary in summaries]
     rows = {
         "arrived": [str(s.arrived) for s in summaries],
         "answered in time": [str(s.in_time) for s in summaries],
@@ -94,15 +87,8 @@ def _rows(summaries: Sequence[Summary]) -> Mapping[str, list[str]]:
         "throughput, requests/s": [rate(s.throughput_rps) for s in summaries],
         "goodput, requests/s": [rate(s.goodput_rps) for s in summaries],
     }
-    for label, name in (
-        ("latency p50", "p50_us"),
-        ("latency p90", "p90_us"),
-        ("latency p99", "p99_us"),
-        ("latency p99.9", "p999_us"),
-        ("latency max", "max_us"),
-        ("latency mean", "mean_us"),
-    ):
-        rows[label] = [milliseconds(d and getattr(d, name)) for d in latencies]
+    for label, pick in _LATENCY_ROWS.items():
+        rows[label] = [milliseconds(pick(s.latency) if s.latency else None) for s in summaries]
     rows["slack p50"] = [milliseconds(s.slack_p50_us) for s in summaries]
     rows["slack of the worst 1 %"] = [milliseconds(s.slack_p1_us) for s in summaries]
     return rows
@@ -119,3 +105,15 @@ def slots_table(slots: Sequence[SlotUse]) -> Table:
         size = "–" if use.mean_batch_size is None else f"{use.mean_batch_size:.2f}"
         table.add_row(use.slot, use.node, percent(use.utilisation), str(use.batches), size)
     return table
+
+
+def lateness_line(report: Report, connections: int) -> str:
+    """How well the load generator itself kept to its schedule."""
+    late = report.lateness
+    if late is None:
+        return ""
+    return (
+        f"sent behind schedule by {milliseconds(late.p50_us)} (p50), {milliseconds(late.p99_us)}"
+        f" (p99), {milliseconds(late.max_us)} (max), part of the latencies above;"
+        f" at most {connections} connections"
+    )

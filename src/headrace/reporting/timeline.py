@@ -118,6 +118,8 @@ class _Picture:
             known = _Batch(event, {}, len(event.requests))
             self._batches[event.batch] = known
             for request in event.requests:
+                # A batch that lost its slot before it ran is dissolved and its requests regroup.
+                self._leave_batch(request)
                 self._batch_of[request] = event.batch
         # A new path replaces the old one from its first stage on, to the end.
         self._release(known, event.first_stage)
@@ -175,17 +177,21 @@ class _Picture:
                 )
             )
             self._end_request(event.request, event.at_us, "dropped", {"reason": event.reason})
-        batch = self._batches.get(self._batch_of.pop(event.request, -1))
-        if batch is not None:
-            batch.open_requests -= 1
-            if batch.open_requests == 0:
-                # Nobody is left to run for: what it still held was released.
-                self._release(batch, batch.stages_run)
+        self._leave_batch(event.request)
 
     def _on_gained(self, event: SlotGained) -> None:
         if event.slot in self._lost_at_us:
             self._draw_lost(event.slot, event.at_us)
             del self._lost_at_us[event.slot]
+
+    def _leave_batch(self, request: int) -> None:
+        batch = self._batches.get(self._batch_of.pop(request, -1))
+        if batch is None:
+            return
+        batch.open_requests -= 1
+        if batch.open_requests == 0:
+            # Nobody is left to run for: what the batch still held was released.
+            self._release(batch, batch.stages_run)
 
     def _release(self, batch: _Batch, first_stage: int) -> None:
         for stage in [stage for stage in batch.reserved if stage >= first_stage]:

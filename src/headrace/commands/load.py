@@ -1,0 +1,221 @@
+"""`headrace load`: measure a running server, honestly."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.commands.output import console, next_step, notices, print_json
+
+if TYPE_CHECKING:
+    from headrace.load.generator import LoadOptions
+    from headrace.simulation.arrivals import Arrival
+
+DISTORTED = (
+    "the load generator was itself behind schedule for more than a tenth of what it measured;"
+    " give it a core of its own, or a lower rate"
+)
+CAVEAT = (
+    "One run per rate: the interval beside each step says how far its attainment may be chance;"
+    " repeat with another --seed or a longer --duration-s before relying on the last few percent."
+)
+
+
+def load(
+    url: Annotated[str, typer.Argument(help="Server, such as http://127.0.0.1:8000.")],
+    model: Annotated[str, typer.Option("--model", help="Model to ask.")],
+    rps: Annotated[
+        float | None,
+        typer.Option(
+            "--rps",
+            help="Requests per second; with --find-max where it starts (default: 10).",
+            show_default=False,
+        ),
+    ] = None,
+    duration_s: Annotated[
+        float | None,
+        typer.Option(
+            "--duration-s",
+            help="How long to send (default: 30; a file: all of it); with --find-max the least"
+            " time per step (default: 5).",
+            show_default=False,
+        ),
+    ] = None,
+    slo_ms: Annotated[
+        float | None,
+        typer.Option(
+            "--slo-ms",
+            help="Objective: sent with every request, and what attainment is measured by (default:"
+            " the server's own).",
+            show_default=False,
+        ),
+    ] = None,
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            "--arrivals",
+            metavar="poisson|uniform|FILE",
+            help="When to send. FILE: one instant in seconds per line, or columns at_us or at_s,"
+            " model, timeout_ms, priority; stretched to --rps if given.",
+        ),
+    ] = "poisson",
+    seed: Annotated[
+        int,
+        typer.Option(
+            "--seed", min=0, help="Same seed, same instants; those of `headrace simulate` too."
+        ),
+    ] = 1,
+    input: Annotated[
+        Path | None,
+        typer.Option(
+            "--input", help="Input as a .npy file (default: random values).", show_default=False
+        ),
+    ] = None,
+    items: Annotated[
+        int, typer.Option("--items", min=1, help="Items (batch dimension) per request.")
+    ] = 1,
+    binary: Annotated[
+        bool, typer.Option(help="Send tensors as raw bytes (binary-tensor extension) or as JSON.")
+    ] = True,
+    connections: Annotated[
+        int,
+        typer.Option("--connections", min=1, max=256, help="Most connections; opened on demand."),
+    ] = 256,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout-s", help="Count a request as lost after this long.")
+    ] = 30.0,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            help="File with the server's token (default, on this machine: the one that `headrace serve`"
+            " made).",
+            show_default=False,
+        ),
+    ] = None,
+    find_max: Annotated[
+        bool,
+        typer.Option("--find-max", help="Search the highest rate that keeps the attainment."),
+    ] = False,
+    attainment: Annotated[
+        float, typer.Option("--attainment", help="What --find-max must keep: in time / arrived.")
+    ] = 0.99,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Send requests on schedule, whatever becomes of them, and report what a user would feel.
+
+    Open loop: a slow answer never delays the next request, and latency counts from the instant
+    at which a request was due ("no coordinated omission").
+
+    [dim]headrace load http://127.0.0.1:8000 --model recogniser --rps 12 --slo-ms 300[/dim]
+
+    [dim]headrace load http://127.0.0.1:8000 --model recogniser --find-max[/dim]
+    """
+    from headrace.commands.offer import GENERATED, offered_arrivals
+    from headrace.domain.errors import DocumentError
+    from headrace.load.generator import LoadOptions
+    from headrace.load.token import token_for
+
+    options = LoadOptions(
+        slo_us=None if slo_ms is None else round(slo_ms * 1000),
+        timeout_s=timeout_s,
+        connections=connections,
+        binary=binary,
+        items=items,
+        input_path=input,
+        seed=seed,
+        token=token_for(url, token_file),
+    )
+    if find_max:
+        if arrivals not in GENERATED:
+            raise DocumentError("--find-max needs --arrivals poisson or uniform")
+        _find_max(url, model, options, arrivals, rps or 10.0, duration_s or 5.0, attainment, json)
+        return
+    if rps is None and arrivals in GENERATED:
+        raise DocumentError("give the rate with --rps, or search the highest with --find-max")
+    schedule, span_us = offered_arrivals(arrivals, {model: rps or 0.0}, duration_s, seed)
+    _measure(url, model, options, schedule, span_us, json)
+
+
+def _measure(
+    url: str,
+    model: str,
+    options: "LoadOptions",
+    schedule: "list[Arrival]",
+    span_us: int | None,
+    json: bool,
+) -> None:
+    from headrace.commands.progress import counting
+    from headrace.load.generator import run_load
+    from headrace.reporting.summary import lateness_line, summary_table
+
+    with counting("loading", len(schedule)) as advance:
+        result = run_load(
+            url,
+            model,
+            schedule,
+            options,
+            span_us=span_us,
+            on_progress=lambda _, ended: advance(ended),
+        )
+    report = result.report()
+    if json:
+        print_json(report)
+    else:
+        console.print(summary_table(report, f"measured: {url}"))
+        for reason, message in report.error_samples.items():
+            console.print(f"{reason}: {message}", markup=False, soft_wrap=True)
+        console.print(lateness_line(report, result.connections), soft_wrap=True)
+    if result.distorted:
+        notices.print(f"[bold yellow]warning:[/bold yellow] {DISTORTED}", soft_wrap=True)
+    next_step(f"headrace load {url} --model {model} --find-max")
+
+
+def _find_max(
+    url: str,
+    model: str,
+    options: "LoadOptions",
+    source: str,
+    start_rps: float,
+    least_s: float,
+    target: float,
+    json: bool,
+) -> None:
+    from headrace.load.generator import run_load
+    from headrace.load.search import RateSearch, Step, find_max_rate, step_duration_s
+    from headrace.reporting.summary import percent
+    from headrace.simulation.arrivals import arrivals_for
+
+    def try_rate(rate_rps: float) -> tuple[int, int, bool]:
+        duration_s = step_duration_s(rate_rps, least_s)
+        schedule = arrivals_for(source, {model: rate_rps}, duration_s, options.seed)
+        result = run_load(url, model, schedule, options, span_us=round(duration_s * 1e6))
+        summary = result.report().total
+        return summary.arrived, summary.in_time, not result.distorted
+
+    def show(step: Step) -> None:
+        verdict = "[green]kept[/green]" if step.passed else "[red]missed[/red]"
+        late = "" if step.trusted else "  [yellow]the load generator itself was late[/yellow]"
+        notices.print(
+            f"{step.rate_rps:10.4g} requests/s  {step.arrived:7} sent"
+            f"  {percent(step.attainment):>8} (95 %: {percent(step.low)} to {percent(step.high)})  {verdict}{late}",
+            soft_wrap=True,
+        )
+
+    result = find_max_rate(RateSearch(start_rps=start_rps, target=target), try_rate, show)
+    if json:
+        print_json(result)
+    elif result.highest_rps is None:
+        console.print(
+            f"no rate kept {percent(target)}; the lowest tried was"
+            f" {result.lowest_failed_rps:.4g} requests/s",
+            soft_wrap=True,
+        )
+    else:
+        console.print(
+            f"[bold]{result.highest_rps:.4g} requests/s[/bold] is the highest rate tried"
+            f" that kept {percent(target)}. {CAVEAT}",
+            soft_wrap=True,
+        )
+    if result.highest_rps is not None:
+        next_step(f"headrace load {url} --model {model} --rps {0.8 * result.highest_rps:.4g}")

@@ -1,0 +1,103 @@
+"""`headrace simulate`: a plan under load, in virtual time."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.commands.output import console, next_step, print_json
+
+
+def simulate(
+    plan: Annotated[Path, typer.Argument(help="Plan, as `headrace plan` writes it.")],
+    rps: Annotated[
+        float | None,
+        typer.Option(
+            "--rps",
+            help="Requests per second to offer: the total, shared out by the models' weights.",
+            show_default=False,
+        ),
+    ] = None,
+    load_factor: Annotated[
+        float | None,
+        typer.Option(
+            "--load-factor",
+            help="Instead of --rps: offered / planned throughput, of each model.",
+            show_default=False,
+        ),
+    ] = None,
+    duration_s: Annotated[
+        float | None,
+        typer.Option(
+            "--duration-s",
+            help="How long to offer it (default: 30; a file: all of it).",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Same seed, same run; `headrace load` shares it.")
+    ] = 1,
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            "--arrivals",
+            metavar="poisson|uniform|FILE",
+            help="When requests arrive. FILE: one instant in seconds per line, or columns at_us or"
+            " at_s, model, timeout_ms, priority; stretched to the rate if one is given.",
+        ),
+    ] = "poisson",
+    policy: Annotated[
+        str, typer.Option("--policy", help="Dispatch policy: reservation, reactive, …")
+    ] = "reservation",
+    jitter: Annotated[
+        bool,
+        typer.Option(help="Vary execution times as the profile's p50 and p99 say."),
+    ] = True,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Offer load to this model only.", show_default=False),
+    ] = None,
+    events: Annotated[
+        Path | None,
+        typer.Option("--events", help="Write the event log here.", show_default=False),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Run a plan in virtual time, by the dispatch code that serves live.
+
+    [dim]headrace simulate plan.json --load-factor 0.8 --duration-s 60[/dim]
+    """
+    from headrace.catalog.documents import plan_profiles, read_plan
+    from headrace.catalog.event_log import EventLogWriter
+    from headrace.commands.offer import offered_arrivals, offered_rates
+    from headrace.commands.progress import counting
+    from headrace.metrics import run_report
+    from headrace.reporting.summary import slots_table, summary_table
+    from headrace.simulation.session import simulate as run
+
+    document = read_plan(plan)
+    profiles = plan_profiles(document, plan)
+    rates = offered_rates(document, rps=rps, load_factor=load_factor, model=model, source=arrivals)
+    requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
+    with counting("simulating", len(requests)) as advance:
+        header, log = run(
+            document,
+            profiles,
+            requests,
+            policy=policy,
+            jitter=jitter,
+            seed=seed,
+            on_progress=advance,
+        )
+    if events is not None:
+        with EventLogWriter(events, header) as writer:
+            for event in log:
+                writer.append(event)
+    report = run_report("simulated", header, log, span_us)
+    if json:
+        print_json(report)
+    else:
+        title = f"simulated: {policy}, {arrivals} arrivals, seed {seed}"
+        console.print(summary_table(report, title))
+        console.print(slots_table(report.slots))
+    next_step(f"headrace serve {plan}" if events is None else f"headrace trace {events}")

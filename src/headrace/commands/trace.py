@@ -1,0 +1,54 @@
+"""`headrace trace`: an event log as a picture."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.commands.output import console, notices, print_json
+
+
+def trace(
+    events: Annotated[
+        Path,
+        typer.Argument(
+            help="Event log, as `headrace simulate --events` and `headrace serve --events`"
+            " write it."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Trace to write (default: EVENTS.trace.json).", show_default=False
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Say what was written as JSON.")] = False,
+) -> None:
+    """Draw what every slot and link did, beside what was reserved for it.
+
+    The trace opens in https://ui.perfetto.dev and in chrome://tracing: a group per node with
+    two rows per slot (ran, reserved) and per direction of its link, and a group per model with
+    a span per request, its slack in the details, and a mark per drop.
+
+    [dim]headrace trace run.events --out run.trace.json[/dim]
+    """
+    from headrace.catalog.event_log import read_event_log
+    from headrace.domain.errors import DocumentError
+    from headrace.reporting.timeline import write_timeline
+
+    target = out if out is not None else events.with_name(f"{events.name}.trace.json")
+    # The log of a server that was killed is the one that is wanted most.
+    header, log = read_event_log(events, allow_cut_short=True)
+    try:
+        with target.open("wb") as file:
+            count = write_timeline(header, log, file)
+    except OSError as error:
+        raise DocumentError(f"{target}: cannot write the trace: {error.strerror}") from error
+    if json:
+        print_json({"trace": str(target), "events": len(log), "trace_events": count})
+    else:
+        console.print(f"{target}: {count:,} trace events from {len(log):,} events", soft_wrap=True)
+        notices.print(
+            f"[dim]next:[/dim]  open {target} in https://ui.perfetto.dev or chrome://tracing",
+            soft_wrap=True,
+        )

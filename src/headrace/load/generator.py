@@ -1,0 +1,293 @@
+"""Open-loop load: requests leave on schedule, whatever became of those before them.
+
+Latency counts from the scheduled instant. A client that waits for an answer before it sends the
+next request, or that counts from when it got round to sending, spares a stalled server the very
+requests that would have suffered ("coordinated omission").
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import uvloop
+
+from headrace.domain.base import is_name
+from headrace.domain.errors import DocumentError, HeadraceError
+from headrace.load.client import ConnectionPool, Endpoint, Exchange, fetch, parse_url
+from headrace.load.payload import (
+    ModelInfo,
+    RequestEncoder,
+    decode_model_info,
+    decode_slo_us,
+    file_input,
+    random_inputs,
+)
+from headrace.load.result import LoadResult, RequestResult
+from headrace.load.timer import Alarm, monotonic_us
+from headrace.metrics import distribution
+from headrace.simulation.arrivals import Arrival
+
+MAX_CONNECTIONS: Final = 256
+_LEAD_US: Final = 20_000
+"""Between the decision to start and the first instant of the schedule."""
+_BURST: Final = 64
+"""Overdue requests sent in one go before answers are looked at."""
+_HOUSEKEEPING_S: Final = 0.05
+
+
+class LoadError(HeadraceError):
+    """The server cannot be loaded: not there, not speaking the protocol, no such model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How to send, beside the schedule itself."""
+
+    slo_us: int | None = None
+    """Sent with every request and the yardstick of attainment; None: the server's own."""
+    timeout_s: float = 30.0
+    """After this long from its scheduled instant a request counts as lost."""
+    connections: int = MAX_CONNECTIONS
+    binary: bool = True
+    """Tensors as raw bytes behind the JSON (the binary-tensor extension), not as JSON numbers."""
+    items: int = 1
+    """Length of the batch dimension of every request."""
+    input_path: Path | None = None
+    """A .npy file; None: random values from the seed."""
+    seed: int = 1
+    token: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.connections <= MAX_CONNECTIONS:
+            raise DocumentError(
+                f"load: {self.connections} connections; expected 1 to {MAX_CONNECTIONS}"
+            )
+        if not 1 <= self.items <= 1 << 20:
+            raise DocumentError(f"load: {self.items} items; expected 1 to {1 << 20}")
+        if not 0 < self.timeout_s <= 3600 or (self.slo_us is not None and self.slo_us < 1):
+            raise DocumentError("load: SLO and timeout must be positive, the latter at most 1 h")
+
+
+OnProgress = Callable[[int, int], None]
+"""(requests sent, requests ended), some twenty times per second."""
+
+
+def run_load(
+    url: str,
+    model: str,
+    arrivals: Sequence[Arrival],
+    options: LoadOptions = LoadOptions(),
+    *,
+    span_us: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> LoadResult:
+    """Send `arrivals` to the server at `url` on schedule and wait for every answer.
+
+    Args:
+        arrivals: of this model, in order of time.
+        span_us: how long the schedule lasts, for the rates; None: estimated from the arrivals.
+
+    Raises:
+        LoadError: the server is not there or does not serve this model.
+        DocumentError: the arrivals or options do not fit.
+    """
+    result: LoadResult = uvloop.run(
+        drive_load(url, model, arrivals, options, span_us=span_us, on_progress=on_progress)
+    )
+    return result
+
+
+async def drive_load(
+    url: str,
+    model: str,
+    arrivals: Sequence[Arrival],
+    options: LoadOptions,
+    *,
+    span_us: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> LoadResult:
+    """`run_load` inside a running event loop."""
+    _check(model, arrivals)
+    endpoint = parse_url(url)
+    authorization = b""
+    if options.token is not None:
+        authorization = b"Authorization: Bearer %b\r\n" % options.token.encode()
+    pool = ConnectionPool(endpoint, options.connections)
+    try:
+        info = await _model_info(pool, endpoint, model, authorization, options)
+        slo_us = options.slo_us
+        if slo_us is None:
+            slo_us = await _server_slo_us(pool, endpoint, model, authorization, options)
+        encoder = _encoder(endpoint, info, options, authorization)
+        run = _Run(pool, encoder, arrivals, slo_us, options, on_progress)
+        await run.finished()
+        return run.result(model, span_us)
+    finally:
+        await pool.close()
+
+
+def _check(model: str, arrivals: Sequence[Arrival]) -> None:
+    if not is_name(model):
+        raise DocumentError(f"load: {model!r} is not a legal model name")
+    if not arrivals:
+        raise DocumentError("load: nothing to send; raise the rate or the duration")
+    if strangers := {arrival.model for arrival in arrivals} - {model}:
+        raise DocumentError(f"load: arrivals of {', '.join(sorted(strangers))}, not of {model}")
+
+
+async def _model_info(
+    pool: ConnectionPool, endpoint: Endpoint, model: str, authorization: bytes, options: LoadOptions
+) -> ModelInfo:
+    path = f"/v2/models/{model}"
+    reply = await fetch(pool, endpoint, path, authorization, options.timeout_s)
+    if reply.status == 0:
+        raise LoadError(
+            f"http://{endpoint.authority}: no answer ({reply.error}); is `headrace serve` running?"
+        )
+    if reply.status != 200:
+        _, message = _refusal(reply)
+        raise LoadError(f"http://{endpoint.authority}{path}: {reply.status}: {message}")
+    return decode_model_info(reply.body)
+
+
+async def _server_slo_us(
+    pool: ConnectionPool, endpoint: Endpoint, model: str, authorization: bytes, options: LoadOptions
+) -> int:
+    path = f"/v2/models/{model}/config"
+    reply = await fetch(pool, endpoint, path, authorization, options.timeout_s)
+    slo_us = decode_slo_us(reply.body) if reply.status == 200 else None
+    if slo_us is None:
+        raise LoadError(
+            f"http://{endpoint.authority}{path}: the server states no objective; give --slo-ms"
+        )
+    return slo_us
+
+
+def _encoder(
+    endpoint: Endpoint, info: ModelInfo, options: LoadOptions, authorization: bytes
+) -> RequestEncoder:
+    if options.input_path is None:
+        tensors = random_inputs(info, options.items, np.random.default_rng(options.seed))
+    else:
+        tensors = file_input(options.input_path, info, options.items)
+    return RequestEncoder(
+        endpoint, info, tensors, binary=options.binary, authorization=authorization
+    )
+
+
+class _ServerError(msgspec.Struct, frozen=True):
+    error: str = ""
+    reason: str = ""
+
+
+def _refusal(exchange: Exchange) -> tuple[str, str]:
+    """(reason, message) of a response that is no result."""
+    try:
+        said = msgspec.json.decode(exchange.body, type=_ServerError)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        said = _ServerError(error=exchange.body[:200].decode("latin-1"))
+    return said.reason[:64] or f"http-{exchange.status}", said.error[:500]
+
+
+@dataclass(slots=True)
+class _Run:
+    """One schedule being sent."""
+
+    pool: ConnectionPool
+    encoder: RequestEncoder
+    arrivals: Sequence[Arrival]
+    slo_us: int
+    options: LoadOptions
+    on_progress: OnProgress | None
+    started_at_us: int = 0
+    _next: int = 0
+    _ended: int = 0
+    _results: list[RequestResult | None] = field(default_factory=list)
+    _lateness_us: list[int] = field(default_factory=list)
+    _open: deque[tuple[int, Exchange]] = field(default_factory=deque)
+    _samples: dict[str, str] = field(default_factory=dict)
+    _most_connections: int = 0
+
+    async def finished(self) -> None:
+        """Send everything and wait until every request has ended."""
+        loop = asyncio.get_running_loop()
+        self._results = [None] * len(self.arrivals)
+        self.started_at_us = monotonic_us() + _LEAD_US
+        alarm = Alarm(loop, lambda: self._send_due(alarm))
+        self._set(alarm)
+        try:
+            while self._ended < len(self.arrivals):
+                await asyncio.sleep(_HOUSEKEEPING_S)
+                self._keep_house()
+        finally:
+            alarm.close()
+
+    def _set(self, alarm: Alarm) -> None:
+        if self._next < len(self.arrivals):
+            alarm.at(self.started_at_us + self.arrivals[self._next].at_us)
+
+    def _send_due(self, alarm: Alarm) -> None:
+        for _ in range(_BURST):
+            if self._next >= len(self.arrivals):
+                return
+            now_us = monotonic_us()
+            scheduled_us = self.started_at_us + self.arrivals[self._next].at_us
+            if scheduled_us > now_us:
+                break
+            self._lateness_us.append(now_us - scheduled_us)
+            self._send(self._next, scheduled_us)
+            self._next += 1
+        self._set(alarm)
+
+    def _send(self, index: int, scheduled_us: int) -> None:
+        arrival = self.arrivals[index]
+        # The server's own objective needs no sending; everything else travels with the request.
+        timeout_us = arrival.timeout_us or self.options.slo_us
+        parts = self.encoder.parts(timeout_us, arrival.priority)
+        exchange = Exchange(parts, self._on_done, index=index)
+        self._open.append((scheduled_us + round(self.options.timeout_s * 1e6), exchange))
+        self.pool.submit(exchange)
+
+    def _on_done(self, exchange: Exchange) -> None:
+        arrival = self.arrivals[exchange.index]
+        scheduled_us = self.started_at_us + arrival.at_us
+        reason = exchange.error
+        if not reason and exchange.status != 200:
+            reason, message = _refusal(exchange)
+            if message:
+                self._samples.setdefault(reason, message)
+        self._results[exchange.index] = RequestResult(
+            scheduled_at_us=scheduled_us,
+            deadline_at_us=scheduled_us + (arrival.timeout_us or self.slo_us),
+            sent_at_us=exchange.sent_at_us,
+            ended_at_us=exchange.ended_at_us,
+            status=exchange.status,
+            reason=reason,
+            body_bytes=exchange.body_bytes,
+        )
+        self._ended += 1
+
+    def _keep_house(self) -> None:
+        """Expire what has waited too long, forget what has ended, tell how far we are."""
+        now_us = monotonic_us()
+        while self._open and (self._open[0][1].done or self._open[0][0] <= now_us):
+            self.pool.expire(self._open.popleft()[1])
+        self._most_connections = max(self._most_connections, self.pool.opened)
+        if self.on_progress is not None:
+            self.on_progress(self._next, self._ended)
+
+    def result(self, model: str, span_us: int | None) -> LoadResult:
+        return LoadResult(
+            model=model,
+            started_at_us=self.started_at_us,
+            span_us=span_us,
+            requests=tuple(result for result in self._results if result is not None),
+            lateness=distribution(self._lateness_us),
+            connections=self._most_connections,
+            error_samples=dict(sorted(self._samples.items())),
+        )

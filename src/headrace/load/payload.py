@@ -1,0 +1,227 @@
+"""What a load run sends: Open Inference Protocol v2 requests, encoded once and reused."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from headrace.domain.errors import DocumentError, ModelError
+from headrace.load.client import Endpoint
+
+MAX_INPUT_BYTES: Final = 1 << 30
+JOIN_BYTES: Final = 1 << 16
+"""Requests up to this size go out in one piece; larger ones share their tensor bytes."""
+
+_DTYPES: Final = {
+    "BOOL": np.dtype("?"),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+
+
+class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One input or output as the server's metadata has it."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    """-1: any length."""
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """GET /v2/models/NAME. Fields beyond these are other servers' own and are ignored."""
+
+    name: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...] = ()
+
+
+class _ConfigValue(msgspec.Struct, frozen=True):
+    string_value: str = ""
+
+
+class _ModelConfig(msgspec.Struct, frozen=True):
+    parameters: dict[str, _ConfigValue] = msgspec.field(default_factory=dict)
+
+
+def decode_model_info(body: bytes) -> ModelInfo:
+    """Read the model's metadata.
+
+    Raises:
+        ModelError: it is not what the protocol says.
+    """
+    try:
+        info = msgspec.json.decode(body, type=ModelInfo)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ModelError(
+            f"the server's metadata of the model is not understood: {error}"
+        ) from error
+    if not info.inputs:
+        raise ModelError(f"model {info.name!r} has no inputs, says the server")
+    return info
+
+
+def decode_slo_us(body: bytes) -> int | None:
+    """The objective in the model's /config, where the server states one."""
+    try:
+        config = msgspec.json.decode(body, type=_ModelConfig)
+        value = config.parameters.get("slo_us", _ConfigValue()).string_value
+        return int(value) if value.isdecimal() and len(value) < 16 and int(value) > 0 else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # another server's own format: it states none that we know
+
+
+def random_inputs(info: ModelInfo, items: int, rng: np.random.Generator) -> list[npt.NDArray[Any]]:
+    """Inputs of the right shapes: normal floats, small whole numbers.
+
+    Args:
+        items: length of the batch dimension, where the model leaves it open.
+
+    Raises:
+        ModelError: a dimension other than the batch is open, or a data type is not numeric.
+    """
+    tensors: list[npt.NDArray[Any]] = []
+    for tensor in info.inputs:
+        dtype = _dtype(tensor)
+        shape = _shape(tensor, items)
+        if int(np.prod(shape, dtype=object)) * dtype.itemsize > MAX_INPUT_BYTES:
+            raise ModelError(
+                f"input {tensor.name!r}: shape {shape} exceeds {MAX_INPUT_BYTES} bytes"
+            )
+        if dtype.kind == "f":
+            tensors.append(rng.standard_normal(shape, dtype=np.float32).astype(dtype))
+        else:
+            tensors.append(rng.integers(0, 2, size=shape).astype(dtype))
+    return tensors
+
+
+def file_input(path: Path, info: ModelInfo, items: int) -> list[npt.NDArray[Any]]:
+    """The input from a .npy file: one item, repeated `items` times, or a whole batch.
+
+    Raises:
+        DocumentError: the file cannot be read or does not fit the model.
+    """
+    if len(info.inputs) != 1:
+        names = ", ".join(tensor.name for tensor in info.inputs)
+        raise DocumentError(f"{path}: one array, but the model has several inputs: {names}")
+    tensor = info.inputs[0]
+    try:
+        if path.stat().st_size > MAX_INPUT_BYTES:
+            raise DocumentError(f"{path}: larger than {MAX_INPUT_BYTES} bytes")
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DocumentError(f"{path}: cannot be read as a .npy array: {error}") from error
+    if not isinstance(array, np.ndarray) or array.dtype.newbyteorder("<") != _dtype(tensor):
+        found = array.dtype if isinstance(array, np.ndarray) else "an archive"
+        raise DocumentError(f"{path}: expected {tensor.datatype} ({_dtype(tensor)}), got {found}")
+    if array.ndim == len(tensor.shape) - 1:
+        array = np.repeat(array[np.newaxis], items, axis=0)
+    if array.ndim != len(tensor.shape) or any(
+        want not in (-1, got) for want, got in zip(tensor.shape, array.shape, strict=True)
+    ):
+        raise DocumentError(
+            f"{path}: expected shape {list(tensor.shape)}, with or without the batch dimension;"
+            f" got {list(array.shape)}"
+        )
+    return [np.ascontiguousarray(array, dtype=_dtype(tensor))]
+
+
+class RequestEncoder:
+    """Builds infer requests that differ only in timeout and priority.
+
+    The tensors' bytes are encoded once. The few variants of what stands before them are kept.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        info: ModelInfo,
+        tensors: Sequence[npt.NDArray[Any]],
+        *,
+        binary: bool,
+        authorization: bytes,
+    ) -> None:
+        self._binary = binary
+        self._head = b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: %b\r\n%b" % (
+            info.name.encode(),
+            endpoint.authority.encode(),
+            authorization,
+        )
+        described: list[dict[str, Any]] = [
+            {"name": tensor.name, "datatype": tensor.datatype, "shape": list(array.shape)}
+            for tensor, array in zip(info.inputs, tensors, strict=True)
+        ]
+        self._raw = b""
+        for entry, array in zip(described, tensors, strict=True):
+            if binary:
+                entry["parameters"] = {"binary_data_size": array.nbytes}
+            else:
+                entry["data"] = array.ravel().tolist()
+        if binary:
+            self._raw = b"".join(array.tobytes() for array in tensors)
+        # Parameters stand first and the rest never changes: the rest is shared by all variants.
+        self._rest = b',"inputs":' + msgspec.json.encode(described) + b"}"
+        self._variants: dict[tuple[int | None, int], tuple[bytes, ...]] = {}
+
+    def parts(self, timeout_us: int | None, priority: int) -> tuple[bytes, ...]:
+        """The whole request in one or more pieces."""
+        key = (timeout_us, priority)
+        found = self._variants.get(key)
+        if found is None:
+            if len(self._variants) >= 4096:
+                self._variants.clear()
+            found = self._variants[key] = self._encode(timeout_us, priority)
+        return found
+
+    def _encode(self, timeout_us: int | None, priority: int) -> tuple[bytes, ...]:
+        parameters: dict[str, Any] = {}
+        if timeout_us is not None:
+            parameters["timeout"] = timeout_us
+        if priority:
+            parameters["priority"] = priority
+        if self._binary:
+            parameters["binary_data_output"] = True
+        first = b'{"parameters":' + msgspec.json.encode(parameters)
+        json_bytes = len(first) + len(self._rest)
+        if self._binary:
+            kind = b"Content-Type: application/octet-stream\r\n"
+            kind += b"Inference-Header-Content-Length: %d\r\n" % json_bytes
+        else:
+            kind = b"Content-Type: application/json\r\n"
+        length = b"Content-Length: %d\r\n\r\n" % (json_bytes + len(self._raw))
+        pieces = (self._head + kind + length + first, self._rest, self._raw)
+        if sum(map(len, pieces)) <= JOIN_BYTES:
+            return (b"".join(pieces),)
+        return tuple(piece for piece in pieces if piece)
+
+
+def _dtype(tensor: TensorInfo) -> np.dtype[Any]:
+    dtype = _DTYPES.get(tensor.datatype)
+    if dtype is None:
+        raise ModelError(
+            f"input {tensor.name!r}: data type {tensor.datatype} cannot be sent;"
+            f" known: {', '.join(_DTYPES)}"
+        )
+    return dtype
+
+
+def _shape(tensor: TensorInfo, items: int) -> tuple[int, ...]:
+    first, *rest = tensor.shape or (1,)
+    if any(dim < 0 for dim in rest):
+        raise ModelError(
+            f"input {tensor.name!r}: shape {list(tensor.shape)} leaves more than the batch open;"
+            " give an example with --input FILE.npy"
+        )
+    return (items if first < 0 else first, *rest)

@@ -1,0 +1,34 @@
+"""Which token goes to which server."""
+
+from pathlib import Path
+
+from headrace.load.client import parse_url
+from headrace.serving.access import (
+    AccessError,
+    default_token_path,
+    is_loopback,
+    read_or_create_token,
+)
+
+
+def token_for(url: str, token_file: Path | None) -> str | None:
+    """The token to send to the server at `url`, or None.
+
+    The token in the default place opens this machine's server; it is sent nowhere else. A file
+    that the user names is sent where the user says.
+
+    Raises:
+        AccessError: the file named cannot be read, or other users can.
+        DocumentError: the URL is malformed.
+    """
+    host = parse_url(url).host
+    if token_file is not None:
+        return _existing(token_file)
+    path = default_token_path()
+    return read_or_create_token(path) if is_loopback(host) and path.is_file() else None
+
+
+def _existing(path: Path) -> str:
+    if not path.is_file():
+        raise AccessError(f"token file {path}: there is none")
+    return read_or_create_token(path)
