@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from examples.demo.problem import SLO_FACTOR, Wish, choose, problem_text
-from helpers.problems import make_profile
 
 from headrace.catalog.documents import read_problem, write_document
+from helpers.problems import make_profile
 
 
 @pytest.mark.parametrize("block_us", [300, 4_000, 90_000])
