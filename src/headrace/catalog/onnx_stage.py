@@ -55,22 +55,11 @@ def extract_stage(
     known = graph.tensors()
     inside = {spec.name: _inside_name(spec, known, graph) for spec in (*inputs, *outputs)}
     taken = {spec.name for spec in inputs}
-    starts = {inside[name] for name in taken}
-    wanted = {inside[spec.name] for spec in outputs if spec.name not in taken}
-    kept = []
-    # A tensor that is both taken and wanted passes through; nodes are kept only for the others.
-    needed = wanted - starts
-    for node in reversed(graph.nodes):
-        if any(name in needed for name in node.writes):
-            needed.update(name for name in node.reads if name not in starts)
-            kept.append(node.proto)
-    missing = sorted({tensor.name for tensor in graph.inputs} & needed)
-    if missing:
-        raise ModelError(
-            f"{graph.path}: tensors {[s.name for s in outputs]} cannot be computed from"
-            f" {[s.name for s in inputs]} alone, they also need model input {missing[0]!r};"
-            " cut elsewhere"
-        )
+    # A tensor that is both taken and given passes through: it needs no node and no cast.
+    made = [spec for spec in outputs if spec.name not in taken]
+    model = _between(
+        graph, {inside[spec.name] for spec in inputs}, {inside[spec.name] for spec in made}
+    )
     wraps = [
         onnx.helper.make_node("Cast", [spec.name], [inside[spec.name]], to=elem_type("float32"))
         for spec in inputs
@@ -78,23 +67,54 @@ def extract_stage(
     ]
     unwraps = [
         onnx.helper.make_node("Cast", [inside[spec.name]], [spec.name], to=elem_type("float16"))
-        for spec in outputs
-        if inside[spec.name] != spec.name and spec.name not in taken
+        for spec in made
+        if inside[spec.name] != spec.name
     ]
-    model = onnx.ModelProto()
-    model.CopyFrom(graph.header)
-    model.producer_name = "headrace"
-    model.graph.name = "stage"
-    model.graph.node.extend([*wraps, *reversed(kept), *unwraps])
-    model.graph.initializer.extend(t for n, t in graph.initialisers.items() if n in needed)
+    nodes = [*wraps, *model.graph.node, *unwraps]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
     model.graph.input.extend(_value_info(spec) for spec in inputs)
     model.graph.output.extend(_value_info(spec) for spec in outputs)
+    return model
+
+
+def probe_model(graph: OnnxGraph, inputs: Sequence[TensorSpec], names: Sequence[str]) -> Any:
+    """The whole model from its inputs to `names`, any of its tensors, for ONNX Runtime to run.
+
+    The outputs state no type and no shape: that is what one runs it for.
+    """
+    model = _between(graph, {spec.name for spec in inputs}, set(names))
+    model.graph.input.extend(_value_info(spec) for spec in inputs)
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return model
 
 
 def weights_bytes(stage: Any) -> int:
     """Bytes of all initialisers of an extracted stage."""
     return sum(tensor_bytes(tensor) for tensor in stage.graph.initializer)
+
+
+def _between(graph: OnnxGraph, starts: set[str], wanted: set[str]) -> Any:
+    """Nodes and weights that compute `wanted` from `starts`, as a model without interface."""
+    needed = wanted - starts
+    kept = []
+    for node in reversed(graph.nodes):
+        if not needed.isdisjoint(node.writes):
+            needed.update(name for name in node.reads if name not in starts)
+            kept.append(node.proto)
+    missing = sorted({tensor.name for tensor in graph.inputs} & needed)
+    if missing:
+        raise ModelError(
+            f"{graph.path}: {sorted(wanted)} cannot be computed from {sorted(starts)} alone, they"
+            f" also need model input {missing[0]!r}; cut elsewhere"
+        )
+    model = onnx.ModelProto()
+    model.CopyFrom(graph.header)
+    model.producer_name = "headrace"
+    model.graph.name = "stage"
+    model.graph.node.extend(reversed(kept))
+    model.graph.initializer.extend(t for n, t in graph.initialisers.items() if n in needed)
+    return model
 
 
 def _inside_name(spec: TensorSpec, known: frozenset[str], graph: OnnxGraph) -> str:

@@ -1,0 +1,59 @@
+"""Profiles that were measured before, kept by what they depend on."""
+
+from pathlib import Path
+
+import msgspec
+
+from headrace.catalog.cache_folder import cache_folder, content_key, store
+from headrace.catalog.documents import encode_document, read_profile
+from headrace.domain.errors import HeadraceError
+from headrace.domain.profile import Profile
+from headrace.profiling.options import ProfileOptions
+
+MEASUREMENT_VERSION = 1
+"""Raised whenever cutting or timing changes, so that older measurements are not taken for new."""
+
+
+def cache_path(
+    options: ProfileOptions,
+    *,
+    model_sha256: str,
+    shapes: dict[str, tuple[int, ...]],
+    examples_sha256: str,
+    machine: str,
+    software: dict[str, str],
+) -> Path:
+    """Where the profile with these ingredients is kept. The model's name and place do not count."""
+    key = content_key(
+        [
+            MEASUREMENT_VERSION,
+            model_sha256,
+            sorted(shapes.items()),
+            examples_sha256,
+            [options.device, options.blocks, options.max_batch, options.cut_tensors],
+            [options.boundary, options.stages, options.budget_s],
+            machine,
+            [software["onnxruntime"], software["onnx"]],
+        ]
+    )
+    return cache_folder() / "profiles" / key[:2] / f"{key}.json"
+
+
+def cached_profile(path: Path, model: str, model_path: str) -> Profile | None:
+    """The profile kept at `path` under the name and place asked for now; None: not measured yet."""
+    if not path.is_file():
+        return None
+    try:
+        profile = read_profile(path)
+    except HeadraceError:
+        return None  # from another version, or damaged: measure again and overwrite it
+    return msgspec.structs.replace(profile, model=model, model_path=model_path)
+
+
+def keep_profile(path: Path, profile: Profile) -> None:
+    """Store a measured profile.
+
+    Raises:
+        ModelError: the cache folder cannot be written.
+    """
+    store(path, encode_document(profile))

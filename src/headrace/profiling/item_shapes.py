@@ -1,0 +1,136 @@
+"""Which item shape to profile a model at, where the file leaves dimensions free."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.catalog.onnx_graph import MAX_ITEM_COUNT, OnnxGraph, OpenTensor
+from headrace.catalog.onnx_stage import probe_model
+from headrace.domain.errors import ModelError
+from headrace.profiling.items import input_specs, random_items
+from headrace.profiling.session import first_line, open_session
+
+Shapes = dict[str, tuple[int, ...]]
+"""Input name -> item shape."""
+
+IMAGE_SIZES = ((224, 224), (320, 320), (640, 640), (48, 320), (32, 320), (32, 100), (28, 28))
+"""Height and width: classifiers, detectors, text recognisers, digits."""
+SEQUENCE_LENGTH = 128
+CHANNELS = 3
+
+
+def choose_shapes(
+    graph: OnnxGraph, wanted: Mapping[str, tuple[int, ...]], examples: Mapping[str, NDArray[Any]]
+) -> tuple[Shapes, str | None]:
+    """Fix all free item dimensions: as the user says, as the examples are, or by trial.
+
+    Args:
+        graph: the model.
+        wanted: input name -> item shape, from the user; need not name every input.
+        examples: input name -> items, from the user; may be empty.
+
+    Returns:
+        The item shape of each input, and a notice where it was found by trial.
+
+    Raises:
+        ModelError: a shape does not fit, or the model accepts none of the common ones.
+    """
+    fixed = {tensor.name: tensor for tensor in graph.inputs}
+    for name in wanted:
+        if name not in fixed:
+            raise ModelError(f"{graph.path}: has no input {name!r}; its inputs: {', '.join(fixed)}")
+    for name, array in examples.items():
+        if name in wanted and wanted[name] != array.shape[1:]:
+            raise ModelError(
+                f"input {name!r}: --shape says {wanted[name]}, its examples are {array.shape[1:]}"
+            )
+    given: Shapes = {name: tuple(array.shape[1:]) for name, array in examples.items()} | dict(
+        wanted
+    )
+    for name, shape in given.items():
+        _check_fit(fixed[name], shape)
+    open_names = [
+        tensor.name
+        for tensor in graph.inputs
+        if tensor.name not in given and None in tensor.item_dims
+    ]
+    if not open_names:
+        return {tensor.name: _filled(tensor, given, ()) for tensor in graph.inputs}, None
+    return _by_trial(graph, given, open_names)
+
+
+def _by_trial(graph: OnnxGraph, given: Shapes, open_names: list[str]) -> tuple[Shapes, str]:
+    refusals: dict[str, str] = {}
+    for size in IMAGE_SIZES:
+        shapes = {tensor.name: _filled(tensor, given, size) for tensor in graph.inputs}
+        text = ", ".join(f"{name}={_text(shapes[name])}" for name in open_names)
+        if text in refusals or any(math.prod(s) > MAX_ITEM_COUNT for s in shapes.values()):
+            continue
+        refusal = _refusal(graph, shapes)
+        if refusal is None:
+            hint = f"--shape {open_names[0]}={','.join(map(str, shapes[open_names[0]]))}"
+            return shapes, f"the model leaves its item shape free; took {text} (others: {hint})"
+        refusals[text] = refusal
+    tried = "\n".join(f"  {text}: {refusal}" for text, refusal in refusals.items())
+    raise ModelError(
+        f"{graph.path}: leaves item dimensions free and accepts none of the common shapes\n"
+        f"{tried}\n  try  --shape {open_names[0]}=3,224,224 with the shape that you serve"
+    )
+
+
+def _refusal(graph: OnnxGraph, shapes: Shapes) -> str | None:
+    """Why the model does not run at these shapes; None: it does."""
+    specs = input_specs(graph, shapes)
+    rng = np.random.default_rng(0)
+    try:
+        session = open_session(
+            probe_model(graph, specs, graph.outputs).SerializeToString(), shares_memory=True
+        )
+        session.run(list(graph.outputs), random_items(specs, 1, rng))
+    except ModelError as error:
+        return first_line(error)
+    except Exception as error:  # ONNX Runtime's errors share no base of their own
+        return first_line(error)
+    return None
+
+
+def _filled(tensor: OpenTensor, given: Shapes, size: tuple[int, ...]) -> tuple[int, ...]:
+    """The item shape of one input: as given, else its known dimensions and common free ones."""
+    if tensor.name in given:
+        return given[tensor.name]
+    defaults = _common_dims(tensor.item_dims, size)
+    return tuple(
+        default if known is None else known
+        for known, default in zip(tensor.item_dims, defaults, strict=True)
+    )
+
+
+def _common_dims(dims: tuple[int | None, ...], size: tuple[int, ...]) -> tuple[int, ...]:
+    if len(dims) != 3 or not size:
+        return (SEQUENCE_LENGTH,) * len(dims)
+    # Channels last where the file says so; otherwise channels first, as exporters do.
+    return (*size, CHANNELS) if dims[2] in (1, 3) else (CHANNELS, *size)
+
+
+def _check_fit(tensor: OpenTensor, shape: tuple[int, ...]) -> None:
+    fits = len(shape) == len(tensor.item_dims) and all(
+        known in (None, dim) and dim > 0 for known, dim in zip(tensor.item_dims, shape, strict=True)
+    )
+    if not fits:
+        wanted = _text(tuple("?" if dim is None else dim for dim in tensor.item_dims))
+        raise ModelError(
+            f"input {tensor.name!r}: an item is {wanted or 'one number'} (? is free),"
+            f" --shape says {_text(shape)}; leave the batch dimension out"
+        )
+    if math.prod(shape) > MAX_ITEM_COUNT:
+        raise ModelError(
+            f"input {tensor.name!r}: an item of {_text(shape)} has {math.prod(shape):,} elements,"
+            f" at most {MAX_ITEM_COUNT:,}"
+        )
+
+
+def _text(shape: tuple[int | str, ...]) -> str:
+    return "x".join(str(dim) for dim in shape)

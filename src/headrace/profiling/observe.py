@@ -1,0 +1,152 @@
+"""What a model's tensors really are: batched or not, how large, and whether items are independent.
+
+Inference from the graph is asked first; what it cannot tell is run at batch sizes 1 and 2.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.catalog.onnx_cuts import Cut
+from headrace.catalog.onnx_graph import OnnxGraph
+from headrace.catalog.onnx_shapes import NotBatched, batched_spec, infer_specs
+from headrace.catalog.onnx_stage import probe_model
+from headrace.domain.base import Record
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import TensorSpec
+from headrace.profiling.items import Arrays, input_specs, tiled
+from headrace.profiling.session import first_line, open_session
+
+PROBED_AT_ONCE = 64
+"""Extra outputs per run: bounds the memory that a probe of hundreds of tensors holds."""
+
+
+class UsableCut(Record, frozen=True, kw_only=True):
+    """A cut whose tensors all have the batch, and only the batch, as their first dimension."""
+
+    position: int
+    """How many dynamic nodes stand before it."""
+    tensors: tuple[TensorSpec, ...]
+
+
+class Observed(Record, frozen=True, kw_only=True):
+    """A model at fixed item shapes."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    cuts: tuple[UsableCut, ...]
+    batch_influence: float
+    """Largest relative change of an item's answer when another shares its batch; about 0."""
+
+
+def observe(
+    graph: OnnxGraph,
+    shapes: Mapping[str, tuple[int, ...]],
+    cuts: Sequence[Cut],
+    items: Arrays,
+) -> Observed:
+    """Find the outputs' shapes and the cuts that can be used.
+
+    Args:
+        graph: the model.
+        shapes: input name -> item shape.
+        cuts: where the graph may be cut.
+        items: input name -> items, shape [n >= 1, ...].
+
+    Raises:
+        ModelError: the model does not run at two items per batch, or an output is not batched.
+    """
+    inputs = input_specs(graph, shapes)
+    names = dict.fromkeys(name for cut in cuts for name in cut.tensors)
+    found = infer_specs(graph, shapes, names)
+    unknown = [name for name in names if name not in found]
+    influence = 0.0
+    for start in range(0, max(1, len(unknown)), PROBED_AT_ONCE):
+        probed = unknown[start : start + PROBED_AT_ONCE]
+        single, double = _run_twice(graph, inputs, [*graph.outputs, *probed], items)
+        for name in single:
+            found[name] = batched_spec(
+                name, single[name].dtype.name, single[name].shape, double[name].shape
+            )
+        if start == 0:
+            outputs = _output_specs(graph, single, double)
+            influence = max(
+                relative_error(double[name][:1], single[name]) for name in graph.outputs
+            )
+    return Observed(
+        inputs=inputs,
+        outputs=outputs,
+        cuts=_usable(cuts, found),
+        batch_influence=influence,
+    )
+
+
+def relative_error(got: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """max |got - wanted| / max |wanted|; infinite where only one of them is finite.
+
+    >>> relative_error(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
+    0.5
+    """
+    a, b = got.astype(np.float64), wanted.astype(np.float64)
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+        return float("inf")
+    finite = np.isfinite(b)
+    difference = np.max(np.abs(a - b), initial=0.0, where=finite)
+    largest = np.max(np.abs(b), initial=0.0, where=finite)
+    return float(difference / largest) if largest > 0 else float(difference)
+
+
+def _usable(
+    cuts: Sequence[Cut], found: Mapping[str, TensorSpec | NotBatched]
+) -> tuple[UsableCut, ...]:
+    usable = []
+    for cut in cuts:
+        specs = [found[name] for name in cut.tensors]
+        tensors = tuple(spec for spec in specs if isinstance(spec, TensorSpec))
+        if len(tensors) == len(specs):
+            usable.append(UsableCut(position=cut.position, tensors=tensors))
+    return tuple(usable)
+
+
+def _run_twice(
+    graph: OnnxGraph, inputs: Sequence[TensorSpec], names: Sequence[str], items: Arrays
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """The named tensors for the first item alone, and for the first two in one batch."""
+    names = list(dict.fromkeys(names))
+    session = open_session(
+        probe_model(graph, inputs, names).SerializeToString(), shares_memory=True
+    )
+    results = []
+    for size in (1, 2):
+        try:
+            arrays = session.run(names, tiled(items, size))
+        except Exception as error:  # ONNX Runtime's errors share no base of their own
+            item = ", ".join(f"{spec.name} {list(spec.item_shape)}" for spec in inputs)
+            step = (
+                "check --shape"
+                if size == 1
+                else "export it with a free first dimension (dynamic_axes) on inputs and outputs"
+            )
+            raise ModelError(
+                f"{graph.path}: does not run at batch size {size} ({item}):"
+                f" {first_line(error)}; {step}"
+            ) from error
+        results.append(dict(zip(names, arrays, strict=True)))
+    return results[0], results[1]
+
+
+def _output_specs(graph: OnnxGraph, single: Arrays, double: Arrays) -> tuple[TensorSpec, ...]:
+    specs = []
+    for name in graph.outputs:
+        one, two = single[name], double[name]
+        spec = batched_spec(name, one.dtype.name, one.shape, two.shape)
+        if not isinstance(spec, TensorSpec):
+            raise ModelError(
+                f"{graph.path}: output {name!r} does not have one entry per item first: it is"
+                f" {list(one.shape)} for one item and {list(two.shape)} for two;"
+                " export the model with the batch as first dimension of every output"
+            )
+        specs.append(spec)
+    return tuple(specs)

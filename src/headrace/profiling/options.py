@@ -1,0 +1,75 @@
+"""What to profile and how, and how a profile run reports on itself."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from headrace.catalog.onnx_stage import Boundary
+from headrace.domain.base import NAME_PATTERN, is_name
+from headrace.domain.errors import ModelError
+
+StageMode = Literal["splits", "all", "none"]
+"""Which block ranges are also measured whole.
+
+splits  every prefix, every suffix and the whole model: exact for plans of one or two stages
+all     every range: exact for every plan
+none    none: a stage is the sum of its blocks
+"""
+
+MAX_BLOCKS = 256
+MAX_BATCH = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """Defaults are those of `headrace profile`."""
+
+    device: str = "cpu"
+    blocks: int = 10
+    max_batch: int = 8
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Input name -> item shape (without the batch)."""
+    name: str | None = None
+    """None: the file's stem, made legal."""
+    boundary: Boundary = "float32"
+    stages: StageMode = "splits"
+    cut_tensors: int = 1
+    """Most tensors that may cross a cut."""
+    examples: Mapping[str, Path] = field(default_factory=dict)
+    """Input name -> `.npy` file of items; the empty name means the only input."""
+    budget_s: float = 60.0
+    """For timing blocks and stages; cutting takes a few seconds more."""
+    use_cache: bool = True
+    profile_folder: Path | None = None
+    """Where the profile will be written; a model beneath it is referred to relatively."""
+
+    def __post_init__(self) -> None:
+        if self.device != "cpu":
+            raise ModelError(
+                f"device {self.device!r}: this version measures 'cpu' only, one core per slot"
+            )
+        for what, number, most in (
+            ("blocks", self.blocks, MAX_BLOCKS),
+            ("max-batch", self.max_batch, MAX_BATCH),
+            ("cut-tensors", self.cut_tensors, 64),
+        ):
+            if not 1 <= number <= most:
+                raise ModelError(f"--{what} {number}: must lie between 1 and {most}")
+        if not 0 < self.budget_s <= 86_400:
+            raise ModelError(f"--budget-s {self.budget_s}: must lie between 0 and 86400 seconds")
+        if self.name is not None and not is_name(self.name):
+            raise ModelError(f"--name {self.name!r}: does not match {NAME_PATTERN}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One report of a running profile: how far a step is, or something the user should know."""
+
+    step: str
+    done: float
+    """Fraction of this step, in [0, 1]."""
+    notice: str | None = None
+
+
+OnProgress = Callable[[Progress], None]

@@ -1,0 +1,256 @@
+"""From an ONNX file to a profile: cut it, check the cuts, time the blocks and stages."""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.catalog.onnx_cuts import find_cuts
+from headrace.catalog.onnx_graph import OnnxGraph, load_graph
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import BlockTimes, Profile, Provenance, StageTimes
+from headrace.profiling.cache import cache_path, cached_profile, keep_profile
+from headrace.profiling.chain import Chain, check_split, cut_chain, require_agreement
+from headrace.profiling.item_shapes import choose_shapes
+from headrace.profiling.items import input_specs, random_items, read_examples
+from headrace.profiling.machine import cpu_name, one_quiet_core, software_versions
+from headrace.profiling.observe import Observed, observe
+from headrace.profiling.options import OnProgress, ProfileOptions, Progress
+from headrace.profiling.ranges import RangeTimes, measure_ranges, ranges_to_measure
+from headrace.profiling.segments import choose_cuts
+from headrace.profiling.summary import sum_ratios
+
+SEED = 0
+RANDOM_ITEMS = 8
+MAX_INPUT_BYTES = 2**31
+"""Of all inputs of one largest batch; refused beyond, before anything is allocated."""
+REPEATS_WANTED = 5
+BATCH_INFLUENCE_NOTED = 1e-3
+HALF_ERROR_NOTED = 1e-2
+
+
+def profile_model(
+    path: Path,
+    options: ProfileOptions | None = None,
+    progress: OnProgress = lambda report: None,
+) -> Profile:
+    """Measure what a model costs on one core, cut into blocks of about equal run time.
+
+    Args:
+        path: the ONNX file.
+        options: what to measure.
+        progress: called often with how far each step is, and with notices for the user.
+
+    Returns:
+        A profile of kind "measured" for device "cpu", share 1: one slot is one core.
+
+    Raises:
+        ModelError: the model cannot be read, cut or run as asked, or the cut model answers
+            differently.
+
+    Source:
+        PPipe, section 5.2.
+    """
+    options = options or ProfileOptions()
+    graph = load_graph(path)
+    examples = read_examples(graph, options.examples)
+    shapes, notice = choose_shapes(graph, options.shapes, examples)
+    if notice:
+        progress(Progress(step="read", done=1.0, notice=notice))
+    _bound_inputs(graph, shapes, options.max_batch)
+    name = options.name or legal_name(path.stem)
+    model_path = _stated_path(path, options.profile_folder)
+    machine, software = cpu_name(), software_versions()
+    kept_at = cache_path(
+        options,
+        model_sha256=graph.sha256,
+        shapes=shapes,
+        examples_sha256=_examples_sha256(examples),
+        machine=machine,
+        software=software,
+    )
+    known = cached_profile(kept_at, name, model_path) if options.use_cache else None
+    if known is not None:
+        text = f"measured before, on {known.provenance.date}; --no-cache measures again"
+        progress(Progress(step="time", done=1.0, notice=text))
+        return known
+    rng = np.random.default_rng(SEED)
+    items = examples or random_items(input_specs(graph, shapes), RANDOM_ITEMS, rng)
+    observed, chain = _cut(graph, shapes, items, options, progress)
+    error = check_split(chain, examples, rng)
+    require_agreement(chain, error, options.boundary)
+    measured = measure_ranges(
+        chain,
+        ranges_to_measure(len(chain.blocks), options.stages),
+        options.max_batch,
+        items,
+        options.budget_s,
+        lambda done: progress(Progress(step="time", done=done)),
+    )
+    notes = _notes(options, observed, chain, error, bool(examples))
+    repeats = min(times.repeats for times in measured.values())
+    if repeats < REPEATS_WANTED:
+        notes.append(
+            f"the budget of {options.budget_s:g} s allowed {repeats} repeats of the longest runs;"
+            " p99 is then the largest of few, --budget-s gives more"
+        )
+    provenance = Provenance(
+        kind="measured",
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine,
+        software=software,
+        repeats=repeats,
+        notes=tuple(notes if notice is None else [notice, *notes]),
+    )
+    profile = _with_sum_note(_profile(name, model_path, options, chain, measured, provenance))
+    keep_profile(kept_at, profile)
+    return profile
+
+
+def legal_name(stem: str) -> str:
+    """A file's stem as a model name: other characters become dashes.
+
+    >>> legal_name("my model (v2)"), legal_name("_x"), legal_name("模型")
+    ('my-model-v2', 'x', 'model')
+    """
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", stem)
+    return cleaned.strip("._-")[:128] or "model"
+
+
+def _cut(
+    graph: OnnxGraph,
+    shapes: Mapping[str, tuple[int, ...]],
+    items: Mapping[str, NDArray[Any]],
+    options: ProfileOptions,
+    progress: OnProgress,
+) -> tuple[Observed, Chain]:
+    progress(Progress(step="cut", done=0.0))
+    observed = observe(graph, shapes, find_cuts(graph, options.cut_tensors), items)
+    with one_quiet_core():
+        cuts = choose_cuts(
+            graph,
+            observed,
+            options.blocks,
+            items,
+            options.max_batch,
+            lambda done: progress(Progress(step="cut", done=done)),
+        )
+    chain = cut_chain(graph, observed, cuts, options.boundary)
+    progress(Progress(step="cut", done=1.0))
+    return observed, chain
+
+
+def _notes(
+    options: ProfileOptions, observed: Observed, chain: Chain, error: float, with_examples: bool
+) -> list[str]:
+    """What a reader of the profile should know besides its numbers."""
+    against = "random inputs and the given examples" if with_examples else "random inputs"
+    notes = [f"split check: largest relative error {error:.2g} on {against}"]
+    if options.boundary == "float16" and not error <= HALF_ERROR_NOTED:
+        notes.append(
+            f"float16 between stages changes the answers by {error:.2g};"
+            " --boundary float32 keeps them"
+        )
+    if len(chain.blocks) < options.blocks:
+        notes.append(
+            f"{options.blocks} blocks were asked for, the model can be cut into"
+            f" {len(chain.blocks)}; --cut-tensors {options.cut_tensors + 1} may allow more"
+        )
+    if not observed.batch_influence <= BATCH_INFLUENCE_NOTED:
+        notes.append(
+            "items of one batch influence each other's answers (relative change"
+            f" {observed.batch_influence:.2g}); batching will change what clients get"
+        )
+    return notes
+
+
+def _with_sum_note(profile: Profile) -> Profile:
+    ratios = sum_ratios(profile)
+    if ratios is None:
+        return profile
+    note = (
+        f"sum of blocks / stage measured whole: median {ratios.median:.3f}, worst"
+        f" {ratios.worst:.3f} of {ratios.count} (p50)"
+    )
+    notes = (*profile.provenance.notes, note)
+    provenance = msgspec.structs.replace(profile.provenance, notes=notes)
+    return msgspec.structs.replace(profile, provenance=provenance)
+
+
+def _profile(
+    name: str,
+    model_path: str,
+    options: ProfileOptions,
+    chain: Chain,
+    measured: Mapping[tuple[int, int], RangeTimes],
+    provenance: Provenance,
+) -> Profile:
+    share = Fraction(1)
+    rows = [measured[i, i + 1] for i in range(len(chain.blocks))]
+    return Profile(
+        model=name,
+        provenance=provenance,
+        model_path=model_path,
+        model_sha256=chain.graph.sha256,
+        boundary=options.boundary,
+        inputs=chain.crossings[0],
+        outputs=chain.crossings[-1],
+        blocks=chain.blocks,
+        block_times=(
+            BlockTimes(
+                device=options.device,
+                share=share,
+                p50_us=tuple(row.p50_us for row in rows),
+                p99_us=tuple(row.p99_us for row in rows),
+            ),
+        ),
+        stage_times=tuple(
+            StageTimes(
+                device=options.device,
+                share=share,
+                first_block=first,
+                end_block=end,
+                p50_us=times.p50_us,
+                p99_us=times.p99_us,
+            )
+            for (first, end), times in measured.items()
+            if end > first + 1
+        ),
+    )
+
+
+def _bound_inputs(graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]], max_batch: int) -> None:
+    item_bytes = sum(
+        int(np.prod(shapes[tensor.name], dtype=np.int64)) * np.dtype(tensor.dtype).itemsize
+        for tensor in graph.inputs
+    )
+    if item_bytes * max_batch > MAX_INPUT_BYTES:
+        raise ModelError(
+            f"{graph.path}: a batch of {max_batch} items of {item_bytes:,} bytes is beyond"
+            f" {MAX_INPUT_BYTES:,} bytes; use a smaller --max-batch or --shape"
+        )
+
+
+def _stated_path(path: Path, profile_folder: Path | None) -> str:
+    """The model's path relative to the profile's folder where it lies beneath it."""
+    absolute = Path(os.path.abspath(path))
+    folder = Path(os.path.abspath(profile_folder)) if profile_folder is not None else None
+    if folder is not None and absolute.is_relative_to(folder):
+        return absolute.relative_to(folder).as_posix()
+    return absolute.as_posix()
+
+
+def _examples_sha256(examples: Mapping[str, NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(examples):
+        digest.update(f"{name} {examples[name].shape} ".encode())
+        digest.update(np.ascontiguousarray(examples[name]).data)
+    return digest.hexdigest()
