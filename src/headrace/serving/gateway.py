@@ -1,6 +1,6 @@
 """The HTTP front door: who may come in, and what there is to ask for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,10 +43,15 @@ class Gateway:
     """
 
     def __init__(
-        self, backend: Backend, access: Access, aside: Aside, limits: Limits | None = None
+        self,
+        backend: Backend,
+        access: Access,
+        aside: Aside,
+        limits: Limits | None = None,
+        counters: Mapping[str, ModelCounters] | None = None,
     ) -> None:
-        self.counters = {name: ModelCounters() for name in backend.models}
-        """In the order of the plan's deployments."""
+        """`counters`: by model, to share them with whoever counts batches."""
+        self.counters = counters or {name: ModelCounters() for name in backend.models}
         self._backend = backend
         self._access = access
         self._exposition = Exposition(GatewayCollector(self.counters, backend.status))

@@ -173,7 +173,7 @@ class HttpConnection(asyncio.Protocol):
                 self._refuse(self._head_too_large())
         if self.current is None:
             self._advance()
-        elif self._queue and not self._read_paused and len(self._queue) > self._limits.pipelined:
+        if self._queue and not self._read_paused and len(self._queue) > self._limits.pipelined:
             self._read_paused = True
             self.transport.pause_reading()
 

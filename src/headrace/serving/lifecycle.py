@@ -5,7 +5,7 @@ import errno
 import gc
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from headrace.serving.gateway import Gateway
 from headrace.serving.http import HttpServer
 from headrace.serving.http_messages import Limits
 from headrace.serving.inferences import Backend
+from headrace.serving.prometheus import ModelCounters
 
 log = logging.getLogger("headrace.serve")
 
@@ -42,14 +43,22 @@ class Server:
     """One engine behind one HTTP address."""
 
     def __init__(
-        self, engine: ServingEngine, access: Access, host: str, port: int, limits: Limits
+        self,
+        engine: ServingEngine,
+        access: Access,
+        *,
+        host: str,
+        port: int,
+        limits: Limits,
+        counters: Mapping[str, ModelCounters],
     ) -> None:
+        """`port` 0: any free one. `counters`: by model, filled here."""
         self._engine = engine
         self._host = host
         self._port = port
         # One thread: compressed bodies are rare, and must not hold up the loop.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-zlib")
-        self.gateway = Gateway(engine, access, self._aside, limits)
+        self.gateway = Gateway(engine, access, self._aside, limits, counters)
         self.http = HttpServer(self.gateway, limits)
         self.url = ""
         """Where it listens, once it does."""

@@ -54,9 +54,12 @@ class RequestError(Exception):
         self.status = status
 
 
+_ABSENT = msgspec.Raw(b"")
+
+
 class _InputParameters(msgspec.Struct, gc=False):
     binary_data_size: int | None = None
-    shared_memory_region: msgspec.Raw | None = None
+    shared_memory_region: msgspec.Raw = _ABSENT
 
 
 class _Input(msgspec.Struct, gc=False):
@@ -64,13 +67,13 @@ class _Input(msgspec.Struct, gc=False):
     shape: list[int]
     datatype: str
     parameters: _InputParameters | None = None
-    data: msgspec.Raw | None = None
+    data: msgspec.Raw = _ABSENT
 
 
 class _OutputParameters(msgspec.Struct, gc=False):
     binary_data: bool | None = None
-    classification: msgspec.Raw | None = None
-    shared_memory_region: msgspec.Raw | None = None
+    classification: msgspec.Raw = _ABSENT
+    shared_memory_region: msgspec.Raw = _ABSENT
 
 
 class _Output(msgspec.Struct, gc=False):
@@ -82,7 +85,7 @@ class _Parameters(msgspec.Struct, gc=False):
     timeout: int | None = None
     priority: int | None = None
     binary_data_output: bool | None = None
-    sequence_id: msgspec.Raw | None = None
+    sequence_id: msgspec.Raw = _ABSENT
 
 
 class _Request(msgspec.Struct, gc=False):
@@ -162,7 +165,7 @@ class ModelCodec:
         request = _decode_json(view[:json_end])
         items, inputs = self._read_inputs(request.inputs, view, json_end)
         parameters = request.parameters or _NO_PARAMETERS
-        if parameters.sequence_id is not None:
+        if parameters.sequence_id is not _ABSENT:
             raise RequestError("parameter 'sequence_id': sequences are not served here")
         if request.id is not None and len(request.id) > MAX_ID_LENGTH:
             raise RequestError(f"the id is longer than {MAX_ID_LENGTH} characters")
@@ -195,7 +198,7 @@ class ModelCodec:
                 buffers[spec.index] = _read_json_tensor(tensor, spec, items)
                 continue
             needed = items * spec.item_bytes
-            if size != needed or tensor.data is not None:
+            if size != needed or tensor.data is not _ABSENT:
                 raise RequestError(_wrong_size(tensor, size, needed))
             if at + size > len(view):
                 raise RequestError(
@@ -214,7 +217,7 @@ class ModelCodec:
     def _check_shape(self, tensor: _Input, spec: _Tensor) -> int:
         """Number of items."""
         parameters = tensor.parameters
-        if parameters is not None and parameters.shared_memory_region is not None:
+        if parameters is not None and parameters.shared_memory_region is not _ABSENT:
             raise RequestError("shared memory is not served here; send the tensor in the request")
         if tensor.datatype != spec.datatype:
             raise RequestError(
@@ -369,7 +372,7 @@ def _read_json_tensor(tensor: _Input, spec: _Tensor, items: int) -> NDArray[Any]
     """The tensor's numbers, from a flat list or one nested as the shape is."""
     needed = items * spec.item_count
     where = f"input {_quoted(tensor.name)}: "
-    if tensor.data is None:
+    if tensor.data is _ABSENT:
         raise RequestError(f"{where}has neither `data` nor a `binary_data_size`")
     text = bytes(tensor.data)
     # Commas part numbers and lists alike: a list of n numbers, nested or not, has n - 1. Checked
@@ -444,15 +447,15 @@ def _check_bools(name: str, data: memoryview) -> None:
 
 
 def _refuse_extensions(name: str, parameters: _OutputParameters) -> None:
-    if parameters.classification is not None:
+    if parameters.classification is not _ABSENT:
         raise RequestError(f"output {_quoted(name)}: classification is not served here")
-    if parameters.shared_memory_region is not None:
+    if parameters.shared_memory_region is not _ABSENT:
         raise RequestError("shared memory is not served here; take the tensor from the answer")
 
 
 def _wrong_size(tensor: _Input, size: int, needed: int) -> str:
     where = f"input {_quoted(tensor.name)}: "
-    if tensor.data is not None:
+    if tensor.data is not _ABSENT:
         return f"{where}has both `data` and a `binary_data_size`; send one of them"
     shown = size if abs(size) < 1 << 64 else "a larger number"
     return f"{where}binary_data_size is {shown}, shape {_shape(tensor.shape)} needs {needed}"

@@ -1,0 +1,209 @@
+"""Who may come in."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from headrace.serving.access import (
+    Access,
+    AccessError,
+    default_token_path,
+    is_loopback,
+    peer_user,
+    read_or_create_token,
+)
+from helpers.gateway import TOKEN, Bench, FakeEngine, get, post
+
+STRANGER = ("192.0.2.7", 5555)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(token=TOKEN)
+
+
+def status(bench: Bench, request: bytes, peer: tuple[str, int] = STRANGER) -> int:
+    client = bench.connect(peer)
+    client.send(request)
+    return client.reply().status
+
+
+def test_a_stranger_needs_the_token(bench: Bench) -> None:
+    assert status(bench, get("/v2")) == 401
+    assert status(bench, get("/v2", "Authorization: Bearer wrong-token-altogether")) == 401
+    assert status(bench, get("/v2", f"Authorization: Basic {TOKEN}")) == 401
+    assert status(bench, get("/v2", f"Authorization: Bearer {TOKEN}")) == 200
+    assert status(bench, get("/v2", f"authorization: bearer {TOKEN}")) == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/v2", "/metrics", "/v2/models/adder", "/v2/models/adder/stats", "/nowhere"]
+)
+def test_everything_but_health_needs_the_token(bench: Bench, path: str) -> None:
+    assert status(bench, get(path)) == 401
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/health/live?x=1"])
+def test_health_is_open(bench: Bench, path: str) -> None:
+    assert status(bench, get(path)) == 200
+
+
+def test_a_stranger_is_turned_away_before_its_body_is_read(bench: Bench) -> None:
+    client = bench.connect(STRANGER)
+    client.send(post("/v2/models/adder/infer", b"x" * 100_000)[:200])
+    assert client.reply().status == 401
+    assert client.reply().headers["www-authenticate"] == "bearer"
+    assert bench.server.buffered_bytes == 0
+
+
+def test_a_token_on_one_request_says_nothing_of_the_next_one(bench: Bench) -> None:
+    client = bench.connect(STRANGER)
+    client.send(get("/v2", f"Authorization: Bearer {TOKEN}"))
+    client.send(get("/v2"))
+    assert [reply.status for reply in client.replies()] == [200, 401]
+
+
+def test_a_loopback_peer_that_the_kernel_does_not_know_needs_the_token(bench: Bench) -> None:
+    assert status(bench, get("/v2"), ("127.0.0.1", 1)) == 401
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_the_kernel_tells_whose_a_loopback_connection_is(family: socket.AddressFamily) -> None:
+    host = "127.0.0.1" if family == socket.AF_INET else "::1"
+    with socket.socket(family) as listener:
+        try:
+            listener.bind((host, 0))
+        except OSError:
+            pytest.skip(f"no {host} on this machine")
+        listener.listen()
+        with socket.create_connection((host, listener.getsockname()[1])) as client:
+            accepted, _ = listener.accept()
+            with accepted:
+                peer, local = accepted.getpeername()[:2], accepted.getsockname()[:2]
+                assert peer_user(peer, local) == os.geteuid()
+                assert Access(bind_host=host, token=TOKEN).trusts(peer, local)
+            assert client is not None
+        assert peer_user((host, 1), (host, 2)) is None
+
+
+def test_another_users_connection_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.serving.access.peer_user", lambda *_: os.geteuid() + 1)
+    access = Access(bind_host="127.0.0.1", token=TOKEN)
+    assert not access.trusts(("127.0.0.1", 1), ("127.0.0.1", 2))
+    monkeypatch.setattr("headrace.serving.access.peer_user", lambda *_: os.geteuid())
+    assert access.trusts(("127.0.0.1", 1), ("127.0.0.1", 2))
+    assert not access.trusts(STRANGER, ("127.0.0.1", 2))
+
+
+def test_no_auth_is_refused_where_other_machines_can_reach() -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1"):
+        with pytest.raises(AccessError, match="--no-auth"):
+            Access(bind_host=host, token=None)
+        Access(bind_host=host, token=TOKEN)
+    Access(bind_host="127.0.0.1", token=None)
+
+
+def test_no_auth_on_loopback_lets_every_local_process_in() -> None:
+    assert status(Bench(token=None), get("/v2"), ("127.0.0.1", 1)) == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:8000", 200),
+        ("127.0.0.1:8000", 200),
+        ("[::1]:8000", 200),
+        ("localhost:9999", 200),
+        ("evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("127.0.0.1.evil.example:8000", 421),
+        ("", 421),
+        ("127.0.0.2", 421),
+    ],
+)
+def test_a_name_that_is_not_ours_is_refused(host: str, expected: int) -> None:
+    request = get("/v2").replace(b"Host: localhost", b"Host: " + host.encode())
+    assert status(Bench(), request) == expected
+
+
+def test_a_good_name_on_one_request_says_nothing_of_the_next_one() -> None:
+    client = Bench().connect()
+    client.send(get("/v2") + get("/v2").replace(b"localhost", b"evil.example"))
+    assert [reply.status for reply in client.replies()] == [200, 421]
+
+
+def test_names_can_be_allowed() -> None:
+    access = Access(bind_host="0.0.0.0", token=TOKEN, allow_hosts=["models.example"])
+    assert access.check_origin(b"models.example:8000", None, "10.0.0.1") is None
+    assert access.check_origin(b"10.0.0.1:8000", None, "10.0.0.1") is None
+    assert access.check_origin(b"10.0.0.2:8000", None, "10.0.0.1") is not None
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        ("http://localhost:8000", 200),
+        ("http://localhost", 403),
+        ("https://localhost:8000", 403),
+        ("http://evil.example", 403),
+        ("null", 403),
+    ],
+)
+def test_a_web_page_from_elsewhere_is_refused(origin: str, expected: int) -> None:
+    request = get("/v2", f"Origin: {origin}").replace(b"Host: localhost", b"Host: localhost:8000")
+    assert status(Bench(), request) == expected
+
+
+def test_a_token_is_made_once_for_this_user_only(tmp_path: Path) -> None:
+    path = tmp_path / "headrace" / "token"
+    token = read_or_create_token(path)
+    assert len(token) >= 40
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert read_or_create_token(path) == token
+
+
+def test_a_token_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(TOKEN)
+    path.chmod(0o644)
+    with pytest.raises(AccessError, match="chmod 600"):
+        read_or_create_token(path)
+
+
+@pytest.mark.parametrize("content", ["", "short", "with a space in the middle", "line\nline" * 9])
+def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(content)
+    path.chmod(0o600)
+    with pytest.raises(AccessError, match="holds no token"):
+        read_or_create_token(path)
+
+
+def test_the_default_token_lies_in_the_users_runtime_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert default_token_path() == tmp_path / "headrace" / "token"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert default_token_path() == tmp_path / "config" / "headrace" / "token"
+
+
+def test_names_stand_for_loopback_only_if_every_address_does() -> None:
+    assert is_loopback("localhost")
+    assert is_loopback("127.8.9.10")
+    assert is_loopback("::ffff:127.0.0.1")
+    assert not is_loopback("192.0.2.1")
+    assert not is_loopback("no-such-name.invalid")
+
+
+def test_not_ready_is_a_503_that_health_checks_understand() -> None:
+    engine = FakeEngine()
+    engine.is_ready = False
+    bench = Bench(engine, token=TOKEN)
+    assert status(bench, get("/v2/health/ready")) == 503
+    assert status(bench, get("/v2/health/live")) == 200

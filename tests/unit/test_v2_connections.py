@@ -1,0 +1,282 @@
+"""Connections: order, limits, deadlines, and clients that go away."""
+
+import json
+
+import pytest
+
+from headrace.serving.http_messages import Limits
+from headrace.serving.inference import Refusal
+from helpers.gateway import Bench, Client, FakeEngine, get, post
+
+INFER = "/v2/models/adder/infer"
+
+
+def infer(first: float = 0.0, *headers: str, **fields: object) -> bytes:
+    tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [first, 0, 0, 0]}
+    return post(INFER, json.dumps({"inputs": [tensor], **fields}).encode(), *headers)
+
+
+def first_values(client: Client) -> list[float]:
+    return [reply.json["outputs"][0]["data"][0] for reply in client.replies()]
+
+
+def chunked(request: bytes, size: int) -> bytes:
+    head, _, body = request.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
+    chunks = b"".join(
+        b"%x;note=1\r\n%b\r\n" % (len(body[i : i + size]), body[i : i + size])
+        for i in range(0, len(body), size)
+    )
+    head = b"\r\n".join([*lines, b"Transfer-Encoding: chunked"])
+    return head + b"\r\n\r\n" + chunks + b"0\r\nTrailer: 1\r\n\r\n"
+
+
+def test_one_connection_serves_many_requests() -> None:
+    client = Bench().connect()
+    for number in range(5):
+        client.send(infer(number))
+    assert first_values(client) == [1, 2, 3, 4, 5]
+    assert not client.transport.closed
+
+
+def test_pipelined_requests_are_answered_in_order_one_at_a_time() -> None:
+    engine = FakeEngine(at_once=False)
+    client = Bench(engine).connect()
+    client.send(infer(1) + infer(2) + get("/v2/health/live") + infer(3))
+    assert len(engine.submitted) == 1
+    while engine.open:
+        engine.finish()
+    replies = client.replies()
+    assert [len(reply.json.get("outputs", [])) for reply in replies] == [1, 1, 0, 1]
+
+
+def test_a_long_pipeline_stops_the_reading_until_it_is_worked_off() -> None:
+    engine = FakeEngine(at_once=False)
+    client = Bench(engine, limits=Limits(pipelined=2)).connect()
+    client.send(infer() * 5)
+    assert not client.transport.reading
+    for _ in range(5):
+        engine.finish()
+    assert client.transport.reading
+    assert len(client.replies()) == 5
+
+
+def test_a_client_that_waits_on_one_request_is_still_watched_for_leaving() -> None:
+    client = Bench(FakeEngine(at_once=False)).connect()
+    client.send(infer())
+    assert client.transport.reading
+
+
+def test_ten_thousand_pipelined_requests_do_not_exhaust_the_stack() -> None:
+    client = Bench().connect()
+    client.send(get("/v2/health/live") * 10_000)
+    assert len(client.replies()) == 10_000
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_chunked_bodies_are_read_whatever_the_chunks(size: int) -> None:
+    client = Bench().connect()
+    client.send(chunked(infer(4), size) + infer(5))
+    assert first_values(client) == [5, 6]
+
+
+def test_a_request_may_come_in_single_bytes() -> None:
+    client = Bench().connect()
+    for byte in infer(6):
+        client.send(bytes([byte]))
+    assert first_values(client) == [7]
+
+
+def test_a_client_that_asks_first_is_told_to_go_on() -> None:
+    client = Bench().connect()
+    head, _, body = infer(1, "Expect: 100-continue").partition(b"\r\n\r\n")
+    client.send(head + b"\r\n\r\n")
+    assert bytes(client.transport.written) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.send(body)
+    assert [reply.status for reply in client.replies()] == [100, 200]
+
+
+def test_a_client_that_asks_first_for_too_much_is_told_no() -> None:
+    client = Bench(limits=Limits(body_bytes=10)).connect()
+    client.send(infer(1, "Expect: 100-continue").partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+    assert client.reply().status == 413
+
+
+def test_the_connection_closes_when_the_client_asks_for_it() -> None:
+    client = Bench().connect()
+    client.send(infer(1, "Connection: close"))
+    assert client.reply().headers["connection"] == "close"
+    assert client.transport.closed
+
+
+def test_a_client_of_http_1_0_gets_one_answer() -> None:
+    client = Bench().connect()
+    client.send(get("/v2").replace(b"HTTP/1.1", b"HTTP/1.0"))
+    assert client.reply().status == 200
+    assert client.transport.closed
+
+
+def test_when_the_client_leaves_its_inference_is_cancelled_and_never_answered() -> None:
+    engine = FakeEngine(at_once=False)
+    bench = Bench(engine)
+    client = bench.connect()
+    client.send(infer(1) + infer(2))
+    inference = engine.open[0]
+    client.transport.close()
+    assert engine.cancelled == [inference]
+    assert len(engine.submitted) == 1
+    inference.on_done(engine.answer_to(inference))
+    assert client.replies() == []
+    assert bench.server.buffered_bytes == 0
+    assert not bench.server.connections
+
+
+def test_a_refusal_half_way_through_a_body_is_sent_before_the_connection_is_cut() -> None:
+    client = Bench(limits=Limits(body_bytes=100, linger_bytes=1000)).connect()
+    client.send(post(INFER, b"x" * 5000)[:300])
+    assert client.reply().status == 413
+    assert client.transport.half_closed
+    assert not client.transport.closed
+    client.send(b"x" * 900)
+    assert not client.transport.closed
+    client.send(b"x" * 900)
+    assert client.transport.aborted
+
+
+def test_refusals_wait_for_the_answers_before_them() -> None:
+    engine = FakeEngine(at_once=False)
+    client = Bench(engine).connect()
+    client.send(infer(1) + b"nonsense\r\n\r\n")
+    assert client.replies() == []
+    engine.finish()
+    assert [reply.status for reply in client.replies()] == [200, 400]
+
+
+def test_connections_beyond_the_limit_are_turned_away() -> None:
+    bench = Bench(limits=Limits(connections=2))
+    clients = [bench.connect() for _ in range(3)]
+    reply = clients[2].reply()
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+    clients[0].send(get("/v2"))
+    assert clients[0].reply().status == 200
+    clients[0].transport.close()
+    clients[2].transport.close()
+    replacement = bench.connect()
+    replacement.send(get("/v2"))
+    assert replacement.reply().status == 200
+
+
+def test_all_bodies_together_have_a_limit() -> None:
+    bench = Bench(limits=Limits(buffered_bytes=1000))
+    holding = bench.connect()
+    holding.send(post(INFER, b"x" * 2000)[:900])
+    refused = bench.connect()
+    refused.send(post(INFER, b"x" * 900))
+    assert refused.reply().status == 503
+    holding.transport.close()
+    assert bench.server.buffered_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("sent", "limit", "what"),
+    [
+        (b"POST /v2 HT", Limits(head_timeout_s=5), "head"),
+        (infer()[:-3], Limits(body_timeout_s=5), "body"),
+    ],
+)
+def test_a_request_that_trickles_in_is_ended(sent: bytes, limit: Limits, what: str) -> None:
+    bench = Bench(limits=limit)
+    bench.server.sweep(100.0)
+    client = bench.connect()
+    client.send(sent)
+    bench.server.sweep(104.9)
+    client.send(b"")
+    assert client.replies() == []
+    bench.server.sweep(105.1)
+    assert client.reply().status == 408
+    assert f"the {what} of the request" in client.reply().error
+
+
+def test_each_byte_of_a_trickle_buys_no_more_time() -> None:
+    bench = Bench(limits=Limits(head_timeout_s=5))
+    client = bench.connect()
+    for second, byte in enumerate(infer()[:20]):
+        client.send(bytes([byte]))
+        bench.server.sweep(float(second))
+    assert client.reply().status == 408
+
+
+def test_an_idle_connection_is_closed_without_a_word() -> None:
+    bench = Bench(limits=Limits(idle_timeout_s=5))
+    client = bench.connect()
+    client.send(get("/v2"))
+    bench.server.sweep(4.0)
+    assert not client.transport.closed
+    client.send(get("/v2"))
+    bench.server.sweep(8.0)
+    assert not client.transport.closed
+    bench.server.sweep(9.5)
+    assert client.transport.closed
+    assert len(client.replies()) == 2
+
+
+def test_a_request_being_worked_on_is_never_timed_out_by_the_connection() -> None:
+    engine = FakeEngine(at_once=False)
+    bench = Bench(engine)
+    client = bench.connect()
+    client.send(infer())
+    bench.server.sweep(1e6)
+    engine.finish()
+    assert client.reply().status == 200
+
+
+def test_a_client_that_does_not_read_is_not_written_to_and_finally_cut_off() -> None:
+    bench = Bench(limits=Limits(write_timeout_s=5))
+    client = bench.connect()
+    client.send(infer(1))
+    client.connection.pause_writing()
+    client.send(infer(2))
+    assert first_values(client) == [2]
+    client.connection.resume_writing()
+    assert first_values(client) == [2, 3]
+    client.connection.pause_writing()
+    bench.server.sweep(6.0)
+    assert client.transport.aborted
+
+
+def test_draining_answers_what_was_accepted_and_closes_every_connection() -> None:
+    engine = FakeEngine(at_once=False)
+    bench = Bench(engine)
+    idle, busy, late = bench.connect(), bench.connect(), bench.connect()
+    idle.send(get("/v2"))
+    busy.send(infer(1))
+    late.send(infer(2)[:-3])
+    bench.server.drain()
+    assert idle.transport.closed
+    late.send(infer(2)[-3:])
+    engine.finish()
+    assert busy.reply().status == 200
+    assert busy.reply().headers["connection"] == "close"
+    engine.finish(Refusal(reason="draining", message="shutting down", retry_after_us=0))
+    assert late.reply().status == 503
+    assert late.reply().headers["retry-after"] == "1"
+    assert busy.transport.closed
+    assert late.transport.closed
+    assert not bench.server.connections
+
+
+def test_large_answers_are_not_copied_into_one_piece() -> None:
+    from helpers.gateway import served_model
+
+    shape = (100_000,)
+    model = served_model(inputs=(("x", "uint8", shape),), outputs=(("y", "uint8", shape),))
+    tensor = {"name": "x", "shape": [1, 100_000], "datatype": "UINT8"}
+    text = json.dumps(
+        {
+            "inputs": [{**tensor, "parameters": {"binary_data_size": 100_000}}],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    header = f"Inference-Header-Content-Length: {len(text)}"
+    reply = Bench(FakeEngine(model)).ask(post(INFER, text + bytes(100_000), header))
+    assert reply.body.endswith(b"\x01" * 100_000)

@@ -1,0 +1,124 @@
+"""Metadata, statistics and metrics."""
+
+import json
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from headrace.domain.events import Dispatched, Ran
+from headrace.serving.inference import Refusal
+from headrace.serving.prometheus import LATENCY_BOUNDS_US, BatchCounter, ModelCounters
+from helpers.gateway import Bench, FakeEngine, get, post
+
+INFER = "/v2/models/adder/infer"
+BODY = json.dumps(
+    {"inputs": [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [0] * 8}]}
+).encode()
+
+
+def samples(bench: Bench) -> dict[tuple[str, ...], float]:
+    reply = bench.ask(get("/metrics"))
+    assert reply.status == 200
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(reply.body.decode())
+        for sample in family.samples
+    }
+
+
+def test_the_server_names_itself_and_its_extensions() -> None:
+    document = Bench().ask(get("/v2")).json
+    assert document["name"] == "headrace"
+    assert "binary_tensor_data" in document["extensions"]
+
+
+def test_a_models_metadata_has_its_tensors_with_an_open_first_dimension() -> None:
+    document = Bench().ask(get("/v2/models/adder")).json
+    assert document["versions"] == ["1"]
+    assert document["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
+    assert Bench().ask(get("/v2/models/adder/versions/1?a=b")).json == document
+
+
+def test_a_models_config_states_its_objective() -> None:
+    document = Bench().ask(get("/v2/models/adder/config")).json
+    assert document["max_batch_size"] == 8
+    assert document["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}]
+    assert document["parameters"]["slo_us"] == {"string_value": "100000"}
+
+
+def test_the_index_lists_models_and_can_leave_out_those_not_ready() -> None:
+    engine = FakeEngine()
+    bench = Bench(engine)
+    entry = {"name": "adder", "version": "1", "state": "READY"}
+    assert bench.ask(post("/v2/repository/index", b"")).json == [entry]
+    assert bench.ask(get("/v2/repository/index")).json == [entry]
+    engine.is_ready = False
+    assert bench.ask(post("/v2/repository/index", b'{"ready":true}')).json == []
+    assert bench.ask(post("/v2/repository/index", b"{}")).json[0]["state"] == "UNAVAILABLE"
+
+
+def test_every_request_is_counted_once_by_how_it_ended() -> None:
+    engine = FakeEngine(at_once=False)
+    bench = Bench(engine)
+    clients = [bench.connect() for _ in range(4)]
+    for client in clients:
+        client.send(post(INFER, BODY))
+    engine.finish()
+    engine.finish(engine.answer_to(engine.open[0], ended_at_us=150_000))
+    engine.finish(Refusal(reason="deadline", message="no", retry_after_us=1))
+    clients[3].transport.close()
+    bench.ask(post(INFER, b"{}"))
+    found = samples(bench)
+    outcomes = {
+        key[2]: value for key, value in found.items() if key[0] == "headrace_requests_total"
+    }
+    assert outcomes == {"answered": 1, "late": 1, "deadline": 1, "cancelled": 1, "bad-request": 1}
+    assert found["headrace_request_latency_seconds_count", "adder"] == 2
+    assert found["headrace_request_latency_seconds_sum", "adder"] == 0.155
+    assert found["headrace_request_latency_seconds_bucket", "0.005", "adder"] == 1
+    assert found["headrace_request_latency_seconds_bucket", "0.2", "adder"] == 2
+    assert found["headrace_open_inferences",] == 0
+
+
+def test_statistics_add_up() -> None:
+    bench = Bench()
+    bench.ask(post(INFER, BODY))
+    [document] = bench.ask(get("/v2/models/adder/stats")).json["model_stats"]
+    assert document["inference_count"] == 2
+    assert document["inference_stats"]["success"] == {"count": 1, "ns": 5_000_000}
+    assert document["last_inference"] > 0
+    assert bench.ask(get("/v2/models/stats")).json["model_stats"] == [document]
+
+
+def test_batches_are_counted_by_size_with_the_time_they_ran() -> None:
+    counters = ModelCounters()
+    count = BatchCounter([counters])
+    for batch, requests in ((1, (1, 2)), (2, (3,)), (3, (4, 5))):
+        count(
+            Dispatched(
+                at_us=0, batch=batch, model=0, pipeline=0, first_stage=0, requests=requests, path=()
+            )
+        )
+        count(Ran(at_us=70, batch=batch, stage=0, slot=0, started_at_us=50))
+        count(Ran(at_us=95, batch=batch, stage=1, slot=1, started_at_us=90))
+    assert counters.batches == {1: 1, 2: 2}
+    assert counters.run_us == {1: 25, 2: 50}
+
+
+def test_a_batch_that_is_sent_again_counts_once() -> None:
+    counters = ModelCounters()
+    count = BatchCounter([counters])
+    for _ in range(2):
+        count(
+            Dispatched(at_us=0, batch=1, model=0, pipeline=0, first_stage=0, requests=(1,), path=())
+        )
+    assert counters.batches == {1: 1}
+
+
+def test_latency_buckets_rise() -> None:
+    assert list(LATENCY_BOUNDS_US) == sorted(set(LATENCY_BOUNDS_US))
+    counters = ModelCounters()
+    for latency_us in (1, 100, 101, 99_999_999):
+        counters.count_answer(1, latency_us, late=False)
+    assert counters.latency_counts[0] == 2
+    assert counters.latency_counts[1] == 1
+    assert counters.latency_counts[-1] == 1

@@ -1,0 +1,192 @@
+"""What a well-formed inference request means, and what its answer looks like."""
+
+import gzip
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.serving.http_messages import Limits
+from headrace.serving.v2 import DATATYPES
+from helpers.gateway import Bench, FakeEngine, post, served_model
+
+INFER = "/v2/models/adder/infer"
+
+
+def binary_request(
+    document: dict[str, Any], *tensors: bytes, path: str = INFER, extra: tuple[str, ...] = ()
+) -> bytes:
+    text = json.dumps(document).encode()
+    header = f"Inference-Header-Content-Length: {len(text)}"
+    return post(path, text + b"".join(tensors), header, *extra)
+
+
+def one_input(size: int, shape: list[int], datatype: str = "FP32") -> dict[str, Any]:
+    return {
+        "name": "x",
+        "shape": shape,
+        "datatype": datatype,
+        "parameters": {"binary_data_size": size},
+    }
+
+
+def test_a_json_request_gets_a_json_answer() -> None:
+    body = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4.5]}]}
+    reply = Bench().ask(post(INFER, json.dumps(body).encode()))
+    assert reply.status == 200
+    assert reply.json == {
+        "model_name": "adder",
+        "model_version": "1",
+        "outputs": [{"name": "y", "shape": [1, 4], "datatype": "FP32", "data": [2, 3, 4, 5.5]}],
+    }
+
+
+def test_a_nested_data_list_means_the_same_as_a_flat_one() -> None:
+    nested = {
+        "name": "x",
+        "shape": [2, 4],
+        "datatype": "FP32",
+        "data": [[1, 2, 3, 4], [5, 6, 7, 8]],
+    }
+    reply = Bench().ask(post(INFER, json.dumps({"inputs": [nested]}).encode()))
+    assert reply.json["outputs"][0]["data"] == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_binary_request_gets_the_bytes_back_behind_the_json() -> None:
+    x = np.arange(8, dtype=np.float32)
+    document = {"inputs": [one_input(32, [2, 4])], "parameters": {"binary_data_output": True}}
+    reply = Bench().ask(binary_request(document, x.tobytes()))
+    assert reply.status == 200
+    output = reply.json["outputs"][0]
+    assert output["parameters"] == {"binary_data_size": 32}
+    assert output["shape"] == [2, 4]
+    text_length = int(reply.headers["inference-header-content-length"])
+    assert reply.body[text_length:] == (x + 1).tobytes()
+
+
+@pytest.mark.parametrize("dtype", sorted(DATATYPES))
+@pytest.mark.parametrize("binary", [True, False])
+def test_every_numeric_type_travels_in_both_forms(dtype: str, binary: bool) -> None:
+    model = served_model(inputs=(("x", dtype, (2,)),), outputs=(("y", dtype, (2,)),))
+    x = np.array([0, 1], dtype=dtype)
+    tensor: dict[str, Any] = {"name": "x", "shape": [1, 2], "datatype": DATATYPES[dtype]}
+    if binary:
+        tensor["parameters"] = {"binary_data_size": x.nbytes}
+    else:
+        tensor["data"] = x.tolist()
+    document = {"inputs": [tensor], "parameters": {"binary_data_output": binary}}
+    bench = Bench(FakeEngine(model))
+    reply = bench.ask(
+        binary_request(document, x.tobytes())
+        if binary
+        else post(INFER, json.dumps(document).encode())
+    )
+    assert reply.status == 200, reply.body
+    expected = (x + 1).astype(dtype)
+    if binary:
+        assert reply.body.endswith(expected.tobytes())
+    else:
+        assert reply.json["outputs"][0]["data"] == expected.tolist()
+
+
+def test_inputs_reach_the_engine_in_the_models_order_whatever_the_requests() -> None:
+    engine = FakeEngine(
+        served_model(
+            inputs=(("a", "uint8", (1,)), ("b", "uint8", (1,))),
+            outputs=(("y", "uint8", (1,)), ("z", "uint8", (1,))),
+        )
+    )
+    tensors = [{**one_input(1, [1, 1], "UINT8"), "name": name} for name in "ba"]
+    reply = Bench(engine).ask(binary_request({"inputs": tensors}, b"\x14", b"\x0a"))
+    assert reply.status == 200
+    assert [np.frombuffer(given, np.uint8)[0] for given in engine.submitted[0].inputs] == [10, 20]
+
+
+def test_outputs_come_as_chosen_in_the_order_and_form_chosen() -> None:
+    model = served_model(
+        inputs=(("a", "uint8", (1,)), ("b", "uint8", (1,))),
+        outputs=(("y", "uint8", (1,)), ("z", "uint8", (1,))),
+    )
+    document = {
+        "inputs": [{**one_input(1, [1, 1], "UINT8"), "name": name} for name in "ab"],
+        "outputs": [
+            {"name": "z", "parameters": {"binary_data": True}},
+            {"name": "y", "parameters": {"binary_data": False}},
+        ],
+    }
+    reply = Bench(FakeEngine(model)).ask(binary_request(document, b"\x01", b"\x02"))
+    outputs = reply.json["outputs"]
+    assert [output["name"] for output in outputs] == ["z", "y"]
+    assert outputs[1]["data"] == [2]
+    assert reply.body.endswith(b"\x03")
+
+
+def test_id_timeout_and_priority_are_carried() -> None:
+    engine = FakeEngine()
+    document = {
+        "id": 'a "quoted" id',
+        "parameters": {"timeout": 250_000, "priority": 3, "binary_data_output": True},
+        "inputs": [one_input(16, [1, 4])],
+    }
+    reply = Bench(engine).ask(binary_request(document, bytes(16)))
+    assert reply.json["id"] == 'a "quoted" id'
+    assert (engine.submitted[0].timeout_us, engine.submitted[0].priority) == (250_000, 3)
+
+
+def test_without_a_timeout_the_models_own_objective_holds() -> None:
+    engine = FakeEngine()
+    Bench(engine).ask(binary_request({"inputs": [one_input(16, [1, 4])]}, bytes(16)))
+    assert (engine.submitted[0].timeout_us, engine.submitted[0].priority) == (None, 0)
+
+
+def test_the_only_version_can_be_named() -> None:
+    document = {"inputs": [one_input(16, [1, 4])]}
+    path = "/v2/models/adder/versions/1/infer"
+    assert Bench().ask(binary_request(document, bytes(16), path=path)).status == 200
+
+
+def test_json_that_cannot_carry_the_answer_is_refused_rather_than_falsified() -> None:
+    document = {"inputs": [one_input(16, [1, 4])]}
+    x = np.array([np.nan, 0, 0, np.inf], dtype=np.float32)
+    reply = Bench().ask(binary_request(document, x.tobytes()))
+    assert reply.status == 422
+    assert "NaN or infinity" in reply.error
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_bodies_may_be_compressed_both_ways(encoding: str) -> None:
+    model = served_model(inputs=(("x", "float32", (1000,)),), outputs=(("y", "float32", (1000,)),))
+    text = json.dumps(
+        {"inputs": [one_input(4000, [1, 1000])], "parameters": {"binary_data_output": True}}
+    ).encode()
+    whole = text + bytes(4000)
+    reply = Bench(FakeEngine(model)).ask(
+        post(
+            INFER,
+            zlib.compress(whole) if encoding == "deflate" else gzip.compress(whole),
+            f"Inference-Header-Content-Length: {len(text)}",
+            f"Content-Encoding: {encoding}",
+            f"Accept-Encoding: {encoding}",
+        )
+    )
+    assert reply.status == 200
+    assert reply.headers["content-encoding"] == encoding
+    plain = (zlib if encoding == "deflate" else gzip).decompress(reply.body)
+    assert plain.endswith(np.ones(1000, np.float32).tobytes())
+
+
+def test_a_client_that_offers_several_encodings_by_default_gets_plain_bytes() -> None:
+    document = {"inputs": [one_input(16, [1, 4])]}
+    extra = ("Accept-Encoding: gzip, deflate, br",)
+    reply = Bench().ask(binary_request(document, bytes(16), extra=extra))
+    assert "content-encoding" not in reply.headers
+
+
+def test_a_compressed_body_never_grows_beyond_the_limit() -> None:
+    bomb = zlib.compress(bytes(10_000_000))
+    bench = Bench(limits=Limits(body_bytes=100_000))
+    reply = bench.ask(post(INFER, bomb, "Content-Encoding: deflate"))
+    assert reply.status == 413
+    assert bench.server.buffered_bytes == 0
