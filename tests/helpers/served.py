@@ -45,13 +45,14 @@ def served_chain(
     device: str = "cpu",
     nodes: int = 1,
     gbps: float | None = None,
+    model: onnx.ModelProto | None = None,
 ) -> Served:
-    """A chain of one MatMul and Tanh per stage; stage i has `pools[i]` slots.
+    """A chain of one MatMul and Tanh per stage (or `model`); stage i has `pools[i]` slots.
 
     `stage_us` is the profiled latency of every stage at every batch size. Slots are dealt to
     `nodes` in turn, so that with two nodes neighbouring stages are apart.
     """
-    model = chain_model(layers=len(pools), width=WIDTH)
+    model = model or chain_model(layers=len(pools), width=WIDTH)
     cuts = [f"h{i}" for i in range(len(pools) - 1)] + ["y"]
     return _served(folder, model, cuts, pools, batch_size, slo_us, stage_us, device, nodes, gbps)
 

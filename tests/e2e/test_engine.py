@@ -1,0 +1,289 @@
+"""The engine with real worker processes: right answers, orderly ends, nothing left behind."""
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import uvloop
+
+from headrace.domain.errors import ModelError
+from headrace.domain.events import AnyEvent, Ran
+from headrace.domain.profile import TensorSpec
+from headrace.serving.engine import Engine
+from headrace.serving.inference import Answer, Inference, Refusal
+from helpers.onnx_models import chain_model
+from helpers.served import WIDTH, Client, Served, rows_of, served_add_one, served_chain
+
+pytestmark = pytest.mark.e2e
+
+WAIT_S = 20.0
+"""Far more than anything here takes; only a hang reaches it."""
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    runner = request.param
+    return lambda test: runner(asyncio.wait_for(test, WAIT_S))
+
+
+@asynccontextmanager
+async def started(served: Served, **options: object) -> AsyncIterator[Engine]:
+    engine = served.engine(**options)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def test_two_stages_in_two_processes_answer_what_the_whole_model_answers(
+    tmp_path: Path, run: Callable[..., None]
+) -> None:
+    whole = ort.InferenceSession(chain_model(layers=2, width=WIDTH).SerializeToString())
+    events: list[AnyEvent] = []
+    rng = np.random.default_rng(0)
+    asked = [rng.standard_normal((items, WIDTH)).astype(np.float32) for items in (1, 3, 1, 7, 2)]
+
+    async def test() -> None:
+        async with started(served_chain(tmp_path), sink=events.append) as engine:
+            client = Client(engine)
+            answers = await asyncio.gather(*(client.send(rows) for rows in asked))
+            assert engine.ready
+            assert engine.status().arena_used_bytes == 0
+        for rows, answer in zip(asked, answers, strict=True):
+            expected = whole.run(["y"], {"x": rows})[0]
+            np.testing.assert_allclose(rows_of(answer), expected, rtol=1e-5, atol=1e-6)
+            assert isinstance(answer, Answer)
+            assert answer.arrived_at_us <= answer.ended_at_us <= answer.deadline_at_us
+            assert answer.late_us == 0
+
+    run(test())
+    ran = [event for event in events if isinstance(event, Ran)]
+    assert {event.slot for event in ran} == {0, 1}
+    assert all(event.started_at_us <= event.at_us for event in ran)
+
+
+def test_many_inferences_at_once_each_get_their_own_rows(
+    tmp_path: Path, run: Callable[..., None]
+) -> None:
+    async def test() -> None:
+        async with started(served_add_one(tmp_path), queue_limit=5_000) as engine:
+            client = Client(engine)
+            asked = [np.full((1 + i % 3, WIDTH), i, np.float32) for i in range(1_000)]
+            answers = await asyncio.gather(*(client.send(rows) for rows in asked))
+            for rows, answer in zip(asked, answers, strict=True):
+                np.testing.assert_array_equal(rows_of(answer), rows + 1)
+
+    run(test())
+
+
+def test_a_hop_between_nodes_is_held_for_its_planned_time(
+    tmp_path: Path, run: Callable[..., None]
+) -> None:
+    # 64 bytes at 10 kbit/s are 51.2 ms.
+    served = served_chain(tmp_path, nodes=2, gbps=0.000_01, batch_size=1)
+
+    async def test() -> None:
+        async with started(served) as engine:
+            answer = await Client(engine).send(np.zeros((1, WIDTH), np.float32))
+            assert isinstance(answer, Answer)
+            assert answer.ended_at_us - answer.arrived_at_us >= 51_200
+
+    run(test())
+
+
+def test_draining_answers_all_that_was_accepted_and_refuses_the_rest(
+    tmp_path: Path, run: Callable[..., None]
+) -> None:
+    served = served_chain(tmp_path, device="l4", stage_us=20_000)
+
+    async def test() -> None:
+        async with started(served) as engine:
+            client = Client(engine)
+            accepted = [client.send(np.zeros((1, WIDTH), np.float32)) for _ in range(20)]
+            draining = asyncio.ensure_future(engine.drain(10.0))
+            await asyncio.wait({draining}, timeout=0)
+            refused = await client.send(np.zeros((1, WIDTH), np.float32))
+            assert isinstance(refused, Refusal)
+            assert refused.reason == "draining"
+            assert await draining
+            assert not engine.ready
+            results = await asyncio.gather(*accepted)
+            assert all(isinstance(result, Answer) for result in results)
+
+    run(test())
+
+
+def test_stopping_without_grace_refuses_what_is_open(
+    tmp_path: Path, run: Callable[..., None]
+) -> None:
+    served = served_chain(tmp_path, device="l4", stage_us=300_000, slo_us=10_000_000)
+
+    async def test() -> None:
+        async with started(served) as engine:
+            future = Client(engine).send(np.zeros((1, WIDTH), np.float32))
+            assert not await engine.drain(0.01)
+            await engine.stop()
+            refusal = await future
+            assert isinstance(refusal, Refusal)
+            assert refusal.reason == "draining"
+            later = await Client(engine).send(np.zeros((1, WIDTH), np.float32))
+            assert isinstance(later, Refusal)
+
+    run(test())
+
+
+def test_a_timeout_that_no_plan_can_meet_is_refused_with_what_it_needs(
+    tmp_path: Path, run: Callable[..., None]
+) -> None:
+    async def test() -> None:
+        async with started(served_chain(tmp_path, stage_us=5_000)) as engine:
+            refusal = await Client(engine).send(np.zeros((1, WIDTH), np.float32), timeout_us=2_000)
+            assert isinstance(refusal, Refusal)
+            assert refusal.reason == "deadline"
+            assert "needs at least 10.0 ms" in refusal.message
+            assert "2.0 ms" in refusal.message
+
+    run(test())
+
+
+def test_a_cancelled_inference_hears_nothing_and_leaves_nothing(
+    tmp_path: Path, run: Callable[..., None]
+) -> None:
+    served = served_chain(tmp_path, device="l4", stage_us=10_000)
+
+    async def test() -> None:
+        async with started(served) as engine:
+            client = Client(engine)
+            rows = np.zeros((3, WIDTH), np.float32)
+            pairs = [client.submit(rows) for _ in range(8)]
+            for inference, _ in pairs[::2]:
+                engine.cancel(inference)
+            await asyncio.gather(*(future for _, future in pairs[1::2]))
+            assert await engine.drain(5.0)
+            assert not any(future.done() for _, future in pairs[::2])
+            assert engine.status().open_requests == 0
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "other"}, "'other' is not served"),
+        ({"items": 0}, "0 items"),
+        ({"items": 10_000}, "10000 items"),
+        ({"inputs": ()}, "0 inputs, needs 1"),
+        ({"inputs": (b"short",)}, "5 bytes, needs 1 x 64"),
+    ],
+)
+def test_an_inference_of_the_wrong_size_is_the_front_ends_bug(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    good: dict[str, Any] = {"model": "m", "items": 1, "inputs": (bytes(4 * WIDTH),)}
+
+    async def test() -> None:
+        async with started(served_chain(tmp_path, device="l4")) as engine:
+            with pytest.raises(ValueError, match=message):
+                engine.submit(
+                    Inference(**(good | change), on_done=lambda result: pytest.fail("told"))
+                )
+            assert engine.status().open_inferences == 0
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+
+
+def test_a_batch_that_fails_is_refused_and_its_worker_lives_on(
+    tmp_path: Path, run: Callable[..., None]
+) -> None:
+    served = served_chain(tmp_path, pools=(1,), batch_size=1, model=_lookup_model())
+
+    async def test() -> None:
+        async with started(served) as engine:
+            client = Client(engine)
+            bad = await client.send(np.full((1, WIDTH), 99, np.float32))
+            assert isinstance(bad, Refusal)
+            assert bad.reason == "failed"
+            good = await client.send(np.full((1, WIDTH), 2, np.float32))
+            np.testing.assert_array_equal(rows_of(good), np.full((1, WIDTH), 30, np.float32))
+            assert engine.status().slots[0].restarts == 0
+
+    run(test())
+
+
+def test_a_stage_that_does_not_fit_its_profile_stops_the_start_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    served = served_chain(tmp_path, pools=(1, 1))
+    profile = served.profiles["m"]
+    wide = TensorSpec(name="x", dtype="float32", item_shape=(2 * WIDTH,))
+    wrong = msgspec.structs.replace(profile, inputs=(wide,))
+    served = dataclasses.replace(served, profiles={"m": wrong})
+
+    async def test() -> None:
+        engine = served.engine()
+        with pytest.raises(ModelError, match="slot 'slot0'"):
+            await engine.start()
+        assert engine.status().slots == ()
+
+    before = _children()
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+    assert _children() == before
+
+
+def test_an_engine_leaves_no_process_no_descriptor_and_no_shared_memory(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with started(served_chain(tmp_path)) as engine:
+            await Client(engine).send(np.zeros((1, WIDTH), np.float32))
+
+    asyncio.run(test())  # whatever is opened once and for all
+    before = _children(), _descriptors(), _shared_memory()
+    for _ in range(3):
+        asyncio.run(asyncio.wait_for(test(), WAIT_S))
+    assert (_children(), _descriptors(), _shared_memory()) == before
+
+
+def _children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _shared_memory() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if "headrace" in name}
+
+
+def _lookup_model() -> onnx.ModelProto:
+    """y = table[int(x)], which ONNX Runtime refuses for x beyond the table's 4 entries."""
+    helper = onnx.helper
+    table = onnx.numpy_helper.from_array(np.array([10, 20, 30, 40], np.float32), "table")
+    shape = ["N", WIDTH]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["x"], ["i"], to=onnx.TensorProto.INT64),
+            helper.make_node("Gather", ["table", "i"], ["y"]),
+        ],
+        "lookup",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, shape)],
+        [table],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    return model

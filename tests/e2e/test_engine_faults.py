@@ -1,0 +1,247 @@
+"""Workers that die or hang under load: every inference ends, and the slot comes back."""
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.domain.events import AnyEvent, Dispatched, SlotGained, SlotLost
+from headrace.serving import supervisor
+from headrace.serving.engine import Engine
+from headrace.serving.inference import Answer, Refusal
+from helpers.served import WIDTH, Client, rows_of, served_chain
+
+pytestmark = pytest.mark.e2e
+
+WAIT_S = 20.0
+"""Far more than anything here takes; only a hang reaches it."""
+BACK_WITHIN_US = 5_000_000
+ROW = np.ones((1, WIDTH), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+
+
+class Log:
+    """An event sink that one can wait on."""
+
+    def __init__(self) -> None:
+        self.events: list[AnyEvent] = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, event: AnyEvent) -> None:
+        self.events.append(event)
+        self._changed.set()
+
+    def of(self, kind: type[AnyEvent]) -> list[AnyEvent]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._changed.clear()
+            await self._changed.wait()
+
+
+def kill(engine: Engine, slot: int, how: signal.Signals = signal.SIGKILL) -> None:
+    process_id = engine.status().slots[slot].process_id
+    assert process_id is not None
+    os.kill(process_id, how)
+
+
+def slot_of_last_batch(log: Log) -> int:
+    event = log.of(Dispatched)[-1]
+    assert isinstance(event, Dispatched)
+    return event.path[0].slot
+
+
+def test_a_batch_whose_worker_is_killed_runs_again_on_another(tmp_path: Path) -> None:
+    served = served_chain(tmp_path, pools=(2,), device="l4", stage_us=400_000)
+
+    async def test() -> None:
+        log = Log()
+        engine = served.engine(sink=log)
+        await engine.start()
+        try:
+            future = Client(engine).send(ROW)
+            first = slot_of_last_batch(log)
+            kill(engine, first)
+            answer = await future
+            assert isinstance(answer, Answer)
+            assert slot_of_last_batch(log) == 1 - first
+            assert len(log.of(Dispatched)) == 2
+        finally:
+            await engine.stop()
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+
+
+def test_a_middle_stage_that_is_lost_runs_again_from_its_kept_inputs(tmp_path: Path) -> None:
+    served = served_chain(tmp_path, pools=(1, 2), stage_us=50_000)
+
+    async def test() -> None:
+        log = Log()
+        engine = served.engine(sink=log)
+        await engine.start()
+        try:
+            client = Client(engine)
+            expected = rows_of(await client.send(ROW))
+            # Frozen, not dead: it takes the batch and never ends it.
+            kill(engine, 1, signal.SIGSTOP)
+            kill(engine, 2, signal.SIGSTOP)
+            future = client.send(ROW)
+            await log.until(lambda: engine.status().running_batches == 1 and _ran(log) == 3)
+            second = _stage_one_slot(log)
+            kill(engine, 3 - second, signal.SIGCONT)
+            kill(engine, second)
+            np.testing.assert_array_equal(rows_of(await future), expected)
+            assert engine.status().arena_used_bytes == 0
+        finally:
+            await engine.stop()
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+
+
+def _ran(log: Log) -> int:
+    return sum(type(event).__name__ == "Ran" for event in log.events)
+
+
+def _stage_one_slot(log: Log) -> int:
+    event = log.of(Dispatched)[-1]
+    assert isinstance(event, Dispatched)
+    return event.path[-1].slot
+
+
+def test_without_another_slot_the_request_is_refused_before_its_deadline(tmp_path: Path) -> None:
+    served = served_chain(tmp_path, pools=(1,), device="l4", stage_us=400_000, slo_us=700_000)
+
+    async def test() -> None:
+        engine = served.engine()
+        await engine.start()
+        try:
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
+            future = Client(engine).send(ROW)
+            kill(engine, 0)
+            refusal = await future
+            assert isinstance(refusal, Refusal)
+            assert refusal.reason in ("no-slot", "deadline")
+            assert loop.time() - began_s < 0.7
+        finally:
+            await engine.stop()
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+
+
+def test_a_killed_worker_is_back_and_answers_within_five_seconds(tmp_path: Path) -> None:
+    async def test() -> None:
+        log = Log()
+        engine = served_chain(tmp_path, pools=(1, 1)).engine(sink=log)
+        await engine.start()
+        try:
+            for _ in range(2):
+                kill(engine, 1)
+                await log.until(lambda: len(log.of(SlotLost)) > len(log.of(SlotGained)))
+                assert not engine.ready
+                await log.until(lambda: len(log.of(SlotLost)) == len(log.of(SlotGained)))
+                lost, gained = log.of(SlotLost)[-1], log.of(SlotGained)[-1]
+                assert gained.at_us - lost.at_us < BACK_WITHIN_US
+                assert engine.ready
+                assert isinstance(await Client(engine).send(ROW), Answer)
+            assert engine.status().slots[1].restarts == 2
+        finally:
+            await engine.stop()
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+
+
+def test_a_worker_that_hangs_is_killed_and_its_batch_runs_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "HANG_GRACE_S", 0.1)
+    served = served_chain(tmp_path, pools=(2,), slo_us=10_000_000)
+
+    async def test() -> None:
+        log = Log()
+        engine = served.engine(sink=log)
+        await engine.start()
+        try:
+            client = Client(engine)
+            await client.send(ROW)
+            usual = slot_of_last_batch(log)
+            kill(engine, usual, signal.SIGSTOP)
+            assert isinstance(await client.send(ROW), Answer)
+            assert [event.slot for event in log.of(SlotLost)] == [usual]  # type: ignore[union-attr]
+        finally:
+            await engine.stop()
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+
+
+def test_a_slot_that_cannot_start_again_is_given_up_loudly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "RESTART_DELAYS_S", (0.0, 0.0))
+
+    async def test() -> None:
+        engine = served_chain(tmp_path, pools=(1,)).engine()
+        await engine.start()
+        try:
+            for file in (tmp_path / "cache").rglob("*.onnx"):
+                file.write_bytes(b"no longer a model")
+            given_up = asyncio.Event()
+            monkeypatch.setattr(
+                supervisor.logger, "critical", lambda *args: given_up.set(), raising=True
+            )
+            kill(engine, 0)
+            await given_up.wait()
+            status = engine.status().slots[0]
+            assert status.given_up
+            assert not status.up
+            assert status.restarts == 2
+            refusal = await Client(engine).send(ROW)
+            assert isinstance(refusal, Refusal)
+            assert refusal.reason == "no-slot"
+        finally:
+            await engine.stop()
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+    assert "restart failed" in caplog.text
+
+
+_GATEWAY = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from helpers.served import served_chain
+
+async def main():
+    engine = served_chain(Path(sys.argv[2]), pools=(2,), device="l4").engine()
+    await engine.start()
+    print(*(slot.process_id for slot in engine.status().slots), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for strangers' ends by pidfd")
+def test_workers_end_when_the_gateway_is_killed(tmp_path: Path) -> None:
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-c", _GATEWAY, str(tests), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as gateway:
+        assert gateway.stdout is not None
+        workers = [os.pidfd_open(int(pid)) for pid in gateway.stdout.readline().split()]
+        assert len(workers) == 2
+        gateway.kill()
+    for worker in workers:
+        assert select.select([worker], [], [], WAIT_S)[0], "a worker outlives its gateway"
+        os.close(worker)
