@@ -121,7 +121,7 @@ def _header(numbered: tuple[int, bytes], path: Path) -> EventLogHeader:
     number, line = numbered
     try:
         header = msgspec.json.decode(line, type=EventLogHeader)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(
             f"{path}:{number}: expected the header of a headrace.events/1 log: {error}"
         ) from error
@@ -139,7 +139,7 @@ def _events(
     for number, line in lines:
         try:
             event = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise DocumentError(f"{path}:{number}: expected an event: {error}") from error
         if not _refers_to(header, event):
             raise DocumentError(

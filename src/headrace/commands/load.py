@@ -88,8 +88,8 @@ def load(
         Path | None,
         typer.Option(
             "--token-file",
-            help="File with the server's token (default, on this machine: the one that `headrace serve`"
-            " made).",
+            help="File with the server's token (default, on this machine: the one"
+            " that `headrace serve` made).",
             show_default=False,
         ),
     ] = None,
@@ -198,7 +198,8 @@ def _find_max(
         late = "" if step.trusted else "  [yellow]the load generator itself was late[/yellow]"
         notices.print(
             f"{step.rate_rps:10.4g} requests/s  {step.arrived:7} sent"
-            f"  {percent(step.attainment):>8} (95 %: {percent(step.low)} to {percent(step.high)})  {verdict}{late}",
+            f"  {percent(step.attainment):>8} (95 %: {percent(step.low)} to {percent(step.high)})"
+            f"  {verdict}{late}",
             soft_wrap=True,
         )
 

@@ -57,9 +57,9 @@ class RateSearch:
     """Stop when the lowest failed rate is at most this much above the highest passed one."""
     min_rps: float = 0.1
     max_rps: float = 100_000.0
-    _passed_rps: float | None = None
-    _failed_rps: float | None = None
-    _steps: list[Step] = field(default_factory=list)
+    _passed_rps: float | None = field(default=None, init=False)
+    _failed_rps: float | None = field(default=None, init=False)
+    _steps: list[Step] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         if not self.min_rps <= self.start_rps <= self.max_rps:
