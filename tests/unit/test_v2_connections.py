@@ -109,6 +109,12 @@ def test_the_connection_closes_when_the_client_asks_for_it() -> None:
     assert client.transport.closed
 
 
+def test_nothing_follows_the_last_answer_of_a_connection() -> None:
+    client = Bench().connect()
+    client.send(infer(1, "Connection: close") + infer(2) + b"nonsense")
+    assert client.reply().status == 200
+
+
 def test_a_client_of_http_1_0_gets_one_answer() -> None:
     client = Bench().connect()
     client.send(get("/v2").replace(b"HTTP/1.1", b"HTTP/1.0"))

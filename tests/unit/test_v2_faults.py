@@ -68,7 +68,7 @@ BAD_REQUESTS: dict[str, tuple[bytes, int, str]] = {
     "not JSON": (post(INFER, b"hello"), 400, "JSON is malformed"),
     "cut JSON": (post(INFER, body()[:-5]), 400, "truncated"),
     "not an object": (post(INFER, b"[1, 2]"), 400, "Expected `object`, got `array`"),
-    "not UTF-8": (post(INFER, b'{"inputs": "\xff"}'), 400, "inputs"),
+    "not UTF-8": (post(INFER, b'{"id": "\xff"}'), 400, "not UTF-8"),
     "NaN": (post(INFER, raw_data("[NaN, 1, 2, 3]")), 400, "JSON is malformed"),
     "Infinity": (post(INFER, raw_data("[1, 2, 3, -Infinity]")), 400, "JSON is malformed"),
     "a number beyond float64": (post(INFER, raw_data("[1e999,1,1,1]")), 400, "out of range"),

@@ -12,7 +12,7 @@ from headrace.serving.http_messages import Exchange, Limits, Response, json_resp
 from headrace.serving.inference import Inference
 from headrace.serving.inferences import Aside, Backend, InferenceHandler
 from headrace.serving.prometheus import Exposition, GatewayCollector, ModelCounters
-from headrace.serving.v2 import VERSION
+from headrace.serving.v2 import JSON_ERRORS, VERSION
 
 _SMALL_BODY_BYTES = 1 << 16
 _UNSERVED = {
@@ -171,7 +171,7 @@ class Gateway:
         ready = self._backend.ready
         try:
             asked = msgspec.json.decode(exchange.body or b"{}", type=_IndexRequest)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except JSON_ERRORS as error:
             exchange.respond(problem(400, f"the index request is not as it should be: {error}"))
             return
         models = self._backend.models.values() if ready or not asked.ready else ()

@@ -370,6 +370,9 @@ class HttpConnection(asyncio.Protocol):
         Closing while its bytes are unread would reset the connection, and the response with it:
         so the sending half is closed first, and what still comes is thrown away for a while.
         """
+        for behind in self._queue:
+            self._release(behind)
+        self._queue.clear()
         half_read = self._deaf
         self._deaf = True
         if half_read and self.transport.can_write_eof():

@@ -46,6 +46,10 @@ VERSION = "1"
 """The only version that any model has: another plan is another server."""
 
 
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for text that is not the JSON asked for."""
+
+
 class RequestError(Exception):
     """The request cannot be served as it stands; one sentence for the client."""
 
@@ -364,6 +368,8 @@ def _decode_json(text: memoryview) -> _Request:
         raise RequestError(f"the inference request is not as it should be: {error}") from error
     except msgspec.DecodeError as error:
         raise RequestError(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise RequestError("the JSON is not UTF-8") from error
     except RecursionError as error:
         raise RequestError("the JSON is nested too deeply") from error
 
@@ -389,7 +395,7 @@ def _read_json_tensor(tensor: _Input, spec: _Tensor, items: int) -> NDArray[Any]
         raise RequestError(f"{where}`data` must be a flat list, or nested as its shape is")
     try:
         values = msgspec.json.decode(text, type=_list_type(spec.dtype.kind, depth))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except JSON_ERRORS as error:
         raise RequestError(f"{where}`data`: {error}") from error
     if depth > 1:
         values = _flatten(values, tensor.shape, where)
