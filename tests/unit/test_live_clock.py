@@ -140,6 +140,7 @@ def test_a_stopped_clock_runs_nothing_more() -> None:
     clock = clock_on(loop)
     clock.call_at(100_000_010, lambda: pytest.fail("ran after stop"))
     clock.stop()
+    clock.call_at(100_000_020, lambda: pytest.fail("ran after stop"))
     loop.run()
 
 
@@ -162,6 +163,8 @@ def test_on_real_loops_time_is_the_monotonic_clock_to_the_microsecond(
             clock.call_at(begin_us + 700 * i, partial(note, begin_us + 700 * i))
         clock.call_at(begin_us + 700 * 21, lambda: done.set_result(None))
         await asyncio.wait_for(done, 5)
+        clock.stop()
+        clock.stop()
         return late
 
     late = run(lateness_us())

@@ -138,7 +138,8 @@ class SupervisedSlot:
     async def _reap(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            await process.reap()
+            status = await process.reap()
+            logger.info("slot %s: its worker ended with status %d", self.spec.slot, status)
 
     def _receive(self, frame: AnyFrame) -> None:
         self._hangs_at_s = None
