@@ -1,0 +1,148 @@
+"""Executors compute in the arena and nowhere else, and refuse what does not fit."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import TensorSpec
+from headrace.serving.arena import Arena, map_arena
+from headrace.serving.executors.base import TensorMemory, open_executor
+from headrace.serving.frames import Failed, Load, Loaded, Ran, Run, Stop
+from headrace.serving.worker import Worker
+from helpers.onnx_models import add_one_model, residual_model, saved
+
+X = TensorSpec(name="x", dtype="float32", item_shape=(16,))
+Y = TensorSpec(name="y", dtype="float32", item_shape=(16,))
+GUARD = 0xA5
+
+
+def load_of(path: Path | str = "", **changes: Any) -> Load:
+    load = Load(
+        stage=3,
+        name="m/p/0",
+        executor="onnx" if path else "emulated",
+        path=str(path),
+        inputs=(X,),
+        outputs=(Y,),
+        max_batch=4,
+        p50_us=(1_000, 1_000, 1_000, 2_000),
+        p99_us=(1_000, 1_000, 1_000, 9_000),
+        seed=1,
+    )
+    return msgspec.structs.replace(load, **changes)
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    arena = Arena(1 << 16)
+    arena.view[:] = bytes([GUARD]) * arena.size_bytes
+    yield arena
+    arena.close()
+
+
+@pytest.fixture
+def memory(arena: Arena) -> TensorMemory:
+    return TensorMemory(map_arena(arena.descriptor, arena.size_bytes))
+
+
+def test_onnx_reads_and_writes_exactly_its_regions(
+    tmp_path: Path, arena: Arena, memory: TensorMemory
+) -> None:
+    executor = open_executor(load_of(saved(add_one_model(), tmp_path / "m.onnx")), memory)
+    for size, source, target in ((3, 0, 4096), (1, 64, 8192), (3, 0, 4096), (4, 512, 0)):
+        arena.view[:] = bytes([GUARD]) * arena.size_bytes
+        rows = np.arange(size * 16, dtype=np.float32)
+        arena.view[source : source + rows.nbytes] = rows.tobytes()
+        executor.run(size, (source,), (target,))
+        end = target + rows.nbytes
+        np.testing.assert_array_equal(np.frombuffer(arena.view[target:end], np.float32), rows + 1)
+        written = {*range(source, source + rows.nbytes), *range(target, end)}
+        outside = [byte for i, byte in enumerate(arena.view) if i not in written]
+        assert set(outside) == {GUARD}
+    executor.unload()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"inputs": (msgspec.structs.replace(X, name="z"),)}, "has the inputs"),
+        ({"inputs": (msgspec.structs.replace(X, dtype="float16"),)}, "has the inputs"),
+        ({"outputs": (msgspec.structs.replace(Y, name="z"),)}, "has the outputs"),
+        ({"inputs": (X, Y)}, "has the inputs"),
+    ],
+)
+def test_a_file_that_the_profile_does_not_describe_is_refused_at_load(
+    tmp_path: Path, memory: TensorMemory, changes: dict[str, Any], message: str
+) -> None:
+    path = saved(add_one_model(), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=message):
+        open_executor(load_of(path, **changes), memory)
+
+
+def test_an_output_of_another_shape_than_profiled_is_refused_at_load(
+    tmp_path: Path, memory: TensorMemory
+) -> None:
+    path = saved(residual_model(), tmp_path / "m.onnx")
+    image = TensorSpec(name="x", dtype="float32", item_shape=(3, 8, 8))
+    with pytest.raises(ModelError, match=r"output 'y' has shape \(1, 4\) at batch size 1"):
+        open_executor(load_of(path, inputs=(image,)), memory)
+
+
+@pytest.mark.parametrize(("size", "offset"), [(1, -64), (1, 1 << 16), (5_000, 0), (0, 0)])
+def test_a_tensor_outside_the_arena_is_refused(
+    memory: TensorMemory, size: int, offset: int
+) -> None:
+    with pytest.raises(ModelError, match="leave the arena"):
+        memory.tensor(X, size, offset)
+
+
+def test_an_emulated_stage_takes_its_time_and_never_shows_what_was_there_before(
+    arena: Arena, memory: TensorMemory
+) -> None:
+    executor = open_executor(load_of(), memory)
+    began_ns = time.monotonic_ns()
+    executor.run(2, (0,), (128,))
+    assert time.monotonic_ns() - began_ns >= 1_000_000
+    assert bytes(arena.view[128:256]) == bytes(128)
+    assert arena.view[127] == arena.view[256] == GUARD
+    executor.unload()
+
+
+def test_emulated_times_have_the_profiles_median_and_tail() -> None:
+    from headrace.serving.executors.emulated import EmulatedExecutor
+
+    sample = EmulatedExecutor(load_of(), memory=None)._sample_us  # type: ignore[arg-type]
+    times = [sample(4) for _ in range(20_000)]
+    assert np.percentile(times, 50) == pytest.approx(2_000, rel=0.05)
+    assert np.percentile(times, 99) == pytest.approx(9_000, rel=0.15)
+    assert sample(1) == 1_000
+
+
+def test_a_worker_answers_each_frame_with_one_and_survives_bad_ones(
+    tmp_path: Path, memory: TensorMemory
+) -> None:
+    worker = Worker(memory)
+    bad = worker.answer(load_of(tmp_path / "missing.onnx"))
+    assert isinstance(bad, Failed)
+    assert (bad.batch, bad.stage) == (-1, 3)
+    loaded = worker.answer(load_of(saved(add_one_model(), tmp_path / "m.onnx")))
+    assert isinstance(loaded, Loaded)
+    unknown = worker.answer(Run(7, 1, 99, 1, (0,), (64,)))
+    assert isinstance(unknown, Failed)
+    assert (unknown.batch, unknown.attempt) == (7, 1)
+    outside = worker.answer(Run(8, 0, 3, 1, (1 << 20,), (64,)))
+    assert isinstance(outside, Failed)
+    assert "leave the arena" in outside.message
+    ran = worker.answer(Run(9, 2, 3, 1, (0,), (64,)))
+    assert isinstance(ran, Ran)
+    assert (ran.batch, ran.attempt, ran.stage) == (9, 2, 3)
+    assert 0 < ran.started_at_us <= ran.ended_at_us
+    with pytest.raises(TypeError, match="not sent Stop"):
+        worker.answer(Stop())
+    worker.close()
