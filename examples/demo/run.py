@@ -100,7 +100,7 @@ def profile_and_plan(folder: Path, options: argparse.Namespace) -> None:
     explain("Profile: cut it into blocks and time each, batch size by batch size, on one core.")
     headrace(
         folder,
-        *("profile", f"{MODEL}.onnx", "--device", "cpu", "--input", "x=3,48,320"),
+        *("profile", f"{MODEL}.onnx", "--device", "cpu", "--shape", "x=3,48,320"),
         *("--blocks", str(options.blocks), "--max-batch", str(options.max_batch)),
         *("--budget-s", f"{options.budget_s:g}", "-o", PROFILE),
     )
