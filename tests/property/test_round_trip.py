@@ -1,5 +1,7 @@
 """What is written is what is read, for every field that a document can hold."""
 
+import contextlib
+import json
 import tempfile
 from collections.abc import Iterator
 from fractions import Fraction
@@ -12,10 +14,12 @@ from hypothesis import strategies as st
 from headrace.catalog.documents import (
     encode_document,
     read_plan,
+    read_problem,
     read_profile,
     write_document,
 )
 from headrace.domain.cluster import Cluster
+from headrace.domain.errors import HeadraceError
 from headrace.domain.plan import (
     Alternative,
     Deployment,
@@ -227,3 +231,32 @@ def test_a_profile_with_everything_that_its_schema_can_hold_is_read_as_written(
 
     assert again == profile
     assert encode_document(again) == file.read_bytes()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+field_names = ["cluster", "models", "options", "blocks", "block_times", "slots", "schema"]
+
+
+@given(
+    content=st.binary(max_size=200)
+    | texts.map(str.encode)
+    | st.dictionaries(st.sampled_from(field_names), json_values).map(
+        lambda fields: json.dumps({"schema": "headrace.problem/1", **fields}).encode()
+    ),
+    suffix=st.sampled_from([".json", ".yaml"]),
+)
+def test_whatever_a_file_holds_it_is_read_or_refused_by_an_error_of_ours(
+    content: bytes, suffix: str, file: Path
+) -> None:
+    path = file.with_suffix(suffix)
+    path.write_bytes(content)
+
+    for read in (read_problem, read_profile, read_plan):
+        with contextlib.suppress(HeadraceError):
+            read(path)
