@@ -132,7 +132,7 @@ def _slice_events(piece: Slice, pid: int, tid: int, origin_us: int) -> Iterator[
         "pid": pid,
         "tid": tid,
         "ts": start_us,
-        "dur": piece.end_us - piece.start_us,
+        "dur": max(0, piece.end_us - piece.start_us),
         "name": piece.name,
         "args": dict(piece.args),
     }

@@ -1,0 +1,259 @@
+"""`headrace simulate`, `load` and `trace`, as a user meets them."""
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace import cli
+from headrace.catalog.documents import sha256_file, write_document
+from headrace.domain.problem import ProfileRef
+from headrace.load.token import token_for
+from headrace.metrics import Report
+from headrace.serving.access import AccessError
+from helpers.fake_v2_server import Call, FakeServer, fake_server, response
+from helpers.served import plan_by_hand, profile_by_hand
+
+Run = Callable[..., tuple[int, str, str]]
+
+STAGE_US = 10_000
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the program in this process; returns exit code, standard output, standard error."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def runner(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return runner
+
+
+@pytest.fixture
+def plan_path(tmp_path: Path) -> Path:
+    """Model m: two stages of 10 ms on one slot each, batch size 4, SLO 100 ms; 400 planned rps."""
+    profile_path = tmp_path / "m.profile.json"
+    write_document(profile_by_hand(["h0", "y"], 4, STAGE_US, "cpu"), profile_path)
+    plan = plan_by_hand([1, 1], 4, 100_000, STAGE_US, "cpu", 1, None)
+    reference = ProfileRef(model="m", path=profile_path.name, sha256=sha256_file(profile_path))
+    deployment = msgspec.structs.replace(plan.deployments[0], throughput_rps=400.0)
+    path = tmp_path / "plan.json"
+    write_document(
+        msgspec.structs.replace(plan, profiles=(reference,), deployments=(deployment,)), path
+    )
+    return path
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    """A fake server in a thread of its own: the command brings its own event loop."""
+    started: list[FakeServer] = []
+    ready = threading.Event()
+    loop = asyncio.new_event_loop()
+    done = asyncio.Event()
+
+    async def serve() -> None:
+        async with fake_server() as fake:
+            started.append(fake)
+            ready.set()
+            await done.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    assert ready.wait(10)
+    yield started[0]
+    loop.call_soon_threadsafe(done.set)
+    thread.join(10)
+    loop.close()
+
+
+def test_simulate_prints_a_table_of_metrics_and_slots(run: Run, plan_path: Path) -> None:
+    code, out, err = run("simulate", str(plan_path), "--load-factor", "0.5", "--duration-s", "2")
+
+    assert code == 0
+    for expected in ("SLO attainment", "latency p99.9", "goodput", "slot0", "utilisation"):
+        assert expected in out
+    assert "next:" in err
+    assert "headrace serve" in err
+
+
+def test_simulate_prints_a_report_document_and_writes_the_events(
+    run: Run, plan_path: Path, tmp_path: Path
+) -> None:
+    events = tmp_path / "run.events"
+    code, out, err = run(
+        *("simulate", str(plan_path), "--rps", "100", "--duration-s", "2", "--arrivals", "uniform"),
+        *("--no-jitter", "--events", str(events), "--json"),
+    )
+
+    report = msgspec.json.decode(out, type=Report)
+    assert code == 0
+    assert (report.source, report.total.arrived, report.total.slo_attainment) == (
+        "simulated",
+        200,
+        1.0,
+    )
+    assert report.total.offered_rps == 100.0
+    assert [use.slot for use in report.slots] == ["slot0", "slot1"]
+    assert f"headrace trace {events}" in err
+
+    code, out, _ = run("trace", str(events), "--json")
+    written = json.loads(out)
+    assert code == 0
+    trace = json.loads(Path(written["trace"]).read_bytes())
+    assert len(trace["traceEvents"]) == written["trace_events"]
+    assert sum(e["ph"] == "b" for e in trace["traceEvents"]) == 200
+
+
+def test_the_same_seed_simulates_the_same_run(run: Run, plan_path: Path) -> None:
+    arguments = ("simulate", str(plan_path), "--rps", "300", "--duration-s", "1", "--json")
+
+    assert run(*arguments, "--seed", "5")[1] == run(*arguments, "--seed", "5")[1]
+    assert run(*arguments, "--seed", "5")[1] != run(*arguments, "--seed", "6")[1]
+
+
+def test_simulate_takes_arrivals_from_a_file_whole(
+    run: Run, plan_path: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "arrivals.csv"
+    trace.write_text("at_s,timeout_ms\n0,\n40,\n80,0.001\n")
+
+    _, out, _ = run("simulate", str(plan_path), "--arrivals", str(trace), "--json")
+
+    report = msgspec.json.decode(out, type=Report)
+    assert report.total.arrived == 3
+    # A microsecond is too little for anything: refused at once.
+    assert report.total.dropped == {"deadline": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "--load-factor 0.8, which is --rps 320"),
+        (["--rps", "1", "--load-factor", "1"], "not both"),
+        (["--rps", "1", "--model", "n"], "it has: m"),
+        (["--rps", "1", "--policy", "prayer"], "prayer"),
+        (["--rps", "0"], "must be positive"),
+        (["--rps", "1", "--arrivals", "bursty"], "bursty"),
+    ],
+)
+def test_simulate_says_what_is_wrong_with_its_options(
+    run: Run, plan_path: Path, arguments: list[str], complaint: str
+) -> None:
+    code, _, err = run("simulate", str(plan_path), *arguments)
+
+    assert code in (2, 4)
+    assert complaint in err
+
+
+def test_trace_refuses_what_is_no_event_log(run: Run, plan_path: Path) -> None:
+    code, _, err = run("trace", str(plan_path))
+
+    assert code == 2
+    assert f"{plan_path}:1:" in err
+
+
+def test_load_measures_a_server_and_reports_in_the_simulators_terms(
+    run: Run, server: FakeServer
+) -> None:
+    code, out, err = run(
+        *("load", server.url, "--model", "m", "--rps", "100", "--duration-s", "0.5"),
+        *("--slo-ms", "200", "--json"),
+    )
+
+    report = msgspec.json.decode(out, type=Report)
+    assert code == 0
+    assert report.source == "measured"
+    assert report.total.arrived == len(server.calls)
+    assert report.models["m"].slo_attainment == 1.0
+    assert report.lateness is not None
+    assert "--find-max" in err
+
+
+def test_load_shows_errors_by_kind_with_the_servers_words(run: Run, server: FakeServer) -> None:
+    refusal = response(503, b'{"error":"all [/bold]slots are gone","reason":"no-slot"}')
+    server.answer = lambda call: call.reply(refusal)
+
+    code, out, _ = run(
+        *("load", server.url, "--model", "m", "--rps", "50", "--duration-s", "0.2"),
+        *("--arrivals", "uniform"),
+    )
+
+    assert code == 0
+    assert "10 (10 no-slot)" in out
+    assert "no-slot: all [/bold]slots are gone" in out
+    assert "sent behind schedule by" in out
+
+
+def test_find_max_shows_every_step_and_how_far_to_trust_it(
+    run: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.load.search.MIN_REQUESTS", 20)
+    refusal = response(429, b'{"error":"no","reason":"deadline"}')
+
+    def refuse_from_the_second_step_on(call: Call) -> None:
+        call.reply(response(200) if len(server.calls) <= 60 else refusal)
+
+    server.answer = refuse_from_the_second_step_on
+    code, out, err = run(
+        *("load", server.url, "--model", "m", "--find-max", "--rps", "400"),
+        *("--duration-s", "0.1", "--arrivals", "uniform", "--attainment", "0.9"),
+    )
+
+    shown = [line for line in err.splitlines() if "requests/s" in line]
+    assert code == 0
+    assert "kept" in shown[0]
+    assert "400 requests/s" in shown[0]
+    assert "missed" in shown[1]
+    assert "(95 %:" in shown[1]
+    assert "is the highest rate tried that kept 90 %" in out
+    assert "repeat with another --seed" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "--find-max"),
+        (["--rps", "1", "--input", "missing.npy"], "missing.npy"),
+        (["--rps", "1", "--token-file", "missing.token"], "missing.token"),
+        (["--find-max", "--arrivals", "trace.csv"], "poisson or uniform"),
+        (["--rps", "1", "--slo-ms", "-1"], "positive"),
+    ],
+)
+def test_load_says_what_is_wrong_with_its_options(
+    run: Run, server: FakeServer, arguments: list[str], complaint: str
+) -> None:
+    code, _, err = run("load", server.url, "--model", "m", *arguments)
+
+    assert code == 2
+    assert complaint in err
+
+
+def test_the_token_of_this_machine_goes_to_this_machine_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert token_for("http://127.0.0.1:8000", None) is None
+
+    path = tmp_path / "headrace" / "token"
+    path.parent.mkdir()
+    path.write_text("0123456789abcdef\n")
+    path.chmod(0o600)
+
+    assert token_for("http://127.0.0.1:8000", None) == "0123456789abcdef"
+    assert token_for("http://[::1]:8000", None) == "0123456789abcdef"
+    assert token_for("http://192.0.2.1:8000", None) is None
+    assert token_for("http://192.0.2.1:8000", path) == "0123456789abcdef"
+    with pytest.raises(AccessError, match="there is none"):
+        token_for("http://127.0.0.1:8000", tmp_path / "other")
