@@ -147,6 +147,9 @@ REFUSALS = {
     "another kind": Refusal("problem/1", "plan/1", ("expected  schema: headrace.problem/1",)),
     "no schema": Refusal("schema: headrace.problem/1\n", "", ("does not state its schema",)),
     "a profile that is not there": Refusal("m.profile", "x.profile", ("x.profile.json", "no such")),
+    "a profile whose name no file can have": Refusal(
+        "m.profile.json", r'"\0.json"', ("is not the name of a file",)
+    ),
     "a profile of another model": Refusal("name: m", "name: other", ("'other'", "'m'")),
 }
 
@@ -206,6 +209,7 @@ def test_deep_nesting_is_refused(folder: Path, name: str) -> None:
         (b'{"schema": "headrace.profile/1", "model": 1e999}', "too large"),
         (b'{"schema": "headrace.profile/1", "model": ' + b"9" * 5000 + b"}", "digits"),
         (b'{"schema": 1}', "schema: 1"),
+        (b'{"schema": "\\ud800"}', "lone surrogate"),
         (b'{"schema": "headrace.profile/1"}', "the field 'model'"),
     ],
 )

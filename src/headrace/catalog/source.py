@@ -7,6 +7,7 @@ read, and what YAML aliases expand to is counted.
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 
 _DECODER = json.JSONDecoder()
 _BLANK = " \t\n\r"
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ def read_bounded(path: Path, limit_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
         raise DocumentError(f"{path}: there is no such file") from None
     except OSError as error:
         raise DocumentError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise DocumentError(f"{str(path)!a}: is not the name of a file") from error
     if len(content) > limit_bytes:
         raise DocumentError(
             f"{path}: is too large\n"
@@ -109,7 +113,17 @@ def parse_json(path: Path, text: str) -> Source:
         raise DocumentError(f"{path}: is nested too deeply") from error
     except ValueError as error:  # Python's own limit on the digits of an integer.
         raise DocumentError(f"{path}: holds an integer of too many digits") from error
+    if _SURROGATE.search(text):
+        _refuse_lone_surrogates(path, data)
     return Source(path, data, lambda keys: _json_line(text, keys))
+
+
+def _refuse_lone_surrogates(path: Path, data: Any) -> None:
+    """Half a character can be written in JSON, and nowhere else."""
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise DocumentError(f"{path}: holds a lone surrogate, which is no character") from error
 
 
 def _json_line(text: str, keys: tuple[PathKey, ...]) -> int | None:
