@@ -149,7 +149,7 @@ def _measure(
     from headrace.load.generator import run_load
     from headrace.reporting.summary import lateness_line, summary_table
 
-    with counting("loading", len(schedule)) as advance:
+    with counting("loading", len(schedule), redraws_per_s=1.0) as advance:
         result = run_load(
             url,
             model,
