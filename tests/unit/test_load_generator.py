@@ -139,6 +139,18 @@ def test_refusals_are_counted_by_the_reason_that_the_server_gives() -> None:
     assert result.error_samples["http-503"] == "shutting down"
 
 
+def test_a_result_that_the_server_calls_late_counts_as_answered_late() -> None:
+    late = response(504, b'{"error":"3 ms after its deadline","reason":"late"}')
+
+    result, _ = measure(
+        burst(1), LoadOptions(slo_us=1), prepare=answering(lambda call: call.reply(late))
+    )
+
+    summary = result.report().total
+    assert (summary.answered, summary.late, summary.dropped) == (1, 1, {})
+    assert result.requests[0].reason == "late"
+
+
 def test_broken_connections_cost_their_request_only() -> None:
     replies = iter([b"", b"HTTP/9 nonsense\r\n\r\n", b"close", b"fine", b"fine"])
 

@@ -24,12 +24,18 @@ class RequestResult:
 
     @property
     def outcome(self) -> Outcome:
-        """In the terms of `metrics`: arrived when it was scheduled, answered by a 200 only."""
+        """In the terms of `metrics`: arrived when it was scheduled, answered by a 200.
+
+        Headrace says "late" instead of handing over a result that is; the simulator counts such
+        a request as answered late, and so does this.
+        """
+        late = self.reason == "late" and self.ended_at_us > self.deadline_at_us
+        reason = "" if late else self.reason
         return Outcome(
             arrived_at_us=self.scheduled_at_us,
             deadline_at_us=self.deadline_at_us,
-            ended_at_us=None if self.reason else self.ended_at_us,
-            reason=self.reason,
+            ended_at_us=None if reason else self.ended_at_us,
+            reason=reason,
         )
 
 
