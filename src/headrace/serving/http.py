@@ -7,7 +7,7 @@ of a small model, see `docs/decisions/`.
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 import httptools
 
@@ -143,12 +143,12 @@ class HttpConnection(asyncio.Protocol):
     # -- asyncio's side -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports do not derive from asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
         server = self._server
         server.connections.add(self)
         if len(server.connections) > 2 * self._limits.connections:
-            transport.abort()
+            self.transport.abort()
         elif len(server.connections) > self._limits.connections:
             sentence = f"all {self._limits.connections} connections are in use"
             self._refuse(problem(503, sentence, b"Retry-After: 1\r\n"))

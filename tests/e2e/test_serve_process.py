@@ -1,0 +1,289 @@
+"""`headrace serve` as a process: it starts or says why not, and leaves nothing behind."""
+
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace.catalog.event_log import read_event_log
+from headrace.domain.events import Answered, Arrived
+from helpers.gateway import Reply, get, parse_reply, post
+from helpers.live_server import PATIENCE_S, LiveServer, alive, command, serving, write_plan
+from helpers.served import WIDTH, served_add_one, served_chain
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
+
+BODY = msgspec.json.encode(
+    {"inputs": [{"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": list(range(WIDTH))}]}
+)
+NOBODY = 65534
+INFER = post("/v2/models/m/infer", BODY)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    return write_plan(served_add_one(tmp_path, slots=2), tmp_path)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_RUNTIME_DIR": str(tmp_path)}
+
+
+def connect(server: LiveServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
+
+
+def receive(connection: socket.socket) -> Reply:
+    """One whole response."""
+    data = b""
+    while True:
+        piece = connection.recv(1 << 16)
+        assert piece, f"the connection ended after {data!r}"
+        data += piece
+        try:
+            return parse_reply(data)[0]
+        except AssertionError:
+            continue
+
+
+def run_failing(plan: Path, *arguments: str, environment: dict[str, str]) -> tuple[int, str]:
+    done = subprocess.run(
+        command(plan, *arguments),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+        env={**os.environ, **environment},
+    )
+    return done.returncode, done.stderr
+
+
+def shared_memory() -> set[str]:
+    folder = Path("/dev/shm")
+    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly_and_nothing_is_left(
+    plan: Path, environment: dict[str, str], number: signal.Signals
+) -> None:
+    before = shared_memory()
+    with serving(plan, environment=environment) as server:
+        with connect(server) as connection:
+            connection.sendall(INFER)
+            assert receive(connection).status == 200
+            family = server.processes()
+            assert len(family) == 3
+            server.signal(number)
+            code, errors = server.wait()
+            assert connection.recv(1) == b"", "an idle connection was left open"
+        assert code == 0, errors
+        assert "Traceback" not in errors
+        assert alive(family) == set()
+        assert shared_memory() == before
+
+
+def test_ctrl_c_at_the_terminal_reaches_the_workers_too_and_still_answers(
+    plan: Path, environment: dict[str, str]
+) -> None:
+    with serving(plan, environment=environment) as server:
+        family = server.processes()
+        os.killpg(server.process.pid, signal.SIGINT)
+        code, errors = server.wait()
+        assert code == 0, errors
+        assert "Traceback" not in errors
+        assert alive(family) == set()
+
+
+def test_what_was_accepted_is_answered_before_it_ends(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    # An emulated slot holds each request for 300 ms: all are open when the signal comes.
+    slow = served_chain(tmp_path, pools=(1,), batch_size=4, stage_us=300_000, slo_us=5_000_000)
+    plan = write_plan(slow, tmp_path)
+    with serving(plan, "--executor", "emulated", environment=environment) as server:
+        with connect(server) as probe:
+            connections = [connect(server) for _ in range(8)]
+            for connection in connections:
+                connection.sendall(INFER)
+            wait_until_open(probe, 8)
+        server.signal(signal.SIGTERM)
+        replies = [receive(connection) for connection in connections]
+        assert [reply.status for reply in replies] == [200] * 8
+        assert all(reply.headers["connection"] == "close" for reply in replies)
+        with pytest.raises(ConnectionRefusedError):
+            connect(server)
+        code, errors = server.wait()
+        assert code == 0, errors
+        for connection in connections:
+            connection.close()
+
+
+def wait_until_open(probe: socket.socket, count: int) -> None:
+    """Ask the metrics until that many inferences are open."""
+    while True:
+        probe.sendall(get("/metrics"))
+        if f"headrace_open_inferences {float(count)}" in receive(probe).body.decode():
+            return
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path, environment: dict[str, str]) -> None:
+    slow = served_chain(tmp_path, pools=(1,), stage_us=30_000_000, slo_us=100_000_000)
+    plan = write_plan(slow, tmp_path)
+    with serving(plan, "--executor", "emulated", environment=environment) as server:
+        with connect(server) as connection, connect(server) as probe:
+            connection.sendall(INFER)
+            wait_until_open(probe, 1)
+            server.signal(signal.SIGTERM)
+            # The idle connection is closed by the first signal: it has been noticed.
+            assert probe.recv(1) == b""
+            family = server.processes()
+            server.signal(signal.SIGTERM)
+            code, errors = server.wait()
+        assert code == 0, errors
+        assert alive(family) == set()
+
+
+def test_the_event_log_is_whole_after_a_clean_end(
+    plan: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    log = tmp_path / "run.events"
+    with serving(plan, "--events", str(log), environment=environment) as server:
+        with connect(server) as connection:
+            for _ in range(3):
+                connection.sendall(INFER)
+                assert receive(connection).status == 200
+        server.signal(signal.SIGTERM)
+        assert server.wait()[0] == 0
+    header, events = read_event_log(log)
+    assert header.models == ("m",)
+    assert sum(isinstance(event, Arrived) for event in events) == 3
+    assert sum(isinstance(event, Answered) for event in events) == 3
+
+
+def test_the_server_outlives_bad_clients(plan: Path, environment: dict[str, str]) -> None:
+    with serving(plan, environment=environment) as server:
+        for rubbish in (b"\x00" * 1000, INFER[:-5], b"GET / HTTP/1.1\r\n\r\n", b""):
+            with connect(server) as connection:
+                connection.sendall(rubbish)
+        with connect(server) as huge:
+            huge.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\n")
+            huge.sendall(b"Content-Length: 2147483648\r\n\r\n" + b"x" * 100_000)
+            assert receive(huge).status == 413
+        with connect(server) as good:
+            good.sendall(INFER)
+            assert receive(good).json["outputs"][0]["data"] == list(range(1, WIDTH + 1))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_another_user_of_this_machine_needs_the_token(
+    plan: Path, environment: dict[str, str]
+) -> None:
+    program = (
+        "import socket, sys\n"
+        "connection = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+        "connection.sendall(sys.stdin.buffer.read())\n"
+        "print(connection.recv(65536).decode('latin-1').split(' ')[1])\n"
+    )
+
+    def status(request: bytes, user: int | None = None) -> str:
+        done = subprocess.run(
+            ["/usr/bin/env", "python3", "-I", "-c", program, str(server.port)],
+            input=request,
+            stdout=subprocess.PIPE,
+            check=True,
+            cwd="/",
+            timeout=PATIENCE_S,
+            user=user,
+        )
+        return done.stdout.decode().strip()
+
+    with serving(plan, environment=environment) as server:
+        token = Path(str(server.token_file)).read_text().strip()
+        assert status(get("/v2")) == "200"
+        assert status(get("/v2"), NOBODY) == "401"
+        assert status(INFER, NOBODY) == "401"
+        assert status(get("/v2/health/live"), NOBODY) == "200"
+        request = get("/v2", f"Authorization: Bearer {token}")
+        assert status(request, NOBODY) == "200"
+
+
+def test_a_port_in_use_is_a_clear_error(plan: Path, environment: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, errors = run_failing(plan, "--port", str(port), environment=environment)
+    assert code == 2
+    assert f"127.0.0.1:{port} is in use" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--host", "0.0.0.0", "--no-auth"), "--no-auth on 0.0.0.0"),
+        (("--host", "no-such-host.invalid"), "cannot listen on no-such-host.invalid"),
+        (("--policy", "magic"), "--policy 'magic' is unknown"),
+        (("--executor", "magic"), "--executor 'magic' is unknown"),
+        (("--core", "9999"), "this process may use cores"),
+        (("--events", "/nonexistent/folder/log"), "cannot write an event log"),
+    ],
+)
+def test_what_cannot_be_served_says_why(
+    plan: Path, environment: dict[str, str], arguments: tuple[str, ...], sentence: str
+) -> None:
+    code, errors = run_failing(plan, "--port", "0", *arguments, environment=environment)
+    assert code == 2, errors
+    assert sentence in errors
+    assert "Traceback" not in errors
+
+
+def test_a_token_file_that_others_can_read_stops_the_start(
+    plan: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    token = tmp_path / "shared-token"
+    token.write_text("a-token-of-some-length\n")
+    token.chmod(0o644)
+    code, errors = run_failing(plan, "--token-file", str(token), environment=environment)
+    assert code == 2
+    assert "chmod 600" in errors
+
+
+def test_a_plan_that_claims_too_much_is_not_served(plan: Path, environment: dict[str, str]) -> None:
+    from headrace.catalog.documents import read_plan, write_document
+
+    boasting = read_plan(plan)
+    [deployment] = boasting.deployments
+    faster = msgspec.structs.replace(deployment, throughput_rps=deployment.throughput_rps * 2)
+    write_document(msgspec.structs.replace(boasting, deployments=(faster,)), plan)
+    code, errors = run_failing(plan, "--port", "0", environment=environment)
+    assert code == 4
+    assert "the plan fails verification" in errors
+
+
+def test_ready_is_said_for_people_with_the_next_step(
+    plan: Path, environment: dict[str, str]
+) -> None:
+    process = subprocess.Popen(
+        command(plan, "--port", "0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment, "COLUMNS": "120"},
+    )
+    assert process.stdout is not None
+    said = ""
+    while "listening on" not in said:
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        said += line
+    process.send_signal(signal.SIGTERM)
+    rest, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    for word in ("READY", "pipeline", "stages (blocks)", "predicted p99 ms", "throughput /s"):
+        assert word in said + rest
+    assert "headrace load http://127.0.0.1:" in errors
