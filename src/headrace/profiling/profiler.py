@@ -33,6 +33,8 @@ RANDOM_ITEMS = 8
 MAX_INPUT_BYTES = 2**31
 """Of all inputs of one largest batch; refused beyond, before anything is allocated."""
 REPEATS_WANTED = 5
+QUIET_CORE_SHARE = 0.95
+"""Below it, timings say more of the machine's other programs than of the model."""
 BATCH_INFLUENCE_NOTED = 1e-3
 HALF_ERROR_NOTED = 1e-2
 
@@ -96,7 +98,12 @@ def profile_model(
         lambda done: progress(Progress(step="time", done=done)),
     )
     notes = _notes(options, observed, chain, error, bool(examples))
-    repeats = min(times.repeats for times in measured.values())
+    repeats = min(times.repeats for times in measured.times.values())
+    if measured.core_share < QUIET_CORE_SHARE:
+        notes.append(
+            f"other programs used {1 - measured.core_share:.0%} of the core while it was timed:"
+            " latencies are too high; measure again on an idle machine with --no-cache"
+        )
     if repeats < REPEATS_WANTED:
         notes.append(
             f"the budget of {options.budget_s:g} s allowed {repeats} repeats of the longest runs;"
@@ -110,7 +117,7 @@ def profile_model(
         repeats=repeats,
         notes=tuple(notes if notice is None else [notice, *notes]),
     )
-    profile = _with_sum_note(_profile(name, model_path, options, chain, measured, provenance))
+    profile = _with_sum_note(_profile(name, model_path, options, chain, measured.times, provenance))
     keep_profile(kept_at, profile)
     return profile
 

@@ -1,5 +1,6 @@
 """Measures block ranges whole: which ranges, with which tensors, in which company."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,15 @@ class RangeTimes:
     """Of the batch size that was timed least often."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """All ranges, and how much of the core the measurement had."""
+
+    times: dict[Range, RangeTimes]
+    core_share: float
+    """Processor time over wall time; below 1 when other programs ran on the core."""
+
+
 def ranges_to_measure(block_count: int, mode: StageMode) -> tuple[Range, ...]:
     """Every block, then the stages that `mode` asks for, each range once.
 
@@ -60,7 +70,7 @@ def measure_ranges(
     items: Arrays,
     budget_s: float,
     on_progress: Callable[[float], None],
-) -> dict[Range, RangeTimes]:
+) -> Measured:
     """Time every range at every batch size, on one core, with what really flows between blocks.
 
     Args:
@@ -79,15 +89,21 @@ def measure_ranges(
     costs = [sum(end - first for first, end in group) for group in groups]
     measured: dict[Range, RangeTimes] = {}
     finished = 0.0
+    wall_ns = busy_ns = 0
     for group, cost in zip(groups, costs, strict=True):
         fraction = cost / sum(costs)
         tasks = _tasks(chain, group, max_batch, flowing)
         with one_quiet_core():
+            # A session of one thread works on the thread that calls it: ours.
+            wall_ns -= time.perf_counter_ns()
+            busy_ns -= time.thread_time_ns()
             time_rounds(
                 [task for row in tasks.values() for task in row],
                 budget_s * fraction,
                 on_progress=partial(_report, on_progress, finished, fraction),
             )
+            wall_ns += time.perf_counter_ns()
+            busy_ns += time.thread_time_ns()
         finished += fraction
         for key, row in tasks.items():
             measured[key] = RangeTimes(
@@ -95,7 +111,7 @@ def measure_ranges(
                 p99_us=tuple(task.p99_us for task in row),
                 repeats=min(len(task.samples_ns) for task in row),
             )
-    return measured
+    return Measured(times=measured, core_share=min(1.0, busy_ns / wall_ns))
 
 
 def _report(

@@ -1,0 +1,305 @@
+"""`headrace profile`: what a model costs, block by block."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.commands.output import console, next_step, notices, print_json
+
+if TYPE_CHECKING:
+    from headrace.domain.profile import Profile, TensorSpec
+    from headrace.profiling.options import OnProgress
+
+
+class Boundary(StrEnum):
+    """Precision of float tensors between stages."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
+
+class Stages(StrEnum):
+    """Which stages to measure whole."""
+
+    SPLITS = "splits"
+    ALL = "all"
+    NONE = "none"
+
+
+_WIDE = 110
+"""Columns of a terminal that fits tensor names."""
+
+_STEPS = {"read": "reading", "cut": "cutting", "time": "timing"}
+
+
+def profile(
+    model: Annotated[Path, typer.Argument(help="ONNX file; weights inside, batch dimension free.")],
+    device: Annotated[
+        str, typer.Option("--device", help="What to measure on. cpu: one core is one slot.")
+    ] = "cpu",
+    blocks: Annotated[
+        int,
+        typer.Option("--blocks", help="Cut into this many blocks of about equal run time."),
+    ] = 10,
+    max_batch: Annotated[
+        int, typer.Option("--max-batch", help="Measure every batch size from 1 to this.")
+    ] = 8,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape",
+            metavar="NAME=DIMS",
+            help="Item shape of an input whose dimensions are free, without the batch:"
+            " x=3,48,320. Without it common shapes are tried.",
+            show_default=False,
+        ),
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inputs",
+            metavar="[NAME=]FILE.npy",
+            help="Real items, shape (items, ...), to check the cuts and to measure with.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Model name (default: the file's).", show_default=False),
+    ] = None,
+    boundary: Annotated[
+        Boundary,
+        typer.Option(
+            "--boundary", help="Precision between stages; float16 halves what is transferred."
+        ),
+    ] = Boundary.FLOAT32,
+    stages: Annotated[
+        Stages,
+        typer.Option(
+            "--stages",
+            help="Also measure whole: splits = every prefix and suffix; all = every range;"
+            " none = stages are sums of their blocks.",
+        ),
+    ] = Stages.SPLITS,
+    cut_tensors: Annotated[
+        int, typer.Option("--cut-tensors", help="Most tensors that may cross a cut.")
+    ] = 1,
+    budget_s: Annotated[
+        float, typer.Option("--budget-s", help="Seconds for timing; more gives a better p99.")
+    ] = 60.0,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Take the result if measured before.")
+    ] = True,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="Profile to write (default: NAME.profile.json).", show_default=False
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Cut an ONNX model into blocks, check that the cut model answers alike, and time it.
+
+    [dim]headrace profile recogniser.onnx --device cpu --blocks 10 -o recogniser.profile.json[/dim]
+    """
+    from headrace.catalog.documents import write_document
+    from headrace.profiling.options import ProfileOptions
+    from headrace.profiling.profiler import legal_name, profile_model
+
+    target = out or Path(f"{name or legal_name(model.stem)}.profile.json")
+    options = ProfileOptions(
+        device=device,
+        blocks=blocks,
+        max_batch=max_batch,
+        shapes=dict(_shape(text) for text in shape or ()),
+        examples=dict(_example(text) for text in inputs or ()),
+        name=name,
+        boundary=boundary.value,
+        stages=stages.value,
+        cut_tensors=cut_tensors,
+        budget_s=budget_s,
+        use_cache=cache,
+        profile_folder=target.parent,
+    )
+    told: set[str] = set()
+    with _progress(told) as progress:
+        measured = profile_model(model, options, progress)
+    write_document(measured, target)
+    if json:
+        print_json(_summary(measured, target))
+    else:
+        _print_tables(measured)
+    for note in measured.provenance.notes:
+        if note not in told:
+            notices.print(f"[dim]note:[/dim]  {note}", soft_wrap=True)
+    notices.print(f"wrote {target}", soft_wrap=True)
+    next_step("headrace plan problem.yaml -o plan.json   (`headrace schema problem`: its format)")
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """`NAME=3,48,320` or `NAME=3x48x320`."""
+    name, equals, dims = text.rpartition("=")
+    parts = dims.replace("x", ",").split(",") if dims else []
+    if not equals or not name or not all(part.strip().isdecimal() for part in parts):
+        raise typer.BadParameter(f"--shape {text!r}: expected NAME=DIMS, such as x=3,48,320")
+    return name, tuple(int(part) for part in parts)
+
+
+def _example(text: str) -> tuple[str, Path]:
+    name, _, path = text.rpartition("=")
+    return name, Path(path)
+
+
+@contextmanager
+def _progress(told: set[str]) -> "Iterator[OnProgress]":
+    """Show steps as bars and notices as lines; `told` collects the notices."""
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    from headrace.profiling.options import Progress
+
+    columns = (
+        TextColumn("{task.description:8}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=notices, transient=True) as bars:
+        tasks = {step: bars.add_task(_STEPS[step], total=1.0) for step in ("cut", "time")}
+
+        def report(progress: Progress) -> None:
+            if progress.notice is not None:
+                told.add(progress.notice)
+                bars.console.print(f"[dim]note:[/dim]  {progress.notice}", soft_wrap=True)
+            if progress.step in tasks:
+                bars.update(tasks[progress.step], completed=progress.done)
+
+        yield report
+
+
+def _print_tables(measured: "Profile") -> None:
+    from rich import box
+    from rich.table import Table
+
+    times = measured.block_times[0]
+    most = times.max_batch
+    sizes = sorted({1, most})
+    title = f"{measured.model} on one {times.device} core ({measured.provenance.machine})"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True)
+    table.add_column("block", no_wrap=True)
+    table.add_column("nodes", justify="right", no_wrap=True)
+    table.add_column("weights", justify="right", no_wrap=True)
+    table.add_column("crosses\nbehind it", overflow="ellipsis", no_wrap=True)
+    table.add_column("\nper item", justify="right", no_wrap=True)
+    for size in sizes:
+        table.add_column(f"batch {size}, ms\np50 / p99", justify="right", no_wrap=True)
+    # Names of tensors are long; they are for wide terminals, and in the profile anyway.
+    wide = console.width >= _WIDE
+    for index, block in enumerate(measured.blocks):
+        table.add_row(
+            block.name,
+            str(block.node_count),
+            _bytes(block.weights_bytes),
+            ", ".join(_crossing(tensor, wide) for tensor in block.cut),
+            _bytes(block.cut_bytes),
+            *(_ms(times.p50_us[index][size - 1], times.p99_us[index][size - 1]) for size in sizes),
+        )
+    count = len(measured.blocks)
+    table.add_section()
+    for label, p50, p99 in (
+        ("sum", times.p50_us, times.p99_us),
+        ("whole", *_whole(measured)),
+    ):
+        if p50:
+            cells = [
+                _ms(sum(row[size - 1] for row in p50), sum(row[size - 1] for row in p99))
+                for size in sizes
+            ]
+            nodes = str(sum(block.node_count for block in measured.blocks))
+            weights = _bytes(measured.weights_bytes(0, count))
+            table.add_row(label, nodes, weights, "", "", *cells)
+    console.print(table)
+    _print_stages(measured, sizes)
+
+
+def _print_stages(measured: "Profile", sizes: list[int]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    if not measured.stage_times:
+        return
+    times = measured.block_times[0]
+    title = "stages measured whole, and the sum of their blocks"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True)
+    table.add_column("blocks")
+    for size in sizes:
+        table.add_column(f"batch {size}, ms\np50 / p99", justify="right")
+        table.add_column("\nsum / whole", justify="right")
+    for stage in measured.stage_times:
+        cells = []
+        for size in sizes:
+            whole = stage.p50_us[size - 1]
+            rows = times.p50_us[stage.first_block : stage.end_block]
+            cells.append(_ms(whole, stage.p99_us[size - 1]))
+            cells.append(f"{sum(row[size - 1] for row in rows) / whole:.3f}")
+        table.add_row(f"{stage.first_block} to {stage.end_block - 1}", *cells)
+    console.print(table)
+
+
+def _whole(
+    measured: "Profile",
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """The whole model as one row of p50 and one of p99; empty where it was not measured."""
+    times = measured.block_times[0]
+    count = len(measured.blocks)
+    stage = measured.measured_stage(times.device, times.share, 0, count)
+    return ((stage.p50_us,), (stage.p99_us,)) if stage else ((), ())
+
+
+def _summary(measured: "Profile", target: Path) -> dict[str, object]:
+    """What the tables say, for programs."""
+    from headrace.profiling.summary import sum_ratios
+
+    times = measured.block_times[0]
+    return {
+        "profile": str(target),
+        "model": measured.model,
+        "provenance": measured.provenance,
+        "blocks": [
+            {
+                "name": block.name,
+                "node_count": block.node_count,
+                "weights_bytes": block.weights_bytes,
+                "cut": block.cut,
+                "cut_bytes": block.cut_bytes,
+                "p50_us": times.p50_us[index],
+                "p99_us": times.p99_us[index],
+            }
+            for index, block in enumerate(measured.blocks)
+        ],
+        "stages": measured.stage_times,
+        "sum_over_whole": sum_ratios(measured),
+    }
+
+
+def _crossing(tensor: "TensorSpec", with_name: bool) -> str:
+    shape = "x".join(map(str, tensor.item_shape))
+    return f"{tensor.name} {shape}" if with_name else shape
+
+
+def _ms(p50_us: int, p99_us: int) -> str:
+    return f"{p50_us / 1000:.2f} / {p99_us / 1000:.2f}"
+
+
+def _bytes(count: int) -> str:
+    """
+    >>> _bytes(512), _bytes(2_500_000)
+    ('512 B', '2.5 MB')
+    """
+    if count < 1000:
+        return f"{count} B"
+    return f"{count / 1000:.1f} kB" if count < 1_000_000 else f"{count / 1e6:.1f} MB"
