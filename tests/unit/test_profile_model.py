@@ -262,3 +262,38 @@ def test_sums_are_compared_with_every_stage_measured_whole(tmp_path: Path) -> No
     assert ratios is not None
     assert ratios.count == len(profile.stage_times) * 2
     assert all(a.end_block > a.first_block + 1 for a, _ in pairwise(profile.stage_times))
+
+
+def test_half_precision_that_overflows_is_refused(tmp_path: Path) -> None:
+    huge = numpy_helper.from_array(np.array([1e6], np.float32), "huge")
+    nodes = [
+        helper.make_node("Mul", ["x", "huge"], ["large"]),
+        helper.make_node("Div", ["large", "huge"], ["y"]),
+    ]
+    path = saved(with_nodes(nodes, [huge]), tmp_path / "m.onnx")
+
+    with pytest.raises(ModelError, match=r"has    inf\n  try    --boundary float32"):
+        profile_model(path, quick(boundary="float16"))
+
+    assert len(profile_model(path, quick()).blocks) == 2
+
+
+def test_a_text_output_is_refused(tmp_path: Path) -> None:
+    model = with_nodes([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.STRING)], [])
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.STRING, None))
+
+    with pytest.raises(ModelError, match="output 'y' is not a tensor of numbers"):
+        profile_model(saved(model, tmp_path / "m.onnx"), quick())
+
+
+def test_a_split_that_answers_differently_is_refused(tmp_path: Path) -> None:
+    # Noise is the one thing that two runs never agree on.
+    noise = helper.make_node("RandomNormalLike", ["a"], ["noise"])
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        noise,
+        helper.make_node("Add", ["a", "noise"], ["y"]),
+    ]
+
+    with pytest.raises(ModelError, match=r"answers differently\n  needs  relative error <= 0.0001"):
+        profile_model(saved(with_nodes(nodes, []), tmp_path / "m.onnx"), quick())

@@ -20,6 +20,9 @@ from headrace.domain.errors import ModelError
 MAX_MODEL_BYTES = 2**31 - 1
 """Protobuf's own limit of one message."""
 
+NUMBERS = "biuf"
+"""numpy's kinds of the dtypes that can travel: bool, integers, floats."""
+
 MAX_ITEM_COUNT = 2**28
 """Elements per item of one input; refused beyond, before anything is allocated."""
 
@@ -87,9 +90,9 @@ def load_graph(path: Path, max_bytes: int = MAX_MODEL_BYTES) -> OnnxGraph:
     graph = model.graph
     if not graph.node or not graph.output:
         raise ModelError(f"{path}: is not an ONNX model (it has no operators or no outputs)")
-    _refuse_external_data(path, model)
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     nodes = _nodes_without_constants(graph, initialisers)
+    _refuse_external_data(path, initialisers)
     outputs = tuple(value.name for value in graph.output)
     nodes = _needed(nodes, outputs)
     inputs = tuple(_open_tensor(path, v) for v in graph.input if v.name not in initialisers)
@@ -148,7 +151,7 @@ def dtype_name(elem_type: int) -> str | None:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
     except (KeyError, TypeError):
         return None
-    return dtype.name if dtype.isbuiltin == 1 and dtype.kind in "biuf" else None
+    return dtype.name if dtype.isbuiltin == 1 and dtype.kind in NUMBERS else None
 
 
 def elem_type(dtype: str) -> int:
@@ -186,9 +189,9 @@ def _open_tensor(path: Path, value: Any) -> OpenTensor:
     return OpenTensor(name=value.name, dtype=dtype, batch=dims[0], item_dims=dims[1:])
 
 
-def _refuse_external_data(path: Path, model: Any) -> None:
+def _refuse_external_data(path: Path, initialisers: dict[str, Any]) -> None:
     outside = onnx.TensorProto.EXTERNAL
-    if any(tensor.data_location == outside for tensor in model.graph.initializer):
+    if any(tensor.data_location == outside for tensor in initialisers.values()):
         raise ModelError(
             f"{path}: keeps its weights in other files; save it as one file first:"
             " onnx.save(onnx.load(PATH), NEW_PATH, save_as_external_data=False)"

@@ -1,5 +1,6 @@
 """`headrace profile`: what a model costs, block by block."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -33,6 +34,7 @@ class Stages(StrEnum):
 _WIDE = 110
 """Columns of a terminal that fits tensor names."""
 
+_REDRAW_S = 0.2
 _STEPS = {"read": "reading", "cut": "cutting", "time": "timing"}
 
 
@@ -168,15 +170,22 @@ def _progress(told: set[str]) -> "Iterator[OnProgress]":
         TaskProgressColumn(),
         TimeRemainingColumn(),
     )
-    with Bars(*columns, console=notices, transient=True) as bars:
+    # No refresh thread: it would hold the interpreter's lock while a run that is being timed
+    # returns. Reports come between runs, and that is when the bars are drawn.
+    with Bars(*columns, console=notices, transient=True, auto_refresh=False) as bars:
         tasks = {step: bars.add_task(_STEPS[step], total=1.0) for step in ("cut", "time")}
+        drawn_at_s = 0.0
 
         def report(progress: Progress) -> None:
+            nonlocal drawn_at_s
             if progress.notice is not None:
                 told.add(progress.notice)
                 bars.console.print(f"[dim]note:[/dim]  {progress.notice}", soft_wrap=True)
             if progress.step in tasks:
                 bars.update(tasks[progress.step], completed=progress.done)
+            if time.monotonic() - drawn_at_s >= _REDRAW_S:
+                bars.refresh()
+                drawn_at_s = time.monotonic()
 
         yield report
 

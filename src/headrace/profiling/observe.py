@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.catalog.onnx_cuts import Cut
-from headrace.catalog.onnx_graph import OnnxGraph
-from headrace.catalog.onnx_shapes import NotBatched, batched_spec, infer_specs
+from headrace.catalog.onnx_graph import NUMBERS, OnnxGraph
+from headrace.catalog.onnx_shapes import NOT_BATCHED, NotBatched, batched_spec, infer_specs
 from headrace.catalog.onnx_stage import probe_model
 from headrace.domain.base import Record
 from headrace.domain.errors import ModelError
@@ -67,9 +67,7 @@ def observe(
         probed = unknown[start : start + PROBED_AT_ONCE]
         single, double = _run_twice(graph, inputs, [*graph.outputs, *probed], items)
         for name in single:
-            found[name] = batched_spec(
-                name, single[name].dtype.name, single[name].shape, double[name].shape
-            )
+            found[name] = _spec(name, single[name], double[name])
         if start == 0:
             outputs = _output_specs(graph, single, double)
             influence = max(
@@ -110,6 +108,17 @@ def _usable(
     return tuple(usable)
 
 
+def _spec(name: str, single: Any, double: Any) -> TensorSpec | NotBatched:
+    if not _is_numeric(single) or not _is_numeric(double):
+        return NOT_BATCHED
+    return batched_spec(name, single.dtype.name, single.shape, double.shape)
+
+
+def _is_numeric(value: Any) -> bool:
+    """Whether ONNX Runtime gave a tensor of numbers, not text, a list or a map."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in NUMBERS
+
+
 def _run_twice(
     graph: OnnxGraph, inputs: Sequence[TensorSpec], names: Sequence[str], items: Arrays
 ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
@@ -141,7 +150,12 @@ def _output_specs(graph: OnnxGraph, single: Arrays, double: Arrays) -> tuple[Ten
     specs = []
     for name in graph.outputs:
         one, two = single[name], double[name]
-        spec = batched_spec(name, one.dtype.name, one.shape, two.shape)
+        if not _is_numeric(one) or not _is_numeric(two):
+            raise ModelError(
+                f"{graph.path}: output {name!r} is not a tensor of numbers;"
+                " serve such post-processing outside the model"
+            )
+        spec = _spec(name, one, two)
         if not isinstance(spec, TensorSpec):
             raise ModelError(
                 f"{graph.path}: output {name!r} does not have one entry per item first: it is"
