@@ -245,6 +245,23 @@ def test_a_stage_that_does_not_fit_its_profile_stops_the_start_and_leaves_nothin
     assert _children() == before
 
 
+def test_a_start_that_is_cancelled_half_way_leaves_nothing(tmp_path: Path) -> None:
+    before = _children()
+
+    async def test() -> None:
+        engine = served_chain(tmp_path, pools=(2, 1)).engine()
+        starting = asyncio.ensure_future(engine.start())
+        while _children() == before:
+            await asyncio.sleep(0)  # the loop's turns, not time: the first process is born in one
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await engine.stop()
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+    assert _children() == before
+
+
 def test_an_engine_leaves_no_process_no_descriptor_and_no_shared_memory(tmp_path: Path) -> None:
     async def test() -> None:
         async with started(served_chain(tmp_path)) as engine:
