@@ -122,7 +122,7 @@ def make_cluster(
     nodes: Mapping[str, Mapping[str, int]],
     *,
     shares: Sequence[Fraction] | Mapping[str, Sequence[Fraction]] = WHOLE,
-    gbps: float | None | Mapping[str, float | None] = None,
+    gbps: float | Mapping[str, float | None] | None = None,
     prices: Mapping[str, float] | None = None,
     memory_bytes: Mapping[str, int] | None = None,
     max_utilisation: float = 1.0,

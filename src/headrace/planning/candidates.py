@@ -1,0 +1,354 @@
+"""Candidates and feasible pipelines of one model: the columns that a planner counts.
+
+A candidate is (slot kind, batch size, blocks [i, j)) with its p99 latency and the throughput of
+one slot. A pipeline is 1..max_stages candidates with one batch size (batch size unification,
+PPipe 5.3) that cover all blocks in order, whose latencies and transfers fit the budget
+(equations 16-20, 24, 26 and 27 of appendix A.2). The paper lets the solver pick them; there are
+so few that fit an SLO (some thousand) that naming them first leaves it only the counting.
+
+The rules, which `headrace.verify` restates in its own code:
+
+latency     of a stage: the profile's p99 of the stage, measured whole or the sum of its blocks
+transfer    of a hop: batch x bytes / the slower of both device types' slowest nodes, charged as
+            soon as the cluster has two nodes, since slots are placed later
+throughput  of a slot: min(batch / p50 x max_utilisation, link share in, link share out)
+link share  the node's bandwidth / (bytes per item x devices on the node / share), on the
+            narrowest node that has the device type; a node's slots together then never exceed
+            its link, wherever they are placed. The model's own input and output are free
+budget      SLO x (1 - margin), rounded down (PPipe 5.4)
+
+Nothing is charged for building a batch, as in the paper: the margin pays for it. The paper's
+artifact charges (batch - 1) / expected rate; it would be added where `_first_stages` starts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import floor
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.domain.cluster import Cluster
+from headrace.domain.errors import DocumentError
+from headrace.domain.problem import Demand, Problem
+from headrace.domain.profile import Profile
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+NEVER_US = 1 << 50
+"""Latency of what was not profiled or may not be used; sums of three still fit an int64."""
+
+PIPELINES_MAX = 3_000_000
+"""Bound on what is held in memory at once, about 1 GB."""
+
+
+class SlotKind(NamedTuple):
+    """What a slot is made of; all slots of a kind are interchangeable."""
+
+    device: str
+    share: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class CostTables:
+    """All candidates of one model on one cluster. B batch sizes, K slot kinds, N blocks."""
+
+    model: str
+    kinds: tuple[SlotKind, ...]
+    p99_us: Ints
+    """Shape (B, K, N, N + 1): batch b + 1 on kind k of blocks [i, j); NEVER_US where impossible."""
+    rate_rps: Floats
+    """Same shape: throughput of one slot; 0 where impossible."""
+    transfer_us: Ints
+    """Shape (B, K, K, N + 1): from kind to kind over the cut before block j."""
+    weights_bytes: Ints
+    """Shape (N, N + 1): of blocks [i, j)."""
+
+    @property
+    def block_count(self) -> int:
+        return int(self.p99_us.shape[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelines:
+    """Feasible pipelines of one model, one per row; P is the largest number of stages."""
+
+    kinds: Ints
+    """Shape (C, P): index into `CostTables.kinds` per stage; -1 after the last."""
+    ends: Ints
+    """Shape (C, P): exclusive end block per stage; N after the last."""
+    batch: Ints
+    """Shape (C,)."""
+    latency_us: Ints
+    """Shape (C,): all stages and transfers."""
+    rates_rps: Floats
+    """Shape (C, P): of one slot per stage; infinite after the last."""
+    weights_bytes: Ints
+    """Shape (C, P): of one slot per stage; 0 after the last."""
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> "Pipelines":
+        return Pipelines(
+            kinds=self.kinds[rows],
+            ends=self.ends[rows],
+            batch=self.batch[rows],
+            latency_us=self.latency_us[rows],
+            rates_rps=self.rates_rps[rows],
+            weights_bytes=self.weights_bytes[rows],
+        )
+
+
+def budget_us(slo_us: int, margin: float) -> int:
+    """SLO x (1 - margin), rounded down; exact, so that 0.4 means two fifths.
+
+    >>> budget_us(300_000, 0.4), budget_us(100, 0.42)
+    (180000, 58)
+    """
+    budget: int = floor(slo_us * (1 - Fraction(str(margin))))
+    return budget
+
+
+def usable_kinds(cluster: Cluster) -> tuple[SlotKind, ...]:
+    """Every legal share of every device type that the cluster has, in the cluster's order."""
+    return tuple(
+        SlotKind(kind.name, share)
+        for kind in cluster.device_types
+        if cluster.count(kind.name)
+        for share in sorted(set(kind.shares), reverse=True)
+    )
+
+
+def cost_tables(problem: Problem, demand: Demand) -> CostTables:
+    """Look up or add up every candidate of `demand.model`; mark the impossible ones.
+
+    A stage whose weights exceed the device's memory is impossible.
+    """
+    profile, cluster = problem.profiles[demand.model], problem.cluster
+    kinds = usable_kinds(cluster)
+    p50, p99 = _latencies(profile, kinds, problem.options.max_batch)
+    weights = _range_sums(np.array([block.weights_bytes for block in profile.blocks]))
+    for k, kind in enumerate(kinds):
+        memory = cluster.device_type(kind.device).memory_bytes
+        if memory is not None:
+            p99[:, k][:, weights > memory] = NEVER_US
+    batches = np.arange(1, len(p99) + 1).reshape(-1, 1, 1, 1)
+    utilisation = np.array([cluster.device_type(kind.device).max_utilisation for kind in kinds])
+    rate = batches / (p50 / 1e6) * utilisation.reshape(1, -1, 1, 1)
+    limit = np.stack([_link_limits(profile, cluster, kind) for kind in kinds])
+    rate = np.minimum(rate, limit)
+    rate[p99 >= NEVER_US] = 0.0
+    return CostTables(
+        model=demand.model,
+        kinds=kinds,
+        p99_us=p99,
+        rate_rps=rate,
+        transfer_us=_transfers(profile, cluster, kinds, len(p99)),
+        weights_bytes=weights,
+    )
+
+
+def _range_sums(values: npt.NDArray[np.int64]) -> Ints:
+    """Shape (..., N) -> (..., N, N + 1): sums over [i, j); what lies below the diagonal is junk."""
+    zero = np.zeros((*values.shape[:-1], 1), dtype=np.int64)
+    prefix = np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)
+    sums: Ints = prefix[..., None, :] - prefix[..., :-1, None]
+    return sums
+
+
+def _latencies(
+    profile: Profile, kinds: Sequence[SlotKind], max_batch: int | None
+) -> tuple[Ints, Ints]:
+    """p50 and p99, each of shape (B, K, N, N + 1); the same rule as `Profile.stage_latency`."""
+    profiled = [len(times.p50_us) for times in profile.stage_times]
+    profiled += [times.max_batch for times in profile.block_times]
+    depth, blocks = min([max(profiled), *([max_batch] if max_batch else [])]), len(profile.blocks)
+    shape = (depth, len(kinds), blocks, blocks + 1)
+    p50, p99 = np.full(shape, NEVER_US), np.full(shape, NEVER_US)
+    upper = np.triu(np.ones((blocks, blocks + 1), dtype=bool), k=1)
+    index = {kind: k for k, kind in enumerate(kinds)}
+    for kind, k in index.items():
+        times = profile.times(kind.device, kind.share)
+        if times is None:
+            continue
+        for table, rows in ((p50, times.p50_us), (p99, times.p99_us)):
+            sums = _range_sums(np.array(rows, dtype=np.int64).T[:depth])
+            table[: len(sums), k] = np.where(upper, sums, NEVER_US)
+    for whole in profile.stage_times:
+        k_whole = index.get(SlotKind(whole.device, whole.share))
+        if k_whole is not None:
+            width = min(depth, len(whole.p50_us))
+            where = (slice(width), k_whole, whole.first_block, whole.end_block)
+            p50[where], p99[where] = whole.p50_us[:width], whole.p99_us[:width]
+    return p50, p99
+
+
+def _link_limits(profile: Profile, cluster: Cluster, kind: SlotKind) -> Floats:
+    """Throughput that one slot's link share allows; shape (N, N + 1), infinite where free."""
+    blocks = len(profile.blocks)
+    limits = np.full((blocks, blocks + 1), np.inf)
+    if len(cluster.nodes) == 1:
+        return limits
+    per_slot = [
+        node.bandwidth_gbps * 1e9 / 8 * float(kind.share) / node.device_count
+        for node in cluster.nodes
+        if node.devices.get(kind.device) and node.bandwidth_gbps is not None
+    ]
+    if not per_slot:
+        return limits
+    entering = np.array([profile.input_cut_bytes(i) for i in range(blocks)], dtype=float)
+    leaving = np.array([0, *(profile.output_cut_bytes(j) for j in range(1, blocks + 1))], float)
+    widest = np.maximum(entering[:, None], leaving[None, :])
+    np.divide(min(per_slot), widest, out=limits, where=widest > 0)
+    return limits
+
+
+def _transfers(profile: Profile, cluster: Cluster, kinds: Sequence[SlotKind], depth: int) -> Ints:
+    blocks = len(profile.blocks)
+    shape = (depth, len(kinds), len(kinds), blocks + 1)
+    transfers = np.zeros(shape, dtype=np.int64)
+    if len(cluster.nodes) == 1:
+        return transfers
+    crossing = np.array([profile.input_cut_bytes(j) for j in range(blocks)] + [0])
+    sizes = np.outer(np.arange(1, depth + 1), crossing)
+    speeds = [cluster.link_bandwidth_gbps(kind.device) for kind in kinds]
+    for a, speed_a in enumerate(speeds):
+        for b, speed_b in enumerate(speeds):
+            known = [speed for speed in (speed_a, speed_b) if speed is not None]
+            if known:
+                # 1 Gbps = 125 bytes/us. Half to even, as Python's round.
+                transfers[:, a, b] = np.rint(sizes / (min(known) * 125))
+    return transfers
+
+
+def feasible_pipelines(
+    tables: CostTables, budget: int, *, min_stages: int, max_stages: int
+) -> Pipelines:
+    """Every pipeline whose stages and transfers together take at most `budget` microseconds.
+
+    Raises:
+        DocumentError: there are more than PIPELINES_MAX.
+    """
+    depth = min(max_stages, tables.block_count)
+    budget = min(budget, NEVER_US - 1)
+    found: list[Pipelines] = []
+    count = 0
+    for b in range(len(tables.p99_us)):
+        for pipelines in _pipelines_of_batch(tables, b, budget, min_stages, depth):
+            found.append(pipelines)
+            count += len(pipelines)
+            if count > PIPELINES_MAX:
+                raise DocumentError(
+                    f"model {tables.model!r}: more than {PIPELINES_MAX:,} pipelines fit its"
+                    f" budget; lower max_stages (now {max_stages}), max_batch or the SLO,"
+                    " or profile fewer blocks"
+                )
+    if not found:
+        return _rows(
+            tables, 0, np.empty((0, depth), int), np.empty((0, depth), int), np.empty(0, int)
+        )
+    return Pipelines(
+        kinds=np.concatenate([p.kinds for p in found]),
+        ends=np.concatenate([p.ends for p in found]),
+        batch=np.concatenate([p.batch for p in found]),
+        latency_us=np.concatenate([p.latency_us for p in found]),
+        rates_rps=np.concatenate([p.rates_rps for p in found]),
+        weights_bytes=np.concatenate([p.weights_bytes for p in found]),
+    )
+
+
+def _pipelines_of_batch(
+    tables: CostTables, b: int, budget: int, min_stages: int, depth: int
+) -> list[Pipelines]:
+    """Grow partial pipelines stage by stage; drop one as soon as it cannot end in time."""
+    blocks = tables.block_count
+    rest_us = _least_rest_us(tables.p99_us[b])
+    kinds, ends = (axis.reshape(-1, 1) for axis in _pairs(len(tables.kinds), blocks))
+    # A charge for building the batch would start here instead of at 0.
+    latency = tables.p99_us[b][kinds[:, 0], 0, ends[:, 0]]
+    found = []
+    for stages in range(1, depth + 1):
+        alive = latency + rest_us[ends[:, -1]] <= budget
+        kinds, ends, latency = kinds[alive], ends[alive], latency[alive]
+        whole = ends[:, -1] == blocks
+        if stages >= min_stages and whole.any():
+            padded = (_pad(kinds[whole], depth, -1), _pad(ends[whole], depth, blocks))
+            found.append(_rows(tables, b, *padded, latency[whole]))
+        if stages == depth or whole.all():
+            break
+        kinds, ends, latency = _extend(
+            tables, b, kinds[~whole], ends[~whole], latency[~whole], budget, rest_us
+        )
+    return found
+
+
+def _pairs(kinds: int, blocks: int) -> tuple[Ints, Ints]:
+    """All (kind, end block) of a first stage."""
+    kind, end = np.meshgrid(np.arange(kinds), np.arange(1, blocks + 1), indexing="ij")
+    return kind.ravel(), end.ravel()
+
+
+def _least_rest_us(p99_us: Ints) -> Ints:
+    """Shape (K, N, N + 1) -> (N + 1,): a lower bound on the time that blocks [j, N) still need."""
+    best = p99_us.min(axis=0)
+    blocks = len(best)
+    rest = np.zeros(blocks + 1, dtype=np.int64)
+    for i in range(blocks - 1, -1, -1):
+        rest[i] = min(NEVER_US, (best[i, i + 1 :] + rest[i + 1 :]).min())
+    return rest
+
+
+def _extend(
+    tables: CostTables,
+    b: int,
+    kinds: Ints,
+    ends: Ints,
+    latency: Ints,
+    budget: int,
+    rest_us: Ints,
+) -> tuple[Ints, Ints, Ints]:
+    """Append every next stage that can still end in time to every partial pipeline."""
+    grown: list[tuple[Ints, Ints, Ints]] = []
+    for block in np.unique(ends[:, -1]):
+        rows = np.flatnonzero(ends[:, -1] == block)
+        # (kind, end) of the next stage, then its cost after each kind of predecessor.
+        stage_us = tables.p99_us[b][:, block, block + 1 :] + rest_us[block + 1 :]
+        next_kind, next_end = np.nonzero(stage_us <= budget)
+        next_end = next_end + block + 1
+        hop_us = tables.transfer_us[b][kinds[rows, -1]][:, next_kind, block]
+        total = latency[rows, None] + hop_us + tables.p99_us[b][next_kind, block, next_end]
+        row, column = np.nonzero(total + rest_us[next_end] <= budget)
+        grown.append(
+            (
+                np.column_stack([kinds[rows[row]], next_kind[column]]),
+                np.column_stack([ends[rows[row]], next_end[column]]),
+                total[row, column],
+            )
+        )
+    return (
+        np.concatenate([k for k, _, _ in grown]),
+        np.concatenate([e for _, e, _ in grown]),
+        np.concatenate([t for _, _, t in grown]),
+    )
+
+
+def _pad(table: Ints, width: int, value: int) -> Ints:
+    return np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=value)
+
+
+def _rows(tables: CostTables, b: int, kinds: Ints, ends: Ints, latency: Ints) -> Pipelines:
+    starts = np.column_stack([np.zeros(len(ends), dtype=np.int64), ends[:, :-1]])
+    used = kinds >= 0
+    first = np.where(used, starts, 0)
+    return Pipelines(
+        kinds=kinds,
+        ends=ends,
+        batch=np.full(len(kinds), b + 1),
+        latency_us=latency,
+        rates_rps=np.where(used, tables.rate_rps[b][kinds, first, ends], np.inf),
+        weights_bytes=np.where(used, tables.weights_bytes[first, ends], 0),
+    )

@@ -1,0 +1,148 @@
+"""Slots into devices, exactly: the fewest devices whose shares and memory hold them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.planning.allotments import Allotments
+from headrace.planning.candidates import Pipelines
+from headrace.planning.hardware import Hardware
+from headrace.planning.patterns import maximal_patterns
+from headrace.planning.solver import LinearModel
+
+PACK_LIMIT_S = 10.0
+
+
+class SlotSize(NamedTuple):
+    """What a slot takes of its device."""
+
+    share: Fraction
+    weights_bytes: int
+    """0 where the device's memory is not known."""
+
+
+def slot_sizes(
+    hardware: Hardware, columns: Sequence[Pipelines], chosen: Sequence[Allotments]
+) -> list[Counter[SlotSize]]:
+    """Per device type, how many slots of each size the chosen allotments have."""
+    sizes: list[Counter[SlotSize]] = [Counter() for _ in hardware.devices]
+    for pipelines, allotments in zip(columns, chosen, strict=True):
+        for row, slots in zip(allotments.pipeline, allotments.slots, strict=True):
+            for stage, count in enumerate(slots):
+                if count:
+                    kind = int(pipelines.kinds[row, stage])
+                    device = int(hardware.kind_device[kind])
+                    weights = int(pipelines.weights_bytes[row, stage])
+                    known = hardware.memory_bytes[device] >= 0
+                    size = SlotSize(hardware.kinds[kind].share, weights if known else 0)
+                    sizes[device][size] += int(count)
+    return sizes
+
+
+def unpackable_devices(
+    hardware: Hardware, columns: Sequence[Pipelines], chosen: Sequence[Allotments]
+) -> list[str]:
+    """Device types that have too few devices for the slots chosen on them.
+
+    Counts that patterns cover always fit by share; only memory can make this non-empty.
+    """
+    full = []
+    for i, sizes in enumerate(slot_sizes(hardware, columns, chosen)):
+        memory = int(hardware.memory_bytes[i])
+        if memory >= 0 and _heaviest_device(sizes) > memory:
+            devices = pack(sizes, device=hardware.devices[i], memory_bytes=memory)
+            if len(devices) > hardware.counts[i]:
+                full.append(hardware.devices[i])
+    return full
+
+
+def _heaviest_device(sizes: Counter[SlotSize]) -> int:
+    """A bound on the weights that share one device, whatever the packing."""
+    if not sizes:
+        return 0
+    most = int(1 / min(size.share for size in sizes))
+    return most * max(size.weights_bytes for size in sizes)
+
+
+def pack(
+    sizes: Counter[SlotSize], *, device: str, memory_bytes: int | None = None
+) -> list[list[SlotSize]]:
+    """The fewest devices that hold all slots; each device lists its slots, largest first.
+
+    First-fit decreasing, and where that misses the obvious lower bound, the exact answer over
+    all maximal patterns.
+    """
+    kinds = sorted(sizes, reverse=True)
+    if not kinds:
+        return []
+    greedy = _first_fit(kinds, sizes, memory_bytes)
+    least = ceil(sum(size.share * count for size, count in sizes.items()))
+    if len(greedy) <= least:
+        return greedy
+    exact = _by_patterns(kinds, sizes, device, memory_bytes)
+    return exact if exact is not None and len(exact) < len(greedy) else greedy
+
+
+def _first_fit(
+    kinds: Sequence[SlotSize], sizes: Counter[SlotSize], memory_bytes: int | None
+) -> list[list[SlotSize]]:
+    devices: list[list[SlotSize]] = []
+    free: list[tuple[Fraction, int]] = []
+    for size in kinds:
+        first = 0
+        for _ in range(sizes[size]):
+            # Devices that refused this size refuse it again.
+            while first < len(devices) and not _fits(size, free[first], memory_bytes):
+                first += 1
+            if first == len(devices):
+                devices.append([])
+                free.append((Fraction(1), memory_bytes or 0))
+            devices[first].append(size)
+            share, room = free[first]
+            free[first] = (share - size.share, room - size.weights_bytes)
+    return devices
+
+
+def _fits(size: SlotSize, free: tuple[Fraction, int], memory_bytes: int | None) -> bool:
+    return size.share <= free[0] and (memory_bytes is None or size.weights_bytes <= free[1])
+
+
+def _by_patterns(
+    kinds: Sequence[SlotSize],
+    sizes: Counter[SlotSize],
+    device: str,
+    memory_bytes: int | None,
+) -> list[list[SlotSize]] | None:
+    patterns = np.array(
+        maximal_patterns(
+            [size.share for size in kinds],
+            device=device,
+            weights_bytes=[size.weights_bytes for size in kinds],
+            memory_bytes=memory_bytes,
+        )
+    )
+    model = LinearModel(maximise=False)
+    cut = model.add_columns(len(patterns), gain=1.0, integer=True)
+    rows = model.add_rows(len(kinds), lower=np.array([float(sizes[size]) for size in kinds]))
+    pattern, kind = np.nonzero(patterns)
+    model.add_entries(rows[kind], cut[pattern], patterns[pattern, kind])
+    values = model.solve(time_limit_s=PACK_LIMIT_S).values
+    if values is None:
+        return None
+    left = Counter(sizes)
+    devices: list[list[SlotSize]] = []
+    for slots, count in zip(patterns, values[cut].astype(int), strict=True):
+        for _ in range(count):
+            held = [
+                size
+                for size, most in zip(kinds, slots, strict=True)
+                for _ in range(min(int(most), left[size]))
+            ]
+            left.subtract(held)
+            devices.append(held)
+    assert not +left, "patterns cover every slot"
+    return [held for held in devices if held]

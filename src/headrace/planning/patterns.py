@@ -1,0 +1,67 @@
+"""Ways to cut one device into slots, so that what a plan counts really fits.
+
+Adding shares up over all devices is not enough: three slots of 2/3 need three devices, not two.
+With whole devices cut by pattern, a count of slots that the patterns cover can be placed.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import lcm
+
+from headrace.domain.errors import DocumentError
+
+PATTERNS_MAX = 5_000
+
+
+def maximal_patterns(
+    shares: Sequence[Fraction],
+    *,
+    device: str,
+    weights_bytes: Sequence[int] | None = None,
+    memory_bytes: int | None = None,
+) -> tuple[tuple[int, ...], ...]:
+    """All multisets of slots that fit in one device and into which no further slot fits.
+
+    Smaller multisets need no name: a slot of a pattern may stay empty.
+
+    Args:
+        shares: of each sort of slot, in (0, 1].
+        device: for the error message.
+        weights_bytes: of each sort; counted only with `memory_bytes`.
+
+    Returns:
+        Per pattern, how many slots of each sort.
+
+    Raises:
+        DocumentError: more than PATTERNS_MAX, from very fine shares.
+
+    >>> half, third = Fraction(1, 2), Fraction(1, 3)
+    >>> maximal_patterns([Fraction(1), half, third], device="a")
+    ((1, 0, 0), (0, 2, 0), (0, 1, 1), (0, 0, 3))
+    """
+    # In units of the common denominator, shares are integers and sums exact.
+    unit = lcm(*(share.denominator for share in shares))
+    sizes = [int(share * unit) for share in shares]
+    room = memory_bytes if memory_bytes is not None and weights_bytes is not None else 0
+    weights = list(weights_bytes or []) if room else [0] * len(sizes)
+    patterns: list[tuple[int, ...]] = []
+
+    def extend(counts: tuple[int, ...], free: int, free_bytes: int) -> None:
+        at = len(counts)
+        if at == len(sizes):
+            if not any(s <= free and w <= free_bytes for s, w in zip(sizes, weights, strict=True)):
+                patterns.append(counts)
+                if len(patterns) > PATTERNS_MAX:
+                    raise DocumentError(
+                        f"device type {device!r}: its shares can be combined in more than"
+                        f" {PATTERNS_MAX} ways; offer fewer or coarser shares"
+                    )
+            return
+        most = free // sizes[at]
+        if weights[at]:
+            most = min(most, free_bytes // weights[at])
+        for count in range(most, -1, -1):
+            extend((*counts, count), free - count * sizes[at], free_bytes - count * weights[at])
+
+    extend((), unit, room)
+    return tuple(patterns)

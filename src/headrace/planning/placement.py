@@ -1,0 +1,99 @@
+"""From counts to named slots: which device of which node each slot sits on."""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from headrace.domain.cluster import Cluster
+from headrace.domain.plan import Slot, Tenant
+from headrace.planning.packing import SlotSize, pack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """One stage's need: so many slots of one size on one device type."""
+
+    tenant: Tenant
+    device: str
+    size: SlotSize
+    count: int
+
+
+def place(cluster: Cluster, pools: Sequence[Pool]) -> tuple[tuple[Slot, ...], list[list[str]]]:
+    """Put every pool's slots on devices, each pool spread over the nodes.
+
+    Devices of a type are opened one per node before a second on any node, so that a lost node
+    takes as little of a pool as possible and its link carries as little as possible.
+
+    Returns:
+        All slots, by node, device type, device and position; and per pool, its slots' names.
+    """
+    slots: list[Slot] = []
+    names: list[list[str]] = [[] for _ in pools]
+    for kind in cluster.device_types:
+        mine = [i for i, pool in enumerate(pools) if pool.device == kind.name]
+        if mine:
+            placed = _place_type(cluster, kind.name, kind.memory_bytes, {i: pools[i] for i in mine})
+            for owner, slot in placed:
+                names[owner].append(slot.name)
+                slots.append(slot)
+    node_order = {node.name: i for i, node in enumerate(cluster.nodes)}
+    type_order = {kind.name: i for i, kind in enumerate(cluster.device_types)}
+    order = {
+        slot.name: (node_order[slot.node], type_order[slot.device], slot.device_index, i)
+        for i, slot in enumerate(slots)
+    }
+    slots.sort(key=lambda slot: order[slot.name])
+    rank = {slot.name: i for i, slot in enumerate(slots)}
+    return tuple(slots), [sorted(pool, key=rank.__getitem__) for pool in names]
+
+
+def _place_type(
+    cluster: Cluster, device: str, memory_bytes: int | None, pools: Mapping[int, Pool]
+) -> list[tuple[int, Slot]]:
+    sizes: Counter[SlotSize] = Counter()
+    for pool in pools.values():
+        sizes[pool.size] += pool.count
+    packed = pack(sizes, device=device, memory_bytes=memory_bytes)
+    homes = _device_order(cluster, device)
+    assert len(packed) <= len(homes), f"{len(packed)} {device} needed, {len(homes)} there"
+    # Every place of a size, the first place of each device before the second of any.
+    places: dict[SlotSize, list[tuple[int, int, int]]] = defaultdict(list)
+    for home, held in enumerate(packed):
+        seen: dict[SlotSize, int] = defaultdict(int)
+        for position, size in enumerate(held):
+            places[size].append((seen[size], home, position))
+            seen[size] += 1
+    free = {size: deque(sorted(all_places)) for size, all_places in places.items()}
+    placed = []
+    for owner, pool in pools.items():
+        for _ in range(pool.count):
+            _, home, position = free[pool.size].popleft()
+            node, index = homes[home]
+            placed.append((owner, position, _slot(node, index, position, pool)))
+    placed.sort(key=lambda entry: (entry[2].node, entry[2].device_index, entry[1]))
+    return [(owner, slot) for owner, _, slot in placed]
+
+
+def _device_order(cluster: Cluster, device: str) -> list[tuple[str, int]]:
+    """(node, index) of every device of a type, round robin over the nodes."""
+    homes = [
+        (index, order, node.name)
+        for order, node in enumerate(cluster.nodes)
+        for index in range(node.devices.get(device, 0))
+    ]
+    return [(node, index) for index, _, node in sorted(homes)]
+
+
+def _slot(node: str, index: int, position: int, pool: Pool) -> Slot:
+    name = f"{node}/{pool.device}-{index}"
+    share: Fraction = pool.size.share
+    return Slot(
+        name=name if share == 1 else f"{name}/{position}",
+        node=node,
+        device=pool.device,
+        device_index=index,
+        share=share,
+        tenants=(pool.tenant,),
+    )

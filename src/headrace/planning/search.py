@@ -1,0 +1,265 @@
+"""Exact search: relax, list what a good plan can be made of, choose, and widen until proven."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from headrace.domain.plan import Stopped
+from headrace.planning.allotments import Allotments, allotments_within
+from headrace.planning.candidates import Pipelines
+from headrace.planning.hardware import Hardware
+from headrace.planning.master import Goal, Wanted, is_maximised, smallest_normalised
+from headrace.planning.packing import unpackable_devices
+from headrace.planning.relaxation import Relaxation, relax
+from headrace.planning.selection import (
+    Chosen,
+    Excluded,
+    Selection,
+    identity_of,
+    select,
+    select_tidiest,
+)
+
+LISTED_FIRST = 1_500
+"""Allotments of the first round, about: enough for a good plan, few enough for a fast one."""
+
+LISTED_MAX = 40_000
+"""Allotments of any round; beyond, the search ends with the bound that it has."""
+
+EXCLUSIONS_MAX = 30
+"""Plans refused because weights cannot be packed, before settling for easily packed ones."""
+
+PROVEN_GAP = 1e-6
+"""Relative distance from the bound up to which a plan is called optimal."""
+
+
+class Deadline:
+    """Wall-clock time that is left."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._started_at_s = perf_counter()
+        self._limit_s = limit_s
+
+    @property
+    def spent_s(self) -> float:
+        return perf_counter() - self._started_at_s
+
+    @property
+    def left_s(self) -> float:
+        return self._limit_s - self.spent_s
+
+    @property
+    def passed(self) -> bool:
+        return self.left_s <= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the search ends with."""
+
+    stopped: Stopped
+    chosen: Chosen | None
+    objective: float | None
+    bound: float | None
+    """Proven; None if there is no plan."""
+
+
+INFEASIBLE = Outcome(stopped="infeasible", chosen=None, objective=None, bound=None)
+
+
+def search(
+    hardware: Hardware,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Pipelines],
+    goal: Goal,
+    deadline: Deadline,
+) -> Outcome:
+    """The best counts for feasible pipelines.
+
+    Args:
+        columns: per demand; each non-empty.
+    """
+    relaxation = relax(hardware, wanted, columns, goal, time_limit_s=max(1.0, deadline.left_s))
+    if relaxation is None:
+        return INFEASIBLE
+    return _Search(hardware, wanted, columns, goal, deadline, relaxation).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        hardware: Hardware,
+        wanted: Sequence[Wanted],
+        columns: Sequence[Pipelines],
+        goal: Goal,
+        deadline: Deadline,
+        relaxation: Relaxation,
+    ) -> None:
+        self._hardware, self._wanted, self._columns = hardware, wanted, columns
+        self._goal, self._deadline, self._relaxation = goal, deadline, relaxation
+        self._sign = 1.0 if is_maximised(goal) else -1.0
+        self._bound = relaxation.bound
+        self._best: Chosen | None = None
+        self._objective = -np.inf * self._sign
+        self._excluded: list[Excluded] = []
+
+    def run(self) -> Outcome:
+        # A plan off by more than `everything` is worse than the worst plan there is.
+        everything = self._everything()
+        distance = min(everything, 0.01 * abs(self._relaxation.bound) + 1e-9)
+        reached = -1.0
+        while True:
+            listed, reach = self._list(distance, everything)
+            if reach <= reached:
+                return self._stop("heuristic", listed)
+            reached = reach
+            selection = self._select_packable(listed)
+            if selection is None:
+                return self._settle()
+            self._learn(selection, reach, complete=reach >= everything)
+            if self._best is not None and self._gap() <= PROVEN_GAP:
+                return self._stop("optimal", listed)
+            if self._deadline.passed:
+                return self._stop("time-limit", listed)
+            if reach >= everything:
+                # Only an unfinished selection leaves a gap when everything was listed.
+                return INFEASIBLE if self._best is None else self._stop("time-limit", listed)
+            if self._best is None:
+                distance = min(everything, 4 * reach)
+            else:
+                off = abs(self._relaxation.bound - self._objective)
+                distance = min(everything, off * (1 + 1e-9) + self._tolerance())
+
+    def _everything(self) -> float:
+        hardware, bound = self._hardware, self._relaxation.bound
+        if is_maximised(self._goal):
+            return abs(bound)
+        if self._goal == "least-cost":
+            assert hardware.prices is not None
+            return float(hardware.prices @ hardware.counts)
+        return float(hardware.counts.sum())
+
+    def _tolerance(self) -> float:
+        return 1e-9 * max(1.0, abs(self._relaxation.bound))
+
+    def _list(self, distance: float, everything: float) -> tuple[list[Allotments], float]:
+        """All allotments up to some waste, and that waste: `distance`, or less if they are many."""
+        most = LISTED_FIRST if self._best is None else LISTED_MAX
+        while True:
+            listed = self._within(distance + self._tolerance())
+            if sum(map(len, listed)) >= most // 4 or distance >= everything:
+                break
+            distance = min(everything, distance * 4)
+        wastes = np.sort(np.concatenate([allotments.waste for allotments in listed]))
+        if len(wastes) <= most:
+            return listed, distance
+        # Every demand keeps at least its least wasteful ones: a plan needs some of each.
+        cap = max(float(wastes[most]), *(float(a.waste.min(initial=0.0)) for a in listed))
+        return [a.take(a.waste <= cap) for a in listed], cap
+
+    def _within(self, waste_max: float) -> list[Allotments]:
+        prices = self._relaxation.prices
+        return [
+            allotments_within(pipelines, self._hardware, prices.slot, float(request), waste_max)
+            for pipelines, request in zip(self._columns, prices.request, strict=True)
+        ]
+
+    def _select_packable(self, listed: list[Allotments]) -> Selection | None:
+        """The best selection that can be placed; None after too many that cannot."""
+        while True:
+            selection = select(
+                self._hardware,
+                self._wanted,
+                self._columns,
+                listed,
+                self._goal,
+                time_limit_s=self._deadline.left_s,
+                start=self._best,
+                excluded=self._excluded,
+            )
+            if selection.chosen is None or self._packable(selection.chosen):
+                return selection
+            if len(self._excluded) > EXCLUSIONS_MAX or self._deadline.passed:
+                return None
+
+    def _packable(self, chosen: Chosen) -> bool:
+        full = unpackable_devices(self._hardware, self._columns, chosen.allotments)
+        if not full:
+            return True
+        self._excluded.append(identity_of(chosen))
+        return False
+
+    def _learn(self, selection: Selection, reach: float, *, complete: bool) -> None:
+        if selection.chosen is not None:
+            objective = self._worth(selection.chosen)
+            if self._best is None or self._sign * (objective - self._objective) > 0:
+                self._best, self._objective = selection.chosen, objective
+        # A plan is either made of what was listed, or wastes more than `reach`.
+        listed = selection.bound
+        if selection.status == "infeasible":
+            listed = -np.inf * self._sign
+        elif listed is None:
+            return
+        beyond = self._relaxation.bound - self._sign * reach
+        limits = [listed] if complete else [listed, beyond]
+        loosest = max(limits, key=lambda value: self._sign * value)
+        if np.isfinite(loosest):
+            self._bound = min(self._bound, loosest, key=lambda value: self._sign * value)
+
+    def _worth(self, chosen: Chosen) -> float:
+        """The objective, recomputed from the counts."""
+        hardware, throughputs = self._hardware, chosen.throughputs()
+        if self._goal == "throughput":
+            return sum(throughputs)
+        if self._goal == "max-min":
+            return smallest_normalised(throughputs, self._wanted)
+        cut = np.bincount(
+            hardware.pattern_device, weights=chosen.cut, minlength=len(hardware.devices)
+        )
+        if self._goal == "least-cost":
+            assert hardware.prices is not None
+            return float(cut @ hardware.prices)
+        return float(np.maximum(cut - hardware.owned, 0).sum())
+
+    def _gap(self) -> float:
+        return abs(self._bound - self._objective) / max(abs(self._objective), 1e-12)
+
+    def _stop(self, stopped: Stopped, listed: list[Allotments]) -> Outcome:
+        if self._best is None:
+            return Outcome(stopped=stopped, chosen=None, objective=None, bound=self._bound)
+        best = self._best
+        if not self._deadline.passed and self._goal != "fewest-more-devices":
+            tidy = select_tidiest(
+                self._hardware,
+                self._wanted,
+                self._columns,
+                listed,
+                self._goal,
+                best,
+                time_limit_s=self._deadline.left_s,
+                excluded=self._excluded,
+            )
+            worse = self._sign * (self._objective - self._worth(tidy))
+            if worse <= self._tolerance() and self._packable(tidy):
+                best = tidy
+        return Outcome(stopped=stopped, chosen=best, objective=self._worth(best), bound=self._bound)
+
+    def _settle(self) -> Outcome:
+        """Plan with slots that weigh no more than their share of the memory: always packable."""
+        hardware = self._hardware
+        light = []
+        for pipelines in self._columns:
+            kinds = pipelines.kinds
+            memory = hardware.memory_bytes[hardware.kind_device[kinds]]
+            room = np.where(memory < 0, np.inf, memory * hardware.shares[kinds] * (1 - 1e-12))
+            fits = (kinds < 0) | (pipelines.weights_bytes <= room)
+            light.append(pipelines.take(np.flatnonzero(fits.all(axis=1))))
+        if self._best is None and all(map(len, light)):
+            outcome = search(hardware, self._wanted, light, self._goal, self._deadline)
+            self._best = outcome.chosen
+        if self._best is None:
+            return Outcome(stopped="heuristic", chosen=None, objective=None, bound=self._bound)
+        worth = self._worth(self._best)
+        return Outcome(stopped="heuristic", chosen=self._best, objective=worth, bound=self._bound)
