@@ -1,0 +1,112 @@
+"""CPU time of the gateway alone, per small request: sockets, HTTP, protocol, metrics.
+
+An engine that answers at once stands behind it; one client on the same machine keeps eight
+connections busy. CPU time of the server's process is counted, so other load on the machine
+disturbs little.
+
+    python -m benchmarks.serving.gateway_cost
+"""
+
+import asyncio
+import multiprocessing
+import resource
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+
+import uvloop
+from benchmarks.serving.open_loop import Target, measure
+from benchmarks.serving.servers import BINARY_HEADER, V2_BINARY, V2_JSON, WIDTH
+
+from headrace.domain.profile import TensorSpec
+from headrace.serving.access import Access
+from headrace.serving.engine import EngineStatus
+from headrace.serving.gateway import Gateway
+from headrace.serving.http import HttpServer
+from headrace.serving.inference import Answer, Inference, ServedModel
+
+REQUESTS = 20_000
+TARGET_US = 120.0
+
+
+class InstantEngine:
+    """Answers with zeros before `submit` returns."""
+
+    def __init__(self) -> None:
+        spec = {"dtype": "float32", "item_shape": (WIDTH,)}
+        model = ServedModel(
+            name="addone",
+            inputs=(TensorSpec(name="x", **spec),),  # type: ignore[arg-type]
+            outputs=(TensorSpec(name="y", **spec),),  # type: ignore[arg-type]
+            slo_us=50_000,
+            fastest_us=10,
+            max_items=32,
+        )
+        self.models: Mapping[str, ServedModel] = {"addone": model}
+        self.ready = True
+        self._answer = Answer(
+            outputs=(memoryview(bytes(4 * WIDTH)),),
+            arrived_at_us=0,
+            deadline_at_us=50_000,
+            ended_at_us=100,
+        )
+
+    def submit(self, inference: Inference) -> None:
+        inference.on_done(self._answer)
+
+    def cancel(self, inference: Inference) -> None:
+        """Nothing is ever open."""
+
+    def status(self) -> EngineStatus:
+        raise NotImplementedError
+
+
+def main() -> None:
+    pipe, theirs = multiprocessing.Pipe()
+    server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,))
+    server.start()
+    url = f"http://127.0.0.1:{pipe.recv()}"
+    path = "/v2/models/addone/infer"
+    for name, target in (
+        ("binary", Target(url, path, V2_BINARY, (BINARY_HEADER,))),
+        ("JSON", Target(url, path, V2_JSON)),
+    ):
+        pipe.send("usage")
+        before = pipe.recv()
+        found = measure(target, rps=3000, duration_s=REQUESTS / 3000)
+        pipe.send("usage")
+        cpu_us = (pipe.recv() - before) / REQUESTS * 1e6
+        print(
+            f"{name:7} {cpu_us:6.1f} us CPU per request, {1e6 / cpu_us:8.0f} req/s of one core"
+            f"   (target <= {TARGET_US:g} us; p50 {found.p50_ms:.2f} ms at 3000/s)"
+        )
+    pipe.send("end")
+    server.join()
+
+
+def _serve(pipe: Connection) -> None:
+    uvloop.run(_serve_until_told(pipe))
+
+
+async def _serve_until_told(pipe: Connection) -> None:
+    loop = asyncio.get_running_loop()
+    access = Access(bind_host="127.0.0.1", token="the-owner-needs-none")
+    server = HttpServer(Gateway(InstantEngine(), access, lambda *_: None))
+    listener = await loop.create_server(server.connect, "127.0.0.1", 0)
+    pipe.send(listener.sockets[0].getsockname()[1])
+    ended = asyncio.Event()
+
+    def on_message() -> None:
+        if pipe.recv() == "usage":
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            pipe.send(usage.ru_utime + usage.ru_stime)
+        else:
+            ended.set()
+
+    loop.add_reader(pipe.fileno(), on_message)
+    await ended.wait()
+    listener.close()
+    server.abort()
+
+
+if __name__ == "__main__":
+    main()
