@@ -12,9 +12,11 @@ from headrace.dispatch.protocols import Hop
 class IntervalTable:
     """Busy intervals [start, end) of one resource, ordered by start, each held by a hop."""
 
-    __slots__ = ("_ends", "_holders", "_starts")
+    __slots__ = ("_ends", "_holders", "_starts", "free_from_us")
 
     def __init__(self) -> None:
+        self.free_from_us = 0
+        """From here on nothing is promised: a probe from later on needs no scan."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._holders: list[Hop] = []
@@ -24,6 +26,8 @@ class IntervalTable:
 
     def earliest(self, at_us: int, length_us: int) -> int:
         """Return the earliest instant from `at_us` on that starts a gap of `length_us`."""
+        if self.free_from_us <= at_us:
+            return at_us
         start = at_us
         for busy_from, busy_to in zip(self._starts, self._ends, strict=True):
             if busy_to <= start:
@@ -39,12 +43,15 @@ class IntervalTable:
         self._starts.insert(i, start_us)
         self._ends.insert(i, end_us)
         self._holders.insert(i, holder)
+        if end_us > self.free_from_us:
+            self.free_from_us = end_us
 
     def release(self, holder: Hop) -> None:
         """Take back the promise to `holder`; harmless when there is none."""
         for i, other in enumerate(self._holders):
             if other is holder:
                 del self._starts[i], self._ends[i], self._holders[i]
+                self.free_from_us = max(self._ends, default=0)
                 return
 
     def free_for(self, holder: Hop, start_us: int, end_us: int) -> bool:

@@ -31,6 +31,7 @@ class ReservationTables:
         self._downlinks = [IntervalTable() for _ in topology.nodes]
         self._alive = [True] * len(topology.slots)
         self._running: list[Hop | None] = [None] * len(topology.slots)
+        self._has_links = any(speed is not None for speed in topology.node_bytes_per_us)
 
     def is_alive(self, slot: int) -> bool:
         return self._alive[slot]
@@ -76,13 +77,15 @@ class ReservationTables:
     def _earliest_hop(
         self, stage: StageTable, size: int, at_us: int, from_slot: int, now_us: int
     ) -> Hop | None:
+        # The innermost loop of every decision: plain locals, and the calls that can be avoided are.
         latency_us = stage.p50_us[size - 1]
-        crosses = from_slot >= 0 and stage.input_bytes > 0
+        crosses = from_slot >= 0 and stage.input_bytes > 0 and self._has_links
+        alive, running, tables = self._alive, self._running, self._slots
         best_slot, best_start_us, best_transfer = -1, 0, (at_us, 0)
         transfers: dict[int, tuple[int, int]] = {}
         transfer = (at_us, 0)
         for slot in stage.slots:
-            if not self._alive[slot]:
+            if not alive[slot]:
                 continue
             if crosses:
                 # Slots of one node share its downlink: look its transfer up once.
@@ -93,9 +96,15 @@ class ReservationTables:
                     found = self._earliest_transfer(from_slot, slot, at_us, size_bytes)
                     transfers[node] = found
                 transfer = found
-            if self._running[slot] is not None:
-                self._extend_overrun(slot, now_us)
-            start_us = self._slots[slot].earliest(transfer[0] + transfer[1], latency_us)
+            hop = running[slot]
+            if hop is not None and hop.start_at_us + hop.latency_us <= now_us:
+                self._extend_overrun(hop, now_us)
+            ready_us = transfer[0] + transfer[1]
+            table = tables[slot]
+            # What `earliest` would say, without the call.
+            start_us = (
+                ready_us if table.free_from_us <= ready_us else table.earliest(ready_us, latency_us)
+            )
             if best_slot < 0 or start_us < best_start_us:
                 best_slot, best_start_us, best_transfer = slot, start_us, transfer
                 if start_us == at_us:
@@ -114,14 +123,12 @@ class ReservationTables:
         uplink, downlink = self._links(from_slot, to_slot)
         return earliest_common(uplink, downlink, at_us, transfer_us), transfer_us
 
-    def _extend_overrun(self, slot: int, now_us: int) -> None:
+    def _extend_overrun(self, hop: Hop, now_us: int) -> None:
         """A batch that runs past its promise is still there: expect it to end a little later."""
-        hop = self._running[slot]
-        if hop is not None and hop.end_at_us <= now_us:
-            table = self._slots[slot]
-            table.release(hop)
-            hop.latency_us = now_us - hop.start_at_us + max(1, hop.latency_us >> 3)
-            table.reserve(hop.start_at_us, hop.end_at_us, hop)
+        table = self._slots[hop.slot]
+        table.release(hop)
+        hop.latency_us = now_us - hop.start_at_us + max(1, hop.latency_us >> 3)
+        table.reserve(hop.start_at_us, hop.end_at_us, hop)
 
     # -- promising -----------------------------------------------------------------------------
 
