@@ -20,10 +20,13 @@ def test_measuring_stays_on_one_core_and_gives_the_others_back() -> None:
 
 
 def test_a_failed_measurement_restores_everything() -> None:
-    with pytest.raises(RuntimeError), one_quiet_core():
-        assert not gc.isenabled()
-        raise RuntimeError
+    def fail() -> None:
+        with one_quiet_core():
+            assert not gc.isenabled()
+            raise RuntimeError
 
+    with pytest.raises(RuntimeError):
+        fail()
     assert gc.isenabled()
 
 

@@ -1,6 +1,7 @@
 """The demo's model, PP-OCRv4's text recogniser: large enough to find what tiny models hide."""
 
 import importlib.util
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def recogniser() -> Path:
 def test_it_has_212_single_tensor_cuts_and_none_in_its_attention_layers(recogniser: Path) -> None:
     cuts = find_cuts(load_graph(recogniser))
 
-    gaps = [b.position - a.position for a, b in zip(cuts, cuts[1:], strict=False)]
+    gaps = [b.position - a.position for a, b in pairwise(cuts)]
     assert len(cuts) == 212
     assert max(gaps) == 143
     assert sum(gap > 10 for gap in gaps) == 1

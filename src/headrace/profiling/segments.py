@@ -1,10 +1,11 @@
 """How long each stretch between two neighbouring cuts takes, for choosing which cuts to keep.
 
 Why segments are extracted and timed one by one: on PP-OCRv4's recogniser (212 cuts, 10 blocks,
-one core) the longest block was 1.10 to 1.23 times the mean this way, in 2 s. Times per operator
-from ONNX Runtime's profiler with optimisation off gave 1.27 to 1.45, because they know nothing of
-fused operators and other layouts; differences of timed prefixes gave up to 1.9, because the noise
-of a long run drowns a short segment. Re-scaling the segments by measured blocks changed nothing.
+one core, batch sizes 1 and 8) the longest block was 1.10 to 1.23 times the mean this way, in 2 s.
+Times per operator from ONNX Runtime's profiler with optimisation off gave 1.22 to 1.45, because
+they know nothing of fused operators and other layouts; differences of timed prefixes gave up to
+1.9, because the noise of a long run drowns a short segment. Re-scaling the segments by measured
+blocks changed nothing.
 """
 
 import time
