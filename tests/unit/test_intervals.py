@@ -56,3 +56,14 @@ def test_a_transfer_waits_for_both_links_at_once() -> None:
     downlink = table((10, 18))
     assert earliest_common(uplink, downlink, 0, 2) == 18
     assert earliest_common(uplink, downlink, 0, 3) == 30
+
+
+def test_lateness_moves_every_promise_behind_it() -> None:
+    busy = IntervalTable()
+    holders = [hop() for _ in range(3)]
+    for holder, (start_us, length_us) in zip(holders, [(0, 15), (10, 5), (30, 5)], strict=True):
+        holder.start_at_us, holder.latency_us = start_us, length_us
+        busy.reserve(start_us, start_us + length_us, holder)
+    busy.push_back()
+    assert [holder.start_at_us for holder in holders] == [0, 15, 30]
+    assert busy.earliest(0, 10) == 20

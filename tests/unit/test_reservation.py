@@ -1,5 +1,7 @@
 """What the reservation policy promises, one scenario each."""
 
+import numpy as np
+
 from headrace.domain.events import Answered, Dispatched, Dropped, Ran
 from helpers.sim import Sim, request
 from helpers.topologies import make_route, make_stage, make_topology
@@ -164,3 +166,17 @@ def test_priority_goes_before_deadline() -> None:
     )
     answered = [e.request for e in sim.events if isinstance(e, Answered)]
     assert answered == [0, 3, 1, 2]
+
+
+def test_lateness_is_passed_on_to_all_that_wait_so_overload_wastes_no_work() -> None:
+    rng = np.random.default_rng(0)
+    stages = [make_stage(pool, [10_000] * 4, p99_us=[13_000] * 4) for pool in ([0, 1], [2, 3])]
+    sim = Sim(make_topology([make_route(*stages)]), jitter_seed=1)
+    capacity_rps = 2 * 4 / 0.010
+    at_us = np.cumsum(rng.exponential(1e6 / (2 * capacity_rps), size=6_000)).astype(int)
+    sim.run([request(i, int(at), int(at) + 60_000) for i, at in enumerate(at_us)])
+    in_time = sum(
+        isinstance(event, Answered) and event.at_us <= at_us[event.request] + 60_000
+        for event in sim.events
+    )
+    assert in_time / (at_us[-1] / 1e6) >= 0.9 * capacity_rps

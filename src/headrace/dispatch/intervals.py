@@ -1,7 +1,8 @@
 """When a slot or a link is promised to whom: the reservation tables of PPipe, section 5.4.
 
 A table holds few entries (what is promised within one SLO), so a linear scan over two plain lists
-beats any tree. Entries may overlap for a moment, when reality runs late; a scan copes with that.
+beats any tree. Links may overlap for a moment, when reality runs late; a scan copes with that. On slots
+lateness is passed on at once (`push_back`).
 """
 
 from bisect import bisect_right
@@ -53,6 +54,20 @@ class IntervalTable:
                 del self._starts[i], self._ends[i], self._holders[i]
                 self.free_from_us = max(self._ends, default=0)
                 return
+
+    def push_back(self) -> None:
+        """Move every promise that an earlier one overlaps behind it, and its holder with it.
+
+        Without this, lateness adds up unseen: each batch starts late by all overruns before it,
+        while new promises still queue behind the old, too early ends.
+        """
+        busy_to = 0
+        for i, holder in enumerate(self._holders):
+            if self._starts[i] < busy_to:
+                holder.start_at_us = self._starts[i] = busy_to
+                self._ends[i] = holder.end_at_us
+            busy_to = max(busy_to, self._ends[i])
+        self.free_from_us = busy_to
 
     def free_for(self, holder: Hop, start_us: int, end_us: int) -> bool:
         """Whether no promise to anybody else lies in [start_us, end_us)."""

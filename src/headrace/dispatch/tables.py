@@ -129,6 +129,7 @@ class ReservationTables:
         table.release(hop)
         hop.latency_us = now_us - hop.start_at_us + max(1, hop.latency_us >> 3)
         table.reserve(hop.start_at_us, hop.end_at_us, hop)
+        table.push_back()
 
     # -- promising -----------------------------------------------------------------------------
 
@@ -160,11 +161,12 @@ class ReservationTables:
                 link.release(hop)
 
     def move(self, hop: Hop, start_at_us: int) -> None:
-        """The slot is used at another time than promised."""
+        """The slot is used at another time than promised; those behind move with it."""
         table = self._slots[hop.slot]
         table.release(hop)
         hop.start_at_us = start_at_us
         table.reserve(start_at_us, hop.end_at_us, hop)
+        table.push_back()
 
     def run(self, hop: Hop) -> None:
         """The slot is in use by `hop` from now on, until that is released."""
