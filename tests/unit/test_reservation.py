@@ -33,11 +33,19 @@ def test_requests_that_wait_for_a_busy_slot_share_the_next_batch() -> None:
     assert runs(sim)[1] == (1, 0, 10, 24)
 
 
-def test_the_paper_s_rule_waits_until_the_batch_would_miss_its_deadline() -> None:
+def test_the_paper_s_rule_waits_until_a_fuller_batch_would_miss_its_deadline() -> None:
+    # Two would still make it if they started at 88; from 89 on only one does, and it is there.
     route = make_route(make_stage([0], [10, 12]))
     sim = Sim(make_topology([route]), policy="reservation-fill")
     sim.run([request(0, 0, 100)])
-    assert runs(sim) == [(0, 0, 90, 100)]
+    assert runs(sim) == [(0, 0, 89, 99)]
+
+
+def test_a_tighter_request_is_not_kept_waiting_for_a_full_batch() -> None:
+    route = make_route(make_stage([0], [10, 12, 14]))
+    sim = Sim(make_topology([route]), policy="reservation-fill")
+    sim.run([request(0, 0, 1_000), request(1, 5, 30, priority=1)])
+    assert runs(sim) == [(0, 0, 17, 29)]
 
 
 def test_a_full_batch_does_not_wait() -> None:

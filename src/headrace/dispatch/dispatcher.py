@@ -63,6 +63,8 @@ class Dispatcher:
         self._wakes = [
             WakeUp(clock, partial(self._decide, model)) for model in range(len(topology.models))
         ]
+        self._fill: list[WaitUntil | None] = [None] * len(topology.models)
+        """What each model's queue waits for, unless a decision is due."""
         self._batches: dict[int, Batch] = {}
         self._next_batch = 0
         self._draining = False
@@ -102,6 +104,10 @@ class Dispatcher:
             insort(queue, request, key=_urgency)
         else:
             queue.append(request)
+            fill = self._fill[request.model]
+            tighter = request.deadline_at_us < queue[0].deadline_at_us
+            if fill and len(queue) < fill.size and not tighter:
+                return  # the last decision stands
         self._decide(request.model)
 
     def cancel(self, request_id: int) -> None:
@@ -119,6 +125,7 @@ class Dispatcher:
 
     def _decide(self, model: int) -> None:
         queue = self._queues[model]
+        self._fill[model] = None
         while queue:
             now_us = self._clock.now_us()
             match self._policy.decide(model, queue, now_us):
@@ -132,7 +139,8 @@ class Dispatcher:
                     self._enter_stage(batch)
                 case Drop(reason, retry_after_us):
                     self._refuse(queue.pop(0), reason, retry_after_us)
-                case WaitUntil(at_us):
+                case WaitUntil(at_us) as fill:
+                    self._fill[model] = fill
                     self._wakes[model].at(at_us)
                     return
 

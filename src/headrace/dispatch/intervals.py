@@ -1,8 +1,8 @@
 """When a slot or a link is promised to whom: the reservation tables of PPipe, section 5.4.
 
 A table holds few entries (what is promised within one SLO), so a linear scan over two plain lists
-beats any tree. Links may overlap for a moment, when reality runs late; a scan copes with that. On slots
-lateness is passed on at once (`push_back`).
+beats any tree. On slots, lateness is passed on at once (`push_back`); on links, promises may
+overlap for a moment when reality runs late, and a scan copes with that.
 """
 
 from bisect import bisect_right

@@ -97,9 +97,11 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """More requests may fill the batch; decide again then, or at the next event."""
+    """More requests may fill the batch: decide again at `at_us`, when `size` requests wait, when
+    one comes that is more urgent, or when a slot's work changes."""
 
     at_us: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class ReactivePolicy:
                 size = min(size, len(queue))
                 hop = self._send(route.stages[0], slot, size, now_us)
                 return Dispatch(pipeline, size, [hop])
-            return WaitUntil(max(start_us, now_us + 1))
+            return WaitUntil(max(start_us, now_us + 1), size)
         return Drop("deadline", max(1, start_us + _path_us(route, 1) - deadline_at_us))
 
     def _freest(self, stage: StageTable, now_us: int) -> int | None:

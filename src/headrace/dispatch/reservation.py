@@ -66,15 +66,14 @@ class ReservationPolicy:
         waiting = len(queue)
         if waiting >= size:
             return self._dispatch(pipeline, path, size)
-        partial = self._probe(route, waiting, now_us)
-        if self._fill == "idle" and partial.waiting_us == 0:
-            return self._dispatch(pipeline, partial, waiting)
-        # While it waits anyway for slots and links, waiting for requests costs nothing.
-        spare_us = _tightest(queue, waiting) - partial.end_at_us - route.slack_us[waiting - 1]
-        last_at_us = now_us + spare_us + partial.waiting_us
-        if last_at_us <= now_us:
-            return self._dispatch(pipeline, partial, waiting)
-        return WaitUntil(last_at_us)
+        if self._fill == "idle":
+            partial = self._probe(route, waiting, now_us)
+            if partial.waiting_us == 0:
+                return self._dispatch(pipeline, partial, waiting)
+        # Until a batch of `size` would be late. While it waits anyway for slots and links, waiting
+        # for requests costs nothing. Then the next smaller size is the largest that makes it.
+        spare_us = _tightest(queue, waiting) - path.end_at_us - route.slack_us[size - 1]
+        return WaitUntil(now_us + max(1, spare_us + path.waiting_us), size)
 
     def _dispatch(self, pipeline: int, path: Path, size: int) -> Dispatch:
         self._tables.reserve(path.hops)
