@@ -14,5 +14,5 @@ from headrace.planning.pooled import plan_pooled
 
 def plan_without_partitioning(problem: Problem) -> PlanResult:
     """The best plan in which every pipeline has a single stage; `min_stages` is overridden."""
-    options = replace(problem.options, min_stages=1, max_stages=1)
+    options = replace(problem.options, planner="no-partitioning", min_stages=1, max_stages=1)
     return plan_pooled(replace(problem, options=options))

@@ -1,0 +1,37 @@
+"""Recompute a plan from its profiles and say everything that does not hold. Imports no planner.
+
+The rules are those of `planning.candidates`, restated here from the paper (PPipe, sections 3, 5.3
+and 5.4, appendix A.2) in code of its own, so that a mistake must be made twice to go unseen.
+Integers must match exactly, floats to 1e-9. What a plan says of itself is never used to check it:
+throughput is recomputed from slots and profiles before rates, links and objective are judged.
+
+A batch's wait for its slot's turn (`DutyCycle`) is not charged to its latency, as no other wait
+is: the margin pays for waiting.
+"""
+
+from collections.abc import Mapping
+
+from headrace.domain.plan import Plan
+from headrace.domain.profile import Profile
+from headrace.verify.case import CHECKS, Case, Violation
+from headrace.verify.claims import check_claims
+from headrace.verify.figures import check_figures
+from headrace.verify.resources import check_resources
+from headrace.verify.structure import check_structure
+
+__all__ = ["CHECKS", "Violation", "verify"]
+
+
+def verify(plan: Plan, profiles: Mapping[str, Profile]) -> list[Violation]:
+    """Everything that is wrong with `plan`; an empty list is a proof that it keeps its word.
+
+    Args:
+        profiles: model -> profile, those that `plan.profiles` names. That the files have the
+            stated hashes is for whoever loads them to check.
+    """
+    case = Case(plan, profiles)
+    check_structure(case)
+    throughputs = check_figures(case)
+    check_resources(case, throughputs)
+    check_claims(case, throughputs)
+    return case.violations

@@ -1,0 +1,130 @@
+"""Does the plan say the truth of itself: rates, objective, bound, cost."""
+
+import math
+
+from headrace.verify.case import Case, at_most
+from headrace.verify.figures import Throughputs
+
+OPTIMAL_GAP = 1e-6
+"""Relative distance from the bound up to which a plan may call itself optimal."""
+
+
+def check_claims(case: Case, throughputs: Throughputs) -> None:
+    _check_rates(case, throughputs)
+    cost = _cost_per_hour(case)
+    _check_cost(case, cost)
+    _check_objective(case, throughputs, cost)
+    _check_bound(case)
+    _check_stated(case)
+
+
+def _check_rates(case: Case, throughputs: Throughputs) -> None:
+    for deployment in case.plan.deployments:
+        model, dummy = deployment.model, deployment.dummy_rps
+        throughput = throughputs.deployments.get(model, 0.0)
+        if not (dummy >= 0 and at_most(dummy, throughput)):
+            case.report(
+                "dummy",
+                model,
+                "dummy load (rps)",
+                needed=f"0..{throughput}",
+                available=dummy,
+            )
+        demand = case.demands.get(model)
+        if demand is not None and demand.rate_rps is not None:
+            carried = throughput - dummy
+            if not at_most(demand.rate_rps, carried):
+                case.report("rates", model, "rate (rps)", needed=demand.rate_rps, available=carried)
+
+
+def _cost_per_hour(case: Case) -> float | None:
+    used = {(slot.node, slot.device, slot.device_index) for slot in case.plan.slots}
+    total = 0.0
+    for _, device, _ in sorted(used):
+        kind = case.types.get(device)
+        if kind is None or kind.price_per_hour is None:
+            return None
+        total += kind.price_per_hour
+    return total
+
+
+def _check_cost(case: Case, cost: float | None) -> None:
+    claimed = case.plan.cost_per_hour
+    if cost is None or claimed is None:
+        if cost is not claimed:
+            case.report(
+                "cost", "plan", "cost per hour of the devices used", needed=cost, available=claimed
+            )
+    else:
+        case.expect("cost", "plan", "cost per hour of the devices used", cost, claimed)
+
+
+def _check_objective(case: Case, throughputs: Throughputs, cost: float | None) -> None:
+    served = throughputs.deployments
+    match case.plan.options.objective:
+        case "throughput":
+            value: float | None = sum(served.values())
+        case "max-min":
+            value = min(
+                (served.get(d.model, 0.0) / d.weight for d in case.plan.demands), default=0.0
+            )
+        case "least-cost":
+            value = cost
+    if value is None:
+        case.report(
+            "objective",
+            "plan",
+            "least cost needs the price of every device used",
+            needed="prices",
+            available="none",
+        )
+    else:
+        name = f"objective ({case.plan.options.objective})"
+        case.expect("objective", "plan", name, value, case.plan.objective)
+
+
+def _check_bound(case: Case) -> None:
+    plan = case.plan
+    if plan.bound is None or plan.gap is None:
+        if plan.bound is not plan.gap:
+            case.report(
+                "bound",
+                "plan",
+                "a bound and a gap are stated together",
+                needed="both or neither",
+                available=f"bound {plan.bound}, gap {plan.gap}",
+            )
+        return
+    least_cost = plan.options.objective == "least-cost"
+    worse, better = (plan.bound, plan.objective) if least_cost else (plan.objective, plan.bound)
+    if not (math.isfinite(plan.bound) and at_most(worse, better)):
+        case.report(
+            "bound",
+            "plan",
+            "the objective is better than its proven bound",
+            needed=plan.objective,
+            available=plan.bound,
+        )
+    gap = abs(plan.bound - plan.objective) / plan.objective if plan.objective else 0.0
+    case.expect("bound", "plan", "gap", gap, plan.gap)
+
+
+def _check_stated(case: Case) -> None:
+    plan = case.plan
+    unproven = plan.gap is None or not plan.gap <= OPTIMAL_GAP
+    if plan.stopped == "infeasible" or (plan.stopped == "optimal" and unproven):
+        case.report(
+            "stopped",
+            "plan",
+            f"a plan that stopped as {plan.stopped!r}",
+            needed=f"a gap of at most {OPTIMAL_GAP}",
+            available=plan.gap,
+        )
+    if plan.planner != plan.options.planner or not plan.binding or not plan.runtime_s >= 0:
+        case.report(
+            "claims",
+            "plan",
+            "planner as in its options, binding constraint, runtime",
+            needed=f"{plan.options.planner!r}, some text, at least 0 s",
+            available=f"{plan.planner!r}, {plan.binding!r}, {plan.runtime_s} s",
+        )

@@ -1,0 +1,188 @@
+"""Are the numbers those of the profiles: latency, transfer, throughput."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import floor, inf
+
+from headrace.domain.errors import ProfileError
+from headrace.domain.plan import Stage
+from headrace.domain.profile import Latency, Profile
+from headrace.verify.case import Case, Chain
+
+
+@dataclass(frozen=True, slots=True)
+class Throughputs:
+    """Recomputed requests per second; 0 where the plan is too broken to tell."""
+
+    pipelines: dict[tuple[str, str], float]
+    deployments: dict[str, float]
+
+
+def check_figures(case: Case) -> Throughputs:
+    """Recompute every stage, pipeline and deployment, and compare."""
+    pipelines: dict[tuple[str, str], float] = {}
+    deployments = {deployment.model: 0.0 for deployment in case.plan.deployments}
+    for chain in case.chains():
+        throughput = _check_chain(case, chain)
+        if chain.alternative is None:
+            model = chain.deployment.model
+            pipelines[model, chain.pipeline.name] = throughput
+            deployments[model] += throughput
+    for deployment in case.plan.deployments:
+        case.expect(
+            "throughput",
+            deployment.model,
+            "throughput (rps) of all pipelines",
+            deployments[deployment.model],
+            deployment.throughput_rps,
+        )
+    _check_residency(case)
+    return Throughputs(pipelines=pipelines, deployments=deployments)
+
+
+def _check_chain(case: Case, chain: Chain) -> float:
+    """Returns the chain's recomputed throughput."""
+    profile = case.profiles.get(chain.deployment.model)
+    if profile is None or not chain.stages:
+        return 0.0
+    slowest, total_us = inf, 0
+    for index, stage in enumerate(chain.stages):
+        where = chain.stage_where(index)
+        latency = latency_of(profile, stage, chain.pipeline.batch_size)
+        if latency is None:
+            return 0.0
+        after = chain.stages[index + 1] if index + 1 < len(chain.stages) else None
+        transfer_us = _transfer_us(case, profile, stage, after, chain.pipeline.batch_size)
+        throughput = sum(
+            slot_throughput(case, profile, chain, index, name, latency) for name in stage.pool
+        )
+        case.expect("latency", where, "p99 latency (us)", latency.p99_us, stage.latency_us)
+        case.expect("transfer", where, "transfer (us)", transfer_us, stage.transfer_us)
+        case.expect(
+            "throughput", where, "throughput (rps) of the pool", throughput, stage.throughput_rps
+        )
+        slowest = min(slowest, throughput)
+        total_us += latency.p99_us + transfer_us
+    _check_totals(case, chain, total_us, slowest)
+    return slowest
+
+
+def _check_totals(case: Case, chain: Chain, total_us: int, slowest_rps: float) -> None:
+    claimed = (
+        chain.pipeline
+        if chain.alternative is None
+        else chain.pipeline.alternatives[chain.alternative]
+    )
+    case.expect(
+        "latency", chain.where, "latency (us) of stages and hops", total_us, claimed.latency_us
+    )
+    case.expect(
+        "throughput",
+        chain.where,
+        "throughput (rps) of the slowest stage",
+        slowest_rps,
+        claimed.throughput_rps,
+    )
+    demand = case.demands.get(chain.deployment.model)
+    if demand is not None:
+        budget_us = floor(demand.slo_us * (1 - Fraction(str(case.plan.options.margin))))
+        if total_us > budget_us:
+            case.report(
+                "slo",
+                chain.where,
+                f"exceeds the latency budget of an SLO of {demand.slo_us} us",
+                needed=f"{total_us} us",
+                available=f"{budget_us} us",
+            )
+
+
+def latency_of(profile: Profile, stage: Stage, batch_size: int) -> Latency | None:
+    """None where it was not profiled; the structure checks say so."""
+    if not 0 <= stage.first_block < stage.end_block <= len(profile.blocks):
+        return None
+    try:
+        return profile.stage_latency(
+            stage.device, stage.share, stage.first_block, stage.end_block, batch_size
+        )
+    except ProfileError:
+        return None
+
+
+def _transfer_us(
+    case: Case, profile: Profile, stage: Stage, after: Stage | None, batch_size: int
+) -> int:
+    """Of one batch over an idle link between the slowest nodes of both device types."""
+    if after is None or len(case.nodes) < 2:
+        return 0
+    speeds = [
+        node.bandwidth_gbps
+        for node in case.nodes.values()
+        if node.bandwidth_gbps is not None
+        and (node.devices.get(stage.device) or node.devices.get(after.device))
+    ]
+    if not speeds:
+        return 0
+    size_bytes = batch_size * profile.blocks[stage.end_block - 1].cut_bytes
+    # 10^9 bits per second are 125 bytes per microsecond.
+    return round(size_bytes / (min(speeds) * 125))
+
+
+def slot_throughput(
+    case: Case, profile: Profile, chain: Chain, index: int, slot_name: str, latency: Latency
+) -> float:
+    """One slot's: its part of the time x batch / p50 x utilisation, or its share of the link."""
+    stage, kind = chain.stages[index], case.types.get(chain.stages[index].device)
+    if kind is None or slot_name not in case.slots:
+        return 0.0
+    running = chain.pipeline.batch_size * 1e6 / latency.p50_us * kind.max_utilisation
+    part = time_part(case, chain, index, slot_name)
+    return min(running * part, _link_share_rps(case, profile, stage))
+
+
+def time_part(case: Case, chain: Chain, index: int, slot_name: str) -> float:
+    """The fraction of a slot's time that belongs to a stage; 1 without a duty cycle.
+
+    An alternative's stage has the longest turn of any of its pipeline's tenants there.
+    """
+    parts = []
+    for tenant in case.slots[slot_name].tenants:
+        mine = (tenant.model, tenant.pipeline) == (chain.deployment.model, chain.pipeline.name)
+        if mine and (chain.alternative is not None or tenant.stage == index):
+            duty = tenant.duty
+            parts.append(duty.length_us / duty.period_us if duty and duty.period_us > 0 else 1.0)
+    return max(parts, default=1.0)
+
+
+def _link_share_rps(case: Case, profile: Profile, stage: Stage) -> float:
+    """What a slot's even part of its node's link carries; on the narrowest node of its type."""
+    entering = 0 if stage.first_block == 0 else profile.blocks[stage.first_block - 1].cut_bytes
+    last = stage.end_block == len(profile.blocks)
+    leaving = 0 if last else profile.blocks[stage.end_block - 1].cut_bytes
+    widest = max(entering, leaving)
+    if widest == 0 or len(case.nodes) < 2:
+        return inf
+    return min(
+        (
+            node.bandwidth_gbps * 1e9 / 8 * float(stage.share) / node.device_count / widest
+            for node in case.nodes.values()
+            if node.bandwidth_gbps is not None and node.devices.get(stage.device)
+        ),
+        default=inf,
+    )
+
+
+def _check_residency(case: Case) -> None:
+    for chain in case.chains():
+        profile = case.profiles.get(chain.deployment.model)
+        known = {layer.name for layer in profile.layers} if profile else set()
+        for index, stage in enumerate(chain.stages):
+            placed = [entry.layer for entry in stage.residency]
+            unknown = sorted(set(placed) - known) if known else []
+            if unknown or len(set(placed)) != len(placed):
+                case.report(
+                    "residency",
+                    chain.stage_where(index),
+                    "layers must be the profile's, each once",
+                    needed=", ".join(sorted(known)),
+                    available=", ".join(unknown or placed),
+                )

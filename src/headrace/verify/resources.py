@@ -1,0 +1,212 @@
+"""Does it fit: devices, memory, links, and the time of shared slots."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+
+from headrace.domain.plan import Slot, Tenant
+from headrace.verify.case import Case, at_most
+from headrace.verify.figures import Throughputs, latency_of, slot_throughput
+
+
+def check_resources(case: Case, throughputs: Throughputs) -> None:
+    _check_devices(case)
+    _check_memory(case)
+    _check_links(case, throughputs)
+    for slot in case.plan.slots:
+        _check_time(case, slot, throughputs)
+        _check_duty(case, slot)
+
+
+def _by_device(case: Case) -> dict[tuple[str, str, int], list[Slot]]:
+    devices: dict[tuple[str, str, int], list[Slot]] = defaultdict(list)
+    for slot in case.plan.slots:
+        devices[slot.node, slot.device, slot.device_index].append(slot)
+    return devices
+
+
+def _check_devices(case: Case) -> None:
+    for (node, device, index), slots in _by_device(case).items():
+        total = sum((slot.share for slot in slots), Fraction(0))
+        if total > 1:
+            case.report(
+                "devices",
+                f"{node}/{device}-{index}",
+                "its slots' shares sum to more than the device",
+                needed=total,
+                available=1,
+            )
+
+
+def _check_memory(case: Case) -> None:
+    held = _blocks_held(case)
+    for (node, device, index), slots in _by_device(case).items():
+        kind = case.types.get(device)
+        if kind is None or kind.memory_bytes is None:
+            continue
+        needed = sum(_weights(case, slot, held) for slot in slots)
+        if needed > kind.memory_bytes:
+            case.report(
+                "memory",
+                f"{node}/{device}-{index}",
+                "weights (bytes) of its slots exceed the memory",
+                needed=needed,
+                available=kind.memory_bytes,
+            )
+
+
+def _blocks_held(case: Case) -> dict[str, dict[str, set[int]]]:
+    """Slot -> model -> blocks whose weights it needs, at whatever depth its pipelines run."""
+    held: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for chain in case.chains():
+        for stage in chain.stages:
+            for name in stage.pool:
+                blocks = range(stage.first_block, stage.end_block)
+                held[name][chain.deployment.model].update(blocks)
+    return held
+
+
+def _weights(case: Case, slot: Slot, held: dict[str, dict[str, set[int]]]) -> int:
+    """Every slot is a process with its own copy; layers that are not on the device are not."""
+    total = 0
+    for model, blocks in held.get(slot.name, {}).items():
+        profile = case.profiles.get(model)
+        if profile is not None:
+            total += sum(b.weights_bytes for i, b in enumerate(profile.blocks) if i in blocks)
+    for tenant in slot.tenants:
+        stage, profile = case.stage_of(tenant), case.profiles.get(tenant.model)
+        if stage is not None and profile is not None:
+            elsewhere = {entry.layer for entry in stage.residency if entry.place != "device"}
+            total -= sum(x.weights_bytes for x in profile.layers if x.name in elsewhere)
+    return max(total, 0)
+
+
+def _check_links(case: Case, throughputs: Throughputs) -> None:
+    """Each hop's items spread evenly over all pairs of its two pools."""
+    leaving: dict[str, float] = defaultdict(float)
+    entering: dict[str, float] = defaultdict(float)
+    for deployment, pipeline in case.pipelines():
+        profile = case.profiles.get(deployment.model)
+        rps = throughputs.pipelines.get((deployment.model, pipeline.name), 0.0)
+        for stage, after in zip(pipeline.stages, pipeline.stages[1:], strict=False):
+            if profile is None or not 0 < stage.end_block <= len(profile.blocks):
+                continue
+            pairs = len(stage.pool) * len(after.pool)
+            size = profile.blocks[stage.end_block - 1].cut_bytes
+            sources, targets = _nodes_of(case, stage.pool), _nodes_of(case, after.pool)
+            for source, source_slots in sources.items():
+                for target, target_slots in targets.items():
+                    if source != target:
+                        part = source_slots * target_slots / pairs
+                        leaving[source] += rps * size * part
+                        entering[target] += rps * size * part
+    for direction, traffic in (("leaving", leaving), ("entering", entering)):
+        for name, bytes_per_s in traffic.items():
+            node = case.nodes.get(name)
+            if node is None or node.bandwidth_gbps is None:
+                continue
+            limit = node.bandwidth_gbps * 1e9 / 8
+            if not at_most(bytes_per_s, limit):
+                case.report(
+                    "links",
+                    f"node {name}",
+                    f"planned traffic (bytes/s) {direction}",
+                    needed=bytes_per_s,
+                    available=limit,
+                )
+
+
+def _nodes_of(case: Case, pool: Sequence[str]) -> dict[str, int]:
+    nodes: dict[str, int] = defaultdict(int)
+    for name in pool:
+        if name in case.slots:
+            nodes[case.slots[name].node] += 1
+    return nodes
+
+
+def _check_time(case: Case, slot: Slot, throughputs: Throughputs) -> None:
+    """Tenants without turns must leave each other time; with turns, `_check_duty` sees to it."""
+    busy = sum(
+        _busy_part(case, slot, tenant, throughputs)
+        for tenant in slot.tenants
+        if tenant.duty is None
+    )
+    if not at_most(busy, 1.0):
+        case.report(
+            "time",
+            f"slot {slot.name}",
+            "part of its time that its tenants need",
+            needed=busy,
+            available=1.0,
+        )
+
+
+def _busy_part(case: Case, slot: Slot, tenant: Tenant, throughputs: Throughputs) -> float:
+    """A stage's load spreads over its pool in proportion to what each slot can do."""
+    chain, profile = case.chain_of(tenant), case.profiles.get(tenant.model)
+    stage = case.stage_of(tenant)
+    kind = case.types.get(stage.device) if stage else None
+    if chain is None or profile is None or stage is None or kind is None:
+        return 0.0
+    batch = chain.pipeline.batch_size
+    latency = latency_of(profile, stage, batch)
+    if latency is None or slot.name not in stage.pool:
+        return 0.0
+    alone = {
+        name: slot_throughput(case, profile, chain, tenant.stage, name, latency)
+        for name in stage.pool
+    }
+    rps = throughputs.pipelines.get((tenant.model, tenant.pipeline), 0.0)
+    capacity = sum(alone.values())
+    full = batch * 1e6 / latency.p50_us * kind.max_utilisation
+    return rps * alone[slot.name] / capacity / full if capacity > 0 else 0.0
+
+
+def _check_duty(case: Case, slot: Slot) -> None:
+    turns = [(tenant, tenant.duty) for tenant in slot.tenants if tenant.duty is not None]
+    where = f"slot {slot.name}"
+    if turns and len(turns) < len(slot.tenants):
+        case.report(
+            "duty",
+            where,
+            "some tenants have turns and some have not",
+            needed=len(slot.tenants),
+            available=len(turns),
+        )
+    periods = {duty.period_us for _, duty in turns}
+    if len(periods) > 1:
+        case.report(
+            "duty", where, "turns of unlike periods (us)", needed=1, available=sorted(periods)
+        )
+    free_from = 0
+    for tenant, duty in sorted(turns, key=lambda turn: turn[1].offset_us):
+        if (
+            duty.offset_us < 0
+            or duty.length_us < 1
+            or duty.offset_us + duty.length_us > duty.period_us
+        ):
+            case.report(
+                "duty",
+                where,
+                f"turn of {tenant.model}/{tenant.pipeline}/stage {tenant.stage} leaves its period",
+                needed=f"within 0..{duty.period_us} us",
+                available=f"{duty.offset_us}..{duty.offset_us + duty.length_us} us",
+            )
+        if duty.offset_us < free_from:
+            case.report(
+                "duty",
+                where,
+                f"turn of {tenant.model}/{tenant.pipeline}/stage {tenant.stage} overlaps another",
+                needed=f"offset of at least {free_from} us",
+                available=f"{duty.offset_us} us",
+            )
+        free_from = max(free_from, duty.offset_us + duty.length_us)
+        stage = case.stage_of(tenant)
+        if stage is not None and duty.length_us < stage.latency_us:
+            case.report(
+                "duty",
+                where,
+                f"turn of {tenant.model}/{tenant.pipeline}/stage {tenant.stage} holds no batch",
+                needed=f"{stage.latency_us} us",
+                available=f"{duty.length_us} us",
+            )
