@@ -22,7 +22,7 @@ from headrace.serving.desk import Desk
 from headrace.serving.frames import Ran, Run
 from headrace.serving.live_clock import LiveClock
 from headrace.serving.live_driver import LiveDriver
-from headrace.serving.stage_io import StageIO, StageTable, TensorGroup
+from headrace.serving.stage_io import StageIndex, StageIO, TensorGroup
 from headrace.simulation.driver import Durations, JitteredDurations
 from headrace.simulation.session import replay
 from helpers.sim import Sim
@@ -60,7 +60,7 @@ class FakeWorker:
         self._clock.call_at(ended_at_us, partial(self.driver.on_ran, self._slot, report))
 
 
-def live_stages(topology: Topology) -> StageTable:
+def live_stages(topology: Topology) -> StageIndex:
     planned = Stage(
         first_block=0,
         end_block=1,

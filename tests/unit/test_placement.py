@@ -8,7 +8,7 @@ from headrace.domain.errors import ModelError
 from headrace.domain.plan import Plan
 from headrace.serving.data_plane import arena_bytes_for
 from headrace.serving.placement import slot_cores, worker_specs
-from headrace.serving.stage_io import stage_table
+from headrace.serving.stage_io import stage_index
 from helpers.served import WIDTH, plan_by_hand, profile_by_hand, served_chain
 
 PROFILE = profile_by_hand(["a", "y"], batch_size=2, stage_us=1_000, device="cpu")
@@ -38,7 +38,7 @@ def test_every_slot_loads_the_stages_of_its_pools(
 ) -> None:
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     served = served_chain(tmp_path, pools=(1, 2))
-    stages = stage_table(served.plan, served.profiles)
+    stages = stage_index(served.plan, served.profiles)
     specs = worker_specs(served.plan, served.profiles, served.folders, stages, "auto", seed=0)
     assert [[load.name for load in spec.loads] for spec in specs] == [
         ["m/p/0"],
@@ -53,7 +53,7 @@ def test_every_slot_loads_the_stages_of_its_pools(
 
 def test_equal_emulated_stages_take_unequal_times(tmp_path: Path) -> None:
     served = served_chain(tmp_path, pools=(3,), device="l4")
-    stages = stage_table(served.plan, served.profiles)
+    stages = stage_index(served.plan, served.profiles)
     specs = worker_specs(served.plan, served.profiles, served.folders, stages, "auto", seed=0)
     assert len({spec.loads[0].seed for spec in specs}) == 3
     assert all(spec.executor == "emulated" and spec.core is None for spec in specs)
@@ -61,7 +61,7 @@ def test_equal_emulated_stages_take_unequal_times(tmp_path: Path) -> None:
 
 def test_a_profile_without_a_model_file_is_not_executed_silently(tmp_path: Path) -> None:
     plan = plan_of([1, 1])
-    stages = stage_table(plan, {"m": PROFILE})
+    stages = stage_index(plan, {"m": PROFILE})
     with pytest.raises(ModelError, match="emulated executor"):
         worker_specs(plan, {"m": PROFILE}, {"m": tmp_path}, stages, "auto", seed=0)
     specs = worker_specs(plan, {"m": PROFILE}, {"m": tmp_path}, stages, "emulated", seed=0)
@@ -70,6 +70,6 @@ def test_a_profile_without_a_model_file_is_not_executed_silently(tmp_path: Path)
 
 def test_the_arena_has_room_for_several_batches_of_every_slot() -> None:
     profile = profile_by_hand(["a", "y"], batch_size=2, stage_us=1_000, device="cpu")
-    stages = stage_table(plan_of([500, 500]), {"m": profile})
+    stages = stage_index(plan_of([500, 500]), {"m": profile})
     batch = 2 * WIDTH * 4
     assert arena_bytes_for(stages) >= 1_000 * 2 * batch

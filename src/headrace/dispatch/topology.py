@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import PlanError
+from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Deployment, Pipeline, Plan
 from headrace.domain.profile import Profile
 
@@ -67,6 +69,17 @@ class Topology:
             return 0
         speeds = [s for s in (self.node_bytes_per_us[a], self.node_bytes_per_us[b]) if s]
         return round(size_bytes / min(speeds)) if speeds else 0
+
+    def event_log_header(self, clock: Literal["virtual", "live"], policy: str) -> EventLogHeader:
+        """Describe what the indices in the events mean."""
+        return EventLogHeader(
+            clock=clock,
+            policy=policy,
+            models=tuple(model.name for model in self.models),
+            pipelines=tuple(tuple(route.name for route in model.routes) for model in self.models),
+            slots=self.slots,
+            nodes=tuple(self.nodes[node] for node in self.slot_node),
+        )
 
     @classmethod
     def from_plan(cls, plan: Plan, profiles: Mapping[str, Profile]) -> "Topology":

@@ -16,7 +16,7 @@ from headrace.serving.arena import Arena
 from headrace.serving.desk import CallSoon, Desk
 from headrace.serving.inference import Inference, ServedModel
 from headrace.serving.live_driver import LiveDriver, WorkerLink
-from headrace.serving.stage_io import StageTable, stage_table
+from headrace.serving.stage_io import StageIndex, stage_index
 
 MAX_BATCHES_PER_INFERENCE = 16
 """One inference may fill this many batches of its model's largest pipeline."""
@@ -47,7 +47,7 @@ class DataPlane:
         self.models = served_models(self.topology, profiles)
         self._number = {name: i for i, name in enumerate(self.models)}
         self.desk = Desk(clock.now_us, call_soon)
-        self.driver = LiveDriver(stage_table(plan, profiles), clock, links, arena, self.desk)
+        self.driver = LiveDriver(stage_index(plan, profiles), clock, links, arena, self.desk)
         self.dispatcher = Dispatcher(
             self.topology, make_policy(policy, self.topology), clock, self.driver, sink, queue_limit
         )
@@ -82,7 +82,7 @@ def served_models(topology: Topology, profiles: Mapping[str, Profile]) -> dict[s
     }
 
 
-def arena_bytes_for(stages: StageTable) -> int:
+def arena_bytes_for(stages: StageIndex) -> int:
     """How much memory never runs out, whatever the dispatcher does within reason.
 
     Each slot of a pool may run one batch and have a few more waiting between stages. Pages cost

@@ -17,9 +17,8 @@ from headrace.serving.frames import ExecutorKind
 from headrace.serving.inference import Inference, Refusal, ServedModel
 from headrace.serving.live_clock import LiveClock
 from headrace.serving.placement import ExecutorChoice, worker_specs
-from headrace.serving.stage_io import stage_table
+from headrace.serving.stage_io import stage_index
 from headrace.serving.supervisor import Supervisor
-from headrace.simulation.session import event_log_header
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +129,7 @@ class Engine:
     @property
     def header(self) -> EventLogHeader:
         """First line of the event log that `sink` receives."""
-        return event_log_header(self._topology, self._policy, "live")
+        return self._topology.event_log_header("live", self._policy)
 
     def now_us(self) -> int:
         """The clock of all events and of `Answer`'s instants; after `start`."""
@@ -171,7 +170,7 @@ class Engine:
             HeadraceError: a stage cannot be extracted or loaded; nothing is left running.
         """
         loop = asyncio.get_running_loop()
-        stages = stage_table(self._plan, self._profiles)
+        stages = stage_index(self._plan, self._profiles)
         # Parsing and cutting a large model takes seconds.
         specs = await asyncio.to_thread(
             worker_specs,

@@ -11,7 +11,7 @@ from headrace.domain.request import DropReason, Request
 from headrace.serving.arena import Arena
 from headrace.serving.desk import Desk
 from headrace.serving.frames import Failed, Ran, Run
-from headrace.serving.stage_io import Region, StageTable
+from headrace.serving.stage_io import Region, StageIndex
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class LiveDriver:
 
     def __init__(
         self,
-        stages: StageTable,
+        stages: StageIndex,
         clock: Clock,
         links: Sequence[WorkerLink],
         arena: Arena,

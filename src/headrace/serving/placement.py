@@ -10,7 +10,7 @@ from headrace.catalog.stage_files import stage_path
 from headrace.domain.plan import Plan, Slot
 from headrace.domain.profile import Profile
 from headrace.serving.frames import ExecutorKind, Load
-from headrace.serving.stage_io import StageIO, StageTable
+from headrace.serving.stage_io import StageIndex, StageIO
 from headrace.serving.worker_process import WorkerSpec
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def worker_specs(
     plan: Plan,
     profiles: Mapping[str, Profile],
     profile_folders: Mapping[str, Path],
-    stages: StageTable,
+    stages: StageIndex,
     choice: ExecutorChoice,
     seed: int,
 ) -> tuple[WorkerSpec, ...]:

@@ -63,11 +63,11 @@ class StageIO:
     max_batch: int
 
 
-StageTable = tuple[tuple[tuple[StageIO, ...], ...], ...]
+StageIndex = tuple[tuple[tuple[StageIO, ...], ...], ...]
 """Indexed by model, pipeline and stage, as the dispatcher counts them."""
 
 
-def stage_table(plan: Plan, profiles: Mapping[str, Profile]) -> StageTable:
+def stage_index(plan: Plan, profiles: Mapping[str, Profile]) -> StageIndex:
     """Number the plan's stages and look up their tensors. Raises KeyError: profile missing."""
     models = []
     key = 0

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
@@ -65,7 +64,7 @@ def simulate(
     _schedule_faults(faults, topology, clock, dispatcher)
     replay(requests_of(arrivals, topology), clock, dispatcher.on_arrival, on_progress)
     clock.run()
-    return event_log_header(topology, policy, "virtual"), events
+    return topology.event_log_header("virtual", policy), events
 
 
 def requests_of(arrivals: Iterable[Arrival], topology: Topology) -> Iterator[Request]:
@@ -113,20 +112,6 @@ def replay(
             on_progress(request.id + 1)
 
     schedule_next()
-
-
-def event_log_header(
-    topology: Topology, policy: str, clock: Literal["virtual", "live"]
-) -> EventLogHeader:
-    """Describe what the indices in the events mean."""
-    return EventLogHeader(
-        clock=clock,
-        policy=policy,
-        models=tuple(model.name for model in topology.models),
-        pipelines=tuple(tuple(route.name for route in model.routes) for model in topology.models),
-        slots=topology.slots,
-        nodes=tuple(topology.nodes[node] for node in topology.slot_node),
-    )
 
 
 def _schedule_faults(
