@@ -34,7 +34,7 @@ MAX_INPUT_BYTES = 2**31
 """Of all inputs of one largest batch; refused beyond, before anything is allocated."""
 REPEATS_WANTED = 5
 QUIET_CORE_SHARE = 0.95
-"""Below it, timings say more of the machine's other programs than of the model."""
+"""Below it, the machine was not idle while it was measured, and the profile says so."""
 BATCH_INFLUENCE_NOTED = 1e-3
 HALF_ERROR_NOTED = 1e-2
 
@@ -101,8 +101,9 @@ def profile_model(
     repeats = min(times.repeats for times in measured.times.values())
     if measured.core_share < QUIET_CORE_SHARE:
         notes.append(
-            f"other programs used {1 - measured.core_share:.0%} of the core while it was timed:"
-            " latencies are too high; measure again on an idle machine with --no-cache"
+            f"other programs used {1 - measured.core_share:.0%} of the core while it was timed;"
+            " times are processor time and leave that out, but caches were shared:"
+            " --no-cache measures again"
         )
     if repeats < REPEATS_WANTED:
         notes.append(
