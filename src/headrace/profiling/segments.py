@@ -23,7 +23,7 @@ from headrace.profiling.session import open_session
 
 MAX_SEGMENTS = 1024
 """Candidate cuts beyond this are thinned out evenly; blocks stay equal to about 1/1000."""
-REPEATS = 3
+REPEATS = 5
 
 
 def choose_cuts(
