@@ -31,10 +31,10 @@ def test_no_other_grouping_is_more_equal(times: list[int], count: int) -> None:
 
 
 @given(st.lists(st.floats(0.5, 1.5), min_size=100, max_size=300), st.integers(2, 12))
-def test_many_small_segments_make_blocks_within_a_tenth_of_equal(
+def test_the_longest_of_many_segments_bounds_how_unequal_blocks_are(
     times: list[float], count: int
 ) -> None:
-    # A block boundary is off by at most half a segment at each end: 1.5 of >= 50 / 12.
+    # A boundary is off by at most half a segment, and a block has two.
     ends = equal_blocks(times, count)
 
     longest = max(times)
