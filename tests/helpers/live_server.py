@@ -38,6 +38,7 @@ def honest(plan: Plan) -> Plan:
     options = PlanOptions()
     return msgspec.structs.replace(
         plan,
+        planner=options.planner,
         options=options,
         deployments=(
             msgspec.structs.replace(

@@ -156,11 +156,7 @@ def _check(plan: "Plan", profiles: Any, policy: str, executor: str) -> None:
     """Refuse what could not keep its promises, before anything is started."""
     from headrace.dispatch.policies import POLICIES
     from headrace.domain.errors import DocumentError, PlanError
-
-    try:
-        from headrace.verify import verify
-    except ModuleNotFoundError:  # TEMPORARY
-        verify = lambda *_: []
+    from headrace.verify import verify
 
     for what, given, known in (
         ("--policy", policy, tuple(POLICIES)),
@@ -170,7 +166,10 @@ def _check(plan: "Plan", profiles: Any, policy: str, executor: str) -> None:
             raise DocumentError(f"serve: {what} {given!r} is unknown; known: {', '.join(known)}")
     violations = verify(plan, profiles)
     if violations:
-        shown = "\n".join(f"  {violation}" for violation in violations[:5])
+        shown = "\n".join(
+            f"  {found.where}: {found.what}: needs {found.needed}, has {found.available}"
+            for found in violations[:5]
+        )
         raise PlanError(
             f"serve: the plan fails verification ({len(violations)} violations)\n{shown}\n"
             "  try    `headrace verify` for all of them, then `headrace plan` again"
