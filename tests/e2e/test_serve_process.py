@@ -132,6 +132,27 @@ def wait_until_open(probe: socket.socket, count: int) -> None:
             return
 
 
+def test_every_request_is_answered_when_a_worker_is_killed(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    served = served_chain(tmp_path, pools=(2,), batch_size=2, stage_us=20_000, slo_us=1_000_000)
+    plan = write_plan(served, tmp_path)
+    with serving(plan, "--executor", "emulated", environment=environment) as server:
+        connections = [connect(server) for _ in range(8)]
+        statuses = []
+        for round_number in range(12):
+            for connection in connections:
+                connection.sendall(INFER)
+            if round_number == 4:
+                os.kill(min(server.processes() - {server.process.pid}), signal.SIGKILL)
+            statuses += [receive(connection).status for connection in connections]
+        assert len(statuses) == 12 * 8
+        assert set(statuses) <= {200, 429, 503, 504}
+        assert statuses.count(200) >= 90
+        for connection in connections:
+            connection.close()
+
+
 def test_a_second_signal_does_not_wait(tmp_path: Path, environment: dict[str, str]) -> None:
     slow = served_chain(tmp_path, pools=(1,), stage_us=30_000_000, slo_us=100_000_000)
     plan = write_plan(slow, tmp_path)

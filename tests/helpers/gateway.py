@@ -119,6 +119,8 @@ class FakeTransport(asyncio.Transport):
         self.half_closed = False
         self.aborted = False
         self.reading = True
+        self.stuck = False
+        """The other end reads nothing: `close` waits until `abort`."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.half_closed, "written after the end of the stream"
@@ -138,12 +140,18 @@ class FakeTransport(asyncio.Transport):
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            if self.protocol is not None:
-                self.protocol.connection_lost(None)
+            if not self.stuck:
+                self._lost()
 
     def abort(self) -> None:
-        self.aborted = True
-        self.close()
+        if not self.closed or self.stuck:
+            self.aborted = self.closed = True
+            self.stuck = False
+            self._lost()
+
+    def _lost(self) -> None:
+        if self.protocol is not None:
+            self.protocol.connection_lost(None)
 
     def is_closing(self) -> bool:
         return self.closed

@@ -250,6 +250,17 @@ def test_a_client_that_does_not_read_is_not_written_to_and_finally_cut_off() -> 
     assert client.transport.aborted
 
 
+def test_a_last_answer_that_nobody_takes_does_not_hold_the_connection_for_ever() -> None:
+    bench = Bench(limits=Limits(write_timeout_s=5))
+    client = bench.connect()
+    client.transport.stuck = True
+    client.send(infer(1, "Connection: close"))
+    bench.server.sweep(4.0)
+    assert bench.server.connections
+    bench.server.sweep(6.0)
+    assert not bench.server.connections
+
+
 def test_draining_answers_what_was_accepted_and_closes_every_connection() -> None:
     engine = FakeEngine(at_once=False)
     bench = Bench(engine)

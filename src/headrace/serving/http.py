@@ -322,7 +322,7 @@ class HttpConnection(asyncio.Protocol):
 
     def time_out(self) -> None:
         """The deadline passed: say so where a request is half read, otherwise just close."""
-        if self._write_paused or self._lingering_bytes >= 0:
+        if self._write_paused or self._lingering_bytes >= 0 or self.transport.is_closing():
             self.transport.abort()
         elif self._reading == _IDLE or self._deaf:
             self.transport.close()
@@ -380,6 +380,8 @@ class HttpConnection(asyncio.Protocol):
             self.deadline_s = self._server.tick_s + self._limits.linger_timeout_s
             self.transport.write_eof()
         else:
+            # Closing waits for the client to take what was written; not for ever.
+            self.deadline_s = self._server.tick_s + self._limits.write_timeout_s
             self.transport.close()
 
     def _throw_away(self, size_bytes: int) -> None:
