@@ -12,7 +12,8 @@ from headrace.serving.http_messages import Exchange, Limits, Response, json_resp
 from headrace.serving.inference import Inference
 from headrace.serving.inferences import Aside, Backend, InferenceHandler
 from headrace.serving.prometheus import Exposition, GatewayCollector, ModelCounters
-from headrace.serving.v2 import JSON_ERRORS, VERSION
+from headrace.serving.v2 import VERSION
+from headrace.serving.v2_tensors import JSON_ERRORS
 
 _SMALL_BODY_BYTES = 1 << 16
 _UNSERVED = {

@@ -18,7 +18,8 @@ from headrace.serving.engine import EngineStatus
 from headrace.serving.http_messages import Exchange, Limits, Response, internal_error, problem
 from headrace.serving.inference import Answer, Inference, Refusal, ServedModel
 from headrace.serving.prometheus import ModelCounters
-from headrace.serving.v2 import Ask, ModelCodec, RequestError
+from headrace.serving.v2 import Ask, ModelCodec
+from headrace.serving.v2_tensors import RequestError
 
 Aside = Callable[[Callable[[], Any], Callable[["Future[Any]"], None]], None]
 """Runs the first on another thread, then the second, with its result, on the loop's."""

@@ -5,19 +5,24 @@ need before anything is converted, so a request can take no memory that its own 
 justify.
 """
 
-import types
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from headrace.domain.profile import TensorSpec
 from headrace.serving.http_messages import BINARY, Response
 from headrace.serving.inference import Answer, Buffer, ServedModel
+from headrace.serving.v2_tensors import (
+    RequestError,
+    Tensor,
+    check_bools,
+    quoted,
+    read_json_tensor,
+    shape_text,
+    tensor_of,
+)
 
 MAX_TIMEOUT_US = 3_600_000_000
 """One hour."""
@@ -26,37 +31,8 @@ MAX_ID_LENGTH = 256
 _HEADS_MAX = 256
 """Prepared answer heads per model; clients choose outputs, so their number needs a bound."""
 
-DATATYPES = {
-    "bool": "BOOL",
-    "uint8": "UINT8",
-    "uint16": "UINT16",
-    "uint32": "UINT32",
-    "uint64": "UINT64",
-    "int8": "INT8",
-    "int16": "INT16",
-    "int32": "INT32",
-    "int64": "INT64",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-}
-"""numpy's name -> the protocol's."""
-
 VERSION = "1"
 """The only version that any model has: another plan is another server."""
-
-
-JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for text that is not the JSON asked for."""
-
-
-class RequestError(Exception):
-    """The request cannot be served as it stands; one sentence for the client."""
-
-    def __init__(self, sentence: str, status: int = 400) -> None:
-        super().__init__(sentence)
-        self.status = status
-
 
 _ABSENT = msgspec.Raw(b"")
 
@@ -116,28 +92,14 @@ class Ask:
     """(index of the model's output, binary or JSON), in the order in which to answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    """A `TensorSpec` with everything that decoding needs at hand."""
-
-    index: int
-    name: str
-    datatype: str
-    dtype: np.dtype[Any]
-    item_shape: list[int]
-    item_count: int
-    item_bytes: int
-    rank: int
-
-
 class ModelCodec:
     """Reads requests for one model and writes its answers."""
 
     def __init__(self, model: ServedModel, json_bytes_max: int = 16 << 20) -> None:
         self.model = model
         self._json_bytes_max = json_bytes_max
-        self._inputs = {spec.name: _tensor(i, spec) for i, spec in enumerate(model.inputs)}
-        self._outputs = [_tensor(i, spec) for i, spec in enumerate(model.outputs)]
+        self._inputs = {spec.name: tensor_of(i, spec) for i, spec in enumerate(model.inputs)}
+        self._outputs = [tensor_of(i, spec) for i, spec in enumerate(model.outputs)]
         self._output_index = {spec.name: i for i, spec in enumerate(model.outputs)}
         self._all_json = tuple((i, False) for i in range(len(model.outputs)))
         self._all_binary = tuple((i, True) for i in range(len(model.outputs)))
@@ -199,50 +161,56 @@ class ModelCodec:
             items = rows
             size = tensor.parameters.binary_data_size if tensor.parameters else None
             if size is None:
-                buffers[spec.index] = _read_json_tensor(tensor, spec, items)
+                if tensor.data is _ABSENT:
+                    raise RequestError(
+                        f"input {quoted(tensor.name)}: has neither `data` nor a `binary_data_size`"
+                    )
+                buffers[spec.index] = read_json_tensor(
+                    tensor.name, tensor.shape, tensor.data, spec, items
+                )
                 continue
             needed = items * spec.item_bytes
             if size != needed or tensor.data is not _ABSENT:
                 raise RequestError(_wrong_size(tensor, size, needed))
             if at + size > len(view):
                 raise RequestError(
-                    f"input {_quoted(tensor.name)}: the body ends {at + size - len(view)} bytes"
+                    f"input {quoted(tensor.name)}: the body ends {at + size - len(view)} bytes"
                     f" before its {size} bytes of binary data do"
                 )
             data = view[at : at + size]
             if spec.datatype == "BOOL":
-                _check_bools(tensor.name, data)
+                check_bools(tensor.name, data)
             buffers[spec.index] = data
             at += size
         if at != len(view):
             raise RequestError(f"the body has {len(view) - at} bytes more than its tensors need")
         return items, tuple(buffer for buffer in buffers if buffer is not None)
 
-    def _check_shape(self, tensor: _Input, spec: _Tensor) -> int:
+    def _check_shape(self, tensor: _Input, spec: Tensor) -> int:
         """Number of items."""
         parameters = tensor.parameters
         if parameters is not None and parameters.shared_memory_region is not _ABSENT:
             raise RequestError("shared memory is not served here; send the tensor in the request")
         if tensor.datatype != spec.datatype:
             raise RequestError(
-                f"input {_quoted(tensor.name)}: needs datatype {spec.datatype},"
-                f" got {_quoted(tensor.datatype)}"
+                f"input {quoted(tensor.name)}: needs datatype {spec.datatype},"
+                f" got {quoted(tensor.datatype)}"
             )
         shape = tensor.shape
         if len(shape) != spec.rank or shape[1:] != spec.item_shape:
             needed = ", ".join(["n", *map(str, spec.item_shape)])
             raise RequestError(
-                f"input {_quoted(tensor.name)}: needs shape [{needed}], got {_shape(shape)}"
+                f"input {quoted(tensor.name)}: needs shape [{needed}], got {shape_text(shape)}"
             )
         if not 1 <= shape[0] <= self.model.max_items:
             raise RequestError(
-                f"input {_quoted(tensor.name)}: the first dimension must lie in"
-                f" 1..{self.model.max_items}, got {_shape(shape[:1])[1:-1]}"
+                f"input {quoted(tensor.name)}: the first dimension must lie in"
+                f" 1..{self.model.max_items}, got {shape_text(shape[:1])[1:-1]}"
             )
         return shape[0]
 
     def _wrong_inputs(self, given: list[_Input]) -> str:
-        names = ", ".join(_quoted(tensor.name) for tensor in given[:8]) or "none"
+        names = ", ".join(quoted(tensor.name) for tensor in given[:8]) or "none"
         more = f" and {len(given) - 8} more" if len(given) > 8 else ""
         needed = ", ".join(repr(name) for name in self._inputs)
         return (
@@ -263,7 +231,7 @@ class ModelCodec:
             if index is None or any(index == known for known, _ in wanted):
                 needed = ", ".join(repr(name) for name in self._output_index)
                 raise RequestError(
-                    f"output {_quoted(output.name)}: unknown or asked for twice;"
+                    f"output {quoted(output.name)}: unknown or asked for twice;"
                     f" model {self.model.name!r} has {needed}"
                 )
             binary = binary_default
@@ -333,25 +301,11 @@ def _with_tail(text: bytes, tail: Sequence[memoryview]) -> Response:
     return Response(200, text, content_type=BINARY, headers=header, tail=tail)
 
 
-def _tensor(index: int, spec: TensorSpec) -> _Tensor:
-    dtype = np.dtype(spec.dtype)
-    return _Tensor(
-        index=index,
-        name=spec.name,
-        datatype=DATATYPES[spec.dtype],
-        dtype=dtype,
-        item_shape=list(spec.item_shape),
-        item_count=spec.item_count,
-        item_bytes=spec.item_count * dtype.itemsize,
-        rank=len(spec.item_shape) + 1,
-    )
-
-
 def _json_end(header: bytes, body_length: int) -> int:
     if not header.isdigit() or len(header) > 12:
         raise RequestError(
             "Inference-Header-Content-Length must be a whole number,"
-            f" got {_quoted(header.decode('latin-1'))}"
+            f" got {quoted(header.decode('latin-1'))}"
         )
     length = int(header)
     if length > body_length:
@@ -374,72 +328,6 @@ def _decode_json(text: memoryview) -> _Request:
         raise RequestError("the JSON is nested too deeply") from error
 
 
-def _read_json_tensor(tensor: _Input, spec: _Tensor, items: int) -> NDArray[Any]:
-    """The tensor's numbers, from a flat list or one nested as the shape is."""
-    needed = items * spec.item_count
-    where = f"input {_quoted(tensor.name)}: "
-    if tensor.data is _ABSENT:
-        raise RequestError(f"{where}has neither `data` nor a `binary_data_size`")
-    text = bytes(tensor.data)
-    # Commas part numbers and lists alike: a list of n numbers, nested or not, has n - 1. Checked
-    # first, because a number takes 2 bytes as text and 32 as an object.
-    if text.count(b",") != max(0, needed - 1):
-        raise RequestError(f"{where}shape {_shape(tensor.shape)} needs {needed} numbers in `data`")
-    depth = 0
-    for byte in text[: 4 * spec.rank + 64]:
-        if byte == 0x5B:  # [
-            depth += 1
-        elif byte not in b" \t\r\n":
-            break
-    if depth not in (1, spec.rank):
-        raise RequestError(f"{where}`data` must be a flat list, or nested as its shape is")
-    try:
-        values = msgspec.json.decode(text, type=_list_type(spec.dtype.kind, depth))
-    except JSON_ERRORS as error:
-        raise RequestError(f"{where}`data`: {error}") from error
-    if depth > 1:
-        values = _flatten(values, tensor.shape, where)
-    if len(values) != needed:
-        raise RequestError(f"{where}shape {_shape(tensor.shape)} needs {needed} numbers in `data`")
-    return _to_array(values, spec, where)
-
-
-def _flatten(values: list[Any], shape: list[int], where: str) -> list[Any]:
-    """Undo the nesting, if it is the shape's."""
-    for length in shape[1:]:
-        if any(len(inner) != length for inner in values):
-            raise RequestError(f"{where}`data` is nested otherwise than shape {_shape(shape)}")
-        values = list(chain.from_iterable(values))
-    return values
-
-
-def _to_array(values: list[Any], spec: _Tensor, where: str) -> NDArray[Any]:
-    if spec.dtype.kind in "iu":
-        limits = np.iinfo(spec.dtype)
-        if values and not (limits.min <= min(values) and max(values) <= limits.max):
-            raise RequestError(f"{where}a number does not fit into {spec.datatype}")
-        return np.array(values, dtype=spec.dtype)
-    with np.errstate(over="ignore"):
-        array = np.array(values, dtype=spec.dtype)
-    if spec.dtype.kind == "f" and not np.isfinite(array).all():
-        raise RequestError(f"{where}a number does not fit into {spec.datatype}")
-    return array
-
-
-_LIST_TYPES: dict[tuple[str, int], Any] = {}
-
-
-def _list_type(kind: str, depth: int) -> Any:
-    """`list[list[… float]]`; ranks come from models, so there are few."""
-    known = _LIST_TYPES.get((kind, depth))
-    if known is None:
-        known = {"f": float, "i": int, "u": int, "b": bool}[kind]
-        for _ in range(depth):
-            known = types.GenericAlias(list, (known,))
-        _LIST_TYPES[kind, depth] = known
-    return known
-
-
 def _within(what: str, value: int | None, least: int, most: int, unit: str = "") -> int | None:
     if value is not None and not least <= value <= most:
         shown = value if abs(value) < 1 << 64 else "a larger number"
@@ -447,31 +335,16 @@ def _within(what: str, value: int | None, least: int, most: int, unit: str = "")
     return value
 
 
-def _check_bools(name: str, data: memoryview) -> None:
-    if data.nbytes and int(np.frombuffer(data, dtype=np.uint8).max()) > 1:
-        raise RequestError(f"input {_quoted(name)}: a BOOL is one byte, 0 or 1")
-
-
 def _refuse_extensions(name: str, parameters: _OutputParameters) -> None:
     if parameters.classification is not _ABSENT:
-        raise RequestError(f"output {_quoted(name)}: classification is not served here")
+        raise RequestError(f"output {quoted(name)}: classification is not served here")
     if parameters.shared_memory_region is not _ABSENT:
         raise RequestError("shared memory is not served here; take the tensor from the answer")
 
 
 def _wrong_size(tensor: _Input, size: int, needed: int) -> str:
-    where = f"input {_quoted(tensor.name)}: "
+    where = f"input {quoted(tensor.name)}: "
     if tensor.data is not _ABSENT:
         return f"{where}has both `data` and a `binary_data_size`; send one of them"
     shown = size if abs(size) < 1 << 64 else "a larger number"
-    return f"{where}binary_data_size is {shown}, shape {_shape(tensor.shape)} needs {needed}"
-
-
-def _quoted(text: str) -> str:
-    """A client's text in an error message: short, and free of control characters."""
-    return ascii(text if len(text) <= 64 else text[:61] + "...")
-
-
-def _shape(dims: Sequence[int]) -> str:
-    shown = [str(dim) if abs(dim) < 1 << 64 else "..." for dim in dims[:8]]
-    return "[" + ", ".join(shown + (["..."] if len(dims) > 8 else [])) + "]"
+    return f"{where}binary_data_size is {shown}, shape {shape_text(tensor.shape)} needs {needed}"

@@ -6,7 +6,8 @@ from typing import Any
 from headrace.domain.profile import TensorSpec
 from headrace.serving.inference import ServedModel
 from headrace.serving.prometheus import ModelCounters
-from headrace.serving.v2 import DATATYPES, VERSION
+from headrace.serving.v2 import VERSION
+from headrace.serving.v2_tensors import DATATYPES
 
 PLATFORM = "headrace_plan"
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "model_repository")
