@@ -90,8 +90,8 @@ models:
   - profile: addone.profile.json
     slo_ms: 45
 cluster:
-  device_types:
-    - name: cpu
+  devices:
+    cpu: {}
   nodes:
     - name: local
       devices: {cpu: 1}
