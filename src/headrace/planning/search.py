@@ -22,7 +22,7 @@ from headrace.planning.selection import (
     select_tidiest,
 )
 
-LISTED_FIRST = 1_500
+LISTED_FIRST = 300
 """Allotments of the first round, about: enough for a good plan, few enough for a fast one."""
 
 LISTED_MAX = 40_000
@@ -145,17 +145,20 @@ class _Search:
         return 1e-9 * max(1.0, abs(self._relaxation.bound))
 
     def _list(self, distance: float, everything: float) -> tuple[list[Allotments], float]:
-        """All allotments up to some waste, and that waste: `distance`, or less if they are many."""
-        most = LISTED_FIRST if self._best is None else LISTED_MAX
-        while True:
-            listed = self._within(distance + self._tolerance())
-            if sum(map(len, listed)) >= most // 4 or distance >= everything:
-                break
+        """All allotments up to some waste, and that waste: `distance`, or less if they are many.
+
+        In the first round the distance is a guess: widened where it finds few.
+        """
+        first = self._best is None
+        most = LISTED_FIRST if first else LISTED_MAX
+        listed = self._within(distance + self._tolerance())
+        while first and sum(map(len, listed)) < most // 4 and distance < everything:
             distance = min(everything, distance * 4)
+            listed = self._within(distance + self._tolerance())
         wastes = np.sort(np.concatenate([allotments.waste for allotments in listed]))
         if len(wastes) <= most:
             return listed, distance
-        # Every demand keeps at least its least wasteful ones: a plan needs some of each.
+        # Every demand keeps at least its least wasteful one: a plan needs some of each.
         cap = max(float(wastes[most]), *(float(a.waste.min(initial=0.0)) for a in listed))
         return [a.take(a.waste <= cap) for a in listed], cap
 
@@ -230,7 +233,11 @@ class _Search:
         if self._best is None:
             return Outcome(stopped=stopped, chosen=None, objective=None, bound=self._bound)
         best = self._best
-        if not self._deadline.passed and self._goal != "fewest-more-devices":
+        left_s = min(self._deadline.left_s, max(1.0, 0.5 * self._deadline.spent_s))
+        if left_s > 0 and self._goal != "fewest-more-devices":
+            # An equally good plan is as far off the bound, so no part of it wastes more.
+            off = abs(self._relaxation.bound - self._objective) + 2 * self._tolerance()
+            listed = [allotments.take(allotments.waste <= off) for allotments in listed]
             tidy = select_tidiest(
                 self._hardware,
                 self._wanted,
@@ -238,7 +245,7 @@ class _Search:
                 listed,
                 self._goal,
                 best,
-                time_limit_s=self._deadline.left_s,
+                time_limit_s=left_s,
                 excluded=self._excluded,
             )
             worse = self._sign * (self._objective - self._worth(tidy))

@@ -1,0 +1,197 @@
+"""The best plan of a tiny problem by trying everything, straight from the definitions.
+
+Shares no code with the planner: pipelines come from `itertools`, counts from a table over all
+slot vectors, packing from trying every device for every slot.
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache
+from itertools import combinations, product
+from math import floor, inf
+
+from headrace.domain.cluster import Cluster
+from headrace.domain.errors import ProfileError
+from headrace.domain.problem import Demand, Problem
+
+Kind = tuple[str, Fraction]
+Use = tuple[int, ...]
+Throughputs = tuple[float, ...]
+
+
+class BruteForce:
+    """All packable slot vectors, and per model the most throughput each of them gives."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.kinds: list[Kind] = [
+            (kind.name, share) for kind in problem.cluster.device_types for share in kind.shares
+        ]
+        most = [problem.cluster.count(device) * int(1 / share) for device, share in self.kinds]
+        vectors = product(*(range(count + 1) for count in most))
+        self.uses: list[Use] = [use for use in vectors if self.packable(use)]
+        self._known = frozenset(self.uses)
+        self.tables = {demand.model: self._table(demand) for demand in problem.demands}
+
+    def best(self) -> float | None:
+        """The optimal objective; None if some demand cannot be met."""
+        feasible = list(self._splits())
+        if not feasible:
+            return None
+        match self.problem.options.objective:
+            case "throughput":
+                return max(sum(throughputs) for _, throughputs in feasible)
+            case "max-min":
+                weights = [demand.weight for demand in self.problem.demands]
+                return max(
+                    min(t / w for t, w in zip(throughputs, weights, strict=True))
+                    for _, throughputs in feasible
+                )
+            case "least-cost":
+                return min(self.cost(use) for use, _ in feasible)
+
+    def _splits(self) -> Iterator[tuple[Use, Throughputs]]:
+        """Every way to give each demand its slots, with the throughputs that follow."""
+        demands = self.problem.demands
+
+        def split(at: int, used: Use, done: Throughputs) -> Iterator[tuple[Use, Throughputs]]:
+            if at == len(demands):
+                yield used, done
+                return
+            table, rate = self.tables[demands[at].model], demands[at].rate_rps or 0.0
+            for use in self.uses:
+                total = tuple(a + b for a, b in zip(used, use, strict=True))
+                if table[use] > 0 and table[use] >= rate * (1 - 1e-12) and total in self._known:
+                    yield from split(at + 1, total, (*done, table[use]))
+
+        yield from split(0, (0,) * len(self.kinds), ())
+
+    def _table(self, demand: Demand) -> dict[Use, float]:
+        """Most throughput from at most these slots: pipelines combined in every way."""
+        items: dict[Use, float] = {}
+        for stages in self._pipelines(demand):
+            most = [max(use[kind] for use in self.uses) for kind, _ in stages]
+            for counts in product(*(range(1, count + 1) for count in most)):
+                slots = [0] * len(self.kinds)
+                for (kind, _), count in zip(stages, counts, strict=True):
+                    slots[kind] += count
+                key = tuple(slots)
+                if key in self._known:
+                    rates = (rate for _, rate in stages)
+                    slowest = min(n * rate for n, rate in zip(counts, rates, strict=True))
+                    items[key] = max(items.get(key, 0.0), slowest)
+        table: dict[Use, float] = {}
+        for use in sorted(self.uses, key=sum):
+            best = 0.0
+            for item, throughput in items.items():
+                rest = tuple(a - b for a, b in zip(use, item, strict=True))
+                if min(rest) >= 0:
+                    best = max(best, throughput + table[rest])
+            table[use] = best
+        return table
+
+    def _pipelines(self, demand: Demand) -> Iterator[list[tuple[int, float]]]:
+        """(kind, rate of one slot) per stage, for every pipeline within the budget."""
+        profile, options = self.problem.profiles[demand.model], self.problem.options
+        blocks = len(profile.blocks)
+        budget_us = floor(demand.slo_us * (1 - Fraction(str(options.margin))))
+        largest = max(times.max_batch for times in profile.block_times)
+        batches = range(1, min(largest, options.max_batch or largest) + 1)
+        for depth in range(options.min_stages, min(options.max_stages, blocks) + 1):
+            for cuts in combinations(range(1, blocks), depth - 1):
+                edges = (0, *cuts, blocks)
+                for kinds in product(range(len(self.kinds)), repeat=depth):
+                    for batch in batches:
+                        found = self._stages(demand, edges, kinds, batch, budget_us)
+                        if found is not None:
+                            yield found
+
+    def _stages(
+        self,
+        demand: Demand,
+        edges: tuple[int, ...],
+        kinds: tuple[int, ...],
+        batch: int,
+        budget_us: int,
+    ) -> list[tuple[int, float]] | None:
+        profile, cluster = self.problem.profiles[demand.model], self.problem.cluster
+        total_us, stages = 0, []
+        for at, kind in enumerate(kinds):
+            device, share = self.kinds[kind]
+            i, j = edges[at], edges[at + 1]
+            try:
+                p50_us, p99_us = profile.stage_latency(device, share, i, j, batch)
+            except ProfileError:
+                return None
+            total_us += p99_us
+            if at + 1 < len(kinds):
+                after = self.kinds[kinds[at + 1]][0]
+                size = batch * profile.blocks[j - 1].cut_bytes
+                total_us += transfer_us(cluster, device, after, size)
+            rate = batch * 1e6 / p50_us * cluster.device_type(device).max_utilisation
+            crossing = [profile.input_cut_bytes(i), profile.output_cut_bytes(j)]
+            stages.append((kind, min(rate, link_rps(cluster, device, share, max(crossing)))))
+        return stages if total_us <= budget_us else None
+
+    def packable(self, use: Use) -> bool:
+        return self.devices_needed(use) is not None
+
+    def devices_needed(self, use: Use) -> dict[str, int] | None:
+        """The fewest devices of each type; None if there are not enough."""
+        needed = {}
+        for kind in self.problem.cluster.device_types:
+            slots = [
+                share
+                for (device, share), count in zip(self.kinds, use, strict=True)
+                if device == kind.name
+                for _ in range(count)
+            ]
+            there = self.problem.cluster.count(kind.name)
+            fewest = next(
+                (n for n in range(there + 1) if _fits(tuple(sorted(slots, reverse=True)), n)), None
+            )
+            if fewest is None:
+                return None
+            needed[kind.name] = fewest
+        return needed
+
+    def cost(self, use: Use) -> float:
+        needed = self.devices_needed(use)
+        assert needed is not None
+        prices = {k.name: k.price_per_hour or 0.0 for k in self.problem.cluster.device_types}
+        return sum(prices[device] * count for device, count in needed.items())
+
+
+@cache
+def _fits(slots: tuple[Fraction, ...], devices: int) -> bool:
+    """Try every device for every slot."""
+
+    def put(at: int, free: tuple[Fraction, ...]) -> bool:
+        if at == len(slots):
+            return True
+        return any(
+            put(at + 1, tuple(sorted((*free[:i], free[i] - slots[at], *free[i + 1 :]))))
+            for i in range(len(free))
+            if free[i] >= slots[at] and (i == 0 or free[i] != free[i - 1])
+        )
+
+    return put(0, (Fraction(1),) * devices)
+
+
+def transfer_us(cluster: Cluster, device: str, after: str, size_bytes: int) -> int:
+    if len(cluster.nodes) < 2:
+        return 0
+    speeds = [cluster.link_bandwidth_gbps(device), cluster.link_bandwidth_gbps(after)]
+    known = [speed for speed in speeds if speed is not None]
+    return round(size_bytes / (min(known) * 125)) if known else 0
+
+
+def link_rps(cluster: Cluster, device: str, share: Fraction, bytes_per_item: int) -> float:
+    if len(cluster.nodes) < 2 or bytes_per_item == 0:
+        return inf
+    limits = [
+        node.bandwidth_gbps * 1e9 / 8 / (bytes_per_item * node.device_count / float(share))
+        for node in cluster.nodes
+        if device in node.devices and node.bandwidth_gbps is not None
+    ]
+    return min(limits, default=inf)
