@@ -76,7 +76,7 @@ def _parameters(params: list[Any]) -> str:
 
 def _label(param: Any) -> str:
     if param.param_type_name == "argument":
-        return f"`{param.name.upper()}`"
+        return f"`{param.metavar or param.name.upper()}`"
     return ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
 
 
@@ -84,6 +84,8 @@ def _default(param: Any) -> str:
     if param.required:
         return "required"
     default = param.default
+    if default is True:
+        return f"`{param.opts[0]}`"
     if default is None or default is False or callable(default) or default == ():
         return ""
     return f"`{getattr(default, 'value', default)}`"

@@ -1,6 +1,5 @@
 """The `headrace` program: one command per module in `commands`."""
 
-import importlib
 import os
 import sys
 import traceback
@@ -9,11 +8,16 @@ from typing import Annotated
 import typer
 
 from headrace import __version__
+from headrace.commands.load import load
 from headrace.commands.output import print_error
+from headrace.commands.plan import plan
+from headrace.commands.profile import profile
+from headrace.commands.schema import schema
+from headrace.commands.serve import serve
+from headrace.commands.simulate import simulate
+from headrace.commands.trace import trace
+from headrace.commands.verify import verify
 from headrace.domain.errors import HeadraceError
-
-COMMANDS = ("profile", "plan", "verify", "simulate", "serve", "load", "trace", "schema")
-"""In the order of a newcomer's day; `headrace --help` lists them so."""
 
 UNEXPECTED = 70
 """EX_SOFTWARE of sysexits.h: a bug of ours, not bad input."""
@@ -54,19 +58,10 @@ def headrace(
     """
 
 
-def _register() -> None:
-    # The commands' modules are light; each imports what is heavy when it runs.
-    for name in COMMANDS:
-        try:
-            module = importlib.import_module(f"headrace.commands.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"headrace.commands.{name}":
-                raise
-            continue
-        app.command(name)(getattr(module, name))
-
-
-_register()
+# In the order of a newcomer's day. Their modules are light: what is heavy, a command imports
+# when it runs.
+for command in (profile, plan, verify, simulate, serve, load, trace, schema):
+    app.command()(command)
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ from headrace.catalog.documents import (
     read_plan,
     read_problem,
     read_profile,
-    relocate_profiles,
     sha256_file,
     write_document,
 )
@@ -342,15 +341,3 @@ def written_plan(folder: Path) -> Path:
     plan = msgspec.structs.replace(make_plan(), profiles=(ref,))
     write_document(plan, folder / "plan.json")
     return folder / "plan.json"
-
-
-def test_profile_paths_follow_a_document_that_is_written_elsewhere(folder: Path) -> None:
-    refs = (
-        ProfileRef(model="m", path="m.profile.json", sha256="0"),
-        ProfileRef(model="n", path="/profiles/n.json", sha256="1"),
-    )
-
-    moved = relocate_profiles(refs, folder, folder / "plans" / "today")
-
-    assert [ref.path for ref in moved] == ["../../m.profile.json", "/profiles/n.json"]
-    assert [ref.sha256 for ref in moved] == ["0", "1"]

@@ -13,12 +13,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.catalog.layout import encode_document
-from headrace.catalog.problem_file import (
-    build_cluster,
-    build_demand,
-    parse_problem,
-    relocate_profiles,
-)
+from headrace.catalog.problem_file import build_cluster, build_demand, parse_problem
 from headrace.catalog.source import Source, decode_text, parse_json, read_bounded
 from headrace.catalog.strict import convert
 from headrace.catalog.yaml_lines import parse_yaml
@@ -33,7 +28,6 @@ __all__ = [
     "read_plan",
     "read_problem",
     "read_profile",
-    "relocate_profiles",
     "sha256_file",
     "write_document",
 ]

@@ -3,9 +3,7 @@
 Milliseconds and short forms here; microseconds and full records in `domain.problem`.
 """
 
-import os
 from fractions import Fraction
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,7 +14,7 @@ from headrace.catalog.strict import convert
 from headrace.domain.base import Record
 from headrace.domain.cluster import WHOLE, Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
-from headrace.domain.problem import Demand, PlanOptions, ProfileRef
+from headrace.domain.problem import Demand, PlanOptions
 
 SCHEMA = "headrace.problem/1"
 
@@ -134,26 +132,4 @@ def build_demand(entry: ModelEntry, profile_model: str) -> Demand:
         slo_us=round(entry.slo_ms * 1000),
         weight=entry.weight,
         rate_rps=entry.rate_rps,
-    )
-
-
-def relocate_profiles(
-    refs: tuple[ProfileRef, ...], from_folder: Path, to_folder: Path
-) -> tuple[ProfileRef, ...]:
-    """Return the references as a document in `to_folder` must write them.
-
-    Paths in a document are relative to it, so that a folder of documents can be moved; one that
-    is written elsewhere than its problem needs other paths to the same profiles.
-    """
-    return tuple(
-        ref
-        if Path(ref.path).is_absolute()
-        else ProfileRef(
-            model=ref.model,
-            path=Path(
-                os.path.relpath((from_folder / ref.path).resolve(), to_folder.resolve())
-            ).as_posix(),
-            sha256=ref.sha256,
-        )
-        for ref in refs
     )
