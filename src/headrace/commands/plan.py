@@ -1,7 +1,7 @@
-"""`headrace plan`: a problem file becomes a plan file."""
+"""`headrace plan`: choose stages, batch sizes and slots, with a proof."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,28 +9,32 @@ from headrace.commands.output import console, next_step, notices, print_json
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
-    from headrace.domain.problem import Problem
+    from headrace.domain.problem import PlanOptions, Problem, ProfileRef
 
 
 def plan(
     problem: Annotated[
         Path,
-        typer.Argument(help="Problem, YAML or JSON; `headrace schema problem` gives its format."),
+        typer.Argument(help="Problem, YAML or JSON: models with SLOs, and the cluster."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Plan to write.")] = Path("plan.json"),
     planner: Annotated[
         str | None,
         typer.Option(
-            "--planner", help="pooled (optimal), no-partitioning (baseline).", show_default=False
+            "--planner",
+            metavar="NAME",
+            help="pooled: stages served by pools of slots (PPipe), optimal."
+            " no-partitioning: whole models only, the baseline.",
+            show_default=False,
         ),
     ] = None,
     objective: Annotated[
         str | None,
         typer.Option(
             "--objective",
-            metavar="max-min|throughput|least-cost",
-            help="max-min: the smallest throughput / weight; throughput: the sum over all models;"
-            " least-cost: the price of the devices used, for the rates asked for.",
+            metavar="throughput|max-min|least-cost",
+            help="throughput: the sum over all models. max-min: the smallest throughput / weight."
+            " least-cost: the devices' price, carrying every rate_rps.",
             show_default=False,
         ),
     ] = None,
@@ -38,7 +42,8 @@ def plan(
         float | None,
         typer.Option(
             "--margin",
-            help="Fraction of the SLO kept for batching, queueing and contention.",
+            metavar="FRACTION",
+            help="Part of each SLO that is kept for batching, queueing and contention.",
             show_default=False,
         ),
     ] = None,
@@ -52,34 +57,31 @@ def plan(
     ] = None,
     max_batch: Annotated[
         int | None,
-        typer.Option("--max-batch", help="Largest batch size.", show_default=False),
+        typer.Option("--max-batch", help="Largest batch size to plan with.", show_default=False),
     ] = None,
     time_limit_s: Annotated[
         float | None,
         typer.Option(
             "--time-limit-s",
-            help="Stop after S seconds with the best plan so far and its gap.",
+            help="Stop after so many seconds with the best plan so far, and its gap.",
             show_default=False,
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the plan as JSON as well as writing it.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Choose stages, batch sizes and slots, with a proof of how good the choice is.
+    """Choose stages, batch sizes and slots that serve the most within every SLO.
 
-    Options given here replace those of the problem file. The plan is verified before it is
-    written. Without a feasible plan the exit code is 3, and the message names what is in the
-    way and the nearest SLO or rate that would do.
+    Options given here override those of the problem file. Exits with 3, and says what would be
+    feasible, when no plan exists.
 
     [dim]headrace plan problem.yaml -o plan.json[/dim]
     """
-    from headrace import planning
     from headrace.catalog.documents import read_problem, write_document
-    from headrace.domain.errors import InfeasibleError, PlanError
-    from headrace.verify import verify
+    from headrace.domain.errors import InfeasibleError
+    from headrace.planning import solve
+    from headrace.reporting.plan_table import plan_report
 
-    asked = _with_options(
+    asked = _overridden(
         read_problem(problem),
         planner=planner,
         objective=objective,
@@ -89,72 +91,86 @@ def plan(
         max_batch=max_batch,
         time_limit_s=time_limit_s,
     )
-    with notices.status("planning …"):
-        result = planning.solve(_referring_from(asked, problem.parent, out.parent))
+    with notices.status(f"planning with {asked.options.planner}"):
+        result = solve(asked)
     if result.plan is None:
-        raise InfeasibleError(result.refusal or "no feasible plan")
-    violations = verify(result.plan, asked.profiles)
-    if violations:
-        first = violations[0]
-        raise PlanError(
-            f"the planner's own plan fails verification, which is a bug: {first.where}:"
-            f" {first.what}, needs {first.needed}, has {first.available}\n"
-            "  try    --planner no-partitioning, and report this problem file"
-        )
-    write_document(result.plan, out)
+        raise InfeasibleError(result.refusal or "no plan")
+    refs = _relocated(result.plan.profiles, problem.parent, out.parent)
+    found = _proven(result.plan, asked, refs)
+    write_document(found, out)
     if json:
-        print_json(result.plan)
+        print_json(found)
     else:
-        _show(result.plan)
-        notices.print(f"wrote {out}", soft_wrap=True)
-    next_step(f"headrace verify {out}, then headrace simulate {out} --load-factor 0.8")
+        console.print(plan_report(found))
+    next_step(f"headrace verify {out}")
 
 
-def _show(plan: "Plan") -> None:
-    from rich.markup import escape
-    from rich.table import Table
+def _overridden(problem: "Problem", **options: object) -> "Problem":
+    """The problem with the options that were given on the command line.
 
-    from headrace.reporting.plan_table import plan_facts, plan_table
+    Raises:
+        DocumentError: a value is out of its range.
+    """
+    from msgspec.structs import replace
 
-    console.print(plan_table(plan))
-    facts = Table.grid(padding=(0, 2))
-    for what, value in plan_facts(plan):
-        facts.add_row(f"[bold]{escape(what)}[/bold]", escape(value))
-    console.print()
-    console.print(facts)
+    given = {name: value for name, value in options.items() if value is not None}
+    return replace(problem, options=_checked(problem.options, given)) if given else problem
 
 
-def _with_options(problem: "Problem", **given: Any) -> "Problem":
-    """The problem with the options from the command line in place of its own."""
-    from typing import get_args
-
+def _checked(options: "PlanOptions", given: dict[str, object]) -> "PlanOptions":
     import msgspec
 
     from headrace.domain.errors import DocumentError
-    from headrace.domain.problem import Objective
+    from headrace.domain.problem import PlanOptions
 
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if chosen.get("objective", "max-min") not in get_args(Objective):
-        raise DocumentError(
-            f"--objective: {chosen['objective']!r} is none of {', '.join(get_args(Objective))}"
+    try:
+        return msgspec.convert({**msgspec.structs.asdict(options), **given}, PlanOptions)
+    except msgspec.ValidationError as error:
+        raise DocumentError(f"options: {error}") from error
+
+
+def _proven(plan: "Plan", problem: "Problem", refs: "tuple[ProfileRef, ...]") -> "Plan":
+    """The plan as it is to be written, verified: one that fails is a bug of the planner.
+
+    Raises:
+        PlanError: it does not keep what it says.
+    """
+    from msgspec.structs import replace
+
+    from headrace.domain.errors import PlanError
+    from headrace.verify import verify
+
+    written = replace(plan, profiles=refs)
+    violations = verify(written, problem.profiles)
+    if violations:
+        first = violations[0]
+        raise PlanError(
+            f"the planner {plan.planner!r} made a plan that fails verification"
+            f" ({len(violations)} violations); nothing was written\n"
+            f"  first     {first.where}: {first.what}\n"
+            f"  needs     {first.needed}\n"
+            f"  has       {first.available}\n"
+            "  try       report this with the problem file"
         )
-    options = msgspec.structs.replace(problem.options, **chosen)
-    return msgspec.structs.replace(problem, options=options)
+    return written
 
 
-def _referring_from(problem: "Problem", read_from: Path, write_to: Path) -> "Problem":
-    """Profile paths are relative to the file that names them: to the plan, from now on."""
-    import os
+def _relocated(
+    refs: "tuple[ProfileRef, ...]", from_folder: Path, to_folder: Path
+) -> "tuple[ProfileRef, ...]":
+    """Paths in a document are relative to its folder, and the plan's may be another one."""
+    import os.path
 
-    import msgspec
+    from msgspec.structs import replace
 
-    refs = tuple(
-        msgspec.structs.replace(
+    return tuple(
+        ref
+        if Path(ref.path).is_absolute()
+        else replace(
             ref,
-            path=ref.path
-            if Path(ref.path).is_absolute()
-            else os.path.relpath(read_from / ref.path, write_to),
+            path=Path(
+                os.path.relpath((from_folder / ref.path).resolve(), to_folder.resolve())
+            ).as_posix(),
         )
-        for ref in problem.profile_refs
+        for ref in refs
     )
-    return msgspec.structs.replace(problem, profile_refs=refs)

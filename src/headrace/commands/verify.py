@@ -1,4 +1,4 @@
-"""`headrace verify`: recompute a plan, number by number."""
+"""`headrace verify`: recompute a plan from its profiles."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,33 +10,42 @@ from headrace.commands.output import console, next_step, print_json
 
 def verify(
     plan: Annotated[Path, typer.Argument(help="Plan, as `headrace plan` writes it.")],
-    json: Annotated[bool, typer.Option("--json", help="Print checks and violations.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print checks and violations as JSON.")
+    ] = False,
 ) -> None:
-    """Recompute every number of a plan from its profiles, in code that no planner shares.
+    """Recompute every number of a plan from its profiles, and check that it all fits.
 
-    The profiles are found beside the plan and must be those it was made from. The exit code is
-    4 if anything does not hold.
+    The verifier shares no code with any planner. Exits with 4 if the plan breaks a promise.
 
     [dim]headrace verify plan.json[/dim]
     """
+    from collections import Counter
+
     from headrace.catalog.documents import plan_profiles, read_plan
     from headrace.domain.errors import PlanError
-    from headrace.reporting.plan_table import checks_table, violations_table
+    from headrace.reporting.verdict import verdict_table, violations_table
     from headrace.verify import CHECKS
-    from headrace.verify import verify as find_violations
+    from headrace.verify import verify as examine
 
     document = read_plan(plan)
-    violations = find_violations(document, plan_profiles(document, plan))
+    violations = examine(document, plan_profiles(document, plan))
+    found = Counter(violation.check for violation in violations)
     if json:
-        print_json({"ok": not violations, "checks": CHECKS, "violations": violations})
+        print_json(
+            {
+                "ok": not violations,
+                "checks": {check: found[check] for check in CHECKS},
+                "violations": violations,
+            }
+        )
     else:
-        console.print(checks_table(CHECKS, violations))
+        console.print(verdict_table(found))
         if violations:
-            console.print()
             console.print(violations_table(violations))
     if violations:
         raise PlanError(
-            f"{plan}: {len(violations)} violations, the first in {violations[0].where}:"
-            f" {violations[0].what}\n  try    planning again with `headrace plan`"
+            f"{plan}: {len(violations)} violations\n"
+            "  try       `headrace plan` again, rather than mending the plan by hand"
         )
     next_step(f"headrace simulate {plan} --load-factor 0.8")

@@ -1,125 +1,117 @@
-"""A plan, and what was verified of it, as tables for people."""
+"""A plan as people read it: what runs where, what it promises, what proves it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Literal
 
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
 from headrace.domain.plan import Pipeline, Plan, Slot, Stage
 from headrace.reporting.summary import milliseconds, rate
-from headrace.verify import Violation
 
-_OBJECTIVES = {
-    "throughput": ("throughput of all models", "requests/s"),
-    "max-min": ("smallest throughput / weight", "requests/s"),
-    "least-cost": ("cost", "per hour"),
+_COLUMNS: Mapping[str, Literal["left", "right"]] = {
+    "model": "left",
+    "pipeline": "left",
+    "batch": "right",
+    "blocks": "left",
+    "on": "left",
+    "p99": "right",
+    "hop": "right",
+    "req/s": "right",
+    "slots": "left",
 }
 
+SLOTS_NAMED = 3
+"""Slots of a pool that are named one by one; of larger pools the first ones and the number."""
 
-def plan_table(plan: Plan) -> Table:
-    """One row per stage, grouped by pipeline."""
-    table = Table(title="PLAN", title_justify="left", box=None, pad_edge=False)
-    table.add_column("pipeline", overflow="fold")
-    for heading in ("batch", "blocks"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("slots", overflow="fold")
-    for heading in ("p99", "path p99", "rps"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    slots = {slot.name: slot for slot in plan.slots}
+
+def plan_report(plan: Plan) -> Group:
+    """The pipelines, one row per stage, and below them what the plan claims as a whole."""
+    return Group(stages_table(plan), claims_table(plan))
+
+
+def stages_table(plan: Plan) -> Table:
+    table = Table(title=f"plan by {escape(plan.planner)}", title_justify="left")
+    for heading, justify in _COLUMNS.items():
+        table.add_column(heading, justify=justify, no_wrap=heading != "slots")
     for deployment in plan.deployments:
+        label = deployment.model
         for pipeline in deployment.pipelines:
-            first = (escape(f"{deployment.model}/{pipeline.name}"), str(pipeline.batch_size))
-            for row in _stage_rows(pipeline, slots):
-                table.add_row(*first, *row)
-                first = ("", "")
+            for index, stage in enumerate(pipeline.stages):
+                first = index == 0
+                table.add_row(
+                    label if first else "",
+                    pipeline.name if first else "",
+                    str(pipeline.batch_size) if first else "",
+                    f"{stage.first_block}–{stage.end_block - 1}",
+                    f"{len(stage.pool)} × {share_of(stage)}",
+                    milliseconds(stage.latency_us),
+                    milliseconds(stage.transfer_us) if stage.transfer_us else "",
+                    rate(stage.throughput_rps),
+                    escape(pool_names(stage)),
+                )
+            label = ""
+            if len(pipeline.stages) > 1:
+                table.add_row(*_pipeline_total(pipeline), style="dim")
+        table.add_section()
     return table
 
 
-def _stage_rows(
-    pipeline: Pipeline, slots: Mapping[str, Slot]
-) -> Sequence[tuple[str, str, str, str, str]]:
-    rows = []
-    for number, stage in enumerate(pipeline.stages):
-        last = number == len(pipeline.stages) - 1
-        rows.append(
-            (
-                f"{stage.first_block} to {stage.end_block - 1}",
-                _pool(stage, slots),
-                milliseconds(stage.latency_us),
-                milliseconds(pipeline.latency_us) if last else "",
-                rate(pipeline.throughput_rps) if last else rate(stage.throughput_rps),
-            )
-        )
-    return rows
+def share_of(stage: Stage | Slot) -> str:
+    """What one slot is made of: "L4", or "1/2 L4"."""
+    return stage.device if stage.share == 1 else f"{stage.share} {stage.device}"
 
 
-def _pool(stage: Stage, slots: Mapping[str, Slot]) -> str:
-    """Slots by name while they fit in a row, else how many of what on how many nodes."""
-    if len(stage.pool) <= 2:
-        return escape(", ".join(stage.pool))
-    kind = stage.device if stage.share == 1 else f"{stage.share} {stage.device}"
-    nodes = {slots[name].node for name in stage.pool}
-    return escape(f"{len(stage.pool)} x {kind} on {len(nodes)} node{'s' * (len(nodes) > 1)}")
+def pool_names(stage: Stage) -> str:
+    """The pool's slots; long pools by their first names and size."""
+    if len(stage.pool) <= SLOTS_NAMED:
+        return ", ".join(stage.pool)
+    return f"{', '.join(stage.pool[: SLOTS_NAMED - 1])}, … {len(stage.pool)} in all"
 
 
-def plan_facts(plan: Plan) -> list[tuple[str, str]]:
-    """(what, value) lines under the table: what is claimed, proven, and in the way."""
-    what, unit = _OBJECTIVES[plan.options.objective]
-    facts = []
+def _pipeline_total(pipeline: Pipeline) -> tuple[str, ...]:
+    latency, throughput = milliseconds(pipeline.latency_us), rate(pipeline.throughput_rps)
+    return ("", "", "", "", "all stages", latency, "", throughput, "")
+
+
+def claims_table(plan: Plan) -> Table:
+    """Predicted latency and throughput, objective, bound, cost, and what keeps it from better."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column()
     for deployment in plan.deployments:
-        facts.append(
-            (
-                deployment.model,
-                f"{rate(deployment.throughput_rps)} requests/s within"
-                f" {milliseconds(deployment.slo_us)} (planned into"
-                f" {milliseconds(deployment.budget_us)}, margin {plan.options.margin:.0%})",
-            )
+        slowest = max(pipeline.latency_us for pipeline in deployment.pipelines)
+        table.add_row(
+            escape(deployment.model),
+            f"{rate(deployment.throughput_rps)} requests/s; a batch takes at most"
+            f" {milliseconds(slowest)} of its budget of {milliseconds(deployment.budget_us)}"
+            f" (SLO {milliseconds(deployment.slo_us)} less {plan.options.margin:.0%})",
         )
-    facts.append(("objective", f"{what}: {plan.objective:,.6g} {unit}"))
-    facts.append(("bound", _bound(plan)))
-    facts.append(("binding", plan.binding))
+    table.add_row("objective", f"{plan.options.objective}: {plan.objective:,.6g}")
+    table.add_row("bound", _bound(plan))
+    table.add_row("binding", escape(plan.binding))
+    table.add_row("devices", _devices(plan))
     if plan.cost_per_hour is not None:
-        facts.append(("cost", f"{plan.cost_per_hour:,.4g} per hour, of the devices used"))
-    facts.append(("planned", f"by {plan.planner} in {plan.runtime_s:.3g} s ({plan.stopped})"))
-    return facts
+        table.add_row("cost", f"{plan.cost_per_hour:,.6g} per hour")
+    table.add_row("planned in", f"{plan.runtime_s:.2f} s")
+    return table
 
 
 def _bound(plan: Plan) -> str:
     if plan.bound is None or plan.gap is None:
-        return "none: this planner proves nothing"
-    proven = "proven optimal" if plan.stopped == "optimal" else "not closed"
-    return f"{plan.bound:,.6g}, gap {plan.gap:.2%} ({proven})"
+        return f"none proven ({plan.stopped})"
+    if plan.stopped == "optimal":
+        return f"{plan.bound:,.6g}: proven optimal"
+    return f"{plan.bound:,.6g}, gap {plan.gap:.2%} ({plan.stopped})"
 
 
-def violations_table(violations: Sequence[Violation]) -> Table:
-    """One row per broken promise."""
-    table = Table(title="VIOLATIONS", title_justify="left", box=None, pad_edge=False)
-    for heading in ("check", "where", "what", "needs", "has"):
-        table.add_column(heading, overflow="fold")
-    for violation in violations:
-        table.add_row(
-            *map(
-                escape,
-                (
-                    violation.check,
-                    violation.where,
-                    violation.what,
-                    violation.needed,
-                    violation.available,
-                ),
-            )
-        )
-    return table
-
-
-def checks_table(checks: Mapping[str, str], violations: Sequence[Violation]) -> Table:
-    """One row per check: its promise, and whether the plan keeps it."""
-    broken = {violation.check for violation in violations}
-    table = Table(title="VERIFIED", title_justify="left", box=None, pad_edge=False)
-    table.add_column("")
-    table.add_column("check")
-    table.add_column("promise")
-    for name, promise in checks.items():
-        mark = "[bold red]broken[/bold red]" if name in broken else "[green]ok[/green]"
-        table.add_row(mark, name, promise)
-    return table
+def _devices(plan: Plan) -> str:
+    used = sorted({(slot.device, slot.node, slot.device_index) for slot in plan.slots})
+    counts = {device: len(list(group)) for device, group in groupby(used, key=lambda key: key[0])}
+    return ", ".join(
+        f"{counts.get(kind.name, 0)} of {plan.cluster.count(kind.name)} {escape(kind.name)}"
+        for kind in plan.cluster.device_types
+        if plan.cluster.count(kind.name)
+    )
