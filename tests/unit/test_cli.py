@@ -66,7 +66,7 @@ def test_help_names_every_command_in_the_order_of_a_newcomers_day(run: Run) -> N
     code, out, _ = run("--help")
 
     commands = out[out.index("Commands") :]
-    places = [commands.index(f" {name} ") for name in COMMANDS]
+    places = [commands.index(f"│ {name} ") for name in COMMANDS]
     assert code == 0
     assert places == sorted(places)
 
