@@ -6,25 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Stopped, Tenant
-from headrace.domain.problem import Demand, Problem
+from headrace.domain.problem import Problem
 from headrace.planning.allotments import Allotments
-from headrace.planning.candidates import CostTables, Pipelines, budget_us
+from headrace.planning.candidates import budget_us
+from headrace.planning.models import Model
 from headrace.planning.packing import SlotSize
 from headrace.planning.placement import Pool, place
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """One demand with all that may serve it."""
-
-    demand: Demand
-    tables: CostTables
-    pipelines: Pipelines
-
-    @property
-    def least_rps(self) -> float:
-        """What the least pipeline with one slot per stage gives."""
-        return float(self.pipelines.rates_rps.min()) if len(self.pipelines) else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

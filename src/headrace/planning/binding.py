@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from headrace.domain.plan import Stopped
 from headrace.domain.problem import Problem
 from headrace.planning.allotments import Allotments
-from headrace.planning.assembly import Model
 from headrace.planning.candidates import NEVER_US, budget_us
+from headrace.planning.models import Model
 
 
 def binding_constraint(

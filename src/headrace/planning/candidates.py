@@ -266,7 +266,7 @@ def _pipelines_of_batch(
 ) -> list[Pipelines]:
     """Grow partial pipelines stage by stage; drop one as soon as it cannot end in time."""
     blocks = tables.block_count
-    rest_us = _least_rest_us(tables.p99_us[b])
+    rest_us = least_rest_us(tables.p99_us[b])
     kinds, ends = (axis.reshape(-1, 1) for axis in _pairs(len(tables.kinds), blocks))
     # A charge for building the batch would start here instead of at 0.
     latency = tables.p99_us[b][kinds[:, 0], 0, ends[:, 0]]
@@ -292,7 +292,7 @@ def _pairs(kinds: int, blocks: int) -> tuple[Ints, Ints]:
     return kind.ravel(), end.ravel()
 
 
-def _least_rest_us(p99_us: Ints) -> Ints:
+def least_rest_us(p99_us: Ints) -> Ints:
     """Shape (K, N, N + 1) -> (N + 1,): a lower bound on the time that blocks [j, N) still need."""
     best = p99_us.min(axis=0)
     blocks = len(best)

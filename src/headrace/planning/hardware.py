@@ -9,6 +9,9 @@ from headrace.domain.cluster import Cluster
 from headrace.planning.candidates import Floats, Ints, SlotKind, usable_kinds
 from headrace.planning.patterns import maximal_patterns
 
+UNLIMITED = 1_000_000
+"""Devices; more than any refusal will recommend."""
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -19,7 +22,7 @@ class Hardware:
     owned: Ints
     """Shape (D,): how many devices of each type there are."""
     counts: Ints
-    """Shape (D,): how many may be used; more than owned only to explain a refusal."""
+    """Shape (D,): how many could be had; more than owned only to explain a refusal."""
     kind_device: Ints
     """Shape (K,): index into `devices`."""
     shares: Floats
@@ -40,9 +43,17 @@ class Hardware:
         slots: Ints = self.counts[self.kind_device] * per_device
         return slots
 
-    def with_more(self, devices: int) -> "Hardware":
-        """As if `devices` more of each type could be had."""
-        return replace(self, counts=self.owned + devices)
+    def with_more(self, device: int, count: int) -> "Hardware":
+        """As if `count` more of the device type `device` were there."""
+        counts = self.counts.copy()
+        counts[device] += count
+        return replace(self, owned=counts, counts=counts)
+
+    def with_unlimited(self, device: int) -> "Hardware":
+        """As if more of the device type `device` could be had, at a price."""
+        counts = self.counts.copy()
+        counts[device] += UNLIMITED
+        return replace(self, counts=counts)
 
     @classmethod
     def of(cls, cluster: Cluster) -> "Hardware":

@@ -7,6 +7,7 @@ from math import ceil
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.planning.allotments import Allotments
 from headrace.planning.candidates import Pipelines
@@ -58,6 +59,32 @@ def unpackable_devices(
             if len(devices) > hardware.counts[i]:
                 full.append(hardware.devices[i])
     return full
+
+
+def fit_alone(pipelines: Pipelines, hardware: Hardware) -> npt.NDArray[np.bool_]:
+    """Shape (C,): whether one slot of each stage fits on the devices that there are."""
+    fits = np.ones(len(pipelines), dtype=bool)
+    for i, device in enumerate(hardware.devices):
+        mine = (pipelines.kinds >= 0) & (hardware.kind_device[pipelines.kinds] == i)
+        # With a device for every stage there is nothing to pack.
+        tight = np.flatnonzero(fits & (mine.sum(axis=1) > hardware.counts[i]))
+        memory = int(hardware.memory_bytes[i])
+        known: dict[tuple[SlotSize, ...], bool] = {}
+        for row in tight:
+            sizes = tuple(
+                SlotSize(hardware.kinds[kind].share, int(weights) if memory >= 0 else 0)
+                for kind, weights, here in zip(
+                    pipelines.kinds[row], pipelines.weights_bytes[row], mine[row], strict=True
+                )
+                if here
+            )
+            key = tuple(sorted(sizes))
+            if key not in known:
+                room = memory if memory >= 0 else None
+                packed = pack(Counter(sizes), device=device, memory_bytes=room)
+                known[key] = len(packed) <= hardware.counts[i]
+            fits[row] = known[key]
+    return fits
 
 
 def _heaviest_device(sizes: Counter[SlotSize]) -> int:

@@ -12,6 +12,9 @@ from headrace.domain.errors import DocumentError
 
 PATTERNS_MAX = 5_000
 
+TRIED_MAX = 20_000
+"""Multisets examined, fullest or not, before giving up."""
+
 
 def maximal_patterns(
     shares: Sequence[Fraction],
@@ -45,22 +48,27 @@ def maximal_patterns(
     room = memory_bytes if memory_bytes is not None and weights_bytes is not None else 0
     weights = list(weights_bytes or []) if room else [0] * len(sizes)
     patterns: list[tuple[int, ...]] = []
+    tried = 0
 
     def extend(counts: tuple[int, ...], free: int, free_bytes: int) -> None:
+        nonlocal tried
         at = len(counts)
         if at == len(sizes):
+            tried += 1
             if not any(s <= free and w <= free_bytes for s, w in zip(sizes, weights, strict=True)):
                 patterns.append(counts)
-                if len(patterns) > PATTERNS_MAX:
-                    raise DocumentError(
-                        f"device type {device!r}: its shares can be combined in more than"
-                        f" {PATTERNS_MAX} ways; offer fewer or coarser shares"
-                    )
+            if len(patterns) > PATTERNS_MAX or tried > TRIED_MAX:
+                raise DocumentError(
+                    f"device type {device!r}: its {len(shares)} shares can be combined in too many"
+                    f" ways (more than {len(patterns) - 1}); offer fewer or coarser shares"
+                )
             return
         most = free // sizes[at]
         if weights[at]:
             most = min(most, free_bytes // weights[at])
-        for count in range(most, -1, -1):
+        # Of the last sort, less than the most leaves room for one more.
+        least = most if at + 1 == len(sizes) else 0
+        for count in range(most, least - 1, -1):
             extend((*counts, count), free - count * sizes[at], free_bytes - count * weights[at])
 
     extend((), unit, room)

@@ -12,14 +12,12 @@ a pipeline; rates, prices and memory may limit.
 
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult
-from headrace.domain.problem import Demand, Problem
-from headrace.planning.allotments import memory_limited
-from headrace.planning.assembly import Claim, Model, assemble
+from headrace.domain.problem import Problem
+from headrace.planning.assembly import Claim, assemble
 from headrace.planning.binding import binding_constraint
-from headrace.planning.candidates import budget_us, cost_tables, feasible_pipelines
-from headrace.planning.dominance import undominated
 from headrace.planning.hardware import Hardware
 from headrace.planning.master import Wanted
+from headrace.planning.models import model_of
 from headrace.planning.refusal import refuse_capacity, refuse_latency
 from headrace.planning.search import Deadline, search
 
@@ -40,7 +38,7 @@ def plan_pooled(problem: Problem) -> PlanResult:
             stopped="infeasible",
             bound=None,
             runtime_s=deadline.spent_s,
-            refusal=refuse_latency(problem, models),
+            refusal=refuse_latency(problem, hardware, models),
         )
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
     columns = [model.pipelines for model in models]
@@ -63,20 +61,6 @@ def plan_pooled(problem: Problem) -> PlanResult:
     )
     plan = assemble(problem, models, chosen, claim)
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s)
-
-
-def model_of(problem: Problem, hardware: Hardware, demand: Demand) -> Model:
-    """One demand with every pipeline that fits its budget and may be part of a best plan."""
-    options = problem.options
-    tables = cost_tables(problem, demand)
-    feasible = feasible_pipelines(
-        tables,
-        budget_us(demand.slo_us, options.margin),
-        min_stages=options.min_stages,
-        max_stages=options.max_stages,
-    )
-    limited = memory_limited(feasible, hardware)
-    return Model(demand=demand, tables=tables, pipelines=undominated(feasible, limited))
 
 
 def check_options(problem: Problem) -> None:

@@ -1,25 +1,28 @@
 """Why there is no plan: the binding constraint, and the nearest thing that would be feasible."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor, log10
 
-import numpy as np
-
 from headrace.domain.problem import Problem
-from headrace.planning.assembly import Model
-from headrace.planning.candidates import NEVER_US, CostTables, budget_us
+from headrace.planning.candidates import (
+    NEVER_US,
+    CostTables,
+    Pipelines,
+    budget_us,
+    feasible_pipelines,
+    least_rest_us,
+)
 from headrace.planning.hardware import Hardware
 from headrace.planning.master import Wanted
+from headrace.planning.models import Model, model_of
+from headrace.planning.packing import fit_alone
+from headrace.planning.relaxation import relax
 from headrace.planning.search import Deadline, search
 
 EXPLAIN_LIMIT_S = 10.0
 """Time for finding what would be feasible."""
-
-
-_Path = tuple[int, tuple[tuple[int, int], ...]]
-"""Latency, and (kind, end block) per stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,43 +35,38 @@ class Fastest:
     """(kind, end block) per stage."""
 
 
-def fastest_pipeline(tables: CostTables, min_stages: int, max_stages: int) -> Fastest | None:
-    """The pipeline of least latency; None where no pipeline exists at all.
+def fastest_pipeline(
+    tables: CostTables, hardware: Hardware, min_stages: int, max_stages: int
+) -> Fastest | None:
+    """The pipeline of least latency that fits on the devices; None where there is none.
 
-    Shortest paths over (stages so far, block reached, kind of the last stage).
+    Widens a budget until something fits in it: listing everything that any budget allows could
+    be too much. The first budget is what all blocks need at least, wherever they run.
     """
-    blocks = tables.block_count
-    best: Fastest | None = None
-    for b in range(len(tables.p99_us)):
-        layer: dict[tuple[int, int], _Path] = {
-            (end, kind): (int(tables.p99_us[b, kind, 0, end]), ((kind, end),))
-            for kind in range(len(tables.kinds))
-            for end in range(1, blocks + 1)
-        }
-        for depth in range(1, min(max_stages, blocks) + 1):
-            for (end, _), (latency, stages) in layer.items():
-                quicker = best is None or latency < best.latency_us
-                if end == blocks and depth >= min_stages and latency < NEVER_US and quicker:
-                    best = Fastest(latency, b + 1, stages)
-            layer = _next_layer(tables, b, layer)
-    return best
+    slowest = int(tables.p99_us[tables.p99_us < NEVER_US].max(initial=0))
+    most = (slowest + int(tables.transfer_us.max(initial=0))) * max_stages
+    budget = int(least_rest_us(tables.p99_us.min(axis=0))[0])
+    while True:
+        pipelines = feasible_pipelines(
+            tables, min(budget, most), min_stages=min_stages, max_stages=max_stages
+        )
+        pipelines = _fitting(pipelines, hardware)
+        if len(pipelines):
+            return _fastest_of(pipelines)
+        if budget >= most:
+            return None
+        budget += budget // 4 + 1
 
 
-def _next_layer(
-    tables: CostTables, b: int, layer: dict[tuple[int, int], _Path]
-) -> dict[tuple[int, int], _Path]:
-    grown: dict[tuple[int, int], _Path] = {}
-    for (block, kind), (latency, stages) in layer.items():
-        if latency >= NEVER_US:
-            continue
-        for after in range(len(tables.kinds)):
-            hop = int(tables.transfer_us[b, kind, after, block])
-            for end in range(block + 1, tables.block_count + 1):
-                total = latency + hop + int(tables.p99_us[b, after, block, end])
-                known = grown.get((end, after))
-                if total < NEVER_US and (known is None or total < known[0]):
-                    grown[end, after] = (total, (*stages, (after, end)))
-    return grown
+def _fastest_of(pipelines: Pipelines) -> Fastest:
+    row = int(pipelines.latency_us.argmin())
+    depth = int((pipelines.kinds[row] >= 0).sum())
+    pairs = zip(pipelines.kinds[row, :depth], pipelines.ends[row, :depth], strict=True)
+    return Fastest(
+        latency_us=int(pipelines.latency_us[row]),
+        batch_size=int(pipelines.batch[row]),
+        stages=tuple((int(kind), int(end)) for kind, end in pairs),
+    )
 
 
 def nearest_slo_us(latency_us: int, margin: float) -> int:
@@ -80,12 +78,14 @@ def nearest_slo_us(latency_us: int, margin: float) -> int:
     return ceil(latency_us / (1 - Fraction(str(margin))))
 
 
-def refuse_latency(problem: Problem, models: Sequence[Model]) -> str:
+def refuse_latency(problem: Problem, hardware: Hardware, models: Sequence[Model]) -> str:
     """For problems in which some model has no pipeline within its budget."""
-    return "\n".join(_refuse_model(problem, model) for model in models if not len(model.pipelines))
+    return "\n".join(
+        _refuse_model(problem, hardware, model) for model in models if not len(model.pipelines)
+    )
 
 
-def _refuse_model(problem: Problem, model: Model) -> str:
+def _refuse_model(problem: Problem, hardware: Hardware, model: Model) -> str:
     options, demand, tables = problem.options, model.demand, model.tables
     name = f"model {demand.model!r}"
     if tables.block_count < options.min_stages:
@@ -95,9 +95,16 @@ def _refuse_model(problem: Problem, model: Model) -> str:
             f"  has    {tables.block_count} blocks\n"
             "  try    a smaller min_stages, or a profile with more --blocks"
         )
-    fastest = fastest_pipeline(tables, options.min_stages, options.max_stages)
-    if fastest is None:
+    if (tables.p99_us >= NEVER_US).all():
         return _refuse_profile(problem, model)
+    fastest = fastest_pipeline(tables, hardware, options.min_stages, options.max_stages)
+    if fastest is None:
+        return (
+            f"{name} has no pipeline for which the devices suffice\n"
+            f"  needs  one slot for each of {options.min_stages}..{options.max_stages} stages\n"
+            f"  has    {_devices(hardware)}\n"
+            "  try    more devices, finer shares or another range of stages"
+        )
     budget = budget_us(demand.slo_us, options.margin)
     nearest = nearest_slo_us(fastest.latency_us, options.margin)
     return (
@@ -149,23 +156,32 @@ def _describe(tables: CostTables, fastest: Fastest) -> str:
 
 def refuse_capacity(problem: Problem, hardware: Hardware, models: Sequence[Model]) -> str:
     """For problems in which every model fits its budget, but not all of it fits the cluster."""
-    deadline = Deadline(EXPLAIN_LIMIT_S)
-    columns = [model.pipelines for model in models]
-    rated = [
-        Wanted(weight=model.demand.rate_rps or 0.0, least_rps=model.least_rps) for model in models
-    ]
-    needs, has = _device_need(hardware, models), _devices(hardware)
-    more = _more_devices(hardware, models, deadline)
-    if any(want.weight for want in rated):
-        outcome = search(hardware, rated, columns, "max-min", deadline)
-        if outcome.objective is not None:
-            return _refuse_rates(models, outcome.objective, has, more)
+    has = _devices(hardware)
+    fraction = _carried(hardware, models, Deadline(EXPLAIN_LIMIT_S))
+    more = _more_devices(problem, hardware, models, Deadline(EXPLAIN_LIMIT_S))
+    if fraction is not None and any(model.demand.rate_rps for model in models):
+        return _refuse_rates(models, fraction, has, more)
+    names = ", ".join(repr(model.demand.model) for model in models)
     return (
         "the devices are too few to serve every model\n"
-        f"  needs  {needs}\n"
+        f"  needs  at least one pipeline for each of {names}\n"
         f"  has    {has}\n"
         f"  try    {more or 'more devices'}, fewer models or finer shares"
     )
+
+
+def _carried(hardware: Hardware, models: Sequence[Model], deadline: Deadline) -> float | None:
+    """The largest common fraction of all asked rates that can be carried; 1 where none is asked.
+
+    None: not even one pipeline per model fits.
+    """
+    rated = [
+        Wanted(weight=model.demand.rate_rps or 0.0, least_rps=model.least_rps) for model in models
+    ]
+    if not any(want.weight for want in rated):
+        rated = [Wanted(weight=want.least_rps, least_rps=want.least_rps) for want in rated]
+    outcome = search(hardware, rated, [m.pipelines for m in models], "max-min", deadline)
+    return outcome.objective
 
 
 def _refuse_rates(models: Sequence[Model], fraction: float, has: str, more: str) -> str:
@@ -181,33 +197,56 @@ def _refuse_rates(models: Sequence[Model], fraction: float, has: str, more: str)
     )
 
 
-def _device_need(hardware: Hardware, models: Sequence[Model]) -> str:
-    names = ", ".join(repr(model.demand.model) for model in models)
-    return f"at least one pipeline for each of {names}"
-
-
 def _devices(hardware: Hardware) -> str:
     pairs = zip(hardware.devices, hardware.owned, strict=True)
     return ", ".join(f"{count} {device!r}" for device, count in pairs)
 
 
-def _more_devices(hardware: Hardware, models: Sequence[Model], deadline: Deadline) -> str:
-    """The fewest further devices that make the problem feasible, in words; empty if unknown."""
-    columns = [model.pipelines for model in models]
+def _more_devices(
+    problem: Problem, hardware: Hardware, models: Sequence[Model], deadline: Deadline
+) -> str:
+    """How many more devices of one type would do, for every type; empty if unknown."""
+    offers = []
+    for device, name in enumerate(hardware.devices):
+        count = _more_of(problem, hardware, models, device, deadline)
+        if count is not None:
+            offers.append(f"{count} {name!r} more")
+    return " or ".join(offers)
+
+
+def _more_of(
+    problem: Problem,
+    hardware: Hardware,
+    models: Sequence[Model],
+    device: int,
+    deadline: Deadline,
+) -> int | None:
+    """The least number of further devices of one type that makes the problem feasible.
+
+    Counted up from what the relaxation needs at least, which is seldom far off.
+    """
+    roomy = hardware.with_unlimited(device)
+    # With more devices there may be pipelines that did not fit at all.
+    models = [model_of(problem, roomy, model.demand) for model in models]
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
-    stages = sum(pipelines.kinds.shape[1] for pipelines in columns)
-    # Enough of each type to carry every rate on the pipeline that is slowest per device.
-    slots = [want.least_rps / p.rates_rps.min() for want, p in zip(wanted, columns, strict=True)]
-    roomy = hardware.with_more(stages * ceil(1 + sum(slots)))
-    outcome = search(roomy, wanted, columns, "fewest-more-devices", deadline)
-    if outcome.chosen is None or outcome.stopped != "optimal":
-        return ""
-    cut = np.bincount(
-        hardware.pattern_device, weights=outcome.chosen.cut, minlength=len(hardware.devices)
-    )
-    extra = np.maximum(cut - hardware.owned, 0).astype(int)
-    added = [f"{n} {d!r}" for n, d in zip(extra, hardware.devices, strict=True) if n]
-    return f"{' and '.join(added)} more" if added else ""
+    columns = [model.pipelines for model in models]
+    relaxation = relax(roomy, wanted, columns, "fewest-more-devices", time_limit_s=EXPLAIN_LIMIT_S)
+    if relaxation is None:
+        return None
+    count = max(1, ceil(relaxation.bound - 1e-6))
+    while not deadline.passed:
+        richer = hardware.with_more(device, count)
+        fitting = [replace(m, pipelines=_fitting(m.pipelines, richer)) for m in models]
+        if all(len(m.pipelines) for m in fitting):
+            carried = _carried(richer, fitting, deadline)
+            if carried is not None and carried >= 1 - 1e-9:
+                return count
+        count += 1
+    return None
+
+
+def _fitting(pipelines: Pipelines, hardware: Hardware) -> Pipelines:
+    return pipelines.take(fit_alone(pipelines, hardware))
 
 
 def round_down(value: float, digits: int = 6) -> str:

@@ -87,6 +87,12 @@ def search(
     return _Search(hardware, wanted, columns, goal, deadline, relaxation).run()
 
 
+def _leanest(allotments: Allotments, count: int) -> Allotments:
+    """Those of least waste, then fewest slots."""
+    order = np.lexsort((allotments.slots.sum(axis=1), allotments.waste))
+    return allotments.take(order[:count])
+
+
 class _Search:
     def __init__(
         self,
@@ -136,10 +142,8 @@ class _Search:
         hardware, bound = self._hardware, self._relaxation.bound
         if is_maximised(self._goal):
             return abs(bound)
-        if self._goal == "least-cost":
-            assert hardware.prices is not None
-            return float(hardware.prices @ hardware.counts)
-        return float(hardware.counts.sum())
+        assert hardware.prices is not None
+        return float(hardware.prices @ hardware.counts)
 
     def _tolerance(self) -> float:
         return 1e-9 * max(1.0, abs(self._relaxation.bound))
@@ -160,7 +164,12 @@ class _Search:
             return listed, distance
         # Every demand keeps at least its least wasteful one: a plan needs some of each.
         cap = max(float(wastes[most]), *(float(a.waste.min(initial=0.0)) for a in listed))
-        return [a.take(a.waste <= cap) for a in listed], cap
+        kept = [a.take(a.waste <= cap) for a in listed]
+        if sum(map(len, kept)) <= 2 * most:
+            return kept, cap
+        # Many waste exactly `cap`, as where devices are free: only what lies below is complete.
+        some = max(1, most // len(listed))
+        return [_leanest(a, some) for a in kept], float(np.nextafter(cap, -np.inf))
 
     def _within(self, waste_max: float) -> list[Allotments]:
         prices = self._relaxation.prices
@@ -221,10 +230,8 @@ class _Search:
         cut = np.bincount(
             hardware.pattern_device, weights=chosen.cut, minlength=len(hardware.devices)
         )
-        if self._goal == "least-cost":
-            assert hardware.prices is not None
-            return float(cut @ hardware.prices)
-        return float(np.maximum(cut - hardware.owned, 0).sum())
+        assert hardware.prices is not None
+        return float(cut @ hardware.prices)
 
     def _gap(self) -> float:
         return abs(self._bound - self._objective) / max(abs(self._objective), 1e-12)
@@ -234,7 +241,7 @@ class _Search:
             return Outcome(stopped=stopped, chosen=None, objective=None, bound=self._bound)
         best = self._best
         left_s = min(self._deadline.left_s, max(1.0, 0.5 * self._deadline.spent_s))
-        if left_s > 0 and self._goal != "fewest-more-devices":
+        if left_s > 0:
             # An equally good plan is as far off the bound, so no part of it wastes more.
             off = abs(self._relaxation.bound - self._objective) + 2 * self._tolerance()
             listed = [allotments.take(allotments.waste <= off) for allotments in listed]

@@ -1,6 +1,6 @@
 """Choose among listed allotments: the integer problem, small enough to be solved to proof."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,17 +66,43 @@ class _Choice:
             )
 
     def limit_memory(self, columns: Sequence[Pipelines]) -> None:
-        """The weights of all slots of a device type must fit in all its memory together."""
+        """Rows that every packing of weights into memory obeys; few sets obey them and do not fit.
+
+        All weights fit in all memory together; and of slots heavier than 1 / (r + 1) of the
+        memory, a device holds at most r.
+        """
         hardware = self.hardware
         for i in np.flatnonzero(hardware.memory_bytes >= 0):
-            room = float(hardware.memory_bytes[i] * hardware.counts[i])
-            row = self.master.model.add_rows(1, upper=1.0)
-            for allotments, pipelines, units in zip(self.listed, columns, self.units, strict=True):
-                kinds = pipelines.kinds[allotments.pipeline]
-                mine = (kinds >= 0) & (hardware.kind_device[kinds] == i)
-                weights = pipelines.weights_bytes[allotments.pipeline]
-                loaded = (np.where(mine, weights, 0) * allotments.slots).sum(axis=1)
-                self.master.model.add_entries(row, units, loaded / max(room, 1.0))
+            memory, count = int(hardware.memory_bytes[i]), int(hardware.counts[i])
+            self._limit_weights(columns, int(i), max(memory, 1), float(count))
+            most = max(int(1 / k.share) for k in hardware.kinds if k.device == hardware.devices[i])
+            for held in range(1, most):
+                self._limit_heavy(columns, int(i), memory / (held + 1), float(held * count))
+
+    def _limit_weights(
+        self, columns: Sequence[Pipelines], device: int, memory: int, room: float
+    ) -> None:
+        row = self.master.model.add_rows(1, upper=room)
+        for allotments, weights, units in self._weights(columns, device):
+            loaded = (weights * allotments.slots).sum(axis=1)
+            self.master.model.add_entries(row, units, loaded / memory)
+
+    def _limit_heavy(
+        self, columns: Sequence[Pipelines], device: int, heavy: float, room: float
+    ) -> None:
+        row = self.master.model.add_rows(1, upper=room)
+        for allotments, weights, units in self._weights(columns, device):
+            slots = ((weights > heavy) * allotments.slots).sum(axis=1)
+            self.master.model.add_entries(row, units, slots)
+
+    def _weights(
+        self, columns: Sequence[Pipelines], device: int
+    ) -> Iterator[tuple[Allotments, Ints, Ints]]:
+        """Per demand: allotments, weights per slot of their stages on this type, columns."""
+        for allotments, pipelines, units in zip(self.listed, columns, self.units, strict=True):
+            kinds = pipelines.kinds[allotments.pipeline]
+            mine = (kinds >= 0) & (self.hardware.kind_device[kinds] == device)
+            yield allotments, np.where(mine, pipelines.weights_bytes[allotments.pipeline], 0), units
 
     def exclude(self, combinations: Sequence[Excluded]) -> None:
         """No superset of any of these combinations."""

@@ -20,22 +20,21 @@ _COLUMNS: Mapping[str, Literal["left", "right"]] = {
     "p99": "right",
     "hop": "right",
     "req/s": "right",
-    "slots": "left",
 }
 
-SLOTS_NAMED = 3
+SLOTS_NAMED = 6
 """Slots of a pool that are named one by one; of larger pools the first ones and the number."""
 
 
 def plan_report(plan: Plan) -> Group:
-    """The pipelines, one row per stage, and below them what the plan claims as a whole."""
-    return Group(stages_table(plan), claims_table(plan))
+    """The pipelines, one row per stage; their slots; and what the plan claims as a whole."""
+    return Group(stages_table(plan), pools_table(plan), claims_table(plan))
 
 
 def stages_table(plan: Plan) -> Table:
     table = Table(title=f"plan by {escape(plan.planner)}", title_justify="left")
     for heading, justify in _COLUMNS.items():
-        table.add_column(heading, justify=justify, no_wrap=heading != "slots")
+        table.add_column(heading, justify=justify, no_wrap=True)
     for deployment in plan.deployments:
         label = deployment.model
         for pipeline in deployment.pipelines:
@@ -50,12 +49,24 @@ def stages_table(plan: Plan) -> Table:
                     milliseconds(stage.latency_us),
                     milliseconds(stage.transfer_us) if stage.transfer_us else "",
                     rate(stage.throughput_rps),
-                    escape(pool_names(stage)),
                 )
             label = ""
             if len(pipeline.stages) > 1:
                 table.add_row(*_pipeline_total(pipeline), style="dim")
         table.add_section()
+    return table
+
+
+def pools_table(plan: Plan) -> Table:
+    """Which slots serve which stage."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for deployment in plan.deployments:
+        for pipeline in deployment.pipelines:
+            for index, stage in enumerate(pipeline.stages):
+                name = f"{deployment.model}/{pipeline.name} stage {index}"
+                table.add_row(escape(name), escape(pool_names(stage)))
     return table
 
 
@@ -73,7 +84,7 @@ def pool_names(stage: Stage) -> str:
 
 def _pipeline_total(pipeline: Pipeline) -> tuple[str, ...]:
     latency, throughput = milliseconds(pipeline.latency_us), rate(pipeline.throughput_rps)
-    return ("", "", "", "", "all stages", latency, "", throughput, "")
+    return ("", "", "", "", "all stages", latency, "", throughput)
 
 
 def claims_table(plan: Plan) -> Table:

@@ -82,12 +82,16 @@ def _weights(case: Case, slot: Slot, held: dict[str, dict[str, set[int]]]) -> in
 
 
 def _check_links(case: Case, throughputs: Throughputs) -> None:
-    """Each hop's items spread evenly over all pairs of its two pools."""
+    """Each hop's items spread evenly over all pairs of its two pools.
+
+    Judged by the larger of claimed and recomputed throughput: a claim is a plan to send.
+    """
     leaving: dict[str, float] = defaultdict(float)
     entering: dict[str, float] = defaultdict(float)
     for deployment, pipeline in case.pipelines():
         profile = case.profiles.get(deployment.model)
-        rps = throughputs.pipelines.get((deployment.model, pipeline.name), 0.0)
+        recomputed = throughputs.pipelines.get((deployment.model, pipeline.name), 0.0)
+        rps = max(recomputed, pipeline.throughput_rps)
         for stage, after in zip(pipeline.stages, pipeline.stages[1:], strict=False):
             if profile is None or not 0 < stage.end_block <= len(profile.blocks):
                 continue

@@ -1,0 +1,182 @@
+"""A refusal names the binding constraint, and what it names as feasible is, and barely."""
+
+import re
+from fractions import Fraction
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.domain.errors import DocumentError
+from headrace.domain.plan import PlanResult
+from headrace.domain.problem import PlanOptions, Problem
+from headrace.planning import solve
+from helpers.problems import make_cluster, make_problem, make_profile
+
+HALVES = (Fraction(1), Fraction(1, 2))
+
+
+def refusal_of(problem: Problem) -> str:
+    result = solve(problem)
+    assert result.plan is None
+    assert result.stopped == "infeasible"
+    assert result.refusal is not None
+    return result.refusal
+
+
+def with_slo(problem: Problem, slo_us: int) -> PlanResult:
+    return solve(replace(problem, demands=(replace(problem.demands[0], slo_us=slo_us),)))
+
+
+def named_slo_us(refusal: str) -> int:
+    found = re.search(r"SLO of at least (\d+)\.(\d{3}) ms", refusal)
+    assert found, refusal
+    return int(found[1] + found[2])
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.4, 0.37])
+@pytest.mark.parametrize("max_stages", [1, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_named_slo_is_feasible_and_less_is_not(
+    margin: float, max_stages: int, seed: int
+) -> None:
+    profile = make_profile(blocks=4, devices={"a": 1.0, "b": 0.9}, seed=seed)
+    problem = make_problem(
+        [profile],
+        nodes={"n0": {"a": 1}, "n1": {"b": 1}},
+        gbps=10.0,
+        slo_us=5_000,
+        options=PlanOptions(margin=margin, max_stages=max_stages),
+    )
+
+    slo_us = named_slo_us(refusal_of(problem))
+
+    assert with_slo(problem, slo_us).plan is not None
+    assert with_slo(problem, slo_us - 1).plan is None
+
+
+def test_two_stages_are_timed_with_their_transfer() -> None:
+    problem = make_problem(
+        nodes={"n0": {"a": 1}, "n1": {"b": 1}},
+        gbps=0.01,
+        slo_us=5_000,
+        options=PlanOptions(min_stages=2),
+    )
+
+    slo_us = named_slo_us(refusal_of(problem))
+
+    assert with_slo(problem, slo_us).plan is not None
+    assert with_slo(problem, slo_us - 1).plan is None
+
+
+def test_every_model_that_misses_its_slo_is_named() -> None:
+    profiles = [make_profile(f"m{i}", seed=i) for i in range(3)]
+    problem = make_problem(profiles, slo_us={"m0": 1_000, "m1": 500_000, "m2": 2_000})
+
+    refusal = refusal_of(problem)
+
+    assert "'m0'" in refusal
+    assert "'m2'" in refusal
+    assert "'m1'" not in refusal
+
+
+@pytest.mark.parametrize("objective", ["throughput", "max-min", "least-cost"])
+def test_the_named_rate_is_feasible_and_more_is_not(objective: str) -> None:
+    cluster = make_cluster({"n0": {"a": 2, "b": 2}}, prices={"a": 2.0, "b": 1.0}, shares=HALVES)
+    problem = make_problem(
+        [make_profile(shares=HALVES)],
+        cluster=cluster,
+        rates={"m": 5_000.0},
+        options=PlanOptions(objective=objective),  # type: ignore[arg-type]
+    )
+
+    refusal = refusal_of(problem)
+
+    found = re.search(r"rate_rps of at most ([\d.]+) rps of 'm'", refusal)
+    assert found, refusal
+    rate = float(found[1])
+    for asked, feasible in ((rate, True), (rate * 1.0001, False)):
+        demand = replace(problem.demands[0], rate_rps=asked)
+        assert (solve(replace(problem, demands=(demand,))).plan is not None) is feasible
+
+
+def test_rates_of_several_models_are_named_at_the_scale_that_fits_at_once() -> None:
+    profiles = [make_profile(f"m{i}", seed=i) for i in range(2)]
+    problem = make_problem(profiles, rates={"m0": 900.0, "m1": 300.0})
+
+    refusal = refusal_of(problem)
+
+    tried = refusal.split("rate_rps of at most")[1]
+    rates = [float(rate) for rate in re.findall(r"([\d.]+) rps of", tried)]
+    assert rates[0] / rates[1] == pytest.approx(3.0, rel=1e-4)
+    for scale, feasible in ((1.0, True), (1.001, False)):
+        demands = tuple(
+            replace(demand, rate_rps=rate * scale)
+            for demand, rate in zip(problem.demands, rates, strict=True)
+        )
+        assert (solve(replace(problem, demands=demands)).plan is not None) is feasible
+
+
+def test_the_named_devices_are_enough_and_fewer_are_not() -> None:
+    problem = make_problem(
+        [make_profile(devices={"a": 1.0})], nodes={"n0": {"a": 2}}, rates={"m": 700.0}
+    )
+
+    found = re.search(r"or (\d+) 'a' more", refusal_of(problem))
+
+    assert found
+    for more, feasible in ((int(found[1]), True), (int(found[1]) - 1, False)):
+        cluster = make_cluster({"n0": {"a": 2 + more}})
+        assert (solve(replace(problem, cluster=cluster)).plan is not None) is feasible
+
+
+@pytest.mark.parametrize("objective", ["throughput", "max-min"])
+def test_a_model_is_never_left_without_a_pipeline(objective: str) -> None:
+    profiles = [make_profile(f"m{i}", devices={"a": 1.0}, seed=i) for i in range(3)]
+    options = PlanOptions(objective=objective)  # type: ignore[arg-type]
+    problem = make_problem(profiles, nodes={"n0": {"a": 2}}, options=options)
+
+    assert "1 'a' more" in refusal_of(problem)
+    roomy = solve(replace(problem, cluster=make_cluster({"n0": {"a": 3}})))
+    assert roomy.plan is not None
+    assert all(deployment.pipelines for deployment in roomy.plan.deployments)
+
+
+def test_a_device_that_was_not_profiled_is_named() -> None:
+    problem = make_problem([make_profile(devices={"a": 1.0})], nodes={"n0": {"z": 2}})
+
+    refusal = refusal_of(problem)
+
+    assert "not profiled" in refusal
+    assert "1 z" in refusal
+    assert "1 a" in refusal
+
+
+def test_weights_that_fit_no_device_are_named() -> None:
+    cluster = make_cluster({"n0": {"a": 2}}, memory_bytes={"a": 1_000})
+
+    assert "weights do not fit" in refusal_of(make_problem(cluster=cluster))
+
+
+def test_more_stages_than_blocks_cannot_be_cut() -> None:
+    problem = make_problem([make_profile(blocks=2)], options=PlanOptions(min_stages=3))
+
+    assert "cannot be cut" in refusal_of(problem)
+
+
+@pytest.mark.parametrize(
+    ("problem", "missing"),
+    [
+        (make_problem(options=PlanOptions(objective="least-cost")), "rate_rps"),
+        (
+            make_problem(rates={"m": 1.0}, options=PlanOptions(objective="least-cost")),
+            "price_per_hour",
+        ),
+        (make_problem(options=PlanOptions(planner="crystal-ball")), "crystal-ball"),
+        (make_problem(options=PlanOptions(max_batch=0)), "max_batch"),
+    ],
+)
+def test_a_problem_that_lacks_what_its_options_need_is_bad_input(
+    problem: Problem, missing: str
+) -> None:
+    with pytest.raises(DocumentError, match=missing):
+        solve(problem)

@@ -1,0 +1,311 @@
+"""Break correct plans in every way that the verifier knows; each must be rejected, and rightly."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from headrace.domain.plan import Plan, Tenant
+from headrace.domain.profile import Profile
+from headrace.verify import CHECKS, verify
+from helpers.problems import make_profile
+from helpers.verified_plans import SHAPES
+
+Path = tuple[str | int, ...]
+Change = Callable[[Any], Any]
+HALF, THIRD = Fraction(1, 2), Fraction(1, 3)
+
+
+class Mutant(NamedTuple):
+    """One way to break the plan of one shape, and the check that must notice."""
+
+    check: str
+    shape: str
+    path: Path
+    change: Change
+
+
+def edited(value: Any, path: Path, change: Change) -> Any:
+    """A copy of nested records and tuples with the value at `path` changed."""
+    if not path:
+        return change(value)
+    head, rest = path[0], path[1:]
+    if isinstance(head, int):
+        return (*value[:head], edited(value[head], rest, change), *value[head + 1 :])
+    return replace(value, **{head: edited(getattr(value, head), rest, change)})
+
+
+def to(new: Any) -> Change:
+    return lambda _: new
+
+
+def plus(step: float) -> Change:
+    return lambda value: value + step
+
+
+def times(factor: float) -> Change:
+    return lambda value: value * factor
+
+
+def without(index: int) -> Change:
+    return lambda items: (*items[:index], *items[index + 1 :])
+
+
+def twice(index: int) -> Change:
+    return lambda items: (*items, items[index])
+
+
+def fields(**new: Any) -> Change:
+    return lambda record: replace(record, **new)
+
+
+DEPLOYMENT: Path = ("deployments", 0)
+PIPELINE: Path = (*DEPLOYMENT, "pipelines", 0)
+STAGE: Path = (*PIPELINE, "stages", 0)
+SECOND: Path = (*PIPELINE, "stages", 1)
+ALTERNATIVE: Path = (*PIPELINE, "alternatives", 0)
+SLOT: Path = ("slots", 0)
+DUTY: Path = (*SLOT, "tenants", 0, "duty")
+
+STRANGER = Tenant(model="m", pipeline="p9", stage=0)
+
+MUTANTS: tuple[Mutant, ...] = (
+    # Demands, profiles, names
+    Mutant("demands", "several", ("deployments",), without(1)),
+    Mutant("demands", "several", ("deployments",), twice(0)),
+    Mutant("demands", "several", ("demands",), without(1)),
+    Mutant("demands", "single", (*DEPLOYMENT, "model"), to("other")),
+    Mutant("demands", "single", (*DEPLOYMENT, "slo_us"), plus(1)),
+    Mutant("demands", "single", ("demands", 0, "slo_us"), plus(1)),
+    Mutant("profiles", "single", ("profiles",), to(())),
+    Mutant("profiles", "several", ("profiles",), twice(0)),
+    Mutant("profiles", "single", ("profiles", 0, "model"), to("other")),
+    Mutant("profiles", "single", ("profiles", 0, "sha256"), to("cafe")),
+    Mutant("profiles", "single", ("profiles", 0, "path"), to("")),
+    Mutant("names", "single", ("slots", 1, "name"), to("local/a-0")),
+    Mutant("names", "single", (*DEPLOYMENT, "pipelines", 1, "name"), to("p0")),
+    Mutant("served", "single", (*DEPLOYMENT, "pipelines"), to(())),
+    # Stages
+    Mutant("depth", "shared", ("options",), fields(min_stages=1, max_stages=1)),
+    Mutant("depth", "shared", ("options", "min_stages"), to(3)),
+    Mutant("depth", "single", (*PIPELINE, "stages"), to(())),
+    Mutant("blocks", "single", (*STAGE, "end_block"), to(3)),
+    Mutant("blocks", "single", (*STAGE, "first_block"), to(1)),
+    Mutant("blocks", "single", (*STAGE, "end_block"), to(5)),
+    Mutant("blocks", "single", (*STAGE, "first_block"), to(-1)),
+    Mutant("blocks", "shared", (*SECOND, "first_block"), plus(-1)),
+    Mutant("blocks", "shared", (*SECOND, "first_block"), plus(1)),
+    Mutant("blocks", "shared", (*PIPELINE, "stages"), lambda stages: stages[::-1]),
+    Mutant("blocks", "malleable", (*ALTERNATIVE, "stages", 0, "end_block"), to(3)),
+    Mutant("batch", "single", (*PIPELINE, "batch_size"), to(0)),
+    Mutant("batch", "single", (*PIPELINE, "batch_size"), to(5)),
+    Mutant("batch", "single", ("options", "max_batch"), to(1)),
+    Mutant("batch", "single", (*STAGE, "share"), to(HALF)),
+    Mutant("share", "single", (*STAGE, "share"), to(HALF)),
+    Mutant("share", "single", (*STAGE, "device"), to("gpu-of-dreams")),
+    Mutant("share", "shared", (*SLOT, "share"), to(THIRD)),
+    Mutant("share", "shared", ("cluster", "device_types", 0, "shares"), to((Fraction(1),))),
+    Mutant("pool", "single", (*STAGE, "pool"), to(())),
+    Mutant("pool", "single", (*STAGE, "pool"), twice(0)),
+    Mutant("pool", "single", (*STAGE, "pool", 0), to("nowhere/a-0")),
+    Mutant("slot-match", "single", (*SLOT, "device"), to("b")),
+    Mutant("slot-match", "shared", (*SLOT, "share"), to(Fraction(1))),
+    Mutant("slot-match", "shared", (*STAGE, "device"), to("b")),
+    # Slots
+    Mutant("tenants", "single", (*SLOT, "tenants"), to(())),
+    Mutant("tenants", "single", (*SLOT, "tenants"), twice(0)),
+    Mutant("tenants", "single", (*SLOT, "tenants"), to((STRANGER,))),
+    Mutant("tenants", "single", (*SLOT, "tenants", 0, "pipeline"), to("p1")),
+    Mutant("tenants", "shared", (*SLOT, "tenants", 0, "stage"), plus(7)),
+    Mutant("tenants", "shared", (*SLOT, "tenants", 0, "stage"), to(-1)),
+    Mutant("tenants", "several", (*SLOT, "tenants", 0, "model"), to("stranger")),
+    Mutant("tenants", "single", (*STAGE, "pool"), without(0)),
+    Mutant("place", "single", (*SLOT, "node"), to("nowhere")),
+    Mutant("place", "single", (*SLOT, "device_index"), to(2)),
+    Mutant("place", "single", (*SLOT, "device_index"), to(-1)),
+    Mutant("place", "shared", (*SLOT, "node"), to("n1")),
+    Mutant("place", "shared", ("cluster", "nodes", 0, "devices"), to({"a": 1})),
+    Mutant("devices", "shared", ("slots", 2, "device_index"), to(0)),
+    Mutant("devices", "single", ("slots", 1, "device_index"), to(0)),
+    Mutant("memory", "shared", ("cluster", "device_types", 0, "memory_bytes"), to(100_000)),
+    Mutant("memory", "shared", ("cluster", "device_types", 1, "memory_bytes"), to(100_000)),
+    # Figures
+    Mutant("latency", "single", (*STAGE, "latency_us"), plus(1)),
+    Mutant("latency", "single", (*STAGE, "latency_us"), plus(-1)),
+    Mutant("latency", "shared", (*SECOND, "latency_us"), plus(-1)),
+    Mutant("latency", "shared", (*PIPELINE, "latency_us"), plus(1)),
+    Mutant("latency", "malleable", (*ALTERNATIVE, "latency_us"), plus(-1)),
+    Mutant("latency", "malleable", (*ALTERNATIVE, "stages", 0, "latency_us"), plus(-1)),
+    Mutant("latency", "single", (*PIPELINE, "batch_size"), to(1)),
+    Mutant("transfer", "shared", (*STAGE, "transfer_us"), plus(1)),
+    Mutant("transfer", "shared", (*STAGE, "transfer_us"), to(0)),
+    Mutant("transfer", "shared", (*SECOND, "transfer_us"), to(5)),
+    Mutant("transfer", "single", (*STAGE, "transfer_us"), to(5)),
+    Mutant("transfer", "shared", ("cluster", "nodes", 0, "bandwidth_gbps"), to(0.9)),
+    Mutant("budget", "single", (*DEPLOYMENT, "budget_us"), plus(1)),
+    Mutant("budget", "single", (*DEPLOYMENT, "budget_us"), plus(-1)),
+    Mutant("budget", "single", ("options", "margin"), to(0.39)),
+    Mutant("slo", "single", ("options", "margin"), to(0.9)),
+    Mutant("slo", "single", ("demands", 0, "slo_us"), to(20_000)),
+    Mutant("slo", "malleable", ("demands", 0, "slo_us"), to(30_000)),
+    Mutant("throughput", "single", (*STAGE, "throughput_rps"), times(1.001)),
+    Mutant("throughput", "single", (*STAGE, "throughput_rps"), times(0.999)),
+    Mutant("throughput", "single", (*STAGE, "throughput_rps"), to(math.nan)),
+    Mutant("throughput", "shared", (*SECOND, "throughput_rps"), times(1 + 1e-7)),
+    Mutant("throughput", "shared", (*PIPELINE, "throughput_rps"), times(1.001)),
+    Mutant("throughput", "several", (*DEPLOYMENT, "throughput_rps"), times(1.001)),
+    Mutant("throughput", "malleable", (*ALTERNATIVE, "throughput_rps"), times(1.001)),
+    Mutant("throughput", "shared", ("cluster", "device_types", 0, "max_utilisation"), to(0.8)),
+    Mutant("throughput", "shared", ("cluster", "nodes", 1, "bandwidth_gbps"), to(0.05)),
+    Mutant("throughput", "turns", (*DUTY, "length_us"), plus(-1_000)),
+    # Depths, residency
+    Mutant("alternatives", "malleable", (*PIPELINE, "alternatives"), twice(0)),
+    Mutant(
+        "alternatives", "malleable", (*ALTERNATIVE, "stages", 0, "pool"), to(("n0/a-0", "spare"))
+    ),
+    Mutant(
+        "alternatives",
+        "malleable",
+        PIPELINE,
+        lambda p: replace(p, alternatives=(replace(p.alternatives[0], stages=p.stages),)),
+    ),
+    Mutant("residency", "malleable", (*STAGE, "residency", 0, "layer"), to("layer9")),
+    Mutant("residency", "malleable", (*STAGE, "residency"), twice(0)),
+    # Resources
+    Mutant("links", "shared", ("cluster", "nodes", 0, "bandwidth_gbps"), to(0.001)),
+    Mutant("links", "shared", ("cluster", "nodes", 1, "bandwidth_gbps"), to(0.001)),
+    Mutant("time", "turns", SLOT, lambda slot: _without_duty(slot)),
+    Mutant("duty", "turns", (*SLOT, "tenants", 0), fields(duty=None)),
+    Mutant("duty", "turns", (*DUTY, "offset_us"), plus(1)),
+    Mutant("duty", "turns", (*DUTY, "offset_us"), plus(-1)),
+    Mutant("duty", "turns", (*DUTY, "length_us"), plus(1)),
+    Mutant("duty", "turns", (*DUTY, "length_us"), to(0)),
+    Mutant("duty", "turns", (*DUTY, "length_us"), to(10)),
+    Mutant("duty", "turns", (*DUTY, "period_us"), to(90_000)),
+    Mutant("duty", "turns", (*DUTY, "period_us"), to(0)),
+    Mutant("duty", "turns", (*SLOT, "tenants", 1, "duty", "offset_us"), plus(1)),
+    # Claims
+    Mutant("rates", "several", ("demands", 0, "rate_rps"), to(1_000.0)),
+    Mutant("rates", "several", (*DEPLOYMENT, "dummy_rps"), to(60.0)),
+    Mutant("dummy", "malleable", (*DEPLOYMENT, "dummy_rps"), to(-1.0)),
+    Mutant("dummy", "malleable", (*DEPLOYMENT, "dummy_rps"), to(1e6)),
+    Mutant("dummy", "malleable", (*DEPLOYMENT, "dummy_rps"), to(math.nan)),
+    Mutant("objective", "single", ("objective",), times(1.001)),
+    Mutant("objective", "several", ("objective",), times(0.999)),
+    Mutant("objective", "single", ("demands", 0, "weight"), to(2.0)),
+    Mutant("objective", "single", ("options", "objective"), to("least-cost")),
+    Mutant("objective", "turns", ("options", "objective"), to("throughput")),
+    Mutant("bound", "single", ("bound",), times(0.99)),
+    Mutant("bound", "single", ("bound",), times(1.01)),
+    Mutant("bound", "single", ("bound",), to(math.inf)),
+    Mutant("bound", "several", ("bound",), times(1.01)),
+    Mutant("bound", "single", ("bound",), to(None)),
+    Mutant("bound", "single", ("gap",), to(0.5)),
+    Mutant("bound", "single", ("gap",), to(None)),
+    Mutant("stopped", "single", ("stopped",), to("infeasible")),
+    Mutant("stopped", "turns", ("stopped",), to("optimal")),
+    Mutant("stopped", "single", (), lambda plan: _with_gap(plan, 0.01)),
+    Mutant("cost", "several", ("cost_per_hour",), times(1.01)),
+    Mutant("cost", "several", ("cost_per_hour",), to(None)),
+    Mutant("cost", "single", ("cost_per_hour",), to(1.0)),
+    Mutant("cost", "several", ("cluster", "device_types", 1, "price_per_hour"), to(0.4)),
+    Mutant("claims", "single", ("planner",), to("somebody")),
+    Mutant("claims", "single", ("binding",), to("")),
+    Mutant("claims", "single", ("runtime_s",), to(-1.0)),
+)
+
+
+def _without_duty(slot: Any) -> Any:
+    return replace(slot, tenants=tuple(replace(tenant, duty=None) for tenant in slot.tenants))
+
+
+def _with_gap(plan: Plan, gap: float) -> Plan:
+    return replace(plan, bound=plan.objective * (1 + gap), gap=gap)
+
+
+def label(mutant: Mutant, number: int) -> str:
+    path = ".".join(map(str, mutant.path)) or "plan"
+    return f"{number}-{mutant.check}-{mutant.shape}-{path}"
+
+
+def caught(plan: Plan, profiles: Mapping[str, Profile]) -> set[str]:
+    return {violation.check for violation in verify(plan, profiles)}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_correct_plan_is_accepted(shape: str) -> None:
+    planned = SHAPES[shape]()
+
+    assert verify(planned.plan, planned.profiles) == []
+
+
+@pytest.mark.parametrize(
+    "mutant", MUTANTS, ids=[label(mutant, number) for number, mutant in enumerate(MUTANTS)]
+)
+def test_a_broken_plan_is_rejected_for_the_right_reason(mutant: Mutant) -> None:
+    planned = SHAPES[mutant.shape]()
+    broken = edited(planned.plan, mutant.path, mutant.change)
+
+    assert mutant.check in caught(broken, planned.profiles)
+
+
+def test_every_check_rejects_some_mutant() -> None:
+    assert {mutant.check for mutant in MUTANTS} == set(CHECKS)
+
+
+def test_a_plan_is_rejected_against_profiles_that_it_was_not_made_from() -> None:
+    planned = SHAPES["single"]()
+    (model,) = planned.profiles
+
+    assert "profiles" in caught(planned.plan, {})
+    assert "profiles" in caught(planned.plan, {model: make_profile("other")})
+    assert "latency" in caught(planned.plan, {model: make_profile(model, seed=99)})
+    assert caught(planned.plan, {model: make_profile(model, blocks=3)})
+
+
+def numbers_in(value: Any, path: Path = ()) -> Iterator[Path]:
+    """The path of every number in nested records and tuples."""
+    if isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from numbers_in(getattr(value, name), (*path, name))
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from numbers_in(item, (*path, index))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path
+
+
+@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize("shape", ["single", "shared", "turns"])
+def test_no_number_of_slots_and_deployments_can_be_changed_unnoticed(shape: str, step: int) -> None:
+    planned = SHAPES[shape]()
+    plan = planned.plan
+    numbers = [*numbers_in(plan.slots, ("slots",)), *numbers_in(plan.deployments, ("deployments",))]
+    unnoticed = [
+        path
+        for path in numbers
+        if not verify(edited(plan, path, plus(step)), planned.profiles)
+        # Dummy load is a choice, not a claim.
+        and path[-1] != "dummy_rps"
+    ]
+
+    assert len(numbers) > 20
+    assert unnoticed == []
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_dropping_any_one_slot_or_stage_is_noticed(shape: str) -> None:
+    planned = SHAPES[shape]()
+    plan = planned.plan
+
+    for index in range(len(plan.slots)):
+        assert verify(edited(plan, ("slots",), without(index)), planned.profiles)
+    for d, deployment in enumerate(plan.deployments):
+        for p, pipeline in enumerate(deployment.pipelines):
+            for s in range(len(pipeline.stages)):
+                path = ("deployments", d, "pipelines", p, "stages")
+                assert verify(edited(plan, path, without(s)), planned.profiles)
