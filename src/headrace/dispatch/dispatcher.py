@@ -135,6 +135,7 @@ class Dispatcher:
                     batch = Batch(self._next_batch, model, pipeline, requests, hops)
                     self._next_batch += 1
                     self._batches[batch.id] = batch
+                    self._policy.on_dispatched(batch)
                     self._log_path(batch, 0, now_us)
                     self._enter_stage(batch)
                 case Drop(reason, retry_after_us):
@@ -249,6 +250,8 @@ class Dispatcher:
 
     def _finish(self, batch: Batch) -> None:
         now_us = self._clock.now_us()
+        batch.stage += 1  # all stages are over: nothing is left to release
+        self._policy.forget(batch, now_us)
         del self._batches[batch.id]
         for request in batch.requests:
             self._sink(Answered(now_us, request.id, batch.id))

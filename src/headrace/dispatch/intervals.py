@@ -55,19 +55,25 @@ class IntervalTable:
                 self.free_from_us = max(self._ends, default=0)
                 return
 
-    def push_back(self) -> None:
+    def push_back(self) -> list[Hop]:
         """Move every promise that an earlier one overlaps behind it, and its holder with it.
 
         Without this, lateness adds up unseen: each batch starts late by all overruns before it,
         while new promises still queue behind the old, too early ends.
+
+        Returns:
+            The holders that moved, in their order.
         """
+        moved = []
         busy_to = 0
         for i, holder in enumerate(self._holders):
             if self._starts[i] < busy_to:
                 holder.start_at_us = self._starts[i] = busy_to
                 self._ends[i] = holder.end_at_us
+                moved.append(holder)
             busy_to = max(busy_to, self._ends[i])
         self.free_from_us = busy_to
+        return moved
 
     def free_for(self, holder: Hop, start_us: int, end_us: int) -> bool:
         """Whether no promise to anybody else lies in [start_us, end_us)."""

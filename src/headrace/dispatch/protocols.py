@@ -28,6 +28,8 @@ class Hop:
     transfer_us: int
     start_at_us: int
     latency_us: int
+    batch: int = -1
+    """Id of the batch, once there is one."""
 
     @property
     def end_at_us(self) -> int:
@@ -122,6 +124,10 @@ class Policy(Protocol):
         """`queue` is non-empty, most urgent first. A `Dispatch` is reserved on return."""
         ...
 
+    def on_dispatched(self, batch: Batch) -> None:
+        """The requests of the last `Dispatch` are a batch now."""
+        ...
+
     def next_hop(self, batch: Batch, now_us: int) -> DropReason | None:
         """Settle `batch.hops[batch.stage]` just before it is used, or say why to drop it."""
         ...
@@ -147,7 +153,7 @@ class Policy(Protocol):
         ...
 
     def forget(self, batch: Batch, now_us: int) -> None:
-        """Release whatever the batch still holds from `batch.stage` on."""
+        """The batch ends here: release whatever it still holds from `batch.stage` on."""
         ...
 
     def reroute(self, batch: Batch, first_stage: int, now_us: int) -> DropReason | None:

@@ -71,6 +71,9 @@ class ReactivePolicy:
         self._last_use[slot] = self._uses
         return Hop(slot, now_us, transfer_us, start_us, latency_us)
 
+    def on_dispatched(self, batch: Batch) -> None:
+        """Nothing is promised beyond the first hop."""
+
     def next_hop(self, batch: Batch, now_us: int) -> DropReason | None:
         if batch.stage < len(batch.hops):
             return None if self._alive[batch.hops[batch.stage].slot] else "no-slot"

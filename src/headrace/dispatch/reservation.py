@@ -19,7 +19,7 @@ What differs from the paper, each for a reason:
 from collections.abc import Sequence
 from typing import Literal
 
-from headrace.dispatch.protocols import Batch, Decision, Dispatch, Drop, WaitUntil
+from headrace.dispatch.protocols import Batch, Decision, Dispatch, Drop, Hop, WaitUntil
 from headrace.dispatch.tables import Path, ReservationTables
 from headrace.dispatch.topology import Route, Topology
 from headrace.domain.request import DropReason, Request
@@ -34,11 +34,17 @@ class ReservationPolicy:
     def __init__(self, topology: Topology, *, fill: Literal["idle", "deadline"] = "idle") -> None:
         self._topology = topology
         self._tables = ReservationTables(topology)
+        self._batches: dict[int, Batch] = {}
         self._fill = fill
 
     # -- deciding ------------------------------------------------------------------------------
 
     def decide(self, model: int, queue: Sequence[Request], now_us: int) -> Decision:
+        decision = self._decide(model, queue, now_us)
+        self._follow_moved(now_us)
+        return decision
+
+    def _decide(self, model: int, queue: Sequence[Request], now_us: int) -> Decision:
         routes = self._topology.models[model].routes
         full_paths = [
             (path.waiting_us, pipeline, path)
@@ -89,6 +95,11 @@ class ReservationPolicy:
         assert path is not None, "the same pools gave a path for the planned size"
         return path
 
+    def on_dispatched(self, batch: Batch) -> None:
+        self._batches[batch.id] = batch
+        for hop in batch.hops:
+            hop.batch = batch.id
+
     # -- order of execution --------------------------------------------------------------------
 
     def next_hop(self, batch: Batch, now_us: int) -> DropReason | None:
@@ -128,10 +139,8 @@ class ReservationPolicy:
 
     def _shift(self, batch: Batch, start_at_us: int) -> None:
         """The current stage starts at another time than promised; so does all that follows."""
-        hop = batch.hops[batch.stage]
-        self._tables.move(hop, start_at_us)
-        if batch.stage + 1 < len(batch.hops):
-            self._replace(batch, batch.stage + 1, hop.end_at_us, start_at_us)
+        self._tables.move(batch.hops[batch.stage], start_at_us)
+        self._follow_moved(start_at_us)
 
     def on_ended(self, batch: Batch, now_us: int) -> None:
         hop = batch.hops[batch.stage]
@@ -141,6 +150,28 @@ class ReservationPolicy:
 
     def forget(self, batch: Batch, now_us: int) -> None:
         self._tables.release(batch.hops[batch.stage :], _slot_before(batch, batch.stage))
+        self._batches.pop(batch.id, None)
+
+    def _follow_moved(self, now_us: int) -> None:
+        """Promise anew what follows hops that moved, in the order of those hops.
+
+        All of it is released first: what a batch was promised before it moved must not stand in
+        the way of one that is now ahead of it.
+        """
+        first_stages: dict[int, int] = {}
+        for hop in self._tables.take_moved():
+            batch = self._batches.get(hop.batch)
+            if batch is None:
+                continue
+            following = _stage_of(hop, batch) + 1
+            if batch.stage < following < len(batch.hops):
+                first_stages[batch.id] = min(following, first_stages.get(batch.id, following))
+        for batch_id, first_stage in first_stages.items():
+            batch = self._batches[batch_id]
+            self._tables.release(batch.hops[first_stage:], _slot_before(batch, first_stage))
+        for batch_id, first_stage in first_stages.items():
+            batch = self._batches[batch_id]
+            self._replace(batch, first_stage, batch.hops[first_stage - 1].end_at_us, now_us)
 
     def _replace(self, batch: Batch, first_stage: int, ready_at_us: int, now_us: int) -> bool:
         """Promise the path from `first_stage` on anew; False: some pool has no slot left."""
@@ -157,6 +188,8 @@ class ReservationPolicy:
         if path is None:
             return False
         self._tables.reserve(path.hops, from_slot)
+        for hop in path.hops:
+            hop.batch = batch.id
         batch.hops[first_stage:] = path.hops
         return True
 
@@ -178,6 +211,11 @@ class ReservationPolicy:
 
 def _slot_before(batch: Batch, stage: int) -> int:
     return batch.hops[stage - 1].slot if stage else -1
+
+
+def _stage_of(hop: Hop, batch: Batch) -> int:
+    """-1: the batch has another path by now."""
+    return next((stage for stage, other in enumerate(batch.hops) if other is hop), -1)
 
 
 def _tightest(queue: Sequence[Request], size: int) -> int:

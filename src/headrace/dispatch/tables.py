@@ -31,6 +31,7 @@ class ReservationTables:
         self._downlinks = [IntervalTable() for _ in topology.nodes]
         self._alive = [True] * len(topology.slots)
         self._running: list[Hop | None] = [None] * len(topology.slots)
+        self._moved: list[Hop] = []
         self._has_links = any(speed is not None for speed in topology.node_bytes_per_us)
 
     def is_alive(self, slot: int) -> bool:
@@ -129,7 +130,8 @@ class ReservationTables:
         table.release(hop)
         hop.latency_us = now_us - hop.start_at_us + max(1, hop.latency_us >> 3)
         table.reserve(hop.start_at_us, hop.end_at_us, hop)
-        table.push_back()
+        self._moved.append(hop)
+        self._moved += table.push_back()
 
     # -- promising -----------------------------------------------------------------------------
 
@@ -166,7 +168,13 @@ class ReservationTables:
         table.release(hop)
         hop.start_at_us = start_at_us
         table.reserve(start_at_us, hop.end_at_us, hop)
-        table.push_back()
+        self._moved.append(hop)
+        self._moved += table.push_back()
+
+    def take_moved(self) -> list[Hop]:
+        """Hops that have moved since the last call: what follows them must move as well."""
+        delayed, self._moved = self._moved, []
+        return delayed
 
     def run(self, hop: Hop) -> None:
         """The slot is in use by `hop` from now on, until that is released."""

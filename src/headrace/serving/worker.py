@@ -30,6 +30,9 @@ from headrace.serving.frames import (
 
 _RECEIVE_BYTES = 1 << 16
 _MAX_MESSAGE_CHARS = 2000
+_NICENESS = 5
+"""Workers give way to the gateway, which needs little time but needs it at once: where they share
+cores, every slot waits for it between two batches."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 
@@ -96,6 +99,7 @@ def main() -> None:
     _die_with_parent(options.parent)
     if options.core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {options.core})
+    os.nice(_NICENESS)
     channel = socket.socket(fileno=options.channel)
     memory = map_arena(options.arena, options.arena_bytes)
     os.close(options.arena)
