@@ -9,7 +9,7 @@ from headrace.commands.output import console, next_step, notices, print_json
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
-    from headrace.domain.problem import PlanOptions, Problem, ProfileRef
+    from headrace.domain.problem import Problem, ProfileRef
 
 
 def plan(
@@ -102,6 +102,7 @@ def plan(
         print_json(found)
     else:
         console.print(plan_report(found))
+        notices.print(f"wrote {out}", soft_wrap=True)
     next_step(f"headrace verify {out}")
 
 
@@ -111,22 +112,19 @@ def _overridden(problem: "Problem", **options: object) -> "Problem":
     Raises:
         DocumentError: a value is out of its range.
     """
+    from typing import get_args
+
     from msgspec.structs import replace
 
-    given = {name: value for name, value in options.items() if value is not None}
-    return replace(problem, options=_checked(problem.options, given)) if given else problem
-
-
-def _checked(options: "PlanOptions", given: dict[str, object]) -> "PlanOptions":
-    import msgspec
-
     from headrace.domain.errors import DocumentError
-    from headrace.domain.problem import PlanOptions
+    from headrace.domain.problem import Objective
 
-    try:
-        return msgspec.convert({**msgspec.structs.asdict(options), **given}, PlanOptions)
-    except msgspec.ValidationError as error:
-        raise DocumentError(f"options: {error}") from error
+    given = {name: value for name, value in options.items() if value is not None}
+    if given.get("objective", "max-min") not in get_args(Objective):
+        raise DocumentError(
+            f"--objective: {given['objective']!r} is none of {', '.join(get_args(Objective))}"
+        )
+    return replace(problem, options=replace(problem.options, **given))
 
 
 def _proven(plan: "Plan", problem: "Problem", refs: "tuple[ProfileRef, ...]") -> "Plan":

@@ -44,8 +44,12 @@ def verify(
         if violations:
             console.print(violations_table(violations))
     if violations:
+        first = violations[0]
         raise PlanError(
             f"{plan}: {len(violations)} violations\n"
+            f"  first     {first.where}: {first.what}\n"
+            f"  needed    {first.needed}\n"
+            f"  stated    {first.available}\n"
             "  try       `headrace plan` again, rather than mending the plan by hand"
         )
     next_step(f"headrace simulate {plan} --load-factor 0.8")

@@ -184,6 +184,8 @@ def _latencies(
             width = min(depth, len(whole.p50_us))
             where = (slice(width), k_whole, whole.first_block, whole.end_block)
             p50[where], p99[where] = whole.p50_us[:width], whole.p99_us[:width]
+    for table in (p50, p99):
+        table[table < NEVER_US] += profile.batch_overhead_us
     return p50, p99
 
 

@@ -22,10 +22,16 @@ from headrace.planning.selection import (
     select_tidiest,
 )
 
+FIRST_DISTANCE = 1e-5
+"""Of the bound: where the first round begins; of large clusters little wastes less."""
+
 LISTED_FIRST = 300
 """Allotments of the first round, about: enough for a good plan, few enough for a fast one."""
 
-LISTED_MAX = 40_000
+LISTED_LEAST = 40
+"""Of each demand, in the first round."""
+
+LISTED_MAX = 6_000
 """Allotments of any round; beyond, the search ends with the bound that it has."""
 
 EXCLUSIONS_MAX = 30
@@ -87,6 +93,11 @@ def search(
     return _Search(hardware, wanted, columns, goal, deadline, relaxation).run()
 
 
+def _enough(listed: Sequence[Allotments]) -> bool:
+    """Whether a first round has some choice, for every demand."""
+    return sum(map(len, listed)) >= LISTED_FIRST // 4 and min(map(len, listed)) >= LISTED_LEAST
+
+
 def _leanest(allotments: Allotments, count: int) -> Allotments:
     """Those of least waste, then fewest slots."""
     order = np.lexsort((allotments.slots.sum(axis=1), allotments.waste))
@@ -114,12 +125,12 @@ class _Search:
     def run(self) -> Outcome:
         # A plan off by more than `everything` is worse than the worst plan there is.
         everything = self._everything()
-        distance = min(everything, 0.01 * abs(self._relaxation.bound) + 1e-9)
+        distance = min(everything, FIRST_DISTANCE * abs(self._relaxation.bound) + 1e-9)
         reached = -1.0
         while True:
             listed, reach = self._list(distance, everything)
             if reach <= reached:
-                return self._stop("heuristic", listed)
+                return self._stop("time-limit" if self._deadline.passed else "heuristic", listed)
             reached = reach
             selection = self._select_packable(listed)
             if selection is None:
@@ -156,7 +167,7 @@ class _Search:
         first = self._best is None
         most = LISTED_FIRST if first else LISTED_MAX
         listed = self._within(distance + self._tolerance())
-        while first and sum(map(len, listed)) < most // 4 and distance < everything:
+        while first and distance < everything and not _enough(listed):
             distance = min(everything, distance * 4)
             listed = self._within(distance + self._tolerance())
         wastes = np.sort(np.concatenate([allotments.waste for allotments in listed]))

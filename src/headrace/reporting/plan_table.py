@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.domain.plan import Pipeline, Plan, Slot, Stage
+from headrace.domain.problem import Objective
 from headrace.reporting.summary import milliseconds, rate
 
 _COLUMNS: Mapping[str, Literal["left", "right"]] = {
@@ -20,6 +21,12 @@ _COLUMNS: Mapping[str, Literal["left", "right"]] = {
     "p99": "right",
     "hop": "right",
     "req/s": "right",
+}
+
+_OBJECTIVES: Mapping[Objective, str] = {
+    "throughput": "requests/s of all models",
+    "max-min": "smallest requests/s / weight",
+    "least-cost": "cost per hour",
 }
 
 SLOTS_NAMED = 6
@@ -100,7 +107,7 @@ def claims_table(plan: Plan) -> Table:
             f" {milliseconds(slowest)} of its budget of {milliseconds(deployment.budget_us)}"
             f" (SLO {milliseconds(deployment.slo_us)} less {plan.options.margin:.0%})",
         )
-    table.add_row("objective", f"{plan.options.objective}: {plan.objective:,.6g}")
+    table.add_row("objective", f"{_OBJECTIVES[plan.options.objective]}: {plan.objective:,.6g}")
     table.add_row("bound", _bound(plan))
     table.add_row("binding", escape(plan.binding))
     table.add_row("devices", _devices(plan))

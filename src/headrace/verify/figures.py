@@ -18,6 +18,21 @@ class Throughputs:
     deployments: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class StageRates:
+    """Recomputed figures of one stage."""
+
+    p99_us: int
+    running_rps: float
+    """Of one slot that has all its time and any link."""
+    slots_rps: dict[str, float]
+    """Slot -> its throughput."""
+
+    @property
+    def total_rps(self) -> float:
+        return sum(self.slots_rps.values())
+
+
 def check_figures(case: Case) -> Throughputs:
     """Recompute every stage, pipeline and deployment, and compare."""
     pipelines: dict[tuple[str, str], float] = {}
@@ -48,21 +63,22 @@ def _check_chain(case: Case, chain: Chain) -> float:
     slowest, total_us = inf, 0
     for index, stage in enumerate(chain.stages):
         where = chain.stage_where(index)
-        latency = latency_of(profile, stage, chain.pipeline.batch_size)
-        if latency is None:
+        rates = stage_rates(case, chain, index)
+        if rates is None:
             return 0.0
         after = chain.stages[index + 1] if index + 1 < len(chain.stages) else None
         transfer_us = _transfer_us(case, profile, stage, after, chain.pipeline.batch_size)
-        throughput = sum(
-            slot_throughput(case, profile, chain, index, name, latency) for name in stage.pool
-        )
-        case.expect("latency", where, "p99 latency (us)", latency.p99_us, stage.latency_us)
+        case.expect("latency", where, "p99 latency (us)", rates.p99_us, stage.latency_us)
         case.expect("transfer", where, "transfer (us)", transfer_us, stage.transfer_us)
         case.expect(
-            "throughput", where, "throughput (rps) of the pool", throughput, stage.throughput_rps
+            "throughput",
+            where,
+            "throughput (rps) of the pool",
+            rates.total_rps,
+            stage.throughput_rps,
         )
-        slowest = min(slowest, throughput)
-        total_us += latency.p99_us + transfer_us
+        slowest = min(slowest, rates.total_rps)
+        total_us += rates.p99_us + transfer_us
     _check_totals(case, chain, total_us, slowest)
     return slowest
 
@@ -127,16 +143,27 @@ def _transfer_us(
     return round(size_bytes / (min(speeds) * 125))
 
 
-def slot_throughput(
-    case: Case, profile: Profile, chain: Chain, index: int, slot_name: str, latency: Latency
-) -> float:
-    """One slot's: its part of the time x batch / p50 x utilisation, or its share of the link."""
-    stage, kind = chain.stages[index], case.types.get(chain.stages[index].device)
-    if kind is None or slot_name not in case.slots:
-        return 0.0
-    running = chain.pipeline.batch_size * 1e6 / latency.p50_us * kind.max_utilisation
-    part = time_part(case, chain, index, slot_name)
-    return min(running * part, _link_share_rps(case, profile, stage))
+def stage_rates(case: Case, chain: Chain, index: int) -> StageRates | None:
+    """A slot's throughput is its part of the time x batch / p50 x utilisation, or its link share.
+
+    None where the plan names what does not exist or was not profiled.
+    """
+    stage, batch = chain.stages[index], chain.pipeline.batch_size
+    profile, kind = case.profiles.get(chain.deployment.model), case.types.get(stage.device)
+    latency = latency_of(profile, stage, batch) if profile else None
+    if profile is None or kind is None or latency is None:
+        return None
+    running_rps = batch * 1e6 / latency.p50_us * kind.max_utilisation
+    link_rps = _link_share_rps(case, profile, stage)
+    return StageRates(
+        p99_us=latency.p99_us,
+        running_rps=running_rps,
+        slots_rps={
+            name: min(running_rps * time_part(case, chain, index, name), link_rps)
+            for name in stage.pool
+            if name in case.slots
+        },
+    )
 
 
 def time_part(case: Case, chain: Chain, index: int, slot_name: str) -> float:

@@ -4,17 +4,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
 
-from headrace.domain.plan import Slot, Tenant
+from headrace.domain.plan import Slot
 from headrace.verify.case import Case, at_most
-from headrace.verify.figures import Throughputs, latency_of, slot_throughput
+from headrace.verify.figures import Throughputs, stage_rates
 
 
 def check_resources(case: Case, throughputs: Throughputs) -> None:
     _check_devices(case)
     _check_memory(case)
     _check_links(case, throughputs)
+    _check_time(case, throughputs)
     for slot in case.plan.slots:
-        _check_time(case, slot, throughputs)
         _check_duty(case, slot)
 
 
@@ -128,42 +128,32 @@ def _nodes_of(case: Case, pool: Sequence[str]) -> dict[str, int]:
     return nodes
 
 
-def _check_time(case: Case, slot: Slot, throughputs: Throughputs) -> None:
-    """Tenants without turns must leave each other time; with turns, `_check_duty` sees to it."""
-    busy = sum(
-        _busy_part(case, slot, tenant, throughputs)
-        for tenant in slot.tenants
-        if tenant.duty is None
-    )
-    if not at_most(busy, 1.0):
-        case.report(
-            "time",
-            f"slot {slot.name}",
-            "part of its time that its tenants need",
-            needed=busy,
-            available=1.0,
-        )
+def _check_time(case: Case, throughputs: Throughputs) -> None:
+    """Tenants without turns must leave each other time; with turns, `_check_duty` sees to it.
 
-
-def _busy_part(case: Case, slot: Slot, tenant: Tenant, throughputs: Throughputs) -> float:
-    """A stage's load spreads over its pool in proportion to what each slot can do."""
-    chain, profile = case.chain_of(tenant), case.profiles.get(tenant.model)
-    stage = case.stage_of(tenant)
-    kind = case.types.get(stage.device) if stage else None
-    if chain is None or profile is None or stage is None or kind is None:
-        return 0.0
-    batch = chain.pipeline.batch_size
-    latency = latency_of(profile, stage, batch)
-    if latency is None or slot.name not in stage.pool:
-        return 0.0
-    alone = {
-        name: slot_throughput(case, profile, chain, tenant.stage, name, latency)
-        for name in stage.pool
-    }
-    rps = throughputs.pipelines.get((tenant.model, tenant.pipeline), 0.0)
-    capacity = sum(alone.values())
-    full = batch * 1e6 / latency.p50_us * kind.max_utilisation
-    return rps * alone[slot.name] / capacity / full if capacity > 0 else 0.0
+    A stage's load spreads over its pool in proportion to what each slot can do.
+    """
+    busy: dict[str, float] = defaultdict(float)
+    for chain in case.chains():
+        if chain.alternative is not None:
+            continue
+        rps = throughputs.pipelines.get((chain.deployment.model, chain.pipeline.name), 0.0)
+        for index in range(len(chain.stages)):
+            rates = stage_rates(case, chain, index)
+            if rates is None or rates.total_rps <= 0:
+                continue
+            for name, slot_rps in rates.slots_rps.items():
+                busy[name] += rps * slot_rps / rates.total_rps / rates.running_rps
+    for slot in case.plan.slots:
+        taken = any(tenant.duty is not None for tenant in slot.tenants)
+        if not taken and not at_most(busy[slot.name], 1.0):
+            case.report(
+                "time",
+                f"slot {slot.name}",
+                "part of its time that its tenants need",
+                needed=busy[slot.name],
+                available=1.0,
+            )
 
 
 def _check_duty(case: Case, slot: Slot) -> None:

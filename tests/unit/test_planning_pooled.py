@@ -1,0 +1,148 @@
+"""Plans of middling size: what they prefer, what they say, and what they prove when stopped."""
+
+from fractions import Fraction
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.domain.problem import PlanOptions, Problem
+from headrace.planning import PLANNERS, solve
+from headrace.verify import verify
+from helpers.problems import QUARTERS, make_cluster, make_plan, make_problem, make_profile
+
+HALVES = (Fraction(1), Fraction(1, 2))
+
+
+def hard_problem(time_limit_s: float) -> Problem:
+    """Three models that compete for 20 devices in four shares: minutes to prove."""
+    profiles = [
+        make_profile(f"m{i}", blocks=8, max_batch=8, shares=QUARTERS, seed=i) for i in range(3)
+    ]
+    return make_problem(
+        profiles,
+        nodes={f"n{i}": {"a": 1, "b": 3} for i in range(5)},
+        gbps=10.0,
+        shares=QUARTERS,
+        options=PlanOptions(time_limit_s=time_limit_s),
+    )
+
+
+def test_a_search_cut_short_gives_a_plan_with_an_honest_bound() -> None:
+    problem = hard_problem(time_limit_s=1.0)
+
+    result = solve(problem)
+
+    assert result.stopped in ("time-limit", "optimal")
+    if result.plan is None:  # a machine so busy that a second was not enough
+        assert result.refusal is not None
+        assert "time-limit" in result.refusal
+    else:
+        assert verify(result.plan, problem.profiles) == []
+        assert result.bound is not None
+        assert result.bound >= result.plan.objective
+        assert (result.plan.stopped == "optimal") == (result.bound <= result.plan.objective * 1.001)
+
+
+def test_a_model_that_is_not_the_weakest_takes_no_more_devices_than_it_needs() -> None:
+    # m0 needs nearly everything; m1 with a hundredth of its weight needs one slot.
+    profiles = [make_profile("m0", devices={"a": 1.0}), make_profile("m1", devices={"a": 1.0})]
+    problem = make_problem(
+        profiles,
+        nodes={"n0": {"a": 6}},
+        weights={"m0": 1.0, "m1": 0.01},
+        options=PlanOptions(max_stages=1),
+    )
+
+    plan = make_plan(problem)
+
+    pools = {
+        d.model: sum(len(s.pool) for p in d.pipelines for s in p.stages) for d in plan.deployments
+    }
+    assert pools == {"m0": 5, "m1": 1}
+
+
+def test_idle_devices_stay_unused_when_the_rate_is_carried_without_them() -> None:
+    cluster = make_cluster({"n0": {"a": 5}}, prices={"a": 1.0})
+    problem = make_problem(
+        [make_profile(devices={"a": 1.0})],
+        cluster=cluster,
+        rates={"m": 150.0},
+        options=PlanOptions(objective="least-cost"),
+    )
+
+    plan = make_plan(problem)
+
+    assert len(plan.slots) == 2
+    assert plan.cost_per_hour == plan.objective == 2.0
+
+
+def test_free_devices_cost_nothing_and_still_carry_the_rate() -> None:
+    cluster = make_cluster({"n0": {"a": 2, "b": 2}}, prices={"a": 0.0, "b": 0.0})
+    problem = make_problem(
+        cluster=cluster, rates={"m": 100.0}, options=PlanOptions(objective="least-cost")
+    )
+
+    plan = make_plan(problem)
+
+    assert plan.objective == 0.0
+    assert plan.deployments[0].throughput_rps >= 100.0
+    assert verify(plan, problem.profiles) == []
+
+
+def test_a_thin_link_keeps_stages_on_one_side_of_it() -> None:
+    profile = make_profile(cut_bytes=2_000_000, seed=3)
+    nodes = {"n0": {"a": 2}, "n1": {"b": 2}}
+    stages = {}
+    for gbps in (100.0, 0.01):
+        problem = make_problem([profile], nodes=nodes, gbps=gbps, options=PlanOptions(min_stages=1))
+        plan = make_plan(problem)
+        assert verify(plan, problem.profiles) == []
+        stages[gbps] = max(len(p.stages) for p in plan.deployments[0].pipelines)
+
+    assert stages[0.01] == 1
+
+
+@pytest.mark.parametrize(
+    ("max_batch", "slo_us", "expected"),
+    [
+        (8, 60_000, "latency budget 36.0 ms of model 'm': the next batch size"),
+        (2, 900_000, "batch size: 2 is the largest profiled of model 'm'"),
+    ],
+)
+def test_the_binding_constraint_is_said_in_words(
+    max_batch: int, slo_us: int, expected: str
+) -> None:
+    plan = make_plan(make_problem([make_profile(max_batch=max_batch)], slo_us=slo_us))
+
+    assert "all 2 of type 'a'" in plan.binding
+    assert expected in plan.binding
+
+
+def test_no_partitioning_overrides_the_stages_asked_and_says_who_planned() -> None:
+    problem = make_problem(options=PlanOptions(min_stages=2, max_stages=3))
+
+    plan = PLANNERS["no-partitioning"](problem).plan
+
+    assert plan is not None
+    assert plan.planner == plan.options.planner == "no-partitioning"
+    assert (plan.options.min_stages, plan.options.max_stages) == (1, 1)
+    assert verify(plan, problem.profiles) == []
+
+
+@pytest.mark.parametrize("shares", [HALVES, QUARTERS])
+@pytest.mark.parametrize("seed", range(3))
+def test_larger_plans_verify_and_are_proven(shares: tuple[Fraction, ...], seed: int) -> None:
+    profile = make_profile(blocks=8, max_batch=4, shares=shares, seed=seed)
+    problem = make_problem(
+        [profile],
+        nodes={f"n{i}": {"a": 2, "b": 4} for i in range(3)},
+        gbps=2.0,
+        shares=shares,
+    )
+
+    plan = make_plan(problem)
+
+    assert plan.stopped == "optimal"
+    assert verify(plan, problem.profiles) == []
+    assert len({slot.name for slot in plan.slots}) == len(plan.slots)
+    assert replace(make_plan(problem), runtime_s=0.0) == replace(plan, runtime_s=0.0)
