@@ -130,6 +130,7 @@ def profile(
     told: set[str] = set()
     with _progress(told) as progress:
         measured = profile_model(model, options, progress)
+    measured = _with_overhead(measured)
     write_document(measured, target)
     if json:
         print_json(_summary(measured, target))
@@ -140,6 +141,18 @@ def profile(
             notices.print(f"[dim]note:[/dim]  {note}", soft_wrap=True)
     notices.print(f"wrote {target}", soft_wrap=True)
     next_step("headrace plan problem.yaml -o plan.json   (`headrace schema problem`: its format)")
+
+
+def _with_overhead(measured: "Profile") -> "Profile":
+    """Add what a batch costs besides its execution: measured here and now, never cached."""
+    import asyncio
+
+    import msgspec
+
+    from headrace.serving.overhead import measure_batch_overhead_us
+
+    overhead_us = asyncio.run(measure_batch_overhead_us())
+    return msgspec.structs.replace(measured, batch_overhead_us=overhead_us)
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -233,6 +246,8 @@ def _print_tables(measured: "Profile") -> None:
             table.add_row(label, nodes, weights, "", "", *cells)
     console.print(table)
     _print_stages(measured, sizes)
+    overhead_ms = measured.batch_overhead_us / 1000
+    console.print(f"a batch costs a slot {overhead_ms:.2f} ms more, from its end to the next start")
 
 
 def _print_stages(measured: "Profile", sizes: list[int]) -> None:
@@ -292,6 +307,7 @@ def _summary(measured: "Profile", target: Path) -> dict[str, object]:
         ],
         "stages": measured.stage_times,
         "sum_over_whole": sum_ratios(measured),
+        "batch_overhead_us": measured.batch_overhead_us,
     }
 
 

@@ -142,6 +142,9 @@ class Profile(Record, frozen=True, kw_only=True):
     stage_times: tuple[StageTimes, ...] = ()
     layers: tuple[LayerTimes, ...] = ()
     utilisation: tuple[Utilisation, ...] = ()
+    batch_overhead_us: int = 0
+    """Between two batches of a busy slot: from the end of one, over the dispatcher, to the start
+    of the next. Part of every stage's latency as planned, simulated and served."""
 
     def __post_init__(self) -> None:
         if not is_name(self.model):
@@ -154,6 +157,8 @@ class Profile(Record, frozen=True, kw_only=True):
                     f"profile {self.model!r}: {len(times.p50_us)} timed blocks on {times.device},"
                     f" but {len(self.blocks)} blocks"
                 )
+        if self.batch_overhead_us < 0:
+            raise ProfileError(f"profile {self.model!r}: batch_overhead_us is negative")
         for stage in self.stage_times:
             if not 0 <= stage.first_block < stage.end_block <= len(self.blocks):
                 raise ProfileError(
@@ -187,7 +192,7 @@ class Profile(Record, frozen=True, kw_only=True):
     def stage_latency(
         self, device: str, share: Fraction, first_block: int, end_block: int, batch_size: int
     ) -> Latency:
-        """Latency of blocks [first_block, end_block) as one stage.
+        """Latency of blocks [first_block, end_block) as one stage, `batch_overhead_us` included.
 
         Measured whole where the profile has it, otherwise the sum of the blocks (PPipe, 5.2).
 
@@ -196,7 +201,10 @@ class Profile(Record, frozen=True, kw_only=True):
         """
         whole = self.measured_stage(device, share, first_block, end_block)
         if whole is not None and 1 <= batch_size <= len(whole.p50_us):
-            return Latency(whole.p50_us[batch_size - 1], whole.p99_us[batch_size - 1])
+            return Latency(
+                whole.p50_us[batch_size - 1] + self.batch_overhead_us,
+                whole.p99_us[batch_size - 1] + self.batch_overhead_us,
+            )
         times = self.times(device, share)
         if times is None or not 1 <= batch_size <= times.max_batch:
             raise ProfileError(
@@ -205,8 +213,8 @@ class Profile(Record, frozen=True, kw_only=True):
             )
         rows = range(first_block, end_block)
         return Latency(
-            sum(times.p50_us[i][batch_size - 1] for i in rows),
-            sum(times.p99_us[i][batch_size - 1] for i in rows),
+            sum(times.p50_us[i][batch_size - 1] for i in rows) + self.batch_overhead_us,
+            sum(times.p99_us[i][batch_size - 1] for i in rows) + self.batch_overhead_us,
         )
 
     def input_cut_bytes(self, first_block: int) -> int:

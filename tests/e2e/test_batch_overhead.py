@@ -1,0 +1,45 @@
+"""What a batch costs besides its execution is measured, and part of every prediction."""
+
+import asyncio
+from fractions import Fraction
+
+import msgspec
+
+from headrace import planning
+from headrace.dispatch.topology import Topology
+from headrace.serving.overhead import STAGE_US, measure_batch_overhead_us
+from headrace.verify import verify
+from helpers.problems import make_problem, make_profile
+
+WHOLE = Fraction(1)
+
+
+def test_the_control_path_costs_something_and_less_than_a_stage_of_milliseconds() -> None:
+    # Generous: a busy machine may take its time. Zero or a batch's length would be a bug.
+    assert 10 <= asyncio.run(measure_batch_overhead_us()) < 10 * STAGE_US
+
+
+def test_it_is_added_once_to_each_stage() -> None:
+    plain = make_profile(blocks=4)
+    costly = msgspec.structs.replace(plain, batch_overhead_us=300)
+    for first, end in ((0, 4), (1, 3)):
+        before = plain.stage_latency("a", WHOLE, first, end, 2)
+        after = costly.stage_latency("a", WHOLE, first, end, 2)
+        assert after == (before.p50_us + 300, before.p99_us + 300)
+
+
+def test_planner_verifier_and_dispatcher_count_it_alike() -> None:
+    costly = msgspec.structs.replace(
+        make_profile(blocks=4, measured_stages=True), batch_overhead_us=300
+    )
+    problem = make_problem([costly])
+    plan = planning.solve(problem).plan
+    assert plan is not None
+    assert verify(plan, problem.profiles) == []
+    free = msgspec.structs.replace(costly, batch_overhead_us=0)
+    assert verify(plan, {costly.model: free}), "without the overhead the figures are other ones"
+    (pipeline, *_), (route, *_) = (
+        plan.deployments[0].pipelines,
+        Topology.from_plan(plan, problem.profiles).models[0].routes,
+    )
+    assert [s.latency_us for s in pipeline.stages] == [t.p99_us[-1] for t in route.stages]
