@@ -60,6 +60,11 @@ class Server:
         self._listening = threading.Event()
         self.url = ""
 
+    @property
+    def pid(self) -> int:
+        """Of the server; its workers are its children."""
+        return self._process.pid
+
     def __enter__(self) -> "Server":
         show(shlex.join(["headrace", *self._arguments]) + " &")
         self._process = subprocess.Popen(
