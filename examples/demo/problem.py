@@ -10,7 +10,7 @@ SLO_FACTOR = 5
 """SLO in units of the whole model's own p99, as PPipe (section 7.1) sets them."""
 
 MOST_CORES = 4
-SHARED_UTILISATION = 0.6
+SHARED_UTILISATION = 0.5
 """Where gateway, dispatcher and load generator run on the workers' cores."""
 OWN_UTILISATION = 0.85
 """Where they have a core to themselves."""
