@@ -144,9 +144,13 @@ class ReservationPolicy:
 
     def on_ended(self, batch: Batch, now_us: int) -> None:
         hop = batch.hops[batch.stage]
-        self._tables.release_slot(hop)
-        if batch.stage + 1 < len(batch.hops) and hop.end_at_us != now_us:
+        if hop.end_at_us < now_us:
+            # Those behind it on the slot are late as well: they move, and stay behind it.
+            self._tables.stretch(hop, now_us)
+            self._follow_moved(now_us)
+        elif hop.end_at_us > now_us and batch.stage + 1 < len(batch.hops):
             self._replace(batch, batch.stage + 1, now_us, now_us)
+        self._tables.release_slot(hop)
 
     def forget(self, batch: Batch, now_us: int) -> None:
         self._tables.release(batch.hops[batch.stage :], _slot_before(batch, batch.stage))

@@ -126,12 +126,7 @@ class ReservationTables:
 
     def _extend_overrun(self, hop: Hop, now_us: int) -> None:
         """A batch that runs past its promise is still there: expect it to end a little later."""
-        table = self._slots[hop.slot]
-        table.release(hop)
-        hop.latency_us = now_us - hop.start_at_us + max(1, hop.latency_us >> 3)
-        table.reserve(hop.start_at_us, hop.end_at_us, hop)
-        self._moved.append(hop)
-        self._moved += table.push_back()
+        self.stretch(hop, now_us + max(1, hop.latency_us >> 3))
 
     # -- promising -----------------------------------------------------------------------------
 
@@ -168,6 +163,15 @@ class ReservationTables:
         table.release(hop)
         hop.start_at_us = start_at_us
         table.reserve(start_at_us, hop.end_at_us, hop)
+        self._moved.append(hop)
+        self._moved += table.push_back()
+
+    def stretch(self, hop: Hop, end_at_us: int) -> None:
+        """The slot is used for longer than promised; those behind move with it."""
+        table = self._slots[hop.slot]
+        table.release(hop)
+        hop.latency_us = end_at_us - hop.start_at_us
+        table.reserve(hop.start_at_us, end_at_us, hop)
         self._moved.append(hop)
         self._moved += table.push_back()
 
