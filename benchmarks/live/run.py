@@ -8,6 +8,7 @@ everything else to standard error. Run it on a machine that does nothing else.
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -35,6 +36,8 @@ WIDTH = 120
 def main() -> int:
     options = _options()
     output = results_only_on_stdout()
+    # Ended from outside we still stop the server that we started.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.folder or Path(temporary)).resolve()
         setting = prepare(folder, options.budget_s)
