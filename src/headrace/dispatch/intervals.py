@@ -38,6 +38,19 @@ class IntervalTable:
             start = busy_to
         return start
 
+    def behind(self, place_us: int, at_us: int) -> int:
+        """Return the earliest instant from `at_us` on, behind all that starts up to `place_us`.
+
+        What is promised later does not count: it is expected to move (`push_back`).
+        """
+        last_place_us = max(place_us, at_us)
+        ends = [
+            busy_to
+            for busy_from, busy_to in zip(self._starts, self._ends, strict=True)
+            if busy_from <= last_place_us
+        ]
+        return max(at_us, max(ends, default=0))
+
     def reserve(self, start_us: int, end_us: int, holder: Hop) -> None:
         """Promise [start_us, end_us) to `holder`, which may overlap what is already late."""
         i = bisect_right(self._starts, start_us)

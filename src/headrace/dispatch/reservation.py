@@ -40,11 +40,8 @@ class ReservationPolicy:
     # -- deciding ------------------------------------------------------------------------------
 
     def decide(self, model: int, queue: Sequence[Request], now_us: int) -> Decision:
-        decision = self._decide(model, queue, now_us)
-        self._follow_moved(now_us)
-        return decision
-
-    def _decide(self, model: int, queue: Sequence[Request], now_us: int) -> Decision:
+        self._tables.extend_overruns(now_us)
+        self._follow_moved()
         routes = self._topology.models[model].routes
         full_paths = [
             (path.waiting_us, pipeline, path)
@@ -129,72 +126,63 @@ class ReservationPolicy:
         hop = batch.hops[batch.stage]
         self._tables.release_links(hop, batch.hops[batch.stage - 1].slot)
         if hop.start_at_us < now_us:
-            self._shift(batch, now_us)
+            self._tables.move(hop, now_us)
+            self._follow_moved()
 
     def on_started(self, batch: Batch, now_us: int) -> None:
         hop = batch.hops[batch.stage]
-        self._tables.run(hop)
         if hop.start_at_us != now_us:
-            self._shift(batch, now_us)
-
-    def _shift(self, batch: Batch, start_at_us: int) -> None:
-        """The current stage starts at another time than promised; so does all that follows."""
-        self._tables.move(batch.hops[batch.stage], start_at_us)
-        self._follow_moved(start_at_us)
+            self._tables.move(hop, now_us)
+        self._tables.run(hop)
+        self._follow_moved()
 
     def on_ended(self, batch: Batch, now_us: int) -> None:
         hop = batch.hops[batch.stage]
-        if hop.end_at_us < now_us:
-            # Those behind it on the slot are late as well: they move, and stay behind it.
+        if hop.end_at_us != now_us:
             self._tables.stretch(hop, now_us)
-            self._follow_moved(now_us)
-        elif hop.end_at_us > now_us and batch.stage + 1 < len(batch.hops):
-            self._replace(batch, batch.stage + 1, now_us, now_us)
         self._tables.release_slot(hop)
+        self._follow_moved()
 
     def forget(self, batch: Batch, now_us: int) -> None:
         self._tables.release(batch.hops[batch.stage :], _slot_before(batch, batch.stage))
         self._batches.pop(batch.id, None)
 
-    def _follow_moved(self, now_us: int) -> None:
+    def _follow_moved(self) -> None:
         """Promise anew what follows hops that moved, in the order of those hops.
 
         All of it is released first: what a batch was promised before it moved must not stand in
-        the way of one that is now ahead of it.
+        the way of one that is now ahead of it. Ends, because each round moves later stages.
         """
-        first_stages: dict[int, int] = {}
-        for hop in self._tables.take_moved():
-            batch = self._batches.get(hop.batch)
-            if batch is None:
-                continue
-            following = _stage_of(hop, batch) + 1
-            if batch.stage < following < len(batch.hops):
-                first_stages[batch.id] = min(following, first_stages.get(batch.id, following))
-        for batch_id, first_stage in first_stages.items():
-            batch = self._batches[batch_id]
-            self._tables.release(batch.hops[first_stage:], _slot_before(batch, first_stage))
-        for batch_id, first_stage in first_stages.items():
-            batch = self._batches[batch_id]
-            self._replace(batch, first_stage, batch.hops[first_stage - 1].end_at_us, now_us)
+        while moved := self._tables.take_moved():
+            first_stages: dict[int, int] = {}
+            for hop in moved:
+                batch = self._batches.get(hop.batch)
+                if batch is None:
+                    continue
+                following = _stage_of(hop, batch) + 1
+                if batch.stage < following < len(batch.hops):
+                    first_stages[batch.id] = min(following, first_stages.get(batch.id, following))
+            for batch_id, first_stage in first_stages.items():
+                batch = self._batches[batch_id]
+                self._tables.release(batch.hops[first_stage:], _slot_before(batch, first_stage))
+            for batch_id, first_stage in first_stages.items():
+                batch = self._batches[batch_id]
+                self._place_anew(batch, first_stage, batch.hops[first_stage - 1].end_at_us)
 
-    def _replace(self, batch: Batch, first_stage: int, ready_at_us: int, now_us: int) -> bool:
-        """Promise the path from `first_stage` on anew; False: some pool has no slot left."""
-        from_slot = _slot_before(batch, first_stage)
-        self._tables.release(batch.hops[first_stage:], from_slot)
+    def _place_anew(self, batch: Batch, first_stage: int, ready_at_us: int) -> bool:
+        """Promise the path from `first_stage` on anew; False: some pool has no slot left.
+
+        What was promised from there on must have been released.
+        """
         stages = self._topology.models[batch.model].routes[batch.pipeline].stages
-        path = self._tables.probe(
-            stages[first_stage:],
-            batch.size,
-            now_us,
-            from_slot=from_slot,
-            ready_at_us=ready_at_us,
-        )
-        if path is None:
-            return False
-        self._tables.reserve(path.hops, from_slot)
-        for hop in path.hops:
-            hop.batch = batch.id
-        batch.hops[first_stage:] = path.hops
+        from_slot, at_us = _slot_before(batch, first_stage), ready_at_us
+        for stage in range(first_stage, len(batch.hops)):
+            old = batch.hops[stage]
+            hop = self._tables.place_anew(stages[stage], batch.size, at_us, from_slot, old)
+            if hop is None:
+                return False
+            batch.hops[stage] = hop
+            from_slot, at_us = hop.slot, hop.end_at_us
         return True
 
     # -- slots lost and gained -----------------------------------------------------------------
@@ -202,7 +190,10 @@ class ReservationPolicy:
     def reroute(self, batch: Batch, first_stage: int, now_us: int) -> DropReason | None:
         before = batch.hops[first_stage - 1] if first_stage > batch.stage else None
         ready_at_us = max(now_us, before.end_at_us) if before else now_us
-        if not self._replace(batch, first_stage, ready_at_us, now_us):
+        self._tables.release(batch.hops[first_stage:], _slot_before(batch, first_stage))
+        placed = self._place_anew(batch, first_stage, ready_at_us)
+        self._follow_moved()
+        if not placed:
             return "no-slot"
         return None if batch.hops[-1].end_at_us <= batch.last_deadline_at_us else "deadline"
 

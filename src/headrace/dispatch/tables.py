@@ -10,6 +10,8 @@ from headrace.dispatch.intervals import IntervalTable, earliest_common
 from headrace.dispatch.protocols import Hop
 from headrace.dispatch.topology import StageTable, Topology
 
+NEVER_US = 1 << 62
+
 
 @dataclass(frozen=True, slots=True)
 class Path:
@@ -32,6 +34,8 @@ class ReservationTables:
         self._alive = [True] * len(topology.slots)
         self._running: list[Hop | None] = [None] * len(topology.slots)
         self._moved: list[Hop] = []
+        self._next_end_us = NEVER_US
+        """No running batch is expected to end before; a bound, not always the tightest."""
         self._has_links = any(speed is not None for speed in topology.node_bytes_per_us)
 
     def is_alive(self, slot: int) -> bool:
@@ -47,26 +51,18 @@ class ReservationTables:
         self,
         stages: Sequence[StageTable],
         size: int,
-        now_us: int,
-        *,
-        from_slot: int = -1,
-        ready_at_us: int | None = None,
+        at_us: int,
     ) -> Path | None:
-        """Find, stage by stage, the slot on which a batch of `size` ends first.
-
-        Args:
-            stages: those still to run.
-            from_slot: where the tensors are; -1: at the gateway, which counts as everywhere.
-            ready_at_us: when they are there; None: now.
+        """Find, stage by stage, the slot on which a batch of `size` ends first from `at_us` on.
 
         Returns:
             The path, not yet reserved; None: some pool has no slot left.
         """
-        at_us = now_us if ready_at_us is None else ready_at_us
         waiting_us = 0
+        from_slot = -1
         hops: list[Hop] = []
         for stage in stages:
-            hop = self._earliest_hop(stage, size, at_us, from_slot, now_us)
+            hop = self._earliest_hop(stage, size, at_us, from_slot)
             if hop is None:
                 return None
             waiting_us += hop.start_at_us - at_us - hop.transfer_us
@@ -75,13 +71,11 @@ class ReservationTables:
             hops.append(hop)
         return Path(hops, waiting_us, at_us)
 
-    def _earliest_hop(
-        self, stage: StageTable, size: int, at_us: int, from_slot: int, now_us: int
-    ) -> Hop | None:
+    def _earliest_hop(self, stage: StageTable, size: int, at_us: int, from_slot: int) -> Hop | None:
         # The innermost loop of every decision: plain locals, and the calls that can be avoided are.
         latency_us = stage.p50_us[size - 1]
         crosses = from_slot >= 0 and stage.input_bytes > 0 and self._has_links
-        alive, running, tables = self._alive, self._running, self._slots
+        alive, tables = self._alive, self._slots
         best_slot, best_start_us, best_transfer = -1, 0, (at_us, 0)
         transfers: dict[int, tuple[int, int]] = {}
         transfer = (at_us, 0)
@@ -97,9 +91,6 @@ class ReservationTables:
                     found = self._earliest_transfer(from_slot, slot, at_us, size_bytes)
                     transfers[node] = found
                 transfer = found
-            hop = running[slot]
-            if hop is not None and hop.start_at_us + hop.latency_us <= now_us:
-                self._extend_overrun(hop, now_us)
             ready_us = transfer[0] + transfer[1]
             table = tables[slot]
             # What `earliest` would say, without the call.
@@ -124,10 +115,6 @@ class ReservationTables:
         uplink, downlink = self._links(from_slot, to_slot)
         return earliest_common(uplink, downlink, at_us, transfer_us), transfer_us
 
-    def _extend_overrun(self, hop: Hop, now_us: int) -> None:
-        """A batch that runs past its promise is still there: expect it to end a little later."""
-        self.stretch(hop, now_us + max(1, hop.latency_us >> 3))
-
     # -- promising -----------------------------------------------------------------------------
 
     def reserve(self, hops: Sequence[Hop], from_slot: int = -1) -> None:
@@ -139,6 +126,37 @@ class ReservationTables:
                 for link in self._links(from_slot, hop.slot):
                     link.reserve(hop.transfer_at_us, end_us, hop)
             from_slot = hop.slot
+
+    def place_anew(
+        self, stage: StageTable, size: int, at_us: int, from_slot: int, old: Hop
+    ) -> Hop | None:
+        """Promise one stage of a batch anew, whose promise `old` has been released.
+
+        The slot on which it starts first; but on its old slot it keeps its place, and those that
+        are promised behind it move. Otherwise a batch that is a little late would fall behind
+        others that are still on their way, and wait for them beside an idle slot.
+
+        Returns:
+            The new promise; None: the pool has no slot left.
+        """
+        hop = self._earliest_hop(stage, size, at_us, from_slot)
+        if hop is None:
+            return None
+        if self._alive[old.slot]:
+            transfer_at_us, transfer_us = at_us, 0
+            if from_slot >= 0 and stage.input_bytes:
+                size_bytes = size * stage.input_bytes
+                transfer_at_us, transfer_us = self._earliest_transfer(
+                    from_slot, old.slot, at_us, size_bytes
+                )
+            ready_us = transfer_at_us + transfer_us
+            kept_us = self._slots[old.slot].behind(old.start_at_us, ready_us)
+            if kept_us < hop.start_at_us:
+                hop = Hop(old.slot, transfer_at_us, transfer_us, kept_us, hop.latency_us)
+        hop.batch = old.batch
+        self.reserve([hop], from_slot)
+        self._moved += self._slots[hop.slot].push_back()
+        return hop
 
     def release(self, hops: Sequence[Hop], from_slot: int = -1) -> None:
         """Take back what a path still holds."""
@@ -167,7 +185,7 @@ class ReservationTables:
         self._moved += table.push_back()
 
     def stretch(self, hop: Hop, end_at_us: int) -> None:
-        """The slot is used for longer than promised; those behind move with it."""
+        """The slot is used until then instead; those behind it move if they must."""
         table = self._slots[hop.slot]
         table.release(hop)
         hop.latency_us = end_at_us - hop.start_at_us
@@ -177,12 +195,23 @@ class ReservationTables:
 
     def take_moved(self) -> list[Hop]:
         """Hops that have moved since the last call: what follows them must move as well."""
-        delayed, self._moved = self._moved, []
-        return delayed
+        moved, self._moved = self._moved, []
+        return moved
+
+    def extend_overruns(self, now_us: int) -> None:
+        """Batches that run past their promises are still there: expect them to end a bit later."""
+        if now_us <= self._next_end_us:
+            return
+        running = [hop for hop in self._running if hop is not None]
+        for hop in running:
+            if hop.end_at_us < now_us:
+                self.stretch(hop, now_us + max(1, hop.latency_us >> 3))
+        self._next_end_us = min((hop.end_at_us for hop in running), default=NEVER_US)
 
     def run(self, hop: Hop) -> None:
         """The slot is in use by `hop` from now on, until that is released."""
         self._running[hop.slot] = hop
+        self._next_end_us = min(self._next_end_us, hop.end_at_us)
 
     # -- starting early ------------------------------------------------------------------------
 
