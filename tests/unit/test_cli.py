@@ -20,7 +20,7 @@ from headrace.domain.errors import (
     PlanError,
 )
 
-COMMANDS = ("profile", "plan", "verify", "simulate", "serve", "load", "trace", "schema")
+COMMANDS = ("profile", "plan", "verify", "simulate", "serve", "load", "trace", "schema", "import")
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -81,7 +81,16 @@ def test_every_command_teaches_itself(run: Run, name: str) -> None:
 
 
 def test_starting_the_program_imports_nothing_heavy() -> None:
-    heavy = {"numpy", "onnx", "onnxruntime", "highspy", "uvloop", "yaml", "prometheus_client"}
+    heavy = {
+        "numba",
+        "numpy",
+        "onnx",
+        "onnxruntime",
+        "highspy",
+        "uvloop",
+        "yaml",
+        "prometheus_client",
+    }
     script = f"import sys, headrace.cli; print(sorted({heavy!r} & set(sys.modules)))"
 
     done = subprocess.run(

@@ -192,8 +192,7 @@ def read_reference_plan(path: Path) -> ReferencePlan:
             )
         ),
         deployments=tuple(
-            _deployment(path, entry, weight)
-            for entry, weight in zip(entries, weights, strict=True)
+            _deployment(path, entry, weight) for entry, weight in zip(entries, weights, strict=True)
         ),
         stated_gap=entries[0].mipgap,
         stated_runtime_s=entries[0].runtime,

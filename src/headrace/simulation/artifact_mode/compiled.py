@@ -15,3 +15,9 @@ def compiled(function: Kernel) -> Kernel:
     calls only compiled functions of its own file.
     """
     return cast(Kernel, numba.njit(cache=True)(function))
+
+
+def inlined(function: Kernel) -> Kernel:
+    """Compile into every caller: small kernels otherwise pay more for their arguments than for
+    their work, since every array handed over is counted."""
+    return cast(Kernel, numba.njit(cache=True, inline="always")(function))

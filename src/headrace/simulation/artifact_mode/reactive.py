@@ -8,13 +8,11 @@ act in the order of their creation.
 
 import heapq
 
-import numpy as np
-
 from headrace.simulation.artifact_mode.compiled import compiled
 from headrace.simulation.artifact_mode.hardware import Hardware, Ints
 from headrace.simulation.artifact_mode.reactive_state import ARRIVAL, LINK, SLOT, Session
 
-Events = list[tuple[np.int64, np.int64]]
+Events = list[tuple[int, int]]
 """A heap of (time, object)."""
 
 
@@ -22,10 +20,11 @@ Events = list[tuple[np.int64, np.int64]]
 def simulate(hardware: Hardware, session: Session) -> None:
     """Run the session; `started_us` and `done_us` of it are the outcome."""
     count, arrival_object = len(session.arrivals_us), len(session.objects) - 1
-    events = [(np.int64(0), np.int64(0)) for _ in range(0)]
+    # Empty, but of a type that the compiler can see.
+    events = [(0, 0) for _ in range(0)]
     arrived = 0
     if count:
-        heapq.heappush(events, (session.arrivals_us[0], np.int64(arrival_object)))
+        heapq.heappush(events, (session.arrivals_us[0], arrival_object))
     while len(events) > 0:
         now_us, who = heapq.heappop(events)
         kind, index = session.objects[who, 0], session.objects[who, 1]
@@ -48,14 +47,12 @@ def simulate(hardware: Hardware, session: Session) -> None:
 @compiled
 def enqueue(session: Session, queue: int, request: int) -> None:
     """By deadline, which is by arrival; equals in the order they come."""
-    line, at = session.queued[queue], session.tail[queue]
-    while (
-        at > session.head[queue]
-        and session.arrivals_us[line[at - 1]] > session.arrivals_us[request]
-    ):
-        line[at] = line[at - 1]
+    queued, at = session.queued, session.tail[queue]
+    arrived_us = session.arrivals_us[request]
+    while at > session.head[queue] and session.arrivals_us[queued[queue, at - 1]] > arrived_us:
+        queued[queue, at] = queued[queue, at - 1]
         at -= 1
-    line[at] = request
+    queued[queue, at] = request
     session.tail[queue] += 1
 
 
@@ -80,10 +77,11 @@ def start_inference(
     batch = session.line_first[slot]
     stage, size = session.batch_stage[batch], session.batch_size[batch]
     end_us = now_us + hardware.latency_us[stage, size]
-    heapq.heappush(events, (np.int64(end_us), session.slot_object[slot]))
+    heapq.heappush(events, (end_us, session.slot_object[slot]))
     if session.is_first[stage]:
         first = session.batch_member[batch]
-        session.started_us[session.members[first : first + size]] = now_us
+        for member in range(first, first + size):
+            session.started_us[session.members[member]] = now_us
 
 
 @compiled
@@ -94,7 +92,7 @@ def start_transfer(
     batch = session.line_first[len(session.stage_of) + link]
     item_us = hardware.item_transfer_us[session.batch_stage[batch]]
     end_us = now_us + session.batch_size[batch] * item_us
-    heapq.heappush(events, (np.int64(end_us), session.link_object[link]))
+    heapq.heappush(events, (end_us, session.link_object[link]))
 
 
 @compiled
@@ -110,7 +108,8 @@ def end_inference(
         start_inference(hardware, session, events, slot, now_us)
     if session.is_last[stage]:
         first = session.batch_member[batch]
-        session.done_us[session.members[first : first + size]] = now_us
+        for member in range(first, first + size):
+            session.done_us[session.members[member]] = now_us
     else:
         link = hardware.link[slot]
         if join(session, len(session.stage_of) + link, batch):
@@ -129,16 +128,17 @@ def end_transfer(
         start_transfer(hardware, session, events, link, now_us)
     queue = session.batch_stage[batch] + 1
     first = session.batch_member[batch]
-    for request in session.members[first : first + session.batch_size[batch]]:
-        enqueue(session, queue, request)
+    for member in range(first, first + session.batch_size[batch]):
+        enqueue(session, queue, session.members[member])
     return int(queue)
 
 
 @compiled
 def first_free(session: Session, queue: int) -> tuple[int, int]:
     """The slot that is free first, and when, which may be past; ties to the first listed."""
-    best, best_us = -1, np.int64(0)
-    for slot in session.listed[session.listed_at[queue] : session.listed_at[queue + 1]]:
+    best, best_us = -1, 0
+    for at in range(session.listed_at[queue], session.listed_at[queue + 1]):
+        slot = session.listed[at]
         free_us = session.since_us[slot] + session.backlog_us[slot]
         if best < 0 or free_us < best_us:
             best, best_us = slot, free_us
@@ -178,7 +178,7 @@ def serve(hardware: Hardware, session: Session, events: Events, queue: int, now_
             # The transfer is forgotten here: the artifact wakes a little late.
             wake_us = latest_us - hardware.latency_us[stage, waiting + 1] + 1
             session.waited_for[queue], session.timer_us[queue] = request, wake_us
-            heapq.heappush(events, (np.int64(wake_us), session.queue_object[queue]))
+            heapq.heappush(events, (wake_us, session.queue_object[queue]))
             break
         send(hardware, session, events, queue, slot, size, now_us)
 
@@ -196,7 +196,8 @@ def send(
     """The first `size` requests of a queue become a batch in the slot's line."""
     batch, member = session.counters[0], session.counters[1]
     stage, head = session.stage_of[slot], session.head[queue]
-    session.members[member : member + size] = session.queued[queue, head : head + size]
+    for i in range(size):
+        session.members[member + i] = session.queued[queue, head + i]
     session.batch_stage[batch], session.batch_size[batch] = stage, size
     session.batch_member[batch] = member
     session.counters[0] += 1

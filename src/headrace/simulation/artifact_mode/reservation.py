@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.simulation.artifact_mode.compiled import compiled
+from headrace.simulation.artifact_mode.compiled import compiled, inlined
 from headrace.simulation.artifact_mode.hardware import Hardware, Ints
 
-NEVER = np.iinfo(np.int64).max
+NEVER = 1 << 62
 
 
 class Reserved(NamedTuple):
@@ -50,7 +50,7 @@ class Batches(NamedTuple):
     """Shape (N, most stages): its path."""
 
 
-@compiled
+@inlined
 def probe(
     hardware: Hardware, reserved: Reserved, pipeline: int, size: int, now_us: int, path: Path
 ) -> tuple[int, int]:
@@ -64,15 +64,15 @@ def probe(
         When it is done, and how long it waits on the way.
     """
     link, first_stage = hardware.link, hardware.stage_at[pipeline]
-    at_us, busy_us, sender = now_us, np.int64(0), np.int64(-1)
+    at_us, busy_us, sender = now_us, 0, -1
     for stage in range(first_stage, hardware.stage_at[pipeline + 1]):
         inference_us = hardware.latency_us[stage, size]
         last = stage + 1 == hardware.stage_at[pipeline + 1]
-        moving_us = np.int64(0)
+        moving_us = 0
         if sender >= 0:
             moving_us = size * hardware.item_transfer_us[stage - 1]
             at_us = max(at_us, reserved.up[sender])
-        best, best_key, best_end, best_moved = np.int64(-1), NEVER, NEVER, NEVER
+        best, best_key, best_end, best_moved = -1, NEVER, NEVER, NEVER
         for slot in range(hardware.slot_at[stage], hardware.slot_at[stage + 1]):
             moved_us = at_us
             if sender >= 0:
@@ -88,7 +88,7 @@ def probe(
     return at_us, at_us - now_us - busy_us
 
 
-@compiled
+@inlined
 def reserve(hardware: Hardware, reserved: Reserved, pipeline: int, path: Path) -> None:
     """Keep what a probe found."""
     for step in range(hardware.stage_at[pipeline + 1] - hardware.stage_at[pipeline]):
@@ -98,7 +98,7 @@ def reserve(hardware: Hardware, reserved: Reserved, pipeline: int, path: Path) -
             reserved.down[hardware.link[path.slot[step]]] = path.moved_us[step]
 
 
-@compiled
+@inlined
 def choose(
     hardware: Hardware, reserved: Reserved, deadline_us: int, now_us: int, path: Path, spare: Path
 ) -> tuple[int, int]:
@@ -115,19 +115,21 @@ def choose(
             waiting_us += hardware.slo_us
         if waiting_us < best_waiting:
             best, best_waiting, best_done = pipeline, waiting_us, done_us
-            path.slot[:] = spare.slot
-            path.end_us[:] = spare.end_us
-            path.moved_us[:] = spare.moved_us
+            # One by one: assigning slices this short takes longer than all else here.
+            for step in range(len(path.slot)):
+                path.slot[step] = spare.slot[step]
+                path.end_us[step] = spare.end_us[step]
+                path.moved_us[step] = spare.moved_us[step]
     return best, best_done
 
 
-@compiled
+@inlined
 def least_first_size(planned: int) -> int:
     """The smallest size that a head may get at its first look: 95 % of planned, halves up."""
     return (19 * planned + 10) // 20
 
 
-@compiled
+@inlined
 def decide(
     hardware: Hardware,
     reserved: Reserved,
@@ -199,12 +201,11 @@ def dispatch(hardware: Hardware, arrivals_us: Ints) -> Batches:
                 reserve(hardware, reserved, pipeline, path)
                 first[made], size_of[made], pipeline_of[made] = head, size, pipeline
                 decided_us[made] = now_us
-                slot[made] = path.slot
+                for step in range(depth):
+                    slot[made, step] = path.slot[step]
                 made += 1
                 head += size
-    return Batches(
-        first[:made], size_of[:made], pipeline_of[:made], decided_us[:made], slot[:made]
-    )
+    return Batches(first[:made], size_of[:made], pipeline_of[:made], decided_us[:made], slot[:made])
 
 
 @compiled
@@ -232,11 +233,11 @@ def execute(hardware: Hardware, batches: Batches, requests: int) -> tuple[Ints, 
                 size, slot = batches.size[b], batches.slot[b, stage - first_stage]
                 start_us = max(at_us[i], slot_until[slot])
                 at_us[i] = slot_until[slot] = start_us + hardware.latency_us[stage, size]
-                members = slice(batches.first[b], batches.first[b] + size)
-                if stage == first_stage:
-                    started[members] = start_us
-                if stage + 1 == end_stage:
-                    done[members] = at_us[i]
+                for request in range(batches.first[b], batches.first[b] + size):
+                    if stage == first_stage:
+                        started[request] = start_us
+                    if stage + 1 == end_stage:
+                        done[request] = at_us[i]
             if stage + 1 == end_stage:
                 break
             slots = batches.slot[:, stage - first_stage]
@@ -249,7 +250,7 @@ def execute(hardware: Hardware, batches: Batches, requests: int) -> tuple[Ints, 
     return started, done
 
 
-@compiled
+@inlined
 def _in_order(order: Ints, at_us: Ints, sender: Ints, senders: int) -> tuple[Ints, Ints]:
     """Batches by time, then by sender, then as they came."""
     by_time = np.argsort(at_us * senders + sender, kind="mergesort")

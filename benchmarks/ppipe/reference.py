@@ -1,0 +1,97 @@
+"""Where the reference data lies, and what is read from it once."""
+
+import csv
+import gzip
+import os
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from headrace.catalog.ppipe_artifact import ReferencePlan, plan_files, read_reference_plan
+from headrace.catalog.ppipe_profiles import read_artifact_profile
+from headrace.domain.profile import Profile
+from headrace.simulation.artifact_mode.hardware import Hardware, Ints, build_hardware
+from headrace.simulation.artifact_mode.session import Mode
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+IMPORTED = "1970-01-01T00:00:00Z"
+"""Nothing is written, so no date matters."""
+
+MODES: dict[str, Mode] = {"RESERVATION": "reservation", "SLA_AWARE": "reactive"}
+
+
+def reference_folder() -> Path | None:
+    """`ppipe` in $HEADRACE_REFERENCE, by default in `shared/reference` beside the repository.
+
+    None where it is absent.
+    """
+    root = Path(os.environ.get("HEADRACE_REFERENCE", REPOSITORY.parent / "shared" / "reference"))
+    folder = root if root.name == "ppipe" else root / "ppipe"
+    return folder if (folder / "artifact" / "data").is_dir() else None
+
+
+def required_reference() -> Path:
+    """As `reference_folder`, or end the program with a message."""
+    folder = reference_folder()
+    if folder is None:
+        sys.exit(
+            "the reference data is absent: set HEADRACE_REFERENCE to the folder that has `ppipe`\n"
+            "(needed: ppipe/artifact/data in the layout of PPipe's public artifact)"
+        )
+    return folder
+
+
+@cache
+def profile_of(folder: Path, model: str) -> Profile:
+    return read_artifact_profile(folder / "artifact", model, date=IMPORTED)
+
+
+def hardware_of(folder: Path, plan: ReferencePlan, index: int) -> Hardware:
+    deployment = plan.deployments[index]
+    return build_hardware(plan, deployment, profile_of(folder, deployment.model))
+
+
+def reference_plans(folder: Path, plan_set: str, algorithm: str) -> list[ReferencePlan]:
+    files = plan_files(folder / "artifact", plan_set, [algorithm])
+    return [read_reference_plan(path) for path in files]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenSession:
+    """A session that the artifact itself ran. N requests; -1 where there was none."""
+
+    name: str
+    hardware: Hardware
+    mode: Mode
+    arrivals_us: Ints
+    started_us: Ints
+    done_us: Ints
+
+
+def golden_names(folder: Path) -> list[str]:
+    return [row["name"] for row in _golden_index(folder)]
+
+
+def golden_session(folder: Path, name: str) -> GoldenSession:
+    row = next(row for row in _golden_index(folder) if row["name"] == name)
+    with gzip.open(folder / "golden" / f"{name}.csv.gz", "rt", newline="") as file:
+        lines = list(csv.reader(file))[1:]
+    requests = np.array([[int(cell) if cell else -1 for cell in line] for line in lines])
+
+    return GoldenSession(
+        name=name,
+        hardware=hardware_of(folder, read_reference_plan(folder / row["plan"]), int(row["dnn_id"])),
+        mode=MODES[row["mode"]],
+        arrivals_us=requests[:, 0],
+        started_us=requests[:, 1],
+        done_us=requests[:, 2],
+    )
+
+
+@cache
+def _golden_index(folder: Path) -> list[dict[str, str]]:
+    with (folder / "golden" / "index.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
