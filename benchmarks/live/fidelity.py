@@ -1,5 +1,9 @@
 """Does the simulator foretell the server? The same arrivals in both, side by side.
 
+First a rehearsal: a server of its own, under other arrivals, whose event log tells the simulator
+how long stages take beside a gateway and a load generator. The profile alone, which timed each
+stage on an idle core, is simulated and printed as well.
+
 One repetition loads the running server at every factor in turn, so that a machine that grows
 slower or faster over the minutes touches all factors alike. Every repetition has arrivals of its
 own; simulation and load share them. Medians over the repetitions are judged.
@@ -14,16 +18,23 @@ from benchmarks.live.processes import CoreTime
 from benchmarks.live.result import Check, Result
 from benchmarks.live.setting import Setting
 
+from headrace.catalog.event_log import read_event_log
+from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.metrics import Distribution, Summary, run_report
 from headrace.reporting.summary import milliseconds, percent
 from headrace.simulation.session import simulate
 
 FACTORS = (0.5, 0.8, 1.0)
 DURATION_S = 30.0
+REHEARSAL_FACTOR = 0.8
+REHEARSAL_SEED = 1_000_000
+"""Far from the seeds of the repetitions: its arrivals are never those that are judged."""
 MOST_POINTS = 3.0
 MOST_P99_ERROR = 0.2
 CHANCE_SEEDS = 20
 """Simulations that differ in jitter alone: how far p99 moves when nothing but chance does."""
+
+Times = tuple[EventLogHeader, Sequence[AnyEvent]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +48,8 @@ class Pair:
     simulated_p50_us: int
     measured_p50_us: int
     simulated_p99_us: int
+    profiled_p99_us: int
+    """Simulated with the profile's times instead of the rehearsal's."""
     measured_p99_us: int
     simulated_dropped: int
     measured_dropped: int
@@ -61,10 +74,14 @@ class Pair:
 
 
 def measure(setting: Setting, duration_s: float, seed: int, repetitions: int) -> Result:
+    with setting.serve("rehearsal.events") as server:
+        setting.settle(server.url)
+        setting.load(server.url, REHEARSAL_FACTOR, duration_s, REHEARSAL_SEED)
+    times = read_event_log(setting.folder / "rehearsal.events")
     with setting.serve("fidelity.events") as server:
         setting.settle(server.url)
         pairs = [
-            _pair(setting, server.url, server.pid, factor, duration_s, seed + repetition)
+            _pair(setting, times, server.url, server.pid, factor, duration_s, seed + repetition)
             for repetition in range(repetitions)
             for factor in FACTORS
         ]
@@ -73,7 +90,7 @@ def measure(setting: Setting, duration_s: float, seed: int, repetitions: int) ->
         for factor in FACTORS
         for check in _judge(factor, [pair for pair in pairs if pair.factor == factor])
     ]
-    chance = _chance(setting, duration_s, seed)
+    chance = _chance(setting, times, duration_s, seed)
     checks += [
         Check(what=f"p99 by chance alone at {factor:g}", measured=text)
         for factor, text in chance.items()
@@ -88,9 +105,16 @@ def measure(setting: Setting, duration_s: float, seed: int, repetitions: int) ->
 
 
 def _pair(
-    setting: Setting, url: str, server: int, factor: float, duration_s: float, seed: int
+    setting: Setting,
+    times: Times,
+    url: str,
+    server: int,
+    factor: float,
+    duration_s: float,
+    seed: int,
 ) -> Pair:
-    simulated = _simulated(setting, factor, duration_s, seed, jitter_seed=seed)
+    simulated = _simulated(setting, times, factor, duration_s, seed, jitter_seed=seed)
+    profiled = _simulated(setting, None, factor, duration_s, seed, jitter_seed=seed)
     with CoreTime(os.getpid(), server) as cores:
         load = setting.load(url, factor, duration_s, seed)
     measured = load.report().total
@@ -103,6 +127,7 @@ def _pair(
         simulated_p50_us=foretold.p50_us,
         measured_p50_us=seen.p50_us,
         simulated_p99_us=foretold.p99_us,
+        profiled_p99_us=_latency(profiled).p99_us,
         measured_p99_us=seen.p99_us,
         simulated_dropped=simulated.dropped_total,
         measured_dropped=measured.dropped_total,
@@ -114,10 +139,17 @@ def _pair(
 
 
 def _simulated(
-    setting: Setting, factor: float, duration_s: float, seed: int, jitter_seed: int
+    setting: Setting,
+    times: Times | None,
+    factor: float,
+    duration_s: float,
+    seed: int,
+    jitter_seed: int,
 ) -> Summary:
     arrivals = setting.arrivals(factor, duration_s, seed)
-    header, events = simulate(setting.plan, setting.profiles, arrivals, seed=jitter_seed)
+    header, events = simulate(
+        setting.plan, setting.profiles, arrivals, seed=jitter_seed, times=times
+    )
     return run_report("simulated", header, events, round(duration_s * 1e6)).total
 
 
@@ -158,16 +190,21 @@ def _judge(factor: float, pairs: Sequence[Pair]) -> list[Check]:
             measured=f"x {median(pair.p50_ratio for pair in pairs):.3f} of"
             f" {milliseconds(median(pair.simulated_p50_us for pair in pairs))}",
         ),
+        Check(
+            what=f"p99 at {factor:g}, from the profile",
+            measured=f"x {median(p.measured_p99_us / p.profiled_p99_us for p in pairs):.3f} of"
+            f" {milliseconds(median(pair.profiled_p99_us for pair in pairs))}",
+        ),
         Check(what=f"dropped at {factor:g}", measured=dropped),
     ]
 
 
-def _chance(setting: Setting, duration_s: float, seed: int) -> dict[float, str]:
+def _chance(setting: Setting, times: Times, duration_s: float, seed: int) -> dict[float, str]:
     """Load factor -> how far the simulated p99 of one and the same trace moves with the jitter."""
     spreads = {}
     for factor in FACTORS:
         p99s_us = [
-            _latency(_simulated(setting, factor, duration_s, seed, jitter_seed)).p99_us
+            _latency(_simulated(setting, times, factor, duration_s, seed, jitter_seed)).p99_us
             for jitter_seed in range(CHANCE_SEEDS)
         ]
         spreads[factor] = f"{milliseconds(min(p99s_us))} to {milliseconds(max(p99s_us))}"

@@ -53,6 +53,16 @@ def simulate(
         bool,
         typer.Option(help="Vary execution times as the profile's p50 and p99 say."),
     ] = True,
+    times: Annotated[
+        Path | None,
+        typer.Option(
+            "--times",
+            metavar="EVENTS",
+            help="Event log of a server with this plan: draw execution times from it instead of"
+            " the profile, so that whatever shares the cores with the workers counts.",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option("--model", help="Offer load to this model only.", show_default=False),
@@ -68,7 +78,7 @@ def simulate(
     [dim]headrace simulate plan.json --load-factor 0.8 --duration-s 60[/dim]
     """
     from headrace.catalog.documents import plan_profiles, read_plan
-    from headrace.catalog.event_log import EventLogWriter
+    from headrace.catalog.event_log import EventLogWriter, read_event_log
     from headrace.commands.offer import offered_arrivals, offered_rates
     from headrace.commands.progress import counting
     from headrace.metrics import run_report
@@ -87,6 +97,7 @@ def simulate(
             policy=policy,
             jitter=jitter,
             seed=seed,
+            times=read_event_log(times, allow_cut_short=True) if times else None,
             on_progress=advance,
         )
     if events is not None:

@@ -17,7 +17,13 @@ from headrace.domain.profile import Profile
 from headrace.domain.request import Request
 from headrace.simulation.arrivals import Arrival
 from headrace.simulation.clock import SimClock
-from headrace.simulation.driver import JitteredDurations, SimDriver, exact_durations
+from headrace.simulation.driver import (
+    Durations,
+    JitteredDurations,
+    SimDriver,
+    exact_durations,
+)
+from headrace.simulation.measured import measured_durations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +43,7 @@ def simulate(
     policy: str = "reservation",
     jitter: bool = True,
     seed: int = 0,
+    times: tuple[EventLogHeader, Sequence[AnyEvent]] | None = None,
     faults: Sequence[SlotFault] = (),
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[EventLogHeader, list[AnyEvent]]:
@@ -46,19 +53,24 @@ def simulate(
         arrivals: in order of time.
         jitter: draw execution times from the profile's spread instead of taking its medians.
         seed: of the jitter; the arrivals have their own.
+        times: a server's event log of the same plan, to draw execution times from instead.
         on_progress: called with the number of arrivals so far, now and then.
 
     Returns:
         The log of everything that happened, in order.
 
     Raises:
-        PlanError: an arrival names a model, or a fault a slot, that the plan does not have.
+        PlanError: an arrival names a model, or a fault a slot, that the plan does not have; or
+            `times` are of another plan.
     """
     topology = Topology.from_plan(plan, profiles)
     clock = SimClock()
     events: list[AnyEvent] = []
     rng = np.random.default_rng(seed)
-    driver = SimDriver(topology, clock, JitteredDurations(rng) if jitter else exact_durations)
+    durations: Durations = JitteredDurations(rng) if jitter else exact_durations
+    if times is not None:
+        durations = measured_durations(topology, *times, rng)
+    driver = SimDriver(topology, clock, durations)
     dispatcher = Dispatcher(topology, make_policy(policy, topology), clock, driver, events.append)
     driver.reports = dispatcher
     _schedule_faults(faults, topology, clock, dispatcher)

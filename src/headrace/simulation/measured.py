@@ -1,0 +1,99 @@
+"""Execution times as a server had them, instead of the profile's median and spread."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from headrace.dispatch.tables import NEVER_US
+from headrace.dispatch.topology import StageTable, Topology
+from headrace.domain.errors import PlanError
+from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
+from headrace.simulation.driver import Durations, JitteredDurations
+
+LEAST_SAMPLES = 30
+"""Fewer runs of a stage at a batch size say little of its spread; the profile says more."""
+
+
+class MeasuredDurations:
+    """Draws from the execution times in an event log, per stage and batch size.
+
+    A profile times a model alone on its core. In service the gateway, the other workers and
+    whatever else runs there take their part; a log of the server knows how much. Likewise for the
+    time from the end of one batch to the start of the next, which a busy gateway stretches.
+    """
+
+    def __init__(
+        self,
+        runs_us: Mapping[tuple[int, int], Sequence[int]],
+        gaps_us: Sequence[int],
+        otherwise: Durations,
+        rng: np.random.Generator,
+    ) -> None:
+        """
+        Args:
+            runs_us: (identity of the stage table, batch size) -> execution times.
+            gaps_us: from the end of a batch to the start of one that was ready by then.
+            otherwise: for stages and sizes that `runs_us` does not have.
+        """
+        self._runs_us = runs_us
+        self._gaps_us = gaps_us
+        self._otherwise = otherwise
+        self._rng = rng
+
+    def __call__(self, stage: StageTable, batch_size: int) -> int:
+        runs_us = self._runs_us.get((id(stage), batch_size))
+        if runs_us is None:
+            return self._otherwise(stage, batch_size)
+        run = int(self._rng.integers(len(runs_us)))
+        gap = int(self._rng.integers(len(self._gaps_us)))
+        return runs_us[run] + self._gaps_us[gap]
+
+
+def measured_durations(
+    topology: Topology,
+    header: EventLogHeader,
+    events: Sequence[AnyEvent],
+    rng: np.random.Generator,
+) -> Durations:
+    """Collect the execution times of `topology`'s stages from a log of the same plan.
+
+    Raises:
+        PlanError: the log is of another plan.
+    """
+    if header.slots != topology.slots or header.models != tuple(m.name for m in topology.models):
+        raise PlanError(
+            f"the event log is of a plan with slots {', '.join(header.slots)} and models"
+            f" {', '.join(header.models)}, not of this one"
+        )
+    batches = {event.batch: event for event in events if isinstance(event, Dispatched)}
+    runs = [event for event in events if isinstance(event, Ran) and event.batch in batches]
+    runs_us: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for run in runs:
+        batch = batches[run.batch]
+        stage = topology.models[batch.model].routes[batch.pipeline].stages[run.stage]
+        runs_us[id(stage), len(batch.requests)].append(run.at_us - run.started_at_us)
+    otherwise = JitteredDurations(rng)
+    gaps_us = _gaps(runs, batches)
+    if len(gaps_us) < LEAST_SAMPLES:
+        return otherwise
+    enough = {key: took_us for key, took_us in runs_us.items() if len(took_us) >= LEAST_SAMPLES}
+    return MeasuredDurations(enough, gaps_us, otherwise, rng)
+
+
+def _gaps(runs: Sequence[Ran], batches: Mapping[int, Dispatched]) -> list[int]:
+    """Idle times of slots between two batches, of which the second was ready before the gap."""
+    ended_at_us = {(run.batch, run.stage): run.at_us for run in runs}
+    by_slot: defaultdict[int, list[Ran]] = defaultdict(list)
+    for run in runs:
+        by_slot[run.slot].append(run)
+    gaps = []
+    for on_slot in by_slot.values():
+        for earlier, later in pairwise(sorted(on_slot, key=lambda run: run.started_at_us)):
+            ready_at_us = ended_at_us.get((later.batch, later.stage - 1), NEVER_US)
+            if later.stage == 0:
+                ready_at_us = batches[later.batch].at_us
+            if ready_at_us <= earlier.at_us:
+                gaps.append(later.started_at_us - earlier.at_us)
+    return gaps

@@ -1,0 +1,58 @@
+"""A server's log tells the simulator how long its stages take."""
+
+import numpy as np
+import pytest
+
+from headrace.dispatch.topology import Topology
+from headrace.domain.errors import PlanError
+from headrace.domain.events import AnyEvent, EventLogHeader, Ran
+from headrace.simulation.driver import exact_durations
+from headrace.simulation.measured import measured_durations
+from helpers.sim import Sim, request
+from helpers.topologies import make_route, make_stage, make_topology
+
+PROFILED_US = 10_000
+SERVED_US = 13_000
+GAP_US = 700
+
+
+def pair_of_slots() -> Topology:
+    return make_topology(
+        [make_route(make_stage([0], [PROFILED_US]), make_stage([1], [PROFILED_US]))]
+    )
+
+
+def served_log(topology: Topology, count: int) -> tuple[EventLogHeader, list[AnyEvent]]:
+    """A run in which stages took SERVED_US, and slots rested for GAP_US after each."""
+    sim = Sim(topology, durations=lambda stage, size: SERVED_US + GAP_US)
+    sim.run([request(i, i * 1_000, 10**9) for i in range(count)])
+    events = [
+        Ran(e.at_us - GAP_US, e.batch, e.stage, e.slot, e.started_at_us)
+        if isinstance(e, Ran)
+        else e
+        for e in sim.events
+    ]
+    return topology.event_log_header("live", "reservation"), events
+
+
+def test_times_and_gaps_come_from_the_log() -> None:
+    topology = pair_of_slots()
+    header, events = served_log(topology, 100)
+    durations = measured_durations(topology, header, events, np.random.default_rng(0))
+    stage = topology.models[0].routes[0].stages[0]
+    assert {durations(stage, 1) for _ in range(50)} == {SERVED_US + GAP_US}
+
+
+def test_a_log_that_says_too_little_leaves_it_to_the_profile() -> None:
+    topology = pair_of_slots()
+    header, events = served_log(topology, 10)
+    durations = measured_durations(topology, header, events, np.random.default_rng(0))
+    stage = topology.models[0].routes[0].stages[0]
+    assert durations(stage, 1) == exact_durations(stage, 1)
+
+
+def test_the_log_of_another_plan_is_refused() -> None:
+    header, events = served_log(pair_of_slots(), 1)
+    other = make_topology([make_route(make_stage([0], [PROFILED_US]))])
+    with pytest.raises(PlanError, match="slots"):
+        measured_durations(other, header, events, np.random.default_rng(0))
