@@ -30,8 +30,13 @@ from headrace.reporting.comparison import (
 
 MODEL = "recogniser"
 PROFILE = "recogniser.profile.json"
+REHEARSAL = "rehearsal.events"
 EVENTS = "run.events"
 SEED = 1
+REHEARSAL_SEED = 1_000_000
+"""Other arrivals than those that are compared in the end."""
+REHEARSAL_FACTOR = 0.8
+REHEARSAL_S = 10.0
 
 
 def main() -> int:
@@ -40,13 +45,9 @@ def main() -> int:
         folder = options.folder.resolve()
         get_model(folder)
         profile_and_plan(folder, options)
-        for factor in options.load_factors:
-            simulate(folder, factor, options.duration_s)
-        explain("Serve it: one process for gateway and dispatcher, one worker per slot.")
-        with Server(folder, "plan.json", "--port", "0", "--events", EVENTS) as server:
-            wrong = read_lines(folder, server.url)
-            for factor in options.load_factors:
-                load(folder, server.url, factor, options.duration_s)
+        wrong = use_and_rehearse(folder, min(REHEARSAL_S, options.duration_s))
+        simulate(folder, options.load_factors, options.duration_s)
+        measure(folder, options.load_factors, options.duration_s)
         compare(folder, options.load_factors)
         explain("See what happened: every slot, reserved against actual.")
         headrace(folder, "trace", EVENTS, "--out", "run.trace.json")
@@ -121,19 +122,42 @@ def offered_rps(folder: Path, factor: float) -> float:
     return round(planned * factor, 2)
 
 
-def arrivals(folder: Path, factor: float, duration_s: float) -> list[str]:
+def arrivals(folder: Path, factor: float, duration_s: float, seed: int = SEED) -> list[str]:
     """Simulated and real requests come at the same instants: same rate, length and seed."""
     rps = offered_rps(folder, factor)
-    return ["--rps", f"{rps:g}", "--duration-s", f"{duration_s:g}", "--seed", str(SEED)]
+    return ["--rps", f"{rps:g}", "--duration-s", f"{duration_s:g}", "--seed", str(seed)]
 
 
-def simulate(folder: Path, factor: float, duration_s: float) -> None:
-    explain(f"Simulate {factor:g} of the planned throughput, with the dispatcher that serves.")
-    headrace(
-        folder,
-        *("simulate", "plan.json", *arrivals(folder, factor, duration_s), "--json"),
-        into=report_name("simulated", factor),
-    )
+def use_and_rehearse(folder: Path, duration_s: float) -> int:
+    """Serve, read some lines of text, and load the server for a while; returns misread lines."""
+    explain("Serve it: one process for gateway and dispatcher, one worker per slot.")
+    with Server(folder, "plan.json", "--port", "0", "--events", REHEARSAL) as server:
+        wrong = read_lines(folder, server.url)
+        explain("Rehearse: stages take longer beside a gateway and a load; the event log tells.")
+        headrace(
+            folder,
+            *("load", server.url, "--model", MODEL),
+            *arrivals(folder, REHEARSAL_FACTOR, duration_s, REHEARSAL_SEED),
+        )
+    return wrong
+
+
+def simulate(folder: Path, factors: list[float], duration_s: float) -> None:
+    explain("Simulate, with the dispatcher that serves and the times of the rehearsal.")
+    for factor in factors:
+        headrace(
+            folder,
+            *("simulate", "plan.json", *arrivals(folder, factor, duration_s)),
+            *("--times", REHEARSAL, "--json"),
+            into=report_name("simulated", factor),
+        )
+
+
+def measure(folder: Path, factors: list[float], duration_s: float) -> None:
+    explain("Measure: a new server, under the arrivals that were simulated.")
+    with Server(folder, "plan.json", "--port", "0", "--events", EVENTS) as server:
+        for factor in factors:
+            load(folder, server.url, factor, duration_s)
 
 
 def read_lines(folder: Path, url: str) -> int:
@@ -153,7 +177,6 @@ def read_lines(folder: Path, url: str) -> int:
 
 
 def load(folder: Path, url: str, factor: float, duration_s: float) -> None:
-    explain(f"Load it at {factor:g} of the planned throughput: the same arrivals as simulated.")
     slo_us = read_plan(folder / "plan.json").deployments[0].slo_us
     headrace(
         folder,
