@@ -20,7 +20,18 @@ from headrace.domain.errors import (
     PlanError,
 )
 
-COMMANDS = ("profile", "plan", "verify", "simulate", "serve", "load", "trace", "schema", "import")
+COMMANDS = (
+    "profile",
+    "estimate",
+    "plan",
+    "verify",
+    "simulate",
+    "serve",
+    "load",
+    "trace",
+    "schema",
+    "import",
+)
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -31,7 +31,7 @@ def infer_specs(
     Two concrete sizes tell more than one symbolic batch: a tensor that holds batch x heads as its
     first dimension infers cleanly at both, and is seen not to be cut-worthy.
     """
-    single, double = (_infer_at(graph, item_shapes, batch) for batch in (1, 2))
+    single, double = (shapes_at(graph, item_shapes, batch) for batch in (1, 2))
     found: Inferred = {}
     for name in names:
         if name in single and name in double:
@@ -56,7 +56,7 @@ def batched_spec(
     return TensorSpec(name=name, dtype=dtype, item_shape=single[1:])
 
 
-def _infer_at(
+def shapes_at(
     graph: OnnxGraph, item_shapes: Mapping[str, tuple[int, ...]], batch: int
 ) -> dict[str, tuple[str | None, tuple[int, ...]]]:
     """Name -> (dtype, shape) of all tensors whose shape is fully known at this batch size."""

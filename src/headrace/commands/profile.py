@@ -117,7 +117,7 @@ def profile(
         device=device,
         blocks=blocks,
         max_batch=max_batch,
-        shapes=dict(_shape(text) for text in shape or ()),
+        shapes=dict(parse_shape(text) for text in shape or ()),
         examples=dict(_example(text) for text in inputs or ()),
         name=name,
         boundary=boundary.value,
@@ -155,7 +155,7 @@ def _with_overhead(measured: "Profile") -> "Profile":
     return msgspec.structs.replace(measured, batch_overhead_us=overhead_us)
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     """`NAME=3,48,320` or `NAME=3x48x320`."""
     name, equals, dims = text.rpartition("=")
     parts = dims.replace("x", ",").split(",") if dims else []

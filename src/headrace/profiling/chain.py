@@ -56,26 +56,41 @@ def cut_chain(
     Raises:
         ModelError: ONNX Runtime refuses a block.
     """
-    crossings = (
+    crossings = cut_crossings(observed, cuts, boundary)
+    blocks, sessions = [], []
+    for index in range(len(crossings) - 1):
+        stage = extract_stage(graph, crossings[index], crossings[index + 1])
+        blocks.append(describe_block(index, stage, crossings[index + 1]))
+        sessions.append(open_session(stage.SerializeToString(), shares_memory=True))
+    return Chain(graph=graph, crossings=crossings, blocks=tuple(blocks), sessions=tuple(sessions))
+
+
+def cut_crossings(
+    observed: Observed, cuts: Sequence[UsableCut], boundary: Boundary
+) -> tuple[tuple[TensorSpec, ...], ...]:
+    """Tensors as they travel: model inputs, then what crosses each cut, then model outputs."""
+    return (
         observed.inputs,
         *(tuple(wire_spec(spec, boundary) for spec in cut.tensors) for cut in cuts),
         observed.outputs,
     )
-    blocks, sessions = [], []
-    for index in range(len(crossings) - 1):
-        stage = extract_stage(graph, crossings[index], crossings[index + 1])
-        cut = crossings[index + 1]
-        blocks.append(
-            Block(
-                name=f"block{index}",
-                node_count=len(stage.graph.node),
-                weights_bytes=weights_bytes(stage),
-                cut=cut,
-                cut_bytes=sum(item_bytes(spec) for spec in cut),
-            )
-        )
-        sessions.append(open_session(stage.SerializeToString(), shares_memory=True))
-    return Chain(graph=graph, crossings=crossings, blocks=tuple(blocks), sessions=tuple(sessions))
+
+
+def describe_block(index: int, stage: Any, cut: tuple[TensorSpec, ...]) -> Block:
+    """A block's record.
+
+    Args:
+        index: its place in the model.
+        stage: the block as an ONNX model.
+        cut: what crosses behind it.
+    """
+    return Block(
+        name=f"block{index}",
+        node_count=len(stage.graph.node),
+        weights_bytes=weights_bytes(stage),
+        cut=cut,
+        cut_bytes=sum(item_bytes(spec) for spec in cut),
+    )
 
 
 def item_bytes(spec: TensorSpec) -> int:

@@ -69,7 +69,7 @@ def profile_model(
         progress(Progress(step="read", done=1.0, notice=notice))
     _bound_inputs(graph, shapes, options.max_batch)
     name = options.name or legal_name(path.stem)
-    model_path = _stated_path(path, options.profile_folder)
+    model_path = stated_path(path, options.profile_folder)
     machine, software = cpu_name(), software_versions()
     kept_at = cache_path(
         options,
@@ -247,7 +247,7 @@ def _bound_inputs(graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]], max_b
         )
 
 
-def _stated_path(path: Path, profile_folder: Path | None) -> str:
+def stated_path(path: Path, profile_folder: Path | None) -> str:
     """The model's path relative to the profile's folder where it lies beneath it."""
     absolute = Path(os.path.abspath(path))
     folder = Path(os.path.abspath(profile_folder)) if profile_folder is not None else None

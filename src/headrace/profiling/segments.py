@@ -39,11 +39,31 @@ def choose_cuts(
     Returns:
         At most block_count - 1 cuts, in order.
     """
+
+    def measured(crossings: Sequence[Sequence[TensorSpec]]) -> list[float]:
+        return segment_times(graph, crossings, items, max_batch, on_progress)
+
+    return cuts_for_equal_blocks(observed, block_count, measured)
+
+
+def cuts_for_equal_blocks(
+    observed: Observed,
+    block_count: int,
+    times_of: Callable[[Sequence[Sequence[TensorSpec]]], Sequence[float]],
+) -> tuple[UsableCut, ...]:
+    """As `choose_cuts`, by any source of run times.
+
+    Args:
+        observed: the model and its usable cuts.
+        block_count: blocks to make.
+        times_of: what crosses before, between and behind S segments -> their relative run times,
+            shape (S,).
+    """
     cuts = _thinned(observed.cuts, MAX_SEGMENTS)
     if len(cuts) < block_count:
         return cuts
     crossings = [observed.inputs, *(cut.tensors for cut in cuts), observed.outputs]
-    times = segment_times(graph, crossings, items, max_batch, on_progress)
+    times = times_of(crossings)
     sizes = [*(sum(s.item_count for s in cut.tensors) for cut in cuts), 0]
     ends = equal_blocks(times, block_count, sizes)
     return tuple(cuts[end - 1] for end in ends[:-1])

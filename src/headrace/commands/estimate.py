@@ -1,0 +1,148 @@
+"""`headrace estimate`: what a model would cost on devices one does not own."""
+
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.commands.output import console, next_step, notices, print_json
+
+if TYPE_CHECKING:
+    from headrace.domain.profile import Profile
+
+
+def estimate(
+    model: Annotated[Path, typer.Argument(help="ONNX file; weights inside, batch dimension free.")],
+    device: Annotated[
+        list[str],
+        typer.Option(
+            "--device", help="L4, T4, P4, V100, A10, A100, H100, H200 or cpu; may be repeated."
+        ),
+    ],
+    blocks: Annotated[
+        int,
+        typer.Option("--blocks", help="Cut into this many blocks of about equal estimated time."),
+    ] = 10,
+    max_batch: Annotated[
+        int, typer.Option("--max-batch", help="Estimate every batch size from 1 to this.")
+    ] = 8,
+    shares: Annotated[
+        str, typer.Option("--shares", help="Shares of a device to estimate, such as 1,1/2,1/4.")
+    ] = "1",
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape",
+            metavar="NAME=DIMS",
+            help="Item shape of an input whose dimensions are free: x=3,48,320.",
+            show_default=False,
+        ),
+    ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            "--like",
+            help="Profile of this model to extend: its cuts are taken, its timings kept.",
+            show_default=False,
+        ),
+    ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            help="Measured profile of this model: how its blocks differ from the roofline there"
+            " carries over.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Model name (default: the file's).", show_default=False),
+    ] = None,
+    cut_tensors: Annotated[
+        int, typer.Option("--cut-tensors", help="Most tensors that may cross a cut.")
+    ] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            help="Profile to write (default: NAME.estimate.json).",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
+) -> None:
+    """Estimate a profile for devices you do not own, from operators and public figures.
+
+    Every estimate states its error bar: enough to see whether a GPU is worth renting, not to
+    promise an SLO. Measure before you serve.
+
+    [dim]headrace estimate model.onnx --device L4 --like model.profile.json -o mixed.json[/dim]
+    """
+    from headrace.catalog.documents import read_profile, write_document
+    from headrace.commands.profile import parse_shape
+    from headrace.profiling.estimate import EstimateOptions, estimate_model
+    from headrace.profiling.profiler import legal_name
+
+    target = out or Path(f"{name or legal_name(model.stem)}.estimate.json")
+    options = EstimateOptions(
+        devices=tuple(device),
+        blocks=blocks,
+        max_batch=max_batch,
+        shares=_shares(shares),
+        shapes=dict(parse_shape(text) for text in shape or ()),
+        name=name,
+        cut_tensors=cut_tensors,
+        like=read_profile(like) if like else None,
+        calibrate=read_profile(calibrate) if calibrate else None,
+        profile_folder=target.parent,
+    )
+    estimated = estimate_model(model, options)
+    write_document(estimated, target)
+    if json:
+        print_json(
+            {
+                "profile": str(target),
+                "model": estimated.model,
+                "provenance": estimated.provenance,
+                "block_times": estimated.block_times,
+            }
+        )
+    else:
+        _print_table(estimated)
+    for note in estimated.provenance.notes:
+        notices.print(f"[dim]note:[/dim]  {note}", soft_wrap=True)
+    notices.print(f"wrote {target}", soft_wrap=True)
+    next_step("headrace plan problem.yaml -o plan.json   (`headrace schema problem`: its format)")
+
+
+def _shares(text: str) -> tuple[Fraction, ...]:
+    try:
+        return tuple(Fraction(part.strip()) for part in text.split(","))
+    except (ValueError, ZeroDivisionError) as error:
+        raise typer.BadParameter(f"--shares {text!r}: expected fractions, as in 1,1/2") from error
+
+
+def _print_table(estimated: "Profile") -> None:
+    from rich import box
+    from rich.table import Table
+
+    error = estimated.provenance.error_fraction or 0.0
+    table = Table(
+        title=f"{estimated.model}, {len(estimated.blocks)} blocks, estimates +-{error:.0%}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("device")
+    table.add_column("share", justify="right")
+    for heading in ("batch 1, ms\np50 / p99", "largest batch, ms\np50 / p99", "at most\nitems/s"):
+        table.add_column(heading, justify="right")
+    for times in estimated.block_times:
+        p50 = [sum(row[b] for row in times.p50_us) for b in range(times.max_batch)]
+        p99 = [sum(row[b] for row in times.p99_us) for b in range(times.max_batch)]
+        best = max((b + 1) * 1e6 / latency_us for b, latency_us in enumerate(p50))
+        cells = [f"{p50[b] / 1000:.2f} / {p99[b] / 1000:.2f}" for b in (0, -1)]
+        table.add_row(times.device, str(times.share), *cells, f"{best:.0f}")
+    console.print(table)

@@ -1,0 +1,286 @@
+"""From an ONNX file to a profile for devices that one does not own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from headrace.catalog.onnx_cuts import find_cuts
+from headrace.catalog.onnx_graph import OnnxGraph, load_graph
+from headrace.catalog.onnx_stage import Boundary, extract_stage
+from headrace.domain.base import NAME_PATTERN, is_name
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.profiling.calibration import block_ratios, calibrating_times
+from headrace.profiling.chain import cut_crossings, describe_block
+from headrace.profiling.devices import CPU, DeviceFigures, device_figures
+from headrace.profiling.estimate_error import error_fraction
+from headrace.profiling.item_shapes import choose_shapes
+from headrace.profiling.items import input_specs, random_items
+from headrace.profiling.kernels import KernelGraph
+from headrace.profiling.machine import software_versions
+from headrace.profiling.observe import observe
+from headrace.profiling.options import MAX_BATCH, MAX_BLOCKS
+from headrace.profiling.profiler import legal_name, stated_path
+from headrace.profiling.roofline import (
+    P99_OVER_P50,
+    SHARE_LOSS,
+    Floats,
+    Work,
+    kernel_seconds,
+    tabulate,
+)
+from headrace.profiling.segments import cuts_for_equal_blocks
+
+SEED = 0
+_WHOLE = Fraction(1)
+_MOST_SHARES = 64
+
+Crossings = Sequence[Sequence[TensorSpec]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateOptions:
+    """Defaults are those of `headrace estimate`."""
+
+    devices: tuple[str, ...]
+    blocks: int = 10
+    max_batch: int = 8
+    shares: tuple[Fraction, ...] = (_WHOLE,)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Input name -> item shape (without the batch)."""
+    name: str | None = None
+    boundary: Boundary = "float32"
+    cut_tensors: int = 1
+    like: Profile | None = None
+    """A profile of this model whose cuts are taken and whose timings are kept."""
+    calibrate: Profile | None = None
+    """A measured profile of this model; its cuts are taken where `like` is None."""
+    profile_folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise ModelError("--device: name at least one device to estimate")
+        for name in self.devices:
+            device_figures(name)
+        for what, number, most in (
+            ("blocks", self.blocks, MAX_BLOCKS),
+            ("max-batch", self.max_batch, MAX_BATCH),
+            ("cut-tensors", self.cut_tensors, 64),
+        ):
+            if not 1 <= number <= most:
+                raise ModelError(f"--{what} {number}: must lie between 1 and {most}")
+        if not self.shares or not all(0 < share <= 1 for share in self.shares):
+            raise ModelError("--shares: each must lie above 0 and be at most 1, such as 1,1/2")
+        if any(share.denominator > _MOST_SHARES for share in self.shares):
+            raise ModelError(f"--shares: a device has at most {_MOST_SHARES} parts")
+        if CPU in self.devices and set(self.shares) != {_WHOLE}:
+            raise ModelError("--shares: a core is not shared; estimate cpu on its own")
+        if self.name is not None and not is_name(self.name):
+            raise ModelError(f"--name {self.name!r}: does not match {NAME_PATTERN}")
+
+
+def estimate_model(path: Path, options: EstimateOptions) -> Profile:
+    """Say what a model would cost on devices, from its operators and their public figures.
+
+    Args:
+        path: the ONNX file.
+        options: devices, blocks, batch sizes.
+
+    Returns:
+        A profile of kind "estimated" with its error bar; block times of `options.like`, where
+        given, come first and are unchanged.
+
+    Raises:
+        ModelError: the model cannot be read or cut, or is not the one of the given profiles.
+    """
+    graph = load_graph(path)
+    basis = options.like or options.calibrate
+    for given in (options.like, options.calibrate):
+        _require_same_model(graph, given)
+    _require_same_blocks(options.like, options.calibrate)
+    shapes, notice = (
+        ({spec.name: spec.item_shape for spec in basis.inputs}, None)
+        if basis is not None
+        else choose_shapes(graph, options.shapes, {})
+    )
+    counted = KernelGraph(graph, shapes)
+    if basis is not None:
+        blocks, crossings = basis.blocks, _crossings(basis)
+        boundary = basis.boundary
+    else:
+        blocks, crossings = _cut(graph, counted, shapes, options)
+        boundary = options.boundary
+    works = _works(counted, crossings, options.max_batch)
+    estimates, notes, error = _estimates(works, options)
+    if unknown := counted.uncounted():
+        notes.append(f"counted as copies, for want of a rule: {', '.join(unknown)}")
+    kept = options.like
+    provenance = Provenance(
+        kind="estimated",
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        software=software_versions(),
+        error_fraction=error,
+        notes=(*_kept_notes(kept), *([notice] if notice else []), *notes),
+    )
+    profile = Profile(
+        model=options.name or (basis.model if basis is not None else legal_name(path.stem)),
+        provenance=provenance,
+        model_path=stated_path(path, options.profile_folder),
+        model_sha256=graph.sha256,
+        boundary=boundary,
+        inputs=crossings[0],
+        outputs=crossings[-1],
+        blocks=blocks,
+        block_times=estimates,
+    )
+    return _merged(kept, profile) if kept is not None else profile
+
+
+def _cut(
+    graph: OnnxGraph,
+    counted: KernelGraph,
+    shapes: Mapping[str, tuple[int, ...]],
+    options: EstimateOptions,
+) -> tuple[tuple[Block, ...], tuple[tuple[TensorSpec, ...], ...]]:
+    """As `headrace profile` cuts, with estimated instead of measured segments."""
+    rng = np.random.default_rng(SEED)
+    items = random_items(input_specs(graph, shapes), 2, rng)
+    observed = observe(graph, shapes, find_cuts(graph, options.cut_tensors), items)
+    devices = [device_figures(name) for name in options.devices]
+
+    def estimated(crossings: Crossings) -> list[float]:
+        works = _works(counted, crossings, options.max_batch)
+        parts = np.zeros(len(works))
+        for device in devices:
+            seconds = _block_seconds(works, device)[:, [0, -1]]
+            parts += (seconds / seconds.sum(axis=0)).sum(axis=1)
+        return [float(part) for part in parts]
+
+    cuts = cuts_for_equal_blocks(observed, options.blocks, estimated)
+    crossings = cut_crossings(observed, cuts, options.boundary)
+    blocks = tuple(
+        describe_block(index, extract_stage(graph, before, behind), behind)
+        for index, (before, behind) in enumerate(pairwise(crossings))
+    )
+    return blocks, crossings
+
+
+def _works(counted: KernelGraph, crossings: Crossings, max_batch: int) -> list[Work]:
+    return [
+        tabulate(counted.kernels(counted.block_nodes(before, behind)), max_batch)
+        for before, behind in pairwise(crossings)
+    ]
+
+
+def _block_seconds(works: Sequence[Work], device: DeviceFigures) -> Floats:
+    """Shape (blocks, B). A block that only passes tensors on still takes a microsecond."""
+    return np.array([kernel_seconds(work, device).sum(axis=0) for work in works]) + 1e-6
+
+
+def _estimates(
+    works: Sequence[Work], options: EstimateOptions
+) -> tuple[tuple[BlockTimes, ...], list[str], float]:
+    """Block times per device and share, notes, and the largest error bar."""
+    ratios = np.ones((len(works), options.max_batch))
+    notes = []
+    if options.calibrate is not None:
+        known = calibrating_times(options.calibrate)
+        ratios = block_ratios(known, _block_seconds(works, device_figures(known.device)))
+        notes.append(
+            f"blocks carry over how much longer they took on {known.device} than its roofline"
+            f" says: {ratios.min():.2f} to {ratios.max():.2f} times"
+        )
+    model = joined(works)
+    all_times, worst = [], 0.0
+    for name in dict.fromkeys(options.devices):
+        device = device_figures(name)
+        seconds = _block_seconds(works, device) * ratios
+        for share in dict.fromkeys(options.shares):
+            all_times.append(_block_times(name, share, seconds))
+            error = error_fraction(model, device, whole=share == _WHOLE)
+            worst = max(worst, error)
+            notes.append(f"{share} of {name}: estimated, +-{error:.0%} of a whole model's latency")
+    return tuple(all_times), notes, worst
+
+
+def joined(works: Sequence[Work]) -> Work:
+    """The kernels of several blocks as one."""
+    return Work(
+        kinds=np.concatenate([work.kinds for work in works]),
+        is_half=np.concatenate([work.is_half for work in works]),
+        flops=np.concatenate([work.flops for work in works]),
+        moved_bytes=np.concatenate([work.moved_bytes for work in works]),
+        outputs=np.concatenate([work.outputs for work in works]),
+    )
+
+
+def _block_times(device: str, share: Fraction, seconds: Floats) -> BlockTimes:
+    slowdown = 1.0 if share == _WHOLE else float(1 / share) * (1 + SHARE_LOSS)
+    # Calibration may carry over a dip between two batch sizes; a larger batch is never quicker.
+    p50 = np.maximum.accumulate(seconds * slowdown * 1e6, axis=1)
+    p99 = p50 * P99_OVER_P50[device == CPU]
+
+    def rounded(table: Floats) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(max(1, round(float(value))) for value in row) for row in table)
+
+    return BlockTimes(device=device, share=share, p50_us=rounded(p50), p99_us=rounded(p99))
+
+
+def _crossings(profile: Profile) -> tuple[tuple[TensorSpec, ...], ...]:
+    return (profile.inputs, *(block.cut for block in profile.blocks))
+
+
+def _require_same_model(graph: OnnxGraph, given: Profile | None) -> None:
+    if given is not None and given.model_sha256 != graph.sha256:
+        raise ModelError(
+            f"{graph.path}: is not the model of the given profile of {given.model!r}\n"
+            f"  needs  sha256 {given.model_sha256}\n"
+            f"  has    sha256 {graph.sha256}\n"
+            "  try    the ONNX file that was profiled, or profile this one first"
+        )
+
+
+def _require_same_blocks(like: Profile | None, calibrate: Profile | None) -> None:
+    if like is not None and calibrate is not None and like.blocks != calibrate.blocks:
+        raise ModelError(
+            "--like and --calibrate: are cut in different places; take one file for both,"
+            " or leave --like out"
+        )
+
+
+def _kept_notes(kept: Profile | None) -> tuple[str, ...]:
+    if kept is None:
+        return ()
+    source = kept.provenance
+    where = ", ".join(f"{times.share} of {times.device}" for times in kept.block_times)
+    return (f"{where}: {source.kind} {source.date}, {source.machine}".rstrip(", "), *source.notes)
+
+
+def _merged(kept: Profile, added: Profile) -> Profile:
+    """One profile of several devices with the same blocks."""
+    for times in added.block_times:
+        if kept.times(times.device, times.share) is not None:
+            raise ModelError(
+                f"--like: already has {times.share} of {times.device}; estimate other devices,"
+                " or start from the measured profile"
+            )
+    errors = [kept.provenance.error_fraction, added.provenance.error_fraction]
+    provenance = msgspec.structs.replace(
+        added.provenance,
+        machine=kept.provenance.machine,
+        repeats=kept.provenance.repeats,
+        error_fraction=max(error for error in errors if error is not None),
+    )
+    return msgspec.structs.replace(
+        kept,
+        model=added.model,
+        model_path=added.model_path,
+        provenance=provenance,
+        block_times=(*kept.block_times, *added.block_times),
+    )
