@@ -37,6 +37,8 @@ from headrace.domain.profile import Profile
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Times = npt.NDArray[np.int64 | np.float64]
+"""Whole microseconds by our rules; the artifact's (`artifact_columns`) are not rounded."""
 
 NEVER_US = 1 << 50
 """Latency of what was not profiled or may not be used; sums of three still fit an int64."""
@@ -58,11 +60,11 @@ class CostTables:
 
     model: str
     kinds: tuple[SlotKind, ...]
-    p99_us: Ints
+    p99_us: Times
     """Shape (B, K, N, N + 1): batch b + 1 on kind k of blocks [i, j); NEVER_US where impossible."""
     rate_rps: Floats
     """Same shape: throughput of one slot; 0 where impossible."""
-    transfer_us: Ints
+    transfer_us: Times
     """Shape (B, K, K, N + 1): from kind to kind over the cut before block j."""
     weights_bytes: Ints
     """Shape (N, N + 1): of blocks [i, j)."""
@@ -82,7 +84,7 @@ class Pipelines:
     """Shape (C, P): exclusive end block per stage; N after the last."""
     batch: Ints
     """Shape (C,)."""
-    latency_us: Ints
+    latency_us: Times
     """Shape (C,): all stages and transfers."""
     rates_rps: Floats
     """Shape (C, P): of one slot per stage; infinite after the last."""
@@ -228,7 +230,7 @@ def _transfers(profile: Profile, cluster: Cluster, kinds: Sequence[SlotKind], de
 
 
 def feasible_pipelines(
-    tables: CostTables, budget: int, *, min_stages: int, max_stages: int
+    tables: CostTables, budget: float, *, min_stages: int, max_stages: int
 ) -> Pipelines:
     """Every pipeline whose stages and transfers together take at most `budget` microseconds.
 
@@ -264,7 +266,7 @@ def feasible_pipelines(
 
 
 def _pipelines_of_batch(
-    tables: CostTables, b: int, budget: int, min_stages: int, depth: int
+    tables: CostTables, b: int, budget: float, min_stages: int, depth: int
 ) -> list[Pipelines]:
     """Grow partial pipelines stage by stage; drop one as soon as it cannot end in time."""
     blocks = tables.block_count
@@ -294,7 +296,7 @@ def _pairs(kinds: int, blocks: int) -> tuple[Ints, Ints]:
     return kind.ravel(), end.ravel()
 
 
-def least_rest_us(p99_us: Ints) -> Ints:
+def least_rest_us(p99_us: Times) -> Ints:
     """Shape (K, N, N + 1) -> (N + 1,): a lower bound on the time that blocks [j, N) still need."""
     best = p99_us.min(axis=0)
     blocks = len(best)
@@ -309,12 +311,12 @@ def _extend(
     b: int,
     kinds: Ints,
     ends: Ints,
-    latency: Ints,
-    budget: int,
+    latency: Times,
+    budget: float,
     rest_us: Ints,
-) -> tuple[Ints, Ints, Ints]:
+) -> tuple[Ints, Ints, Times]:
     """Append every next stage that can still end in time to every partial pipeline."""
-    grown: list[tuple[Ints, Ints, Ints]] = []
+    grown: list[tuple[Ints, Ints, Times]] = []
     for block in np.unique(ends[:, -1]):
         rows = np.flatnonzero(ends[:, -1] == block)
         # (kind, end) of the next stage, then its cost after each kind of predecessor.
@@ -342,7 +344,7 @@ def _pad(table: Ints, width: int, value: int) -> Ints:
     return np.pad(table, ((0, 0), (0, width - table.shape[1])), constant_values=value)
 
 
-def _rows(tables: CostTables, b: int, kinds: Ints, ends: Ints, latency: Ints) -> Pipelines:
+def _rows(tables: CostTables, b: int, kinds: Ints, ends: Ints, latency: Times) -> Pipelines:
     starts = np.column_stack([np.zeros(len(ends), dtype=np.int64), ends[:, :-1]])
     used = kinds >= 0
     first = np.where(used, starts, 0)

@@ -1,0 +1,205 @@
+"""The best set of pipelines for every demand, and the proof that there is no better.
+
+The search asks yes-or-no questions: can every demand get its share of the target z within the
+stock? What a plan for z may waste in all, the gap, is known from the prices, and so small that
+all sets of pipelines that waste no more can be walked through, demand by demand: demands only
+meet where their whole vectors of devices must fit the stock. A "no" is a proof, and the nearer z
+is to the bound, the sooner it comes. So z descends from the bound until there is a "yes", and then
+closes in on the best plan from both sides.
+
+Most good plans have few pipelines, so a question is first put to sets of at most SHALLOW
+pipelines per demand. Their "yes" counts, their "no" proves nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.planning.candidates import Floats, Ints
+from headrace.planning.exact_columns import Columns, Stock
+from headrace.planning.exact_outcomes import PIPELINES_MAX, TOLERANCE, Chosen, GaveUp, Outcomes
+from headrace.planning.exact_prices import Prices, price, targets_at
+from headrace.planning.master import Wanted, smallest_normalised
+
+SHALLOW = 2
+
+FIRST_STEP = 1 / 512
+"""Of the bound: how far the first question lies below it."""
+
+STEP_GROWTH = 1.4
+"""From question to question, until the first "yes". Larger steps overshoot, and a "yes" far below
+the best plan takes longest."""
+
+FIRST_BUDGET = 1 / 64
+"""Of the gap: what a demand may waste when its least waste is first looked for; then doubled."""
+
+PROOF = 5e-7
+"""Relative distance within which the best plan is proven: half of what a plan calls optimal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the search ends with."""
+
+    chosen: tuple[Chosen, ...] | None
+    """One entry per demand; None if there is no plan, or none was found in time."""
+    objective: float
+    """min throughput / weight of `chosen`; 0 without."""
+    bound: float
+    """Proven; 0 if no plan exists."""
+
+
+def search_exactly(
+    stock: Stock,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Columns],
+    overtime: Callable[[], bool],
+) -> Answer:
+    """The largest min throughput / weight.
+
+    Args:
+        columns: per demand; each non-empty.
+        overtime: whether time is up; asked every few milliseconds.
+    """
+    prices = price(stock, wanted, columns)
+    if prices is None:
+        return Answer(chosen=None, objective=0.0, bound=0.0)
+    return _Search(stock, wanted, columns, prices, overtime).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        stock: Stock,
+        wanted: Sequence[Wanted],
+        columns: Sequence[Columns],
+        prices: Prices,
+        overtime: Callable[[], bool],
+    ) -> None:
+        self._stock, self._wanted, self._columns = stock, wanted, columns
+        self._prices, self._overtime = prices, overtime
+        self._demands: list[Outcomes] = []
+        self._best: tuple[Chosen, ...] | None = None
+        self._objective = 0.0
+        self._bound = _relaxed_bound(prices, wanted)
+
+    def run(self) -> Answer:
+        try:
+            for mine, request_price in zip(self._columns, self._prices.request, strict=True):
+                outcomes = Outcomes(
+                    self._stock, mine, self._prices, float(request_price), self._overtime
+                )
+                self._demands.append(outcomes)
+            self._descend()
+            self._close_in()
+        except GaveUp:
+            pass
+        return Answer(chosen=self._best, objective=self._objective, bound=self._bound)
+
+    def _descend(self) -> None:
+        """Ask ever farther below the bound until there is a plan, or proven to be none."""
+        step, highest = FIRST_STEP, self._bound
+        while self._best is None and self._bound > 0:
+            self._ask(max(0.0, highest * (1 - step)))
+            step *= STEP_GROWTH
+
+    def _close_in(self) -> None:
+        """Ask in turns for the proof, in case the plan is the best already, and for the middle."""
+        for_proof = True
+        while self._best is not None and self._bound > self._objective * (1 + PROOF):
+            better = self._objective * (1 + PROOF)
+            middle = (self._objective + self._bound) / 2
+            self._ask(better if for_proof else max(better, middle))
+            for_proof = not for_proof
+
+    def _ask(self, target: float) -> None:
+        """Learn whether some plan reaches `target`.
+
+        Raises:
+            GaveUp: out of time or room.
+        """
+        targets = targets_at(self._wanted, target)
+        chosen = self._answer(targets, SHALLOW) or self._answer(targets, PIPELINES_MAX)
+        if chosen is None:
+            self._bound = min(self._bound, target)
+            return
+        throughputs = [
+            mine.throughput_rps(columns)
+            for mine, columns in zip(chosen, self._columns, strict=True)
+        ]
+        reached = smallest_normalised(throughputs, self._wanted)
+        if self._best is None or reached > self._objective:
+            self._best, self._objective = chosen, reached
+            self._bound = max(self._bound, reached)
+
+    def _answer(self, targets: Floats, deepest: int) -> tuple[Chosen, ...] | None:
+        gap = self._prices.gap(targets)
+        if gap < -TOLERANCE * self._prices.stock:
+            return None
+        if len(self._demands) == 1:
+            # Nothing to fit together, so any outcome will do.
+            only = self._demands[0].first(float(targets[0]), gap, deepest)
+            return None if only is None else (only,)
+        least = self._least_wastes(targets, gap, deepest)
+        if least is None:
+            return None
+        slack = gap - sum(least)
+        found = [
+            demand.all(float(target), waste + slack, waste, deepest)
+            for demand, target, waste in zip(self._demands, targets, least, strict=True)
+        ]
+        return _fit_together(found, self._stock.granules)
+
+    def _least_wastes(self, targets: Floats, gap: float, deepest: int) -> list[float] | None:
+        """Of each demand alone; None if together they exceed the gap.
+
+        Budgets grow for all demands in turns: one that must waste much leaves the others little
+        to be searched.
+        """
+        least, known = [0.0] * len(self._demands), [False] * len(self._demands)
+        budget = FIRST_BUDGET * gap
+        while not all(known):
+            for i in np.flatnonzero(~np.array(known)):
+                most = gap - sum(least) + least[i]
+                waste = self._demands[i].least_waste(float(targets[i]), min(budget, most), deepest)
+                if waste is not None:
+                    least[i], known[i] = waste, True
+                elif budget >= most:
+                    return None
+                else:
+                    least[i] = budget
+            budget *= 2
+        return least
+
+
+def _relaxed_bound(prices: Prices, wanted: Sequence[Wanted]) -> float:
+    """The objective at which the gap vanishes."""
+    low, high = 0.0, 1.0
+    while prices.gap(targets_at(wanted, high)) > 0:
+        low, high = high, 2 * high
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        if prices.gap(targets_at(wanted, middle)) > 0:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _fit_together(found: Sequence[Sequence[Chosen]], granules: Ints) -> tuple[Chosen, ...] | None:
+    """One outcome of each demand such that all fit the stock; those that take least in all."""
+    if not all(found):
+        return None
+    needs = [np.array([outcome.need for outcome in outcomes]) for outcomes in found]
+    lowest = np.array([need.min(axis=0) for need in needs])
+    sums, picks = np.zeros((1, len(granules)), np.int64), np.zeros((1, 0), np.int64)
+    for at, need in enumerate(needs):
+        room = granules - lowest[at + 1 :].sum(axis=0)
+        total = sums[:, None] + need
+        before, mine = np.nonzero((total <= room).all(axis=2))
+        sums, picks = total[before, mine], np.column_stack([picks[before], mine])
+    if not len(sums):
+        return None
+    best = picks[np.lexsort((*picks.T[::-1], sums.sum(axis=1)))[0]]
+    return tuple(outcomes[int(i)] for outcomes, i in zip(found, best, strict=True))

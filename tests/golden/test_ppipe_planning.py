@@ -1,0 +1,20 @@
+"""On the published planning problems of PPipe: as good as the published plans, and proven."""
+
+import pytest
+from benchmarks.ppipe.planning import published
+from benchmarks.ppipe.reference import reference_folder
+
+FOLDER = reference_folder()
+
+pytestmark = pytest.mark.skipif(
+    FOLDER is None, reason="no reference data: set HEADRACE_REFERENCE to the folder with `ppipe`"
+)
+
+
+@pytest.mark.parametrize("plan_set", ["maf19", "ablation"])
+def test_every_published_plan_is_matched_or_beaten_and_the_best_is_proven(plan_set: str) -> None:
+    assert FOLDER is not None, "skipped otherwise"
+    for row in published(FOLDER, plan_set):
+        assert row.reference is not None
+        assert row.ours >= row.reference * (1 - 1e-6), row.name
+        assert row.proven, row.name

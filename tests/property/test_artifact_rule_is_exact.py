@@ -1,0 +1,90 @@
+"""By the artifact's rule: the exact search against trying everything, and against HiGHS."""
+
+from fractions import Fraction
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.catalog.ppipe_artifact import ReferencePlan
+from headrace.domain.profile import Profile
+from headrace.planning.artifact_planner import plan_by_artifact_rule
+from headrace.planning.artifact_rule import evaluate
+from helpers.artifact_tasks import brute_force, by_highs, make_task
+
+HALVES = (Fraction(1), Fraction(1, 2))
+THIRDS = (Fraction(1), Fraction(1, 3))
+QUARTERS = tuple(Fraction(1, k) for k in (1, 2, 3, 4))
+
+
+def assert_best(task: ReferencePlan, profiles: dict[str, Profile], best: float) -> None:
+    answer = plan_by_artifact_rule(task, profiles)
+
+    assert answer.proven
+    assert answer.objective == pytest.approx(best, rel=1e-6)
+    assert answer.bound >= best * (1 - 1e-9)
+    if answer.plan is not None:
+        figures = evaluate(answer.plan, profiles)
+        assert figures.faults == ()
+        assert figures.objective == pytest.approx(best, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_model_gets_the_most_that_any_set_of_templates_gives(seed: int) -> None:
+    shares = HALVES if seed % 2 else THIRDS
+    task, profiles = make_task(seed, models=1, devices={"a": 2, "b": 2}, shares=shares)
+
+    assert_best(task, profiles, brute_force(task, profiles))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_two_models_get_the_best_split_there_is(seed: int) -> None:
+    task, profiles = make_task(seed, models=2, devices={"a": 2, "b": 3}, shares=HALVES, max_batch=1)
+
+    assert_best(task, profiles, brute_force(task, profiles))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_three_stages_use_every_template(seed: int) -> None:
+    task, profiles = make_task(
+        seed, models=1, devices={"a": 2, "b": 3}, shares=(Fraction(1),), max_stages=3
+    )
+
+    assert_best(task, profiles, brute_force(task, profiles))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_larger_tasks_agree_with_the_whole_integer_program(seed: int) -> None:
+    devices = {"a": 5, "b": 9} if seed % 2 else {"a": 3, "b": 4, "c": 6}
+    task, profiles = make_task(
+        seed, models=1 + seed % 3, devices=devices, shares=QUARTERS, blocks=4, max_batch=2
+    )
+
+    best, proven = by_highs(task, profiles, time_limit_s=5.0)
+
+    answer = plan_by_artifact_rule(task, profiles)
+    assert answer.proven
+    assert answer.objective >= best * (1 - 1e-6)
+    if proven:
+        assert_best(task, profiles, best)
+
+
+def test_a_model_without_any_pipeline_has_no_plan() -> None:
+    task, profiles = make_task(0, models=1, devices={"a": 1}, shares=HALVES)
+    hopeless = replace(task.deployments[0], slo_us=10.0)
+    task = replace(task, deployments=(hopeless,))
+
+    answer = plan_by_artifact_rule(task, profiles)
+
+    assert answer.plan is None
+    assert answer.bound == 0.0
+
+
+def test_out_of_time_the_bound_is_that_of_the_relaxation() -> None:
+    task, profiles = make_task(1, models=3, devices={"a": 20, "b": 60}, shares=QUARTERS, blocks=8)
+
+    hurried = plan_by_artifact_rule(task, profiles, time_limit_s=1e-9)
+
+    best = plan_by_artifact_rule(task, profiles)
+    assert best.proven
+    assert hurried.bound >= best.objective
+    assert hurried.objective <= best.objective
