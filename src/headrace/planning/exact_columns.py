@@ -82,6 +82,7 @@ class Columns:
 def units_per_device(kinds: Sequence[SlotKind]) -> int:
     """The common denominator of all shares.
 
+    >>> from fractions import Fraction
     >>> units_per_device([SlotKind("a", Fraction(1, 3)), SlotKind("b", Fraction(1, 4))])
     12
     """
