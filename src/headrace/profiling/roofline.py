@@ -24,7 +24,8 @@ Floats = NDArray[np.float64]
 
 P99_OVER_P50: Mapping[bool, float] = {True: 1.2, False: 1.06}
 """By whether it is a CPU. 1.06: the largest of 18 whole models timed hundreds of times on an idle
-L4. 1.2: what cores that do nothing else showed us."""
+L4. 1.2: an assumption, at the upper end of what the demo's recogniser showed on a core that did
+nothing else (1.05 to 1.2)."""
 
 SHARE_LOSS = 0.08
 """A slot of share 1/v takes v x (1 + this) as long as the whole device: the largest median over
