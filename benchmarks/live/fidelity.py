@@ -76,12 +76,22 @@ class Pair:
 def measure(setting: Setting, duration_s: float, seed: int, repetitions: int) -> Result:
     with setting.serve("rehearsal.events") as server:
         setting.settle(server.url)
-        setting.load(server.url, REHEARSAL_FACTOR, duration_s, REHEARSAL_SEED)
+        felt = setting.load(server.url, REHEARSAL_FACTOR, duration_s, REHEARSAL_SEED).report()
     times = read_event_log(setting.folder / "rehearsal.events")
+    transport_us = _transport_us(felt.total, run_report("measured", *times).total)
     with setting.serve("fidelity.events") as server:
         setting.settle(server.url)
         pairs = [
-            _pair(setting, times, server.url, server.pid, factor, duration_s, seed + repetition)
+            _pair(
+                setting,
+                times,
+                transport_us,
+                server.url,
+                server.pid,
+                factor,
+                duration_s,
+                seed + repetition,
+            )
             for repetition in range(repetitions)
             for factor in FACTORS
         ]
@@ -95,6 +105,12 @@ def measure(setting: Setting, duration_s: float, seed: int, repetitions: int) ->
         Check(what=f"p99 by chance alone at {factor:g}", measured=text)
         for factor, text in chance.items()
     ]
+    checks.append(
+        Check(
+            what="transport",
+            measured=f"{milliseconds(transport_us)} of each simulated latency, from the rehearsal",
+        )
+    )
     checks.append(_noise(pairs))
     return Result(
         name="fidelity",
@@ -107,6 +123,7 @@ def measure(setting: Setting, duration_s: float, seed: int, repetitions: int) ->
 def _pair(
     setting: Setting,
     times: Times,
+    transport_us: int,
     url: str,
     server: int,
     factor: float,
@@ -124,9 +141,9 @@ def _pair(
         seed=seed,
         simulated_attainment=simulated.slo_attainment or 0.0,
         measured_attainment=measured.slo_attainment or 0.0,
-        simulated_p50_us=foretold.p50_us,
+        simulated_p50_us=foretold.p50_us + transport_us,
         measured_p50_us=seen.p50_us,
-        simulated_p99_us=foretold.p99_us,
+        simulated_p99_us=foretold.p99_us + transport_us,
         profiled_p99_us=_latency(profiled).p99_us,
         measured_p99_us=seen.p99_us,
         simulated_dropped=simulated.dropped_total,
@@ -151,6 +168,15 @@ def _simulated(
         setting.plan, setting.profiles, arrivals, seed=jitter_seed, times=times
     )
     return run_report("simulated", header, events, round(duration_s * 1e6)).total
+
+
+def _transport_us(felt: Summary, served: Summary) -> int:
+    """What the network and both ends of HTTP add to a latency.
+
+    The simulator's clock, like the server's log, runs from the request's arrival to its answer;
+    a client also waits for 0.2 MB to get there and 1 MB to come back.
+    """
+    return max(0, _latency(felt).p50_us - _latency(served).p50_us)
 
 
 def _latency(summary: Summary) -> Distribution:
