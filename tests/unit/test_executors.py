@@ -12,7 +12,8 @@ import pytest
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import TensorSpec
 from headrace.serving.arena import Arena, map_arena
-from headrace.serving.executors.base import TensorMemory, open_executor
+from headrace.serving.executors.base import TensorMemory
+from headrace.serving.executors.opening import open_executor
 from headrace.serving.frames import Failed, Load, Loaded, Ran, Run, Stop
 from headrace.serving.worker import Worker
 from helpers.onnx_models import add_one_model, residual_model, saved

@@ -15,7 +15,8 @@ import sys
 import time
 
 from headrace.serving.arena import map_arena
-from headrace.serving.executors.base import Executor, TensorMemory, open_executor
+from headrace.serving.executors.base import Executor, TensorMemory
+from headrace.serving.executors.opening import open_executor
 from headrace.serving.frames import (
     AnyFrame,
     Failed,

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import TensorSpec
-from headrace.serving.frames import Load
 
 
 class TensorMemory:
@@ -49,19 +48,3 @@ class Executor(Protocol):
     def unload(self) -> None:
         """Give back what the stage holds."""
         ...
-
-
-def open_executor(load: Load, memory: TensorMemory) -> Executor:
-    """Load a stage with the executor that it names, and warm it up.
-
-    Raises:
-        ModelError: the stage's file does not fit what the plan says of it.
-    """
-    # Imported here: an emulated slot needs no ONNX Runtime, and starts in a third of the time.
-    if load.executor == "onnx":
-        from headrace.serving.executors.onnx import OnnxExecutor
-
-        return OnnxExecutor(load, memory)
-    from headrace.serving.executors.emulated import EmulatedExecutor
-
-    return EmulatedExecutor(load, memory)
