@@ -6,8 +6,9 @@
 The published plans are Gurobi's, found on their authors' machine, some stopped after 1,800 s.
 Ours are solved by the same accounting (`planning.artifact_planner`) on one thread, profiles in
 memory; both objectives are recomputed from the profiles. `--scaling` plans the six groups of
-models of the main experiment for three and four device types instead (the paper's figure 14 does
-not state its counts, so it is like it, not the same): weights 0.3 / 0.33 / 0.37, 10 Gbps.
+models of the main experiment instead, weights 0.3 / 0.33 / 0.37, 10 Gbps: two device types from
+1,000 to 100,000 GPUs, three and four types with 100 GPUs (the paper's figure 14 does not state
+its counts, so it is like it, not the same).
 """
 
 import argparse
@@ -30,6 +31,7 @@ from headrace.planning.artifact_rule import evaluate
 TIME_LIMIT_S = 30.0
 QUARTERS = tuple(Fraction(1, k) for k in (1, 2, 3, 4))
 PER_SERVER = {"L4": 4, "V100": 4, "T4": 2, "P4": 1}
+LARGE = (1_000, 10_000, 100_000)
 CLUSTERS = {
     3: {"L4": 20, "V100": 20, "T4": 60},
     4: {"L4": 13, "V100": 12, "T4": 37, "P4": 38},
@@ -81,29 +83,38 @@ def published(folder: Path, plan_set: str) -> Iterator[Row]:
 
 
 def scaling(folder: Path) -> Iterator[Row]:
-    """Six groups of models on three and four device types, with up to two and three stages."""
+    """Six groups of models on ever more devices, then on more types of them."""
     bases = [
         task
         for task in reference_plans(folder, "maf19", "v4")
         if [device.name for device in task.devices] == ["L4", "T4"]
     ]
+    for gpus in LARGE:
+        counts = {"L4": gpus // 4, "T4": gpus - gpus // 4}
+        for base in bases:
+            yield _scaled(folder, f"{gpus:7,} GPUs,", base, counts, stages=2)
     for types, counts in CLUSTERS.items():
-        devices = tuple(
-            ReferenceDevice(
-                name=name,
-                count=count,
-                per_server=PER_SERVER[name],
-                shares=QUARTERS if name != "P4" else QUARTERS[:1],
-            )
-            for name, count in counts.items()
-        )
         for stages in (2, 3):
             for base in bases:
-                task = replace(base, devices=devices, max_stages=stages, bandwidth_gbps=10.0)
-                profiles = _profiles(folder, task)
-                task = with_expected_rates(task, profiles)
-                name = f"{types} types, {stages} stages, {_short(task)}"
-                yield solve(name, task, profiles, known=False)
+                yield _scaled(folder, f"{types} types, {stages} stages,", base, counts, stages)
+
+
+def _scaled(
+    folder: Path, name: str, base: ReferencePlan, counts: dict[str, int], stages: int
+) -> Row:
+    devices = tuple(
+        ReferenceDevice(
+            name=device,
+            count=count,
+            per_server=PER_SERVER[device],
+            shares=QUARTERS if device != "P4" else QUARTERS[:1],
+        )
+        for device, count in counts.items()
+    )
+    task = replace(base, devices=devices, max_stages=stages, bandwidth_gbps=10.0)
+    profiles = _profiles(folder, task)
+    task = with_expected_rates(task, profiles)
+    return solve(f"{name} {_short(task)}", task, profiles, known=False)
 
 
 def _profiles(folder: Path, task: ReferencePlan) -> dict[str, Profile]:
@@ -118,7 +129,7 @@ def _short(task: ReferencePlan) -> str:
 def show(row: Row) -> None:
     reference = f"{row.reference:10.3f}" if row.reference is not None else f"{'':10}"
     seconds = f"{row.reference_s:8.1f}" if row.reference_s is not None else f"{'':8}"
-    proven = "proven" if row.proven else f"gap {row.gap:.2%}"
+    proven = "proven" if row.proven else f"gap {row.gap:.3%}"
     print(
         f"{row.name:64} {reference} {seconds} | {row.ours:10.3f} {proven:>10} {row.cpu_s:7.3f}",
         flush=True,
@@ -130,7 +141,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--set", action="append", dest="sets", help="maf19, ablation [both]")
-    parser.add_argument("--scaling", action="store_true", help="three and four device types")
+    parser.add_argument("--scaling", action="store_true", help="more devices and more types")
     parser.add_argument("--json", action="store_true", help="one JSON list on stdout")
     arguments = parser.parse_args()
     folder = required_reference()

@@ -7,8 +7,16 @@ from msgspec.structs import replace
 
 from headrace.catalog.ppipe_artifact import ReferencePlan
 from headrace.domain.profile import Profile
+from headrace.planning.artifact_columns import (
+    artifact_columns,
+    artifact_pipelines,
+    artifact_stock,
+)
 from headrace.planning.artifact_planner import plan_by_artifact_rule
 from headrace.planning.artifact_rule import evaluate
+from headrace.planning.exact_slots import bound_and_repair
+from headrace.planning.master import Wanted
+from headrace.planning.search import Deadline
 from helpers.artifact_tasks import brute_force, by_highs, make_task
 
 HALVES = (Fraction(1), Fraction(1, 2))
@@ -88,3 +96,36 @@ def test_out_of_time_the_bound_is_that_of_the_relaxation() -> None:
     assert best.proven
     assert hurried.bound >= best.objective
     assert hurried.objective <= best.objective
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hundred_thousand_devices_are_planned_next_to_the_bound(seed: int) -> None:
+    devices = {"a": 25_000, "b": 75_000}
+    task, profiles = make_task(seed, models=3, devices=devices, shares=QUARTERS, blocks=6)
+
+    answer = plan_by_artifact_rule(task, profiles)
+
+    assert answer.plan is not None
+    assert answer.bound <= answer.objective * 1.001
+    figures = evaluate(answer.plan, profiles)
+    assert figures.faults == ()
+    assert figures.objective == pytest.approx(answer.objective, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bound_and_repair_enclose_what_the_search_proves(seed: int) -> None:
+    task, profiles = make_task(
+        seed, models=2, devices={"a": 5, "b": 9}, shares=QUARTERS, blocks=4, max_batch=2
+    )
+    wanted = [Wanted(weight=d.weight, least_rps=0.0) for d in task.deployments]
+    columns = [
+        artifact_columns(task, artifact_pipelines(task, d, profiles[d.model]))
+        for d in task.deployments
+    ]
+
+    around = bound_and_repair(artifact_stock(task), wanted, columns, Deadline(20.0))
+
+    best = plan_by_artifact_rule(task, profiles)
+    assert best.proven
+    assert around.objective <= best.objective * (1 + 1e-6)
+    assert around.bound >= best.objective * (1 - 1e-6)

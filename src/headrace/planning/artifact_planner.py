@@ -62,7 +62,7 @@ def plan_by_artifact_rule(
         return ArtifactAnswer(plan=None, objective=0.0, bound=0.0, runtime_s=deadline.spent_s)
     columns = [artifact_columns(task, mine) for mine in pipelines]
     wanted = [Wanted(weight=deployment.weight, least_rps=0.0) for deployment in task.deployments]
-    answer = search_exactly(artifact_stock(task), wanted, columns, lambda: deadline.passed)
+    answer = search_exactly(artifact_stock(task), wanted, columns, deadline)
     plan = None
     if answer.chosen is not None:
         deployments = tuple(

@@ -1,6 +1,5 @@
 """All ways, that matter, to give one demand its target: what they take and what they waste."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +20,7 @@ from headrace.planning.exact_walk import (
     refresh,
     walk,
 )
+from headrace.planning.search import Deadline
 
 STEPS = 20_000
 """Between two looks at the clock: some milliseconds."""
@@ -40,6 +40,27 @@ TOLERANCE = 1e-9
 
 class GaveUp(Exception):
     """Time or room ran out: nothing is proven."""
+
+
+class Effort:
+    """Steps and time that walks may still take."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._left: float = np.inf
+
+    def allow(self, steps: int | None) -> None:
+        """From now on; None: as many as time allows."""
+        self._left = np.inf if steps is None else steps
+
+    def spend(self, steps: int) -> None:
+        """
+        Raises:
+            GaveUp: steps or time have run out.
+        """
+        self._left -= steps
+        if self._left < 0 or self._deadline.passed:
+            raise GaveUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +91,7 @@ class Outcomes:
         columns: Columns,
         prices: Prices,
         request_price: float,
-        overtime: Callable[[], bool],
+        effort: Effort,
     ) -> None:
         """
         Raises:
@@ -83,7 +104,7 @@ class Outcomes:
         self._order = np.argsort(costs, kind="stable")
         self._columns = columns.take(self._order)
         self._waste_rate = np.maximum(0.0, costs[self._order] - request_price)
-        self._stock, self._overtime = stock, overtime
+        self._stock, self._effort = stock, effort
         self._request_price = request_price
         self._stage_prices = prices.unit[stock.pool_type[self._columns.pools]]
         self._stage_prices *= self._columns.units
@@ -151,8 +172,8 @@ class Outcomes:
         status = PAUSED
         while status == PAUSED:
             status = walk(ground, trail, STEPS, floor, wants, tolerance, deepest)
-            if status == PAUSED and self._overtime():
-                raise GaveUp
+            if status == PAUSED:
+                self._effort.spend(STEPS)
         if status != ENDED:
             raise GaveUp
         return trail

@@ -9,20 +9,38 @@ closes in on the best plan from both sides.
 
 Most good plans have few pipelines, so a question is first put to sets of at most SHALLOW
 pipelines per demand. Their "yes" counts, their "no" proves nothing.
+
+Where that takes long, bound and repair (`exact_slots`) come in between: a lower bound leaves
+fewer questions, a plan leaves smaller gaps. Beyond UNITS_MAX they are all there is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from headrace.planning.candidates import Floats, Ints
 from headrace.planning.exact_columns import Columns, Stock
-from headrace.planning.exact_outcomes import PIPELINES_MAX, TOLERANCE, Chosen, GaveUp, Outcomes
+from headrace.planning.exact_outcomes import (
+    PIPELINES_MAX,
+    TOLERANCE,
+    Chosen,
+    Effort,
+    GaveUp,
+    Outcomes,
+)
 from headrace.planning.exact_prices import Prices, price, targets_at
+from headrace.planning.exact_slots import bound_and_repair
 from headrace.planning.master import Wanted, smallest_normalised
+from headrace.planning.search import Deadline
 
 SHALLOW = 2
+
+UNITS_MAX = 24_000
+"""Of the stock, up to which sets are walked through: 2,000 devices in quarters and thirds."""
+
+FIRST_STEPS = 4_000_000
+"""Of all walks together, before bound and repair."""
 
 FIRST_STEP = 1 / 512
 """Of the bound: how far the first question lies below it."""
@@ -51,21 +69,18 @@ class Answer:
 
 
 def search_exactly(
-    stock: Stock,
-    wanted: Sequence[Wanted],
-    columns: Sequence[Columns],
-    overtime: Callable[[], bool],
+    stock: Stock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
 ) -> Answer:
     """The largest min throughput / weight.
 
     Args:
         columns: per demand; each non-empty.
-        overtime: whether time is up; asked every few milliseconds.
+        deadline: looked at every few milliseconds. Before it, equal problems get equal plans.
     """
     prices = price(stock, wanted, columns)
     if prices is None:
         return Answer(chosen=None, objective=0.0, bound=0.0)
-    return _Search(stock, wanted, columns, prices, overtime).run()
+    return _Search(stock, wanted, columns, prices, deadline).run()
 
 
 class _Search:
@@ -75,27 +90,44 @@ class _Search:
         wanted: Sequence[Wanted],
         columns: Sequence[Columns],
         prices: Prices,
-        overtime: Callable[[], bool],
+        deadline: Deadline,
     ) -> None:
         self._stock, self._wanted, self._columns = stock, wanted, columns
-        self._prices, self._overtime = prices, overtime
+        self._prices, self._deadline = prices, deadline
+        self._effort = Effort(deadline)
         self._demands: list[Outcomes] = []
         self._best: tuple[Chosen, ...] | None = None
         self._objective = 0.0
         self._bound = _relaxed_bound(prices, wanted)
 
     def run(self) -> Answer:
+        walkable = self._stock.granules.sum() * self._stock.granule <= UNITS_MAX
+        if not (walkable and self._walk_through(FIRST_STEPS)):
+            self._bound_and_repair()
+            if walkable:
+                self._walk_through(None)
+        return Answer(chosen=self._best, objective=self._objective, bound=self._bound)
+
+    def _walk_through(self, steps: int | None) -> bool:
+        """Ask until nothing is open; False if steps, time or room run out before."""
+        self._effort.allow(steps)
         try:
-            for mine, request_price in zip(self._columns, self._prices.request, strict=True):
-                outcomes = Outcomes(
-                    self._stock, mine, self._prices, float(request_price), self._overtime
-                )
-                self._demands.append(outcomes)
+            if not self._demands:
+                self._demands = [
+                    Outcomes(self._stock, mine, self._prices, float(price), self._effort)
+                    for mine, price in zip(self._columns, self._prices.request, strict=True)
+                ]
             self._descend()
             self._close_in()
         except GaveUp:
-            pass
-        return Answer(chosen=self._best, objective=self._objective, bound=self._bound)
+            return False
+        return True
+
+    def _bound_and_repair(self) -> None:
+        repaired = bound_and_repair(self._stock, self._wanted, self._columns, self._deadline)
+        self._bound = min(self._bound, repaired.bound)
+        if repaired.chosen is not None:
+            self._learn(repaired.chosen)
 
     def _descend(self) -> None:
         """Ask ever farther below the bound until there is a plan, or proven to be none."""
@@ -123,7 +155,10 @@ class _Search:
         chosen = self._answer(targets, SHALLOW) or self._answer(targets, PIPELINES_MAX)
         if chosen is None:
             self._bound = min(self._bound, target)
-            return
+        else:
+            self._learn(chosen)
+
+    def _learn(self, chosen: tuple[Chosen, ...]) -> None:
         throughputs = [
             mine.throughput_rps(columns)
             for mine, columns in zip(chosen, self._columns, strict=True)
