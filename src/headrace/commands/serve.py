@@ -1,5 +1,6 @@
 """`headrace serve`: bring a plan to life."""
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +9,10 @@ import typer
 from headrace.commands.output import console, next_step, notices
 
 if TYPE_CHECKING:
+    from headrace.catalog.event_log import EventLogWriter
     from headrace.domain.plan import Plan
+
+_FLUSH_PERIOD_S = 1.0
 
 
 def serve(
@@ -143,13 +147,24 @@ async def _run(
     running = Engine(plan, sink=sink, **engine)
     limits = Limits(body_bytes=body_bytes)
     front = Server(running, limits=limits, counters=counters, **server)
+    flusher: asyncio.Task[None] | None = None
     if events is not None:
         log = EventLogWriter(events, running.header)
+        flusher = asyncio.create_task(keep_flushed(log))
     try:
         await front.run(on_ready)
     finally:
+        if flusher is not None:
+            flusher.cancel()
         if log is not None:
             log.close()
+
+
+async def keep_flushed(log: "EventLogWriter") -> None:
+    """Hand the log over every second: the log of a server that was killed is wanted most."""
+    while True:
+        await asyncio.sleep(_FLUSH_PERIOD_S)
+        log.flush()
 
 
 def _check(plan: "Plan", profiles: Any, policy: str, executor: str) -> None:
