@@ -16,7 +16,7 @@ from headrace.planning.exact_columns import Columns, Stock
 from headrace.planning.exact_outcomes import Chosen
 from headrace.planning.master import Wanted, smallest_normalised
 from headrace.planning.search import Deadline
-from headrace.planning.solver import LinearModel
+from headrace.planning.solver import RELATIVE_GAP, LinearModel
 
 BOUND_PART = 0.6
 """Of the time left, for the bound; the repair gets the rest."""
@@ -35,14 +35,22 @@ class Repaired:
 
 
 def bound_and_repair(
-    stock: Stock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
+    stock: Stock,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Columns],
+    deadline: Deadline,
+    *,
+    relative_gap: float = RELATIVE_GAP,
 ) -> Repaired:
     """
     Args:
         columns: per demand; each non-empty.
+        relative_gap: at which each of the programs ends.
     """
     bounding = _Program(stock, wanted, columns)
-    bounded = bounding.model.solve(time_limit_s=BOUND_PART * deadline.left_s)
+    bounded = bounding.model.solve(
+        time_limit_s=BOUND_PART * deadline.left_s, relative_gap=relative_gap
+    )
     if bounded.status == "infeasible":
         return Repaired(chosen=None, objective=0.0, bound=0.0)
     bound = np.inf if bounded.bound is None else bounded.bound
@@ -51,7 +59,9 @@ def bound_and_repair(
     active = bounding.active(bounded.values)
     if not all(_fit_groups(stock, c, rows) for c, rows in zip(columns, active, strict=True)):
         bounding.limit_groups()
-        bounded = bounding.model.solve(time_limit_s=BOUND_PART * deadline.left_s)
+        bounded = bounding.model.solve(
+            time_limit_s=BOUND_PART * deadline.left_s, relative_gap=relative_gap
+        )
         bound = bound if bounded.bound is None else min(bound, bounded.bound)
         if bounded.values is not None:
             active = bounding.active(bounded.values)
@@ -60,7 +70,9 @@ def bound_and_repair(
         return Repaired(chosen=None, objective=0.0, bound=bound)
     repairing = _Program(stock, wanted, few, whole_slots=True)
     repairing.limit_groups()
-    repaired = repairing.model.solve(time_limit_s=max(deadline.left_s, 0.1))
+    repaired = repairing.model.solve(
+        time_limit_s=max(deadline.left_s, 0.1), relative_gap=relative_gap
+    )
     if repaired.values is None:
         return Repaired(chosen=None, objective=0.0, bound=bound)
     chosen = tuple(

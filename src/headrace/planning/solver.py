@@ -85,12 +85,14 @@ class LinearModel:
         relaxed: bool = False,
         start: Floats | None = None,
         node_limit: int | None = None,
+        relative_gap: float = RELATIVE_GAP,
     ) -> Solution:
         """One thread and a fixed seed: equal problems give equal solutions unless time runs out.
 
         Args:
             relaxed: forget integrality, and give prices.
             start: a feasible point to begin with, shape (columns,).
+            relative_gap: at which the search ends.
         """
         highs = highspy.Highs()
         for option, value in {
@@ -98,7 +100,7 @@ class LinearModel:
             "threads": 1,
             "random_seed": 0,
             "time_limit": max(0.0, time_limit_s),
-            "mip_rel_gap": RELATIVE_GAP,
+            "mip_rel_gap": relative_gap,
             "mip_abs_gap": 1e-9,
             "mip_feasibility_tolerance": 1e-7,
             "primal_feasibility_tolerance": 1e-9,
