@@ -11,10 +11,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.parametrize("rule", ["artifact", "free"])
 @pytest.mark.parametrize("plan_set", ["maf19", "ablation"])
-def test_every_published_plan_is_matched_or_beaten_and_the_best_is_proven(plan_set: str) -> None:
+def test_every_published_plan_is_matched_or_beaten_and_the_best_is_proven(
+    plan_set: str, rule: str
+) -> None:
     assert FOLDER is not None, "skipped otherwise"
-    for row in published(FOLDER, plan_set):
+    for row in published(FOLDER, plan_set, rule):
         assert row.reference is not None
         assert row.ours >= row.reference * (1 - 1e-6), row.name
         assert row.proven, row.name

@@ -74,3 +74,17 @@ def request_costs(stock: Stock, columns: Columns, unit_prices: Floats) -> Floats
     prices = unit_prices[stock.pool_type[columns.pools]]
     costs: Floats = (prices * columns.effort).sum(axis=1)
     return costs
+
+
+def relaxed_bound(prices: Prices, wanted: Sequence[Wanted]) -> float:
+    """The objective at which the gap vanishes."""
+    low, high = 0.0, 1.0
+    while prices.gap(targets_at(wanted, high)) > 0:
+        low, high = high, 2 * high
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        if prices.gap(targets_at(wanted, middle)) > 0:
+            low = middle
+        else:
+            high = middle
+    return high

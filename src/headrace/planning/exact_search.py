@@ -29,7 +29,7 @@ from headrace.planning.exact_outcomes import (
     GaveUp,
     Outcomes,
 )
-from headrace.planning.exact_prices import Prices, price, targets_at
+from headrace.planning.exact_prices import Prices, price, relaxed_bound, targets_at
 from headrace.planning.exact_slots import bound_and_repair
 from headrace.planning.master import Wanted, smallest_normalised
 from headrace.planning.search import Deadline
@@ -102,7 +102,7 @@ class _Search:
         self._demands: list[Outcomes] = []
         self._best: tuple[Chosen, ...] | None = None
         self._objective = 0.0
-        self._bound = _relaxed_bound(prices, wanted)
+        self._bound = relaxed_bound(prices, wanted)
 
     def run(self) -> Answer:
         walkable = self._stock.granules.sum() * self._stock.granule <= UNITS_MAX
@@ -212,20 +212,6 @@ class _Search:
                     least[i] = budget
             budget *= 2
         return least
-
-
-def _relaxed_bound(prices: Prices, wanted: Sequence[Wanted]) -> float:
-    """The objective at which the gap vanishes."""
-    low, high = 0.0, 1.0
-    while prices.gap(targets_at(wanted, high)) > 0:
-        low, high = high, 2 * high
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        if prices.gap(targets_at(wanted, middle)) > 0:
-            low = middle
-        else:
-            high = middle
-    return high
 
 
 def _fit_together(found: Sequence[Sequence[Chosen]], granules: Ints) -> tuple[Chosen, ...] | None:

@@ -42,7 +42,13 @@ def plan_pooled(problem: Problem) -> PlanResult:
         )
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
     columns = [model.pipelines for model in models]
-    outcome = search(hardware, wanted, columns, problem.options.objective, deadline)
+    goal = problem.options.objective
+    # Imported where it is used: numba takes a fifth of a second to load (decision 0009).
+    from headrace.planning.exact_pooled import search_exactly_pooled
+
+    outcome = search_exactly_pooled(hardware, wanted, columns, goal, deadline)
+    if outcome is None:
+        outcome = search(hardware, wanted, columns, goal, deadline)
     if outcome.chosen is None:
         proven = outcome.stopped == "infeasible"
         return PlanResult(

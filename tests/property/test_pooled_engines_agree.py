@@ -1,0 +1,140 @@
+"""The exact search of `pooled` against its second engine, HiGHS over allotments."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from headrace.domain.problem import PlanOptions, Problem
+from headrace.planning import solve
+from headrace.planning.exact_pooled import always_pack, search_exactly_pooled
+from headrace.planning.hardware import Hardware
+from headrace.planning.master import Wanted
+from headrace.planning.models import model_of
+from headrace.planning.search import Deadline, Outcome, search
+from headrace.verify import verify
+from helpers.problems import QUARTERS, WHOLE, make_cluster, make_problem, make_profile
+
+HALVES = (Fraction(1), Fraction(1, 2))
+
+
+def random_problem(seed: int, *, models: int) -> Problem:
+    """Up to three models on up to nine devices of two types."""
+    rng = np.random.default_rng(seed)
+    shares = [WHOLE, HALVES, QUARTERS][int(rng.integers(3))]
+    profiles = [
+        make_profile(
+            f"m{i}",
+            blocks=4,
+            max_batch=3,
+            shares=shares,
+            cut_bytes=int(rng.choice([10_000, 300_000])),
+            seed=10 * seed + i,
+        )
+        for i in range(models)
+    ]
+    cluster = make_cluster(
+        {"n0": {"a": int(rng.integers(1, 3)), "b": 2}, "n1": {"b": int(rng.integers(1, 4))}},
+        shares=shares,
+        gbps=float(rng.choice([0.5, 10.0])),
+    )
+    return make_problem(
+        profiles,
+        cluster=cluster,
+        weights={p.model: float(rng.choice([0.3, 1.0])) for p in profiles},
+        rates={"m0": 20.0} if rng.integers(2) else None,
+        options=PlanOptions(objective="max-min", max_stages=2),
+    )
+
+
+def by_both(problem: Problem) -> tuple[Outcome, Outcome]:
+    hardware = Hardware.of(problem.cluster)
+    models = [model_of(problem, hardware, demand) for demand in problem.demands]
+    wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
+    columns = [model.pipelines for model in models]
+    exact = search_exactly_pooled(hardware, wanted, columns, "max-min", Deadline(60.0))
+    assert exact is not None
+    return exact, search(hardware, wanted, columns, "max-min", Deadline(60.0))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_engines_prove_the_same_objective(seed: int) -> None:
+    exact, highs = by_both(random_problem(seed, models=1 + seed % 3))
+
+    assert exact.stopped == highs.stopped
+    if highs.objective is not None:
+        assert exact.objective == pytest.approx(highs.objective, rel=1e-6)
+        assert exact.bound is not None
+        assert exact.bound >= highs.objective * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_neither_engine_uses_more_devices_than_the_other(seed: int) -> None:
+    problem = random_problem(seed, models=1 + seed % 2)
+    shares = [float(kind.share) for kind in Hardware.of(problem.cluster).kinds]
+    owners = Hardware.of(problem.cluster).kind_device
+    exact, highs = by_both(problem)
+
+    def devices(outcome: Outcome) -> int:
+        if outcome.chosen is None:
+            return 0
+        use = sum(a.use.sum(axis=0) for a in outcome.chosen.allotments)
+        amounts = np.bincount(owners, weights=use * shares)
+        return int(np.ceil(amounts - 1e-9).sum())
+
+    assert devices(exact) == devices(highs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_three_models_on_a_hundred_devices_are_proven_and_verify(seed: int) -> None:
+    profiles = [
+        make_profile(f"m{i}", blocks=8, max_batch=4, shares=QUARTERS, seed=7 * seed + i)
+        for i in range(3)
+    ]
+    problem = make_problem(
+        profiles,
+        nodes={f"n{i}": {"a": 1, "b": 3} for i in range(25)},
+        gbps=10.0,
+        shares=QUARTERS,
+        options=PlanOptions(objective="max-min", max_stages=2, time_limit_s=30.0),
+    )
+
+    result = solve(problem)
+
+    assert result.stopped == "optimal"
+    assert result.plan is not None
+    assert result.bound == pytest.approx(result.plan.objective, rel=1e-6)
+    assert verify(result.plan, problem.profiles) == []
+
+
+def test_a_thousand_devices_are_planned_next_to_the_bound() -> None:
+    profiles = [make_profile(f"m{i}", blocks=6, shares=HALVES, seed=i) for i in range(2)]
+    problem = make_problem(
+        profiles,
+        nodes={f"n{i}": {"a": 2, "b": 6} for i in range(150)},
+        gbps=10.0,
+        shares=HALVES,
+        options=PlanOptions(objective="max-min", time_limit_s=20.0),
+    )
+
+    plan = solve(problem).plan
+
+    assert plan is not None
+    assert plan.bound is not None
+    assert plan.objective <= plan.bound <= plan.objective * 1.01
+    assert verify(plan, problem.profiles) == []
+
+
+@pytest.mark.parametrize(
+    ("shares", "packs"),
+    [
+        (QUARTERS, True),
+        (HALVES, True),
+        ((Fraction(2, 3), Fraction(1, 3)), False),
+        ((Fraction(1), Fraction(1, 2), Fraction(1, 3), Fraction(1, 5)), False),
+    ],
+)
+def test_shares_pack_whenever_they_add_up_only_where_that_was_tried(
+    shares: tuple[Fraction, ...], packs: bool
+) -> None:
+    assert always_pack(shares) is packs
