@@ -1,7 +1,7 @@
 """On the published planning problems of PPipe: as good as the published plans, and proven."""
 
 import pytest
-from benchmarks.ppipe.planning import published
+from benchmarks.ppipe.planning_rows import published
 from benchmarks.ppipe.reference import reference_folder
 
 FOLDER = reference_folder()
