@@ -22,7 +22,6 @@ from benchmarks.ppipe.planning_rows import Instance, Row, instances, scaling
 from benchmarks.ppipe.planning_verdicts import verdicts
 from benchmarks.ppipe.reference import required_reference
 
-
 WIDTH = 58
 
 

@@ -110,6 +110,16 @@ def test_a_rate_is_carried_at_the_least_cost_there_is(problem: Problem, part: fl
     assert_optimal(replace(problem, demands=(demand,), options=options))
 
 
+@given(problem=tiny_problems(models=2), part=st.floats(0.05, 0.8))
+@settings(max_examples=25)
+def test_two_rates_are_carried_at_the_least_cost_there_is(problem: Problem, part: float) -> None:
+    most = BruteForce(replace(problem, options=replace(problem.options, objective="max-min")))
+    rate = part * (most.best() or 100.0)
+    demands = tuple(replace(d, rate_rps=rate * d.weight) for d in problem.demands)
+    options = replace(problem.options, objective="least-cost")
+    assert_optimal(replace(problem, demands=demands, options=options))
+
+
 @given(problem=tiny_problems(models=2), part=st.floats(0.2, 1.0))
 @settings(max_examples=25)
 def test_a_rate_is_kept_while_throughput_is_maximised(problem: Problem, part: float) -> None:

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.planning import solve
@@ -47,14 +48,39 @@ def random_problem(seed: int, *, models: int) -> Problem:
     )
 
 
+def random_cost_problem(seed: int, *, models: int) -> Problem:
+    """The same with prices, and rates of up to two thirds of what all devices give together."""
+    rng = np.random.default_rng(1_000 + seed)
+    problem = random_problem(seed, models=models)
+    most = by_both(problem)[0].objective or 0.0
+    part = float(rng.choice([0.1, 0.3, 0.6]))
+    prices = {"a": float(rng.choice([1.0, 2.0, 0.7])), "b": float(rng.choice([0.0, 0.4, 1.0]))}
+    return replace(
+        problem,
+        cluster=replace(
+            problem.cluster,
+            device_types=tuple(
+                replace(kind, price_per_hour=prices[kind.name])
+                for kind in problem.cluster.device_types
+            ),
+        ),
+        demands=tuple(
+            replace(demand, rate_rps=max(1.0, part * most * demand.weight))
+            for demand in problem.demands
+        ),
+        options=replace(problem.options, objective="least-cost"),
+    )
+
+
 def by_both(problem: Problem) -> tuple[Outcome, Outcome]:
     hardware = Hardware.of(problem.cluster)
     models = [model_of(problem, hardware, demand) for demand in problem.demands]
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
     columns = [model.pipelines for model in models]
-    exact = search_exactly_pooled(hardware, wanted, columns, "max-min", Deadline(60.0))
+    goal = problem.options.objective
+    exact = search_exactly_pooled(hardware, wanted, columns, goal, Deadline(60.0))
     assert exact is not None
-    return exact, search(hardware, wanted, columns, "max-min", Deadline(60.0))
+    return exact, search(hardware, wanted, columns, goal, Deadline(60.0))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -66,6 +92,54 @@ def test_both_engines_prove_the_same_objective(seed: int) -> None:
         assert exact.objective == pytest.approx(highs.objective, rel=1e-6)
         assert exact.bound is not None
         assert exact.bound >= highs.objective * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_engines_prove_the_same_cost_of_the_same_rates(seed: int) -> None:
+    exact, highs = by_both(random_cost_problem(seed, models=1 + seed % 3))
+
+    assert exact.stopped == highs.stopped
+    if highs.objective is not None:
+        assert exact.objective == pytest.approx(highs.objective, rel=1e-6, abs=1e-6)
+
+
+def test_rates_beyond_all_devices_are_refused_by_both_engines() -> None:
+    problem = random_cost_problem(3, models=2)
+    greedy = tuple(replace(demand, rate_rps=1e6) for demand in problem.demands)
+
+    exact, highs = by_both(replace(problem, demands=greedy))
+
+    assert exact.stopped == highs.stopped == "infeasible"
+
+
+@pytest.mark.parametrize("part", [0.05, 0.5, 0.95])
+def test_the_least_cost_of_three_models_on_a_hundred_devices_is_proven(part: float) -> None:
+    profiles = [
+        make_profile(f"m{i}", blocks=6, max_batch=4, shares=QUARTERS, seed=20 + i) for i in range(3)
+    ]
+    problem = make_problem(
+        profiles,
+        cluster=make_cluster(
+            {f"n{i}": {"a": 1, "b": 3} for i in range(25)},
+            shares=QUARTERS,
+            gbps=10.0,
+            prices={"a": 1.0, "b": 0.35},
+        ),
+        options=PlanOptions(objective="max-min", max_stages=2, time_limit_s=30.0),
+    )
+    most = solve(problem).plan
+    assert most is not None
+    rated = tuple(replace(d, rate_rps=part * most.objective) for d in problem.demands)
+
+    result = solve(
+        replace(problem, demands=rated, options=replace(problem.options, objective="least-cost"))
+    )
+
+    assert result.plan is not None
+    assert result.stopped == "optimal"
+    assert verify(result.plan, problem.profiles) == []
+    assert most.cost_per_hour is not None
+    assert result.plan.objective <= most.cost_per_hour
 
 
 @pytest.mark.parametrize("seed", range(20))

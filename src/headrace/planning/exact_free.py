@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.planning.candidates import Ints
+from headrace.planning.candidates import Floats, Ints
 from headrace.planning.exact_columns import Columns, Stock
 from headrace.planning.exact_outcomes import TOLERANCE, Chosen
 from headrace.planning.exact_patterns import TooManyPatterns, patterns_within
@@ -37,13 +37,54 @@ class OutOfReach(Exception):
     """The problem is too large for value functions, or time ran out: nothing is proven."""
 
 
-def within_reach(stock: Stock) -> bool:
-    """One or two device types, not too many."""
-    return (
-        stock.granule == 1
-        and len(stock.granules) <= 2
-        and float(np.prod(stock.units.astype(float) + 1)) <= CELLS_MAX
-    )
+def within_reach(stock: Stock, units: Ints) -> bool:
+    """One or two device types, and not too many vectors of at most `units`, shape (K,)."""
+    few = float(np.prod(units.astype(float) + 1)) <= CELLS_MAX
+    return few and stock.granule == 1 and len(stock.granules) <= 2
+
+
+def fill_values(
+    stock: Stock,
+    columns: Columns,
+    unit_prices: Floats,
+    request_price: float,
+    units: Ints,
+    *,
+    gap: float,
+    enough_rps: float,
+    deadline: Deadline,
+) -> Values:
+    """The value function of one demand: all sets within `units` that waste at most `gap`.
+
+    Args:
+        unit_prices: shape (2,), as `units`; a cluster of one device type has none of a second.
+        enough_rps: throughput beyond which more is of no use.
+
+    Raises:
+        OutOfReach: too many patterns, or no time left.
+    """
+    stage_prices = unit_prices[stock.pool_type[columns.pools]] * columns.units
+    # Some pattern of every column carries at least `enough_rps`, and no more than this.
+    most_rps = enough_rps + float(columns.rates_rps.min(axis=1).max())
+    try:
+        patterns = patterns_within(columns, stage_prices, request_price, most_rps, gap)
+    except TooManyPatterns as error:
+        raise OutOfReach from error
+    values = Values(make_offer(columns, patterns, units), units, gap=gap, enough_rps=enough_rps)
+    for row in range(values.rows):
+        if deadline.passed or not values.fill(row, unit_prices, request_price):
+            raise OutOfReach
+    return values
+
+
+def chosen_of(stock: Stock, columns: Columns, found: dict[int, Ints]) -> Chosen:
+    """What `Values.set_at` gives, as an outcome."""
+    rows = np.array(sorted(found), dtype=np.int64)
+    slots = np.array([found[int(row)] for row in rows], dtype=np.int64)
+    taken, pools = slots * columns.units[rows], columns.pools[rows]
+    kinds = range(len(stock.granules))
+    need = np.array([taken[pools == kind].sum() for kind in kinds], dtype=np.int64)
+    return Chosen(columns=rows, slots=slots, need=need)
 
 
 def search_freely(
@@ -58,7 +99,7 @@ def search_freely(
     Raises:
         OutOfReach: also where `within_reach` does not hold.
     """
-    if not within_reach(stock):
+    if not within_reach(stock, stock.units):
         raise OutOfReach
     prices = price(stock, wanted, columns)
     if prices is None:
@@ -107,31 +148,21 @@ class _FreeSearch:
         """Of every demand, for all targets from `lowest`."""
         gap = self._prices.gap(targets_at(self._wanted, lowest)) + TOLERANCE * self._prices.stock
         enough = targets_at(self._wanted, self._highest) * (1 + 1e-9)
-        every = []
-        for columns, request_price, enough_rps in zip(
-            self._columns, self._prices.request, enough, strict=True
-        ):
-            values = self._new_values(columns, float(request_price), gap, float(enough_rps))
-            for row in range(values.rows):
-                if self._deadline.passed or not values.fill(
-                    row, self._unit_prices, float(request_price)
-                ):
-                    raise OutOfReach
-            every.append(values)
-        return every
-
-    def _new_values(
-        self, columns: Columns, request_price: float, gap: float, enough_rps: float
-    ) -> Values:
-        stage_prices = self._prices.unit[self._stock.pool_type[columns.pools]] * columns.units
-        # Some pattern of every column carries at least `enough_rps`, and no more than this.
-        most_rps = enough_rps + float(columns.rates_rps.min(axis=1).max())
-        try:
-            patterns = patterns_within(columns, stage_prices, request_price, most_rps, gap)
-        except TooManyPatterns as error:
-            raise OutOfReach from error
-        offer = make_offer(columns, patterns, self._units)
-        return Values(offer, self._units, gap=gap, enough_rps=enough_rps)
+        return [
+            fill_values(
+                self._stock,
+                columns,
+                self._unit_prices,
+                float(request_price),
+                self._units,
+                gap=gap,
+                enough_rps=float(enough_rps),
+                deadline=self._deadline,
+            )
+            for columns, request_price, enough_rps in zip(
+                self._columns, self._prices.request, enough, strict=True
+            )
+        ]
 
     def _best_target(self, values: Sequence[Values], lowest: float) -> tuple[float, float] | None:
         """The highest target that fits, and one a hair above that does not; None below `lowest`."""
@@ -160,7 +191,7 @@ class _FreeSearch:
         sums = joined(stairs)
         rows = split(sums, stairs, self._fewest_devices(sums[-1]))
         return tuple(
-            self._chosen(columns, value.set_at(row, int(stair[row])))
+            chosen_of(self._stock, columns, value.set_at(row, int(stair[row])))
             for columns, value, stair, row in zip(self._columns, values, stairs, rows, strict=True)
         )
 
@@ -170,11 +201,3 @@ class _FreeSearch:
         devices = -(-rows // self._units_per_device) - (-total // self._units_per_device)
         devices[total > self._units[1]] = NEVER
         return int(np.lexsort((rows + total, devices))[0])
-
-    def _chosen(self, columns: Columns, found: dict[int, Ints]) -> Chosen:
-        rows = np.array(sorted(found), dtype=np.int64)
-        slots = np.array([found[int(row)] for row in rows], dtype=np.int64)
-        taken, pools = slots * columns.units[rows], columns.pools[rows]
-        kinds = range(len(self._stock.granules))
-        need = np.array([taken[pools == kind].sum() for kind in kinds], dtype=np.int64)
-        return Chosen(columns=rows, slots=slots, need=need)

@@ -2,8 +2,8 @@
 
 It does where a plan is good if its slots fit, and slots fit exactly if their sizes add up to no
 more than there is: shares that always pack, and weights that never fill a device's memory. Then
-demands share nothing but units of devices (`exact_free`). Elsewhere, and for least cost or the sum
-of throughputs of several models, HiGHS chooses (`search`).
+demands share nothing but units of devices (`exact_free`; `exact_cost` for least cost). Elsewhere,
+and for the sum of throughputs of several models, HiGHS chooses (`search`).
 """
 
 from collections import Counter
@@ -25,6 +25,7 @@ from headrace.planning.exact_columns import (
     slot_units,
     units_per_device,
 )
+from headrace.planning.exact_cost import search_least_cost
 from headrace.planning.exact_free import OutOfReach, search_freely
 from headrace.planning.exact_outcomes import Chosen
 from headrace.planning.exact_slots import bound_and_repair
@@ -59,7 +60,7 @@ def search_exactly_pooled(
         columns: per demand; each non-empty.
     """
     # Of one demand alone, throughput and throughput / weight are largest together.
-    if not (goal == "max-min" or (goal == "throughput" and len(wanted) == 1)):
+    if goal not in ("max-min", "least-cost") and not (goal == "throughput" and len(wanted) == 1):
         return None
     if not _always_fits(hardware, columns):
         return None
@@ -75,11 +76,15 @@ def search_exactly_pooled(
         room=np.zeros(0, dtype=np.int64),
     )
     counted = [_columns(hardware, pipelines) for pipelines in columns]
-    if hardware.owned.sum() > LARGE_DEVICES:
+    half = Deadline(TIME_PART * deadline.left_s)
+    if goal != "least-cost" and hardware.owned.sum() > LARGE_DEVICES:
         return _next_to_the_bound(hardware, stock, weighted, columns, counted, deadline)
     try:
-        half = Deadline(TIME_PART * deadline.left_s)
-        answer = search_freely(stock, weighted, counted, per_device, half)
+        if goal == "least-cost":
+            assert hardware.prices is not None, "checked before planning"
+            answer = search_least_cost(stock, wanted, counted, per_device, hardware.prices, half)
+        else:
+            answer = search_freely(stock, weighted, counted, per_device, half)
     except OutOfReach:
         return None
     if answer.chosen is None:

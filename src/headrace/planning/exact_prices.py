@@ -69,6 +69,46 @@ def price(stock: Stock, wanted: Sequence[Wanted], columns: Sequence[Columns]) ->
     )
 
 
+@dataclass(frozen=True, slots=True)
+class CostPrices:
+    """In units of cost: what every plan that carries the rates must cost at least.
+
+    As above, with the cost of a plan in place of a target: whatever the unit prices (>= their
+    cost), a plan of cost C wastes at most C - bound in all.
+    """
+
+    unit: Floats
+    """Shape (K,): its cost, and what its scarcity adds."""
+    request: Floats
+    """Shape (demands,)."""
+    bound: float
+
+
+def price_rates(
+    stock: Stock, wanted: Sequence[Wanted], columns: Sequence[Columns], unit_costs: Floats
+) -> CostPrices | None:
+    """Prices of the cheapest way to carry every rate; None if not even divisible slots do."""
+    least = np.array([want.least_rps for want in wanted])
+    model = LinearModel(maximise=False)
+    rates = model.add_rows(len(wanted), lower=least)
+    devices = model.add_rows(len(stock.granules), upper=stock.units.astype(float))
+    for demand, mine in enumerate(columns):
+        carried = model.add_columns(len(mine), gain=request_costs(stock, mine, unit_costs))
+        model.add_entries(rates[demand], carried, 1.0)
+        row, stage = np.nonzero(mine.pools >= 0)
+        kind = stock.pool_type[mine.pools[row, stage]]
+        model.add_entries(devices[kind], carried[row], mine.effort[row, stage])
+    solution = model.solve(time_limit_s=60.0, relaxed=True)
+    if solution.prices is None:
+        return None
+    scarcity = np.abs(solution.prices[devices])
+    unit = unit_costs + scarcity
+    request = np.array([request_costs(stock, mine, unit).min() for mine in columns])
+    return CostPrices(
+        unit=unit, request=request, bound=float(request @ least - scarcity @ stock.units)
+    )
+
+
 def request_costs(stock: Stock, columns: Columns, unit_prices: Floats) -> Floats:
     """Shape (C,): price of the units that one request per second of each column costs."""
     prices = unit_prices[stock.pool_type[columns.pools]]

@@ -107,6 +107,11 @@ class Values:
         return len(self._state.value)
 
     @property
+    def columns(self) -> int:
+        """Amounts of the second type, from 0."""
+        return int(self._state.value.shape[1])
+
+    @property
     def best(self) -> Floats:
         """Shape (N0 + 1, N1 + 1): most throughput of at most these units."""
         return self._state.best
