@@ -13,10 +13,18 @@ from pathlib import Path
 import msgspec
 
 from headrace.catalog.layout import encode_document
-from headrace.catalog.problem_file import build_cluster, build_demand, parse_problem
+from headrace.catalog.problem_file import (
+    ProblemFile,
+    build_app,
+    build_cluster,
+    build_demand,
+    options_of,
+    parse_problem,
+)
 from headrace.catalog.source import Source, decode_text, parse_json, read_bounded
 from headrace.catalog.strict import convert
 from headrace.catalog.yaml_lines import parse_yaml
+from headrace.domain.app import App
 from headrace.domain.errors import DocumentError, PlanError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem, ProfileRef
@@ -66,32 +74,70 @@ def read_problem(path: Path) -> Problem:
     """
     file = parse_problem(_json_or_yaml(path, read_bounded(path)))
     profiles: dict[str, Profile] = {}
-    refs: list[ProfileRef] = []
-    demands = []
+    refs: dict[str, ProfileRef] = {}
     try:
         cluster = build_cluster(file.cluster)
+        demands = []
         for entry in file.models:
-            profile_path = path.parent / entry.profile
-            content = read_bounded(profile_path)
-            profile = _profile(profile_path, content)
-            demands.append(build_demand(entry, profile.model))
-            profiles[profile.model] = profile
-            refs.append(
-                ProfileRef(
-                    model=profile.model,
-                    path=entry.profile,
-                    sha256=hashlib.sha256(content).hexdigest(),
-                )
-            )
+            model = _named_profile(path, entry.profile, profiles, refs)
+            demands.append(build_demand(entry, model))
+        apps = _apps(path, file, profiles, refs)
         return Problem(
             cluster=cluster,
             demands=tuple(demands),
             profiles=profiles,
-            profile_refs=tuple(refs),
-            options=file.options,
+            profile_refs=tuple(refs.values()),
+            options=options_of(file),
+            apps=apps,
         )
     except DocumentError as error:
         raise DocumentError(f"{path}: {error}") from error
+
+
+def _apps(
+    path: Path, file: ProblemFile, profiles: dict[str, Profile], refs: dict[str, ProfileRef]
+) -> tuple[App, ...]:
+    return tuple(
+        build_app(
+            entry,
+            {
+                name: _named_profile(path, module.profile, profiles, refs)
+                for name, module in entry.modules.items()
+            },
+        )
+        for entry in file.apps
+    )
+
+
+def _named_profile(
+    problem_path: Path,
+    profile_path: str,
+    profiles: dict[str, Profile],
+    refs: dict[str, ProfileRef],
+) -> str:
+    """Read a profile that a problem names and keep it; a file named twice is read once.
+
+    Returns:
+        The profile's model.
+
+    Raises:
+        DocumentError: two files are profiles of the same model.
+    """
+    known = next((ref.model for ref in refs.values() if ref.path == profile_path), None)
+    if known is not None:
+        return known
+    content = read_bounded(problem_path.parent / profile_path)
+    profile = _profile(problem_path.parent / profile_path, content)
+    digest = hashlib.sha256(content).hexdigest()
+    earlier = refs.get(profile.model)
+    if earlier is not None and earlier.sha256 != digest:
+        raise DocumentError(
+            f"two profiles of model {profile.model!r}: {earlier.path} and {profile_path}"
+        )
+    if earlier is None:
+        profiles[profile.model] = profile
+        refs[profile.model] = ProfileRef(model=profile.model, path=profile_path, sha256=digest)
+    return profile.model
 
 
 def plan_profiles(plan: Plan, plan_path: Path) -> dict[str, Profile]:

@@ -11,10 +11,11 @@ from msgspec import Meta
 
 from headrace.catalog.source import Source
 from headrace.catalog.strict import convert
+from headrace.domain.app import MODULES_MAX, App, FanOut, Module
 from headrace.domain.base import Record
 from headrace.domain.cluster import WHOLE, Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
-from headrace.domain.problem import Demand, PlanOptions
+from headrace.domain.problem import Demand, Objective, PlanOptions
 
 SCHEMA = "headrace.problem/1"
 
@@ -66,13 +67,58 @@ class ModelEntry(Record, frozen=True, kw_only=True):
     """Needed throughput; without it, as much as possible."""
 
 
+class ModuleEntry(Record, frozen=True, kw_only=True):
+    """One use of a model in an app; its name is its key."""
+
+    profile: str
+    """File that `headrace profile` or `headrace estimate` wrote, relative to this one."""
+    after: tuple[str, ...] = ()
+    """Modules whose outputs it needs."""
+    fan_out: float | FanOut = 1.0
+    """Calls per request of the app: their mean, or mean and distribution."""
+
+
+class AppEntry(Record, frozen=True, kw_only=True):
+    """Several models behind one objective."""
+
+    name: str
+    slo_ms: Annotated[float, Meta(gt=0, le=MAX_SLO_MS)]
+    """End to end, from a request's arrival to its answer."""
+    rate_rps: Annotated[float, Meta(gt=0)]
+    """Requests of the app per second."""
+    modules: Annotated[dict[str, ModuleEntry], Meta(min_length=1, max_length=MODULES_MAX)]
+    priority: int = 0
+    """Smaller is served first."""
+
+
+class OptionsEntry(Record, frozen=True, kw_only=True):
+    """How to plan; what is left out has another default for apps than for models."""
+
+    planner: str | None = None
+    """Default: pooled; least-cost for apps."""
+    objective: Objective | None = None
+    """Default: max-min; least-cost for apps."""
+    margin: float | None = None
+    """Fraction of the SLO kept for what the plan does not count. Default: 0.4; for apps 0, since
+    collecting batches is counted there."""
+    min_stages: int | None = None
+    max_stages: int | None = None
+    """Default: 3; always 1 for apps."""
+    max_batch: int | None = None
+    """Default: as large as profiled."""
+    time_limit_s: float | None = None
+
+
 class ProblemFile(Record, frozen=True, kw_only=True):
     """The whole file."""
 
     schema: Literal["headrace.problem/1"]
     cluster: ClusterEntry
-    models: tuple[ModelEntry, ...]
-    options: PlanOptions = PlanOptions()
+    models: tuple[ModelEntry, ...] = ()
+    """Models that are served on their own; or:"""
+    apps: tuple[AppEntry, ...] = ()
+    """Apps of several models, planned for least cost."""
+    options: OptionsEntry = OptionsEntry()
 
 
 def parse_problem(source: Source) -> ProblemFile:
@@ -132,4 +178,48 @@ def build_demand(entry: ModelEntry, profile_model: str) -> Demand:
         slo_us=round(entry.slo_ms * 1000),
         weight=entry.weight,
         rate_rps=entry.rate_rps,
+    )
+
+
+APP_OPTIONS = PlanOptions(planner="least-cost", objective="least-cost", margin=0.0, max_stages=1)
+"""Collecting and queueing are part of an app's worst case, so no margin is kept for them."""
+
+
+def options_of(file: ProblemFile) -> PlanOptions:
+    """The file's options over the defaults, which are an app's own where there are apps."""
+    given = {
+        name: value
+        for name, value in msgspec.structs.asdict(file.options).items()
+        if value is not None
+    }
+    return msgspec.structs.replace(APP_OPTIONS if file.apps else PlanOptions(), **given)
+
+
+def build_app(entry: AppEntry, models: dict[str, str]) -> App:
+    """Turn milliseconds into microseconds and `after` into edges.
+
+    Args:
+        models: module -> model, as its profile says.
+
+    Raises:
+        DocumentError: modules wait for each other or for what is not there.
+    """
+    return App(
+        name=entry.name,
+        modules=tuple(
+            Module(
+                name=name,
+                model=models[name],
+                fan_out=module.fan_out
+                if isinstance(module.fan_out, FanOut)
+                else FanOut(mean=module.fan_out),
+            )
+            for name, module in entry.modules.items()
+        ),
+        edges=tuple(
+            (before, name) for name, module in entry.modules.items() for before in module.after
+        ),
+        slo_us=round(entry.slo_ms * 1000),
+        rate_rps=entry.rate_rps,
+        priority=entry.priority,
     )

@@ -6,6 +6,7 @@ Every number here can be recomputed from the profiles; `headrace.verify` does so
 from fractions import Fraction
 from typing import Literal
 
+from headrace.domain.app import App
 from headrace.domain.base import Record
 from headrace.domain.cluster import Cluster
 from headrace.domain.problem import Demand, PlanOptions, ProfileRef
@@ -89,6 +90,32 @@ class Pipeline(Record, frozen=True, kw_only=True):
     throughput_rps: float
     """The slowest stage's."""
     alternatives: tuple[Alternative, ...] = ()
+    load: "MachineLoad | None" = None
+    """Of a module of an app: what its machines are given. None: as much as they can take."""
+
+
+class MachineLoad(Record, frozen=True, kw_only=True):
+    """Machines of one configuration, and the part of a module's load that they take.
+
+    A machine is a slot of the pipeline's only stage. Machines of one entry are given batches in
+    turn; entries are served in the order of the deployment's pipelines, which is that of
+    throughput per price (Harpagon, section III.B).
+    """
+
+    machines: float
+    """n: whole, or below 1 for the last one, which has less load than it could take."""
+    rate_rps: float
+    """Of all machines of the entry, dummy load included; n x the throughput of one."""
+    machine_rps: float
+    """What one machine is given: its full throughput, or `rate_rps` where it is the last one."""
+    remaining_rps: float
+    """w: its own load and that of all entries behind it (Theorem 1)."""
+    collect_us: int
+    """Longest wait until a batch is complete, by the plan's reading of the dispatch policy."""
+    worst_case_us: int
+    """`latency_us` + `collect_us`: no request waits longer, under uniform arrivals."""
+    cost_per_hour: float
+    """machines x price x share."""
 
 
 class Deployment(Record, frozen=True, kw_only=True):
@@ -102,6 +129,37 @@ class Deployment(Record, frozen=True, kw_only=True):
     throughput_rps: float
     dummy_rps: float = 0.0
     """Load that is planned for but never sent (Harpagon, Theorem 2)."""
+    app: str | None = None
+    """The app that this deployment is a module of; None: a model on its own."""
+    module: str | None = None
+    rate_rps: float | None = None
+    """Of a module: calls per second that it must answer, without dummy load."""
+    worst_case_us: int | None = None
+    """Of a module: the largest `worst_case_us` of its entries; at most `budget_us`."""
+    cost_per_hour: float | None = None
+    """Of a module: the sum over its entries."""
+
+
+Reading = Literal["remaining", "twice", "group"]
+"""How long a full batch takes to collect, after the dispatch policy (Harpagon, Table III):
+
+remaining  d + b / w: batch-aware; w is the load of this and all later machines (Theorem 1)
+twice      2 d: request by request in turn; a machine collects at its own throughput
+group      d + b / t: t is the throughput of all machines of the same configuration
+"""
+
+
+class AppClaim(Record, frozen=True, kw_only=True):
+    """What a plan says of one app as a whole."""
+
+    app: App
+    reading: Reading
+    worst_case_us: int
+    """The longest path over the modules' `worst_case_us`; at most the budget."""
+    budget_us: int
+    """SLO x (1 - margin)."""
+    cost_per_hour: float
+    """Prices in proportion to load (frame-rate proportionality, Harpagon III.A)."""
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -128,6 +186,9 @@ class Plan(Record, frozen=True, kw_only=True):
     cost_per_hour: float | None
     """Of the devices used; None where a price is unknown."""
     runtime_s: float
+    apps: tuple[AppClaim, ...] = ()
+    """Where there are any, `demands` is empty, every deployment is a module, `objective` is the
+    cost in proportion to load and `cost_per_hour` that of the whole devices used."""
 
 
 class PlanResult(Record, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from headrace.domain.app import App
 from headrace.domain.base import Record, is_name
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import DocumentError
@@ -72,11 +73,27 @@ class Problem(Record, frozen=True, kw_only=True):
     """Model name -> profile."""
     profile_refs: tuple[ProfileRef, ...] = ()
     options: PlanOptions = PlanOptions()
+    apps: tuple[App, ...] = ()
+    """Either `demands` or `apps`: a model alone is an app of one module."""
 
     def __post_init__(self) -> None:
         models = [demand.model for demand in self.demands]
-        if not models or len(set(models)) != len(models):
+        if self.apps:
+            _check_apps(self.apps, models)
+            models = [module.model for app in self.apps for module in app.modules]
+        elif not models or len(set(models)) != len(models):
             raise DocumentError(f"problem: needs one demand per model, got {models}")
         for model in models:
             if model not in self.profiles:
                 raise DocumentError(f"problem: model {model!r} has no profile")
+
+
+def _check_apps(apps: tuple[App, ...], models: list[str]) -> None:
+    names = [app.name for app in apps]
+    if len(set(names)) != len(names):
+        raise DocumentError(f"problem: two apps are named alike: {names}")
+    if models:
+        raise DocumentError(
+            f"problem: has both models ({', '.join(models)}) and apps ({', '.join(names)});"
+            " write each model as an app with one module"
+        )
