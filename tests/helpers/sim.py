@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.dispatch.dispatcher import Dispatcher
-from headrace.dispatch.policies import make_policy
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import AnyEvent
 from headrace.domain.request import DropReason, Request
@@ -45,7 +44,7 @@ class Sim:
         self.driver = RecordingDriver(topology, self.clock, durations)
         self.dispatcher = Dispatcher(
             topology,
-            make_policy(policy, topology),
+            policy,
             self.clock,
             self.driver,
             self.events.append,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headrace.dispatch.dispatcher import Dispatcher
-from headrace.dispatch.policies import POLICIES, make_policy
+from headrace.dispatch.policies import POLICIES
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import Answered, AnyEvent, Dispatched, Dropped
 from headrace.domain.plan import Stage
@@ -99,7 +99,7 @@ def run_live(
         desk = Desk(clock.now_us, loop.call_soon)
         driver = LiveDriver(live_stages(topology), clock, workers, arena, desk)
         dispatcher = Dispatcher(
-            topology, make_policy(policy, topology), clock, driver, events.append
+            topology, policy, clock, driver, events.append
         )
         driver.reports = dispatcher
         for worker in workers:

@@ -1,28 +1,33 @@
-"""All dispatch policies by name. A new one is a new file and one line here."""
+"""All dispatch policies by name. A new one is a file of the kernel and one line here."""
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 
-from headrace.dispatch.protocols import Policy
-from headrace.dispatch.reactive import ReactivePolicy
-from headrace.dispatch.reservation import ReservationPolicy
-from headrace.dispatch.topology import Topology
+from headrace.dispatch.kernel.policy import REACTIVE, RESERVATION
+from headrace.dispatch.kernel.reservation import FILL_DEADLINE, FILL_IDLE
 from headrace.domain.errors import PlanError
 
-POLICIES: dict[str, Callable[[Topology], Policy]] = {
-    "reservation": ReservationPolicy,
-    "reservation-fill": partial(ReservationPolicy, fill="deadline"),
-    "reactive": ReactivePolicy,
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the kernel knows of a policy."""
+
+    policy: int
+    fill: int = FILL_IDLE
+
+
+POLICIES = {
+    "reservation": Rules(policy=RESERVATION),
+    "reservation-fill": Rules(policy=RESERVATION, fill=FILL_DEADLINE),
+    "reactive": Rules(policy=REACTIVE),
 }
 
 
-def make_policy(name: str, topology: Topology) -> Policy:
-    """Return a fresh policy.
-
+def rules_of(name: str) -> Rules:
+    """
     Raises:
         PlanError: no policy has this name.
     """
-    factory = POLICIES.get(name)
-    if factory is None:
+    rules = POLICIES.get(name)
+    if rules is None:
         raise PlanError(f"policy {name!r} is unknown; choose one of: {', '.join(POLICIES)}")
-    return factory(topology)
+    return rules

@@ -7,7 +7,6 @@ with fake workers behind the links.
 from collections.abc import Mapping, Sequence
 
 from headrace.dispatch.dispatcher import Dispatcher
-from headrace.dispatch.policies import make_policy
 from headrace.dispatch.protocols import Clock, EventSink
 from headrace.dispatch.topology import Topology
 from headrace.domain.plan import Plan
@@ -49,7 +48,7 @@ class DataPlane:
         self.desk = Desk(clock.now_us, call_soon)
         self.driver = LiveDriver(stage_index(plan, profiles), clock, links, arena, self.desk)
         self.dispatcher = Dispatcher(
-            self.topology, make_policy(policy, self.topology), clock, self.driver, sink, queue_limit
+            self.topology, policy, clock, self.driver, sink, queue_limit
         )
         self.driver.reports = self.dispatcher
         self.desk.on_abandoned = self.dispatcher.cancel

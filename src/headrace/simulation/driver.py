@@ -13,6 +13,15 @@ Z99 = 2.3263478740408408
 """The 99th percentile of the standard normal distribution."""
 
 
+NORMALS_AT_ONCE = 4096
+"""One draw at a time costs more than the rest of the event."""
+
+
+def sigma_of(stage: StageTable, batch_size: int) -> float:
+    """Of the logarithm of the execution time: log-normal with the profile's p50 and p99."""
+    return log(stage.p99_us[batch_size - 1] / stage.p50_us[batch_size - 1]) / Z99
+
+
 class Durations(Protocol):
     """How long a stage really takes, microseconds."""
 
@@ -33,11 +42,9 @@ class JitteredDurations:
 
     def __call__(self, stage: StageTable, batch_size: int) -> int:
         if not self._normals:
-            # Drawn by the thousand: one draw at a time costs more than the rest of the event.
-            self._normals = self._rng.standard_normal(4096).tolist()
-        p50_us, p99_us = stage.p50_us[batch_size - 1], stage.p99_us[batch_size - 1]
-        sigma = log(p99_us / p50_us) / Z99
-        return max(1, round(p50_us * exp(sigma * self._normals.pop())))
+            self._normals = self._rng.standard_normal(NORMALS_AT_ONCE).tolist()
+        p50_us = stage.p50_us[batch_size - 1]
+        return max(1, round(p50_us * exp(sigma_of(stage, batch_size) * self._normals.pop())))
 
 
 class Reports(Protocol):

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from headrace.dispatch.tables import NEVER_US
+from headrace.dispatch.kernel.layout import NEVER_US
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.errors import PlanError
 from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from headrace.dispatch.dispatcher import Dispatcher
-from headrace.dispatch.policies import make_policy
+from headrace.dispatch.kernel.layout import Ints
 from headrace.dispatch.protocols import Clock
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import PlanError
@@ -17,12 +17,8 @@ from headrace.domain.profile import Profile
 from headrace.domain.request import Request
 from headrace.simulation.arrivals import Arrival
 from headrace.simulation.clock import SimClock
-from headrace.simulation.driver import (
-    Durations,
-    JitteredDurations,
-    SimDriver,
-    exact_durations,
-)
+from headrace.simulation.compiled import Offered, SlotChange, run
+from headrace.simulation.driver import SimDriver
 from headrace.simulation.measured import measured_durations
 
 
@@ -64,19 +60,44 @@ def simulate(
             `times` are of another plan.
     """
     topology = Topology.from_plan(plan, profiles)
-    clock = SimClock()
+    header = topology.event_log_header("virtual", policy)
+    requests = list(requests_of(arrivals, topology))
+    changes = _slot_changes(faults, topology)
     events: list[AnyEvent] = []
     rng = np.random.default_rng(seed)
-    durations: Durations = JitteredDurations(rng) if jitter else exact_durations
-    if times is not None:
-        durations = measured_durations(topology, *times, rng)
-    driver = SimDriver(topology, clock, durations)
-    dispatcher = Dispatcher(topology, make_policy(policy, topology), clock, driver, events.append)
+    if times is None:
+        run(
+            topology,
+            policy,
+            _offered(requests),
+            rng=rng if jitter else None,
+            changes=changes,
+            log=events,
+            on_progress=on_progress,
+        )
+        return header, events
+    clock = SimClock()
+    driver = SimDriver(topology, clock, measured_durations(topology, *times, rng))
+    dispatcher = Dispatcher(topology, policy, clock, driver, events.append)
     driver.reports = dispatcher
-    _schedule_faults(faults, topology, clock, dispatcher)
-    replay(requests_of(arrivals, topology), clock, dispatcher.on_arrival, on_progress)
+    for change in changes:
+        report = dispatcher.on_slot_gained if change.gained else dispatcher.on_slot_lost
+        clock.call_at(change.at_us, partial(report, change.slot))
+    replay(iter(requests), clock, dispatcher.on_arrival, on_progress)
     clock.run()
-    return topology.event_log_header("virtual", policy), events
+    return header, events
+
+
+def _offered(requests: Sequence[Request]) -> Offered:
+    def column(name: str) -> Ints:
+        return np.array([getattr(request, name) for request in requests], dtype=np.int64)
+
+    return Offered(
+        arrived_at_us=column("arrived_at_us"),
+        model=column("model"),
+        deadline_at_us=column("deadline_at_us"),
+        priority=column("priority"),
+    )
 
 
 def requests_of(arrivals: Iterable[Arrival], topology: Topology) -> Iterator[Request]:
@@ -126,13 +147,13 @@ def replay(
     schedule_next()
 
 
-def _schedule_faults(
-    faults: Sequence[SlotFault], topology: Topology, clock: SimClock, dispatcher: Dispatcher
-) -> None:
+def _slot_changes(faults: Sequence[SlotFault], topology: Topology) -> list[SlotChange]:
+    changes = []
     for fault in faults:
         if fault.slot not in topology.slots:
             raise PlanError(f"fault: the plan has no slot {fault.slot!r}")
         slot = topology.slots.index(fault.slot)
-        clock.call_at(fault.lost_at_us, partial(dispatcher.on_slot_lost, slot))
+        changes.append(SlotChange(at_us=fault.lost_at_us, slot=slot, gained=False))
         if fault.gained_at_us is not None:
-            clock.call_at(fault.gained_at_us, partial(dispatcher.on_slot_gained, slot))
+            changes.append(SlotChange(at_us=fault.gained_at_us, slot=slot, gained=True))
+    return changes

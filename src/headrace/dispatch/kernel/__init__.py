@@ -1,0 +1,1 @@
+"""The dispatch rule, compiled: one state machine for the simulator and the server."""

@@ -1,0 +1,152 @@
+"""What becomes of promises when reality leaves them (PPipe, section 5.4, feedback)."""
+
+from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.dispatch.kernel.layout import NEVER_US, State
+from headrace.dispatch.kernel.probing import (
+    earliest_hop,
+    earliest_transfer,
+    release_from,
+    take_path,
+)
+from headrace.dispatch.kernel.promises import (
+    SLOT,
+    behind,
+    note_moved,
+    promise,
+    push_back,
+    release,
+)
+
+
+@inlined
+def slot_before(s: State, batch: int, stage: int) -> int:
+    return s.hops[batch * s.world[0].stages_max + stage - 1].slot if stage > 0 else -1
+
+
+@kernel
+def _promise_anew(s: State, hop: int) -> None:
+    """The slot is used at another time than promised; those behind move with it."""
+    mine = s.hops[hop]
+    release(s, 3 * hop + SLOT)
+    promise(s, 3 * hop + SLOT, mine.slot, mine.start_at, mine.start_at + mine.latency_us)
+    note_moved(s, hop)
+    push_back(s, mine.slot)
+
+
+@inlined
+def move(s: State, hop: int, start_at_us: int) -> None:
+    """The slot is used from another instant on."""
+    s.hops[hop].start_at = start_at_us
+    _promise_anew(s, hop)
+
+
+@inlined
+def stretch(s: State, hop: int, end_at_us: int) -> None:
+    """The slot is used until another instant."""
+    s.hops[hop].latency_us = end_at_us - s.hops[hop].start_at
+    _promise_anew(s, hop)
+
+
+@kernel
+def place_anew(s: State, batch: int, first_stage: int, at_us: int) -> bool:
+    """Promise the path from `first_stage` on anew; False: some pool has no slot left.
+
+    What was promised from there on must have been released. A batch takes the slot on which it
+    starts first; but on its old slot it keeps its place, and those that are promised behind it
+    move. Otherwise a batch that is a little late would fall behind others that are still on their
+    way, and wait for them beside an idle slot.
+    """
+    mine = s.batches[batch]
+    first_hop = batch * s.world[0].stages_max
+    from_slot = slot_before(s, batch, first_stage)
+    for stage in range(first_stage, mine.hops):
+        table = s.routes[mine.route].first_stage + stage
+        if not earliest_hop(s, table, mine.size, at_us, from_slot, stage):
+            return False
+        _keep_place(s, table, mine.size, at_us, from_slot, first_hop + stage, stage)
+        take_path(s, batch, stage, stage, from_slot)
+        hop = s.hops[first_hop + stage]
+        push_back(s, hop.slot)
+        from_slot, at_us = hop.slot, hop.start_at + hop.latency_us
+    return True
+
+
+@inlined
+def _keep_place(
+    s: State, table: int, size: int, at_us: int, from_slot: int, old_hop: int, place: int
+) -> None:
+    """Let `path[place]` be the old slot, where the hop's old place there starts earlier."""
+    old, found = s.hops[old_hop], s.path[place]
+    if not s.slots[old.slot].alive:
+        return
+    transfer_at, length_us = at_us, 0
+    input_bytes = s.stages[table].input_bytes
+    if from_slot >= 0 and input_bytes:
+        transfer_at, length_us = earliest_transfer(
+            s, from_slot, old.slot, at_us, size * input_bytes
+        )
+    kept_at = behind(s, old.slot, old.start_at, transfer_at + length_us)
+    if kept_at < found.start_at:
+        found.slot, found.start_at = old.slot, kept_at
+        found.transfer_at, found.transfer_us = transfer_at, length_us
+
+
+@kernel
+def follow_moved(s: State) -> None:
+    """Promise anew what follows hops that moved, in the order of those hops.
+
+    All of it is released first: what a batch was promised before it moved must not stand in the
+    way of one that is now ahead of it. Ends, because each round moves later stages.
+    """
+    world = s.world[0]
+    while world.moved:
+        affected = _collect_affected(s)
+        for i in range(affected):
+            batch = s.affected[i]
+            release_from(s, batch, s.batches[batch].mark)
+        for i in range(affected):
+            batch = s.affected[i]
+            first_stage = s.batches[batch].mark
+            s.batches[batch].mark = 0
+            before = s.hops[batch * world.stages_max + first_stage - 1]
+            place_anew(s, batch, first_stage, before.start_at + before.latency_us)
+
+
+@inlined
+def _collect_affected(s: State) -> int:
+    """Empty the list of moved hops; batches whose later stages follow them are `affected`.
+
+    A batch's `mark` is the first stage that follows.
+    """
+    world = s.world[0]
+    count = 0
+    for i in range(world.moved):
+        hop = s.moved[i]
+        s.hops[hop].moved = 0
+        batch, following = hop // world.stages_max, hop % world.stages_max + 1
+        mine = s.batches[batch]
+        if mine.stage < following < mine.hops:
+            if mine.mark == 0:
+                s.affected[count] = batch
+                count += 1
+                mine.mark = following
+            mine.mark = min(mine.mark, following)
+    world.moved = 0
+    return count
+
+
+@kernel
+def extend_overruns(s: State, now_us: int) -> None:
+    """Batches that run past their promises are still there: expect them to end a bit later."""
+    world = s.world[0]
+    if now_us <= world.next_end_at:
+        return
+    next_end_at = NEVER_US
+    for slot in range(world.slots):
+        hop = s.slots[slot].running_hop
+        if hop >= 0:
+            mine = s.hops[hop]
+            if mine.start_at + mine.latency_us < now_us:
+                stretch(s, hop, now_us + max(1, mine.latency_us >> 3))
+            next_end_at = min(next_end_at, mine.start_at + mine.latency_us)
+    world.next_end_at = next_end_at

@@ -1,0 +1,316 @@
+"""What happens next: batches on their paths, in order on slots and links.
+
+A driver reports arrivals, transfers and runs; the policy says where and when; this says who is
+next. Orders to the driver and facts for the log go to the journal.
+"""
+
+from headrace.dispatch.kernel import policy, queues
+from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.dispatch.kernel.journal import (
+    ANSWERED,
+    ARRIVED,
+    CANCELLED,
+    DISPATCHED,
+    DRAINING,
+    DROPPED,
+    HOP_AT,
+    MEMBER,
+    QUEUE_FULL,
+    START_STAGE,
+    START_TRANSFER,
+    WAKE,
+    WAKE_LINKS,
+    WAKE_QUEUE,
+    WAKE_SLOT,
+    note,
+    note_more,
+)
+from headrace.dispatch.kernel.layout import State
+from headrace.dispatch.kernel.reactive import NO_REASON
+from headrace.dispatch.kernel.reservation import DROP, SEND
+from headrace.dispatch.kernel.rows import (
+    add_batch,
+    add_request,
+    drop_batch,
+    free_request,
+    remove_batch,
+)
+
+RETRY_US = 1_000_000
+"""Advice to clients where the policy has no better estimate."""
+
+
+# -- arrivals -------------------------------------------------------------------------------------
+
+
+@kernel
+def arrive(
+    s: State,
+    now_us: int,
+    request_id: int,
+    model: int,
+    arrived_at: int,
+    deadline_at: int,
+    priority: int,
+) -> None:
+    """Take a request; from here on it is answered or refused exactly once."""
+    world, queue = s.world[0], s.models[model]
+    note(s, ARRIVED, arrived_at, request_id, model, deadline_at)
+    if world.draining:
+        note(s, DROPPED, now_us, request_id, DRAINING, RETRY_US)
+        return
+    if queue.queued >= world.queue_max:
+        note(s, DROPPED, now_us, request_id, QUEUE_FULL, RETRY_US)
+        return
+    request = add_request(s, request_id, arrived_at, deadline_at, priority)
+    last = queue.queued
+    place = queues.insert(s, model, request)
+    if place == last and last > 0 and queue.queued < queue.fill_size:
+        tighter = deadline_at < s.requests[queues.at(s, model, 0)].deadline_at
+        if not tighter:
+            return  # the last decision stands
+    decide(s, model, now_us)
+
+
+@kernel
+def cancel(s: State, now_us: int, request_id: int) -> None:
+    """The client went away. Work that is already in a batch goes on."""
+    for model in range(len(s.models)):
+        for place in range(s.models[model].queued):
+            request = queues.at(s, model, place)
+            if s.requests[request].id == request_id:
+                queues.remove(s, model, place)
+                note(s, DROPPED, now_us, request_id, CANCELLED, 0)
+                free_request(s, request)
+                return
+
+
+@kernel
+def decide(s: State, model: int, now_us: int) -> None:
+    """Send, drop or wait, until the queue is empty or waits."""
+    queue = s.models[model]
+    queue.fill_size = 0
+    while queue.queued:
+        what, first, second = policy.decide(s, model, now_us)
+        if what == SEND:
+            batch = add_batch(s, model, first, second)
+            policy.on_dispatched(s, batch)
+            note_path(s, batch, 0, now_us)
+            _enter_stage(s, batch, now_us)
+        elif what == DROP:
+            request = queues.take_first(s, model)
+            note(s, DROPPED, now_us, s.requests[request].id, first, second)
+            free_request(s, request)
+        else:
+            queue.fill_size = second
+            if _sooner(queue.wake_at, first):
+                queue.wake_at = first
+                note(s, WAKE, first, WAKE_QUEUE, model, 0)
+            return
+
+
+@kernel
+def decide_all(s: State, now_us: int) -> None:
+    for model in range(len(s.models)):
+        if s.models[model].queued:
+            decide(s, model, now_us)
+
+
+@inlined
+def _sooner(wake_at: int, at_us: int) -> bool:
+    """Whether to ask for a wake-up: an earlier one, which decides afresh, is not set."""
+    return wake_at < 0 or wake_at > at_us
+
+
+# -- a batch on its path --------------------------------------------------------------------------
+
+
+@inlined
+def hop_of(s: State, batch: int) -> int:
+    return s.batches[batch].stage + batch * s.world[0].stages_max
+
+
+@kernel
+def _enter_stage(s: State, batch: int, now_us: int) -> None:
+    """The batch is ready for its stage: cross the network first where it must."""
+    hopeless = policy.next_hop(s, batch, now_us)
+    if hopeless != NO_REASON:
+        drop_batch(s, batch, hopeless, RETRY_US, now_us)
+        return
+    hop = hop_of(s, batch)
+    if s.hops[hop].transfer_us:
+        _join_links(s, batch, hop)
+        advance_links(s, now_us)
+    else:
+        _join_slot(s, batch, s.hops[hop].slot, now_us)
+
+
+@kernel
+def _join_slot(s: State, batch: int, slot: int, now_us: int) -> None:
+    s.batches[batch].next_ready = s.slots[slot].first_ready
+    s.slots[slot].first_ready = batch
+    advance_slot(s, slot, now_us)
+
+
+@kernel
+def advance_slot(s: State, slot: int, now_us: int) -> None:
+    """Start the batch whose turn it is, if the slot is idle and the time has come."""
+    line = s.slots[slot]
+    if line.running >= 0 or line.first_ready < 0:
+        return
+    batch = _first_promised(s, line.first_ready)
+    hop = hop_of(s, batch)
+    start_at = policy.start_at(s, hop, now_us)
+    if start_at > now_us:
+        if _sooner(line.wake_at, start_at):
+            line.wake_at = start_at
+            note(s, WAKE, start_at, WAKE_SLOT, slot, 0)
+        return
+    leave_ready(s, batch, slot)
+    line.running = batch
+    policy.on_started(s, hop, now_us)
+    mine = s.batches[batch]
+    table = s.routes[mine.route].first_stage + mine.stage
+    note(s, START_STAGE, now_us, batch, mine.id, mine.stage)
+    note_more(s, mine.attempt, slot, mine.size, table)
+
+
+@kernel
+def _first_promised(s: State, batch: int) -> int:
+    """Of the batches ready for one slot, the one that was promised it first."""
+    best = batch
+    while batch >= 0:
+        here, there = s.hops[hop_of(s, batch)].start_at, s.hops[hop_of(s, best)].start_at
+        if here < there or (here == there and s.batches[batch].id < s.batches[best].id):
+            best = batch
+        batch = s.batches[batch].next_ready
+    return best
+
+
+@kernel
+def leave_ready(s: State, batch: int, slot: int) -> None:
+    """Harmless when the batch is not ready for that slot."""
+    line = s.slots[slot]
+    if line.first_ready == batch:
+        line.first_ready = s.batches[batch].next_ready
+        return
+    other = line.first_ready
+    while other >= 0:
+        after = s.batches[other].next_ready
+        if after == batch:
+            s.batches[other].next_ready = s.batches[batch].next_ready
+            return
+        other = after
+
+
+@kernel
+def _join_links(s: State, batch: int, hop: int) -> None:
+    """Wait for both links, in the order of promises."""
+    world, mine = s.world[0], s.batches[batch]
+    before, after = -1, world.first_waiting
+    while after >= 0:
+        other = s.hops[hop_of(s, after)].transfer_at
+        promised = s.hops[hop].transfer_at
+        if promised < other or (promised == other and mine.id < s.batches[after].id):
+            break
+        before, after = after, s.batches[after].next_waiting
+    mine.next_waiting = after
+    if before >= 0:
+        s.batches[before].next_waiting = batch
+    else:
+        world.first_waiting = batch
+
+
+@kernel
+def leave_links(s: State, batch: int) -> None:
+    """Harmless when the batch does not wait for links."""
+    world = s.world[0]
+    if world.first_waiting == batch:
+        world.first_waiting = s.batches[batch].next_waiting
+        return
+    other = world.first_waiting
+    while other >= 0:
+        after = s.batches[other].next_waiting
+        if after == batch:
+            s.batches[other].next_waiting = s.batches[batch].next_waiting
+            return
+        other = after
+
+
+@kernel
+def advance_links(s: State, now_us: int) -> None:
+    """Start every transfer whose two links are idle and whose time has come."""
+    world = s.world[0]
+    batch = world.first_waiting
+    while batch >= 0:
+        mine, hop = s.batches[batch], hop_of(s, batch)
+        after = mine.next_waiting
+        from_node = s.slots[s.hops[hop - 1].slot].node
+        to_node = s.slots[s.hops[hop].slot].node
+        if s.nodes[from_node].sending < 0 and not s.nodes[to_node].receiving:
+            start_at = policy.transfer_at(s, hop, now_us)
+            if start_at > now_us:
+                if _sooner(world.links_wake_at, start_at):
+                    world.links_wake_at = start_at
+                    note(s, WAKE, start_at, WAKE_LINKS, 0, 0)
+            else:
+                leave_links(s, batch)
+                sender = s.nodes[from_node]
+                sender.sending, sender.sending_attempt = mine.id, mine.attempt
+                sender.sending_to = to_node
+                s.nodes[to_node].receiving = 1
+                length_us = s.hops[hop].transfer_us
+                slot = s.hops[hop].slot
+                note(s, START_TRANSFER, now_us, batch, mine.id, mine.stage)
+                note_more(s, mine.attempt, slot, length_us, 0)
+        batch = after
+
+
+@kernel
+def finish(s: State, batch: int, now_us: int) -> None:
+    """The last stage has run."""
+    mine = s.batches[batch]
+    mine.stage += 1  # all stages are over: nothing is left to release
+    policy.forget(s, batch)
+    first = batch * s.world[0].size_max
+    for i in range(mine.size):
+        request = s.members[first + i]
+        note(s, ANSWERED, now_us, s.requests[request].id, mine.id, 0)
+        free_request(s, request)
+    remove_batch(s, batch, 1, now_us)
+
+
+@kernel
+def note_path(s: State, batch: int, first_stage: int, now_us: int) -> None:
+    """The batch got its path, or the rest of it from `first_stage` on a new one."""
+    mine, world = s.batches[batch], s.world[0]
+    pipeline = mine.route - s.models[mine.model].first_route
+    note(s, DISPATCHED, now_us, batch, mine.id, mine.model)
+    note_more(s, pipeline, first_stage, mine.size, mine.hops - first_stage)
+    for i in range(mine.size):
+        note(s, MEMBER, now_us, s.requests[s.members[batch * world.size_max + i]].id, 0, 0)
+    for stage in range(first_stage, mine.hops):
+        hop = s.hops[batch * world.stages_max + stage]
+        note(s, HOP_AT, now_us, hop.slot, hop.transfer_at, hop.transfer_us)
+        note_more(s, hop.start_at, hop.latency_us, 0, 0)
+
+
+@kernel
+def enter_next_stage(s: State, batch: int, now_us: int) -> None:
+    """A stage has run: on to the next, or done."""
+    mine = s.batches[batch]
+    if mine.stage + 1 < s.routes[mine.route].stages:
+        mine.stage += 1
+        _enter_stage(s, batch, now_us)
+    else:
+        finish(s, batch, now_us)
+
+
+@kernel
+def enter_stage(s: State, batch: int, now_us: int) -> None:
+    _enter_stage(s, batch, now_us)
+
+
+@kernel
+def join_slot(s: State, batch: int, slot: int, now_us: int) -> None:
+    _join_slot(s, batch, slot, now_us)

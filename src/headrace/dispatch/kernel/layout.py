@@ -1,0 +1,165 @@
+"""The dispatcher's whole state as arrays of records, and how to lay out a topology in them.
+
+Rows refer to each other by index; -1 is "none". Instants and durations are microseconds. A hop's
+row is `batch row x stages_max + stage`. A hop can be promised to three lines at once: its slot, an
+uplink and a downlink; its promises are the rows `3 x hop + 0, 1, 2`.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import carray, types
+from numba.extending import intrinsic
+
+from headrace.dispatch.kernel.compile import inlined
+
+Records = npt.NDArray[np.void]
+Ints = npt.NDArray[np.int64]
+
+NEVER_US = 1 << 62
+JOURNAL_WIDTH = 10
+
+
+def _ints(*names: str) -> list[tuple[str, str]]:
+    return [(name, "i8") for name in names]
+
+
+WORLD = np.dtype(
+    _ints("policy", "fill", "stages_max", "size_max", "queue_max", "queue_room", "has_links")
+    + _ints("slots", "nodes", "draining", "next_batch", "uses", "probes")
+    + _ints("free_batch", "free_request", "first_batch", "last_batch", "batches", "requests")
+    + _ints("first_waiting", "links_wake_at", "next_end_at", "moved", "journal")
+)
+"""One row: limits, counters and the heads of lists."""
+
+MODEL = np.dtype(
+    _ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at")
+)
+"""`fill_size`: the queue waits until it has so many requests; 0: a decision is due."""
+
+ROUTE = np.dtype(_ints("batch_size", "first_stage", "stages", "waiting", "done"))
+"""`waiting`, `done`: scratch of a decision that compares routes."""
+
+STAGE = np.dtype(_ints("first_pool", "end_pool", "input_bytes"))
+
+SLOT = np.dtype(
+    _ints("node", "alive", "running_hop", "running", "first_ready", "wake_at", "free_at")
+    + _ints("last_use")
+)
+"""`running`: the batch on the slot; `running_hop`: the same as the reservations know it.
+`free_at`, `last_use`: of the reactive policy."""
+
+NODE = np.dtype(
+    [("bytes_per_us", "f8")]
+    + _ints("sending", "sending_attempt", "sending_to", "receiving")
+    + _ints("probe", "probe_at", "probe_us")
+)
+"""`bytes_per_us` 0: never the limit. `sending`: id of the batch on the uplink, -1: idle.
+`probe…`: the transfer to this node that the probe of that number has found."""
+
+LINE = np.dtype(_ints("first", "last", "free_from"))
+"""The promises of a slot, an uplink or a downlink, in order of start. From `free_from` on there
+is none."""
+
+PROMISE = np.dtype(_ints("start", "end", "before", "after", "line"))
+
+HOP = np.dtype(_ints("slot", "transfer_at", "transfer_us", "start_at", "latency_us", "moved"))
+"""`moved`: it is in the list of hops that have moved."""
+
+BATCH = np.dtype(
+    _ints("id", "model", "route", "size", "stage", "attempt", "deadline_at", "last_deadline_at")
+    + _ints("hops", "next_ready", "next_waiting", "before", "after", "mark")
+)
+"""`deadline_at`, `last_deadline_at`: the tightest and the loosest of its requests. `mark`: scratch
+of `follow_moved`."""
+
+REQUEST = np.dtype(_ints("id", "arrived_at", "deadline_at", "priority", "after"))
+
+NUMBER = np.dtype("i8")
+
+
+class State(NamedTuple):
+    """Shapes: S slots, N nodes, B rows for batches, M stages_max, K size_max."""
+
+    world: Any
+    """(1,)"""
+    models: Any
+    routes: Any
+    """Of all models, one after the other."""
+    stages: Any
+    """Of all routes, one after the other."""
+    pools: Any
+    """Slots of all stages, one pool after the other."""
+    p50_us: Any
+    """(stages x K,): entry stage x K + b - 1 is batch size b."""
+    slack_us: Any
+    """(routes x K,): how much later than by medians a batch may end."""
+    slots: Any
+    nodes: Any
+    lines: Any
+    """(S + 2 N,): slots, uplinks, downlinks."""
+    promises: Any
+    """(3 B M,)"""
+    hops: Any
+    """(B M,)"""
+    path: Any
+    """(M,): what a probe found."""
+    batches: Any
+    """(B,)"""
+    members: Any
+    """(B K,): rows of a batch's requests."""
+    requests: Any
+    queues: Any
+    """(models x queue_room,): rings of requests, most urgent first."""
+    moved: Any
+    """(B M,): hops that have moved since the batches behind them were placed anew."""
+    affected: Any
+    """(B,): scratch of `follow_moved`."""
+    journal: Any
+    """(rows x JOURNAL_WIDTH,): what has happened and what is to be done, in order."""
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _pointer(_typing: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), generate
+
+
+def addresses(state: State) -> Ints:
+    """Where each array is and how long: (address, length) pairs.
+
+    Handing over one array of addresses takes a tenth of the time of handing over all arrays.
+    """
+    return np.array(
+        [number for array in state for number in (array.ctypes.data, array.size)], dtype=np.int64
+    )
+
+
+@inlined
+def views(at: Ints) -> State:
+    """The arrays behind `addresses`, which must outlive the call."""
+    return State(
+        world=carray(_pointer(at[0]), at[1], WORLD),
+        models=carray(_pointer(at[2]), at[3], MODEL),
+        routes=carray(_pointer(at[4]), at[5], ROUTE),
+        stages=carray(_pointer(at[6]), at[7], STAGE),
+        pools=carray(_pointer(at[8]), at[9], NUMBER),
+        p50_us=carray(_pointer(at[10]), at[11], NUMBER),
+        slack_us=carray(_pointer(at[12]), at[13], NUMBER),
+        slots=carray(_pointer(at[14]), at[15], SLOT),
+        nodes=carray(_pointer(at[16]), at[17], NODE),
+        lines=carray(_pointer(at[18]), at[19], LINE),
+        promises=carray(_pointer(at[20]), at[21], PROMISE),
+        hops=carray(_pointer(at[22]), at[23], HOP),
+        path=carray(_pointer(at[24]), at[25], HOP),
+        batches=carray(_pointer(at[26]), at[27], BATCH),
+        members=carray(_pointer(at[28]), at[29], NUMBER),
+        requests=carray(_pointer(at[30]), at[31], REQUEST),
+        queues=carray(_pointer(at[32]), at[33], NUMBER),
+        moved=carray(_pointer(at[34]), at[35], NUMBER),
+        affected=carray(_pointer(at[36]), at[37], NUMBER),
+        journal=carray(_pointer(at[38]), at[39], NUMBER),
+    )

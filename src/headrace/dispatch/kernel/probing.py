@@ -1,0 +1,146 @@
+"""The probe that finds the next path, and reserving it (PPipe, section 5.4; A.3, Algorithm 2)."""
+
+from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.dispatch.kernel.layout import State
+from headrace.dispatch.kernel.promises import (
+    DOWNLINK,
+    SLOT,
+    UPLINK,
+    earliest,
+    earliest_common,
+    promise,
+    release,
+)
+
+
+@kernel
+def transfer_us(s: State, from_slot: int, to_slot: int, size_bytes: int) -> int:
+    """Time on an idle link; 0 within a node or where no link is the limit."""
+    a, b = s.slots[from_slot].node, s.slots[to_slot].node
+    if a == b:
+        return 0
+    speed = s.nodes[a].bytes_per_us
+    other = s.nodes[b].bytes_per_us
+    if speed == 0 or (0 < other < speed):
+        speed = other
+    return round(size_bytes / speed) if speed > 0 else 0
+
+
+@inlined
+def uplink(s: State, slot: int) -> int:
+    return s.world[0].slots + s.slots[slot].node
+
+
+@inlined
+def downlink(s: State, slot: int) -> int:
+    return s.world[0].slots + s.world[0].nodes + s.slots[slot].node
+
+
+@kernel
+def earliest_transfer(
+    s: State, from_slot: int, to_slot: int, at_us: int, size_bytes: int
+) -> tuple[int, int]:
+    """(start, duration) of moving `size_bytes` over both links at once."""
+    length_us = transfer_us(s, from_slot, to_slot, size_bytes)
+    if length_us == 0:
+        return at_us, 0
+    start = earliest_common(s, uplink(s, from_slot), downlink(s, to_slot), at_us, length_us)
+    return start, length_us
+
+
+@kernel
+def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, place: int) -> bool:
+    """Find the slot of a stage's pool on which a batch of `size` ends first.
+
+    The innermost loop of every decision. Writes `path[place]`; False: no slot of the pool is left.
+    """
+    table = s.stages[stage]
+    world = s.world[0]
+    latency_us = s.p50_us[stage * world.size_max + size - 1]
+    crosses = from_slot >= 0 and table.input_bytes > 0 and world.has_links != 0
+    best, best_start, best_transfer_at, best_transfer_us = -1, 0, at_us, 0
+    transfer_at, length_us = at_us, 0
+    world.probes += 1
+    for i in range(table.first_pool, table.end_pool):
+        slot = s.pools[i]
+        mine = s.slots[slot]
+        if not mine.alive:
+            continue
+        if crosses:
+            # Slots of one node share its downlink: look its transfer up once.
+            node = s.nodes[mine.node]
+            if node.probe != world.probes:
+                transfer_at, length_us = earliest_transfer(
+                    s, from_slot, slot, at_us, size * table.input_bytes
+                )
+                node.probe, node.probe_at, node.probe_us = world.probes, transfer_at, length_us
+            transfer_at, length_us = node.probe_at, node.probe_us
+        start = earliest(s, slot, transfer_at + length_us, latency_us)
+        if best < 0 or start < best_start:
+            best, best_start = slot, start
+            best_transfer_at, best_transfer_us = transfer_at, length_us
+            if start == at_us:
+                break  # nothing can start earlier
+    if best < 0:
+        return False
+    hop = s.path[place]
+    hop.slot, hop.start_at, hop.latency_us = best, best_start, latency_us
+    hop.transfer_at, hop.transfer_us = best_transfer_at, best_transfer_us
+    return True
+
+
+@kernel
+def probe(s: State, route: int, size: int, at_us: int) -> tuple[int, int]:
+    """Find a whole path, stage by stage the slot on which the stage ends first.
+
+    Returns:
+        (waiting, end): the delays before links and slots (PPipe: waitTime) and the instant of
+        completion; the path lies in `path`. (-1, -1): some pool has no slot left.
+    """
+    table = s.routes[route]
+    waiting_us, from_slot = 0, -1
+    for i in range(table.stages):
+        if not earliest_hop(s, table.first_stage + i, size, at_us, from_slot, i):
+            return -1, -1
+        hop = s.path[i]
+        waiting_us += hop.start_at - at_us - hop.transfer_us
+        at_us = hop.start_at + hop.latency_us
+        from_slot = hop.slot
+    return waiting_us, at_us
+
+
+@kernel
+def take_path(s: State, batch: int, stage: int, place: int, from_slot: int) -> None:
+    """Make `path[place]` the hop of that stage, and promise it."""
+    row = batch * s.world[0].stages_max + stage
+    found, hop = s.path[place], s.hops[row]
+    hop.slot, hop.start_at, hop.latency_us = found.slot, found.start_at, found.latency_us
+    hop.transfer_at, hop.transfer_us = found.transfer_at, found.transfer_us
+    promise(s, 3 * row + SLOT, hop.slot, hop.start_at, hop.start_at + hop.latency_us)
+    if hop.transfer_us:
+        end_us = hop.transfer_at + hop.transfer_us
+        promise(s, 3 * row + UPLINK, uplink(s, from_slot), hop.transfer_at, end_us)
+        promise(s, 3 * row + DOWNLINK, downlink(s, hop.slot), hop.transfer_at, end_us)
+
+
+@kernel
+def release_slot(s: State, hop: int) -> None:
+    release(s, 3 * hop + SLOT)
+    slot = s.slots[s.hops[hop].slot]
+    if slot.running_hop == hop:
+        slot.running_hop = -1
+
+
+@kernel
+def release_links(s: State, hop: int) -> None:
+    release(s, 3 * hop + UPLINK)
+    release(s, 3 * hop + DOWNLINK)
+
+
+@kernel
+def release_from(s: State, batch: int, stage: int) -> None:
+    """Take back what the batch's path holds from that stage on."""
+    first = batch * s.world[0].stages_max
+    for hop in range(first + stage, first + s.batches[batch].hops):
+        release_slot(s, hop)
+        release_links(s, hop)

@@ -1,0 +1,148 @@
+"""When a slot or a link is promised to whom: the reservation tables of PPipe, section 5.4.
+
+A line holds few promises (what is promised within one SLO): a list that is scanned beats any tree.
+On slots, lateness is passed on at once (`push_back`); on links, promises may overlap for a moment
+when reality runs late, and a scan copes with that.
+"""
+
+from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.dispatch.kernel.layout import State
+
+SLOT, UPLINK, DOWNLINK = range(3)
+"""Which of a hop's promises."""
+
+
+@kernel
+def earliest(s: State, line: int, at_us: int, length_us: int) -> int:
+    """The earliest instant from `at_us` on that starts a gap of `length_us`."""
+    start = at_us
+    if s.lines[line].free_from > at_us:
+        i = s.lines[line].first
+        while i >= 0:
+            promise = s.promises[i]
+            if promise.end > start:
+                if promise.start - start >= length_us:
+                    return start
+                start = promise.end
+            i = promise.after
+    return start
+
+
+@kernel
+def earliest_common(s: State, one: int, other: int, at_us: int, length_us: int) -> int:
+    """The earliest gap that both lines share (`earliestSlot`, PPipe, Algorithm 2)."""
+    start = at_us
+    while True:
+        later = earliest(s, other, earliest(s, one, start, length_us), length_us)
+        if later == start:
+            return start
+        start = later
+
+
+@kernel
+def behind(s: State, line: int, place_us: int, at_us: int) -> int:
+    """The earliest instant from `at_us` on, behind all that starts up to `place_us`.
+
+    What is promised later does not count: it is expected to move (`push_back`).
+    """
+    last_place_us = max(place_us, at_us)
+    start = at_us
+    i = s.lines[line].first
+    while i >= 0:
+        promise = s.promises[i]
+        if promise.start <= last_place_us:
+            start = max(start, promise.end)
+        i = promise.after
+    return start
+
+
+@kernel
+def promise(s: State, i: int, line: int, start_us: int, end_us: int) -> None:
+    """Promise [start_us, end_us) of a line, which may overlap what is already late."""
+    head = s.lines[line]
+    before = head.last
+    while before >= 0 and s.promises[before].start > start_us:
+        before = s.promises[before].before
+    after = s.promises[before].after if before >= 0 else head.first
+    mine = s.promises[i]
+    mine.start, mine.end, mine.before, mine.after, mine.line = start_us, end_us, before, after, line
+    if before >= 0:
+        s.promises[before].after = i
+    else:
+        head.first = i
+    if after >= 0:
+        s.promises[after].before = i
+    else:
+        head.last = i
+    if end_us > head.free_from:
+        head.free_from = end_us
+
+
+@kernel
+def release(s: State, i: int) -> None:
+    """Take a promise back; harmless when there is none."""
+    mine = s.promises[i]
+    if mine.line < 0:
+        return
+    head = s.lines[mine.line]
+    if mine.before >= 0:
+        s.promises[mine.before].after = mine.after
+    else:
+        head.first = mine.after
+    if mine.after >= 0:
+        s.promises[mine.after].before = mine.before
+    else:
+        head.last = mine.before
+    mine.line = -1
+    if mine.end == head.free_from:
+        latest = 0
+        other = head.first
+        while other >= 0:
+            latest = max(latest, s.promises[other].end)
+            other = s.promises[other].after
+        head.free_from = latest
+
+
+@kernel
+def push_back(s: State, slot: int) -> None:
+    """Move every promise that an earlier one overlaps behind it, and its hop with it.
+
+    Without this, lateness adds up unseen: each batch starts late by all overruns before it, while
+    new promises still queue behind the old, too early ends.
+    """
+    busy_to = 0
+    i = s.lines[slot].first
+    while i >= 0:
+        mine = s.promises[i]
+        if mine.start < busy_to:
+            hop = s.hops[i // 3]
+            hop.start_at = busy_to
+            mine.start = busy_to
+            mine.end = busy_to + hop.latency_us
+            note_moved(s, i // 3)
+        busy_to = max(busy_to, mine.end)
+        i = mine.after
+    s.lines[slot].free_from = busy_to
+
+
+@inlined
+def note_moved(s: State, hop: int) -> None:
+    """What follows this hop has to move as well (`follow_moved`)."""
+    if not s.hops[hop].moved:
+        s.hops[hop].moved = 1
+        s.moved[s.world[0].moved] = hop
+        s.world[0].moved += 1
+
+
+@kernel
+def free_for(s: State, i: int, start_us: int, end_us: int) -> bool:
+    """Whether no other promise on the line of promise `i` lies in [start_us, end_us)."""
+    other = s.lines[s.promises[i].line].first
+    while other >= 0:
+        promise = s.promises[other]
+        if promise.start >= end_us:
+            return True
+        if promise.end > start_us and other != i:
+            return False
+        other = promise.after
+    return True

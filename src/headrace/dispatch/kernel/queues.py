@@ -1,0 +1,72 @@
+"""Requests that wait for a decision: a ring of rows per model, most urgent first."""
+
+from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.dispatch.kernel.layout import State
+
+
+@inlined
+def at(s: State, model: int, place: int) -> int:
+    """The request at that place of the queue."""
+    room = s.world[0].queue_room
+    return s.queues[model * room + (s.models[model].queue_from + place) % room]
+
+
+@inlined
+def _put(s: State, model: int, place: int, request: int) -> None:
+    room = s.world[0].queue_room
+    s.queues[model * room + (s.models[model].queue_from + place) % room] = request
+
+
+@inlined
+def more_urgent(s: State, one: int, other: int) -> bool:
+    """By priority, then deadline, then id."""
+    a, b = s.requests[one], s.requests[other]
+    if a.priority != b.priority:
+        return a.priority < b.priority
+    if a.deadline_at != b.deadline_at:
+        return a.deadline_at < b.deadline_at
+    return a.id < b.id
+
+
+@kernel
+def insert(s: State, model: int, request: int) -> int:
+    """Put a request where it belongs; returns its place."""
+    place = s.models[model].queued
+    s.models[model].queued += 1
+    while place > 0:
+        before = at(s, model, place - 1)
+        if not more_urgent(s, request, before):
+            break
+        _put(s, model, place, before)
+        place -= 1
+    _put(s, model, place, request)
+    return place
+
+
+@kernel
+def take_first(s: State, model: int) -> int:
+    request = at(s, model, 0)
+    queue = s.models[model]
+    queue.queue_from = (queue.queue_from + 1) % s.world[0].queue_room
+    queue.queued -= 1
+    return request
+
+
+@inlined
+def remove(s: State, model: int, place: int) -> None:
+    queue = s.models[model]
+    for i in range(place, queue.queued - 1):
+        _put(s, model, i, at(s, model, i + 1))
+    queue.queued -= 1
+
+
+@kernel
+def tightest(s: State, model: int, size: int) -> int:
+    """The earliest deadline among the first `size` requests.
+
+    The queue is in order of priority first, so the first request need not be the most urgent.
+    """
+    deadline_at = s.requests[at(s, model, 0)].deadline_at
+    for place in range(1, min(size, s.models[model].queued)):
+        deadline_at = min(deadline_at, s.requests[at(s, model, place)].deadline_at)
+    return deadline_at

@@ -1,0 +1,153 @@
+"""Reactive batching: the baseline that looks no further than the next slot.
+
+It is what serving systems do without reservations (PPipe, section 7.4, calls it reactive): a
+batch is sent to the pool's slot that should be free first; the slot of the next stage is chosen
+only when the batch gets there, and contention on links is suffered, not foreseen. Slots that are
+equally free are taken in turn, so that consecutive batches leave through different nodes.
+"""
+
+from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
+from headrace.dispatch.kernel.layout import State
+from headrace.dispatch.kernel.probing import transfer_us
+from headrace.dispatch.kernel.queues import tightest
+from headrace.dispatch.kernel.reservation import DROP, SEND, SLOT_RECOVERY_US, WAIT, Decision
+
+NO_REASON = -1
+
+
+@kernel
+def decide(s: State, model: int, now_us: int) -> Decision:
+    """The model's queue is not empty."""
+    best = -1
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        slot = _first_slot(s, route, now_us)
+        if slot >= 0 and (best < 0 or _freer(s, slot, _first_slot(s, best, now_us), now_us)):
+            best = route
+    if best < 0:
+        return DROP, NO_SLOT, SLOT_RECOVERY_US
+    return _fill(s, model, best, now_us)
+
+
+@inlined
+def _first_slot(s: State, route: int, now_us: int) -> int:
+    return _freest(s, s.routes[route].first_stage, now_us)
+
+
+@kernel
+def _fill(s: State, model: int, route: int, now_us: int) -> Decision:
+    slot = _first_slot(s, route, now_us)
+    start_us = max(now_us, s.slots[slot].free_at)
+    deadline_at = tightest(s, model, s.routes[route].batch_size)
+    queued = s.models[model].queued
+    for size in range(s.routes[route].batch_size, 0, -1):
+        if start_us + _path_us(s, route, size) > deadline_at:
+            continue
+        if queued >= size or start_us == now_us:
+            size = min(size, queued)
+            _send(s, s.routes[route].first_stage, slot, size, now_us, 0)
+            return SEND, route, size
+        return WAIT, max(start_us, now_us + 1), size
+    return DROP, DEADLINE, max(1, start_us + _path_us(s, route, 1) - deadline_at)
+
+
+@kernel
+def _freest(s: State, stage: int, now_us: int) -> int:
+    """The living slot that is free first; among idle ones, the one unused for longest; or -1."""
+    best = -1
+    for i in range(s.stages[stage].first_pool, s.stages[stage].end_pool):
+        slot = s.pools[i]
+        if s.slots[slot].alive and (
+            best < 0
+            or _freer(s, slot, best, now_us)
+            or (slot < best and not _freer(s, best, slot, now_us))
+        ):
+            best = slot
+    return best
+
+
+@kernel
+def _freer(s: State, one: int, other: int, now_us: int) -> bool:
+    a, b = s.slots[one], s.slots[other]
+    a_free_at, b_free_at = max(now_us, a.free_at), max(now_us, b.free_at)
+    if a_free_at != b_free_at:
+        return a_free_at < b_free_at
+    return a.last_use < b.last_use
+
+
+@kernel
+def _path_us(s: State, route: int, size: int) -> int:
+    """Of an otherwise idle pipeline, spread included, links not foreseen."""
+    sizes = s.world[0].size_max
+    total = s.slack_us[route * sizes + size - 1]
+    first = s.routes[route].first_stage
+    for stage in range(first, first + s.routes[route].stages):
+        total += s.p50_us[stage * sizes + size - 1]
+    return total
+
+
+@kernel
+def _send(s: State, stage: int, slot: int, size: int, now_us: int, length_us: int) -> None:
+    """Count on the slot; writes `path[0]`."""
+    mine, hop, world = s.slots[slot], s.path[0], s.world[0]
+    hop.slot, hop.transfer_at, hop.transfer_us = slot, now_us, length_us
+    hop.start_at = max(now_us + length_us, mine.free_at)
+    hop.latency_us = s.p50_us[stage * world.size_max + size - 1]
+    mine.free_at = hop.start_at + hop.latency_us
+    world.uses += 1
+    mine.last_use = world.uses
+
+
+@kernel
+def take_path(s: State, batch: int) -> None:
+    """Make `path[0]` the next hop of the batch."""
+    mine = s.batches[batch]
+    hop, found = s.hops[batch * s.world[0].stages_max + mine.hops], s.path[0]
+    hop.slot, hop.start_at, hop.latency_us = found.slot, found.start_at, found.latency_us
+    hop.transfer_at, hop.transfer_us = found.transfer_at, found.transfer_us
+    mine.hops += 1
+
+
+@kernel
+def next_hop(s: State, batch: int, now_us: int) -> int:
+    """Choose the slot of the next stage; or why there is none in time."""
+    mine = s.batches[batch]
+    first_hop = batch * s.world[0].stages_max
+    if mine.stage < mine.hops:
+        alive = s.slots[s.hops[first_hop + mine.stage].slot].alive
+        return NO_REASON if alive else NO_SLOT
+    stage = s.routes[mine.route].first_stage + mine.stage
+    slot = _freest(s, stage, now_us)
+    if slot < 0:
+        return NO_SLOT
+    before = s.hops[first_hop + mine.stage - 1].slot
+    length_us = transfer_us(s, before, slot, mine.size * s.stages[stage].input_bytes)
+    rest_us = length_us
+    for later in range(stage, s.routes[mine.route].first_stage + s.routes[mine.route].stages):
+        rest_us += s.p50_us[later * s.world[0].size_max + mine.size - 1]
+    if max(now_us, s.slots[slot].free_at) + rest_us > mine.last_deadline_at:
+        return DEADLINE
+    _send(s, stage, slot, mine.size, now_us, length_us)
+    take_path(s, batch)
+    return NO_REASON
+
+
+@kernel
+def on_started(s: State, hop: int, now_us: int) -> None:
+    mine = s.hops[hop]
+    s.slots[mine.slot].free_at += now_us - mine.start_at
+    mine.start_at = now_us
+
+
+@kernel
+def on_ended(s: State, hop: int, now_us: int) -> None:
+    mine = s.hops[hop]
+    s.slots[mine.slot].free_at += now_us - mine.start_at - mine.latency_us
+
+
+@kernel
+def forget(s: State, batch: int) -> None:
+    mine = s.batches[batch]
+    first_hop = batch * s.world[0].stages_max
+    for hop in range(first_hop + mine.stage, first_hop + mine.hops):
+        s.slots[s.hops[hop].slot].free_at -= s.hops[hop].latency_us

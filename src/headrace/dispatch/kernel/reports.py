@@ -1,0 +1,173 @@
+"""What a driver reports: transfers and runs that ended, slots lost and gained."""
+
+from headrace.dispatch.kernel import policy, queues
+from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.dispatch.kernel.flow import (
+    RETRY_US,
+    advance_links,
+    advance_slot,
+    decide_all,
+    enter_next_stage,
+    enter_stage,
+    hop_of,
+    join_slot,
+    leave_links,
+    leave_ready,
+    note_path,
+)
+from headrace.dispatch.kernel.journal import (
+    FAILED,
+    RAN,
+    SLOT_GAINED,
+    SLOT_LOST,
+    TRANSFERRED,
+    note,
+    note_more,
+)
+from headrace.dispatch.kernel.layout import State
+from headrace.dispatch.kernel.reactive import NO_REASON
+from headrace.dispatch.kernel.rows import drop_batch, remove_batch
+
+
+@inlined
+def _is_current(s: State, row: int, batch_id: int, stage: int, attempt: int) -> bool:
+    """Reports of an older path are stale."""
+    batch = s.batches[row]
+    return batch.id == batch_id and batch.stage == stage and batch.attempt == attempt
+
+
+@kernel
+def on_transferred(
+    s: State, now_us: int, row: int, batch_id: int, stage: int, attempt: int, started_at: int
+) -> None:
+    """The tensors that enter `stage` have reached their node."""
+    _free_links(s, batch_id, attempt)
+    if _is_current(s, row, batch_id, stage, attempt):
+        hop = hop_of(s, row)
+        to_slot = s.hops[hop].slot
+        note(s, TRANSFERRED, now_us, batch_id, stage, s.hops[hop - 1].slot)
+        note_more(s, to_slot, started_at, 0, 0)
+        policy.on_transferred(s, hop, now_us)
+        join_slot(s, row, to_slot, now_us)
+    advance_links(s, now_us)
+
+
+@kernel
+def _free_links(s: State, batch_id: int, attempt: int) -> None:
+    """A transfer ended, of whatever attempt: its links are idle again."""
+    for node in range(s.world[0].nodes):
+        sender = s.nodes[node]
+        if sender.sending == batch_id and sender.sending_attempt == attempt:
+            sender.sending = -1
+            s.nodes[sender.sending_to].receiving = 0
+            return
+
+
+@kernel
+def on_ran(
+    s: State,
+    now_us: int,
+    row: int,
+    batch_id: int,
+    stage: int,
+    attempt: int,
+    started_at: int,
+    ended_at: int,
+) -> None:
+    """`stage` has run; the instants are the worker's own."""
+    if not _is_current(s, row, batch_id, stage, attempt):
+        return
+    slot = _leave_slot(s, row, stage, started_at, ended_at, now_us)
+    enter_next_stage(s, row, now_us)
+    advance_slot(s, slot, now_us)
+    decide_all(s, now_us)
+
+
+@kernel
+def _leave_slot(
+    s: State, row: int, stage: int, started_at: int, ended_at: int, now_us: int
+) -> int:
+    hop = hop_of(s, row)
+    slot = s.hops[hop].slot
+    note(s, RAN, ended_at, s.batches[row].id, stage, slot)
+    note_more(s, started_at, 0, 0, 0)
+    s.slots[slot].running = -1
+    policy.on_ended(s, hop, now_us)
+    return slot
+
+
+@kernel
+def on_failed(s: State, now_us: int, row: int, batch_id: int, stage: int, attempt: int) -> None:
+    """The executor could not run the batch, and would not be able to elsewhere."""
+    if not _is_current(s, row, batch_id, stage, attempt):
+        return
+    hop = hop_of(s, row)
+    slot = s.hops[hop].slot
+    s.slots[slot].running = -1
+    policy.on_ended(s, hop, now_us)
+    s.batches[row].stage += 1  # this stage is over: only what follows is still to be released
+    drop_batch(s, row, FAILED, RETRY_US, now_us)
+    advance_slot(s, slot, now_us)
+    decide_all(s, now_us)
+
+
+@kernel
+def on_slot_lost(s: State, now_us: int, slot: int) -> None:
+    """The slot is gone with all it ran; its batches run elsewhere if their deadlines allow."""
+    note(s, SLOT_LOST, now_us, slot, 0, 0)
+    policy.on_slot_lost(s, slot)
+    s.slots[slot].running = -1
+    row = s.world[0].first_batch
+    last = s.world[0].last_batch
+    while row >= 0:
+        after = s.batches[row].after if row != last else -1
+        lost = _stage_on(s, row, slot)
+        if lost >= 0 and lost == s.batches[row].stage:
+            _restart_stage(s, row, now_us)
+        elif lost >= 0 and policy.reroute(s, row, lost, now_us) == NO_REASON:
+            # Without a new path the batch is dropped when its current stage has ended: until then
+            # the slot may come back.
+            note_path(s, row, lost, now_us)
+        row = after
+    decide_all(s, now_us)
+
+
+@inlined
+def _stage_on(s: State, row: int, slot: int) -> int:
+    """The first stage, not yet over, that the batch has on that slot; -1: none."""
+    batch, first_hop = s.batches[row], row * s.world[0].stages_max
+    for stage in range(batch.stage, batch.hops):
+        if s.hops[first_hop + stage].slot == slot:
+            return stage
+    return -1
+
+
+@kernel
+def _restart_stage(s: State, row: int, now_us: int) -> None:
+    """The stage that the batch was in, or about to enter, must run on another slot."""
+    batch = s.batches[row]
+    # Out of every line: what its current work reports is stale from now on.
+    batch.attempt += 1
+    leave_links(s, row)
+    leave_ready(s, row, s.hops[hop_of(s, row)].slot)
+    if batch.stage == 0:
+        # Nothing is computed yet: any pipeline will do, so decide afresh.
+        policy.forget(s, row)
+        for i in range(batch.size):
+            queues.insert(s, batch.model, s.members[row * s.world[0].size_max + i])
+        remove_batch(s, row, 0, now_us)
+        return
+    hopeless = policy.reroute(s, row, batch.stage, now_us)
+    if hopeless != NO_REASON:
+        drop_batch(s, row, hopeless, RETRY_US, now_us)
+        return
+    note_path(s, row, batch.stage, now_us)
+    enter_stage(s, row, now_us)
+
+
+@kernel
+def on_slot_gained(s: State, now_us: int, slot: int) -> None:
+    """The slot is (back) in service, idle."""
+    note(s, SLOT_GAINED, now_us, slot, 0, 0)
+    policy.on_slot_gained(s, slot, now_us)
+    decide_all(s, now_us)

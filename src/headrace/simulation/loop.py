@@ -1,0 +1,238 @@
+"""Virtual time, compiled: arrivals, transfers and runs around the dispatcher's kernel.
+
+The same events in the same order as `SimClock` and `SimDriver` bring about, two orders of magnitude
+faster. Scheduled events lie in a binary heap, ordered by instant, then by when they were scheduled.
+"""
+
+from math import exp
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headrace.dispatch.kernel.compile import Function, entry, inlined, kernel, source_stamp
+from headrace.dispatch.kernel.handle import ARRIVE, AWAKE, RAN, TRANSFERRED, tell
+from headrace.dispatch.kernel.journal import (
+    ANSWERED,
+    DROPPED,
+    ENDED,
+    START_STAGE,
+    START_TRANSFER,
+    WAKE,
+)
+from headrace.dispatch.kernel.journal import RAN as HAS_RUN
+from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, Ints, State, views
+
+RUNNING, DONE, ROWS_FULL, LOG_FULL, HEAP_FULL, NO_NORMALS, PAUSED = range(7)
+"""Why `run` returned: all is over, or something must grow (or report progress) first."""
+
+EVENT_WIDTH = 7
+"""Kind and six numbers, as `handle` takes them."""
+
+PROGRESS = np.dtype(
+    [
+        (name, "i8")
+        for name in (
+            "next_arrival",
+            "arrival_sequence",
+            "pause_at",
+            "sequence",
+            "scheduled",
+            "free_event",
+            "normals_used",
+            "logged",
+        )
+    ]
+)
+
+
+class Session(NamedTuple):
+    """What a session reads and what it leaves. N requests, S slots, C scheduled events at most."""
+
+    progress: Any
+    """(1,) of PROGRESS."""
+    arrived_at_us: Ints
+    """(N,), not decreasing."""
+    model: Ints
+    """(N,)"""
+    deadline_at_us: Ints
+    """(N,)"""
+    priority: Ints
+    """(N,)"""
+    sigma: Any
+    """(stages x size_max,): of the logarithm of an execution time; empty: always the median."""
+    normals: Any
+    """Standard normal, one per execution."""
+    ended_at_us: Ints
+    """(N,): when the request was answered; -1: not."""
+    reason: Ints
+    """(N,): why it was dropped, index into `journal.REASONS`; -1: it was not."""
+    busy_us: Ints
+    """(S,): how long each slot has run."""
+    heap: Ints
+    """(C, 3): instant, sequence, event."""
+    events: Ints
+    """(C, EVENT_WIDTH); of a free one, the first number is the next free one."""
+    log: Ints
+    """(rows, JOURNAL_WIDTH): the journal so far, if anybody wants it; else empty."""
+
+
+def _compiled(stamp: str) -> Any:
+    @entry
+    def run(addresses: Ints, session: Session) -> int:
+        if not stamp:
+            return RUNNING
+        s, progress = views(addresses), session.progress[0]
+        log_margin = len(s.journal) // JOURNAL_WIDTH if len(session.log) else 0
+        heap_margin = 4 * (len(s.slots) + len(s.nodes) + len(s.models)) + 16
+        while True:
+            if progress.next_arrival >= progress.pause_at:
+                return PAUSED
+            if progress.scheduled == 0 and progress.next_arrival == len(session.model):
+                return DONE
+            if s.world[0].requests + 1 >= len(s.requests):
+                return ROWS_FULL
+            if log_margin and len(session.log) - progress.logged < log_margin:
+                return LOG_FULL
+            if len(session.heap) - progress.scheduled < heap_margin:
+                return HEAP_FULL
+            if len(session.sigma) and len(session.normals) - progress.normals_used < heap_margin:
+                return NO_NORMALS
+            written = _next_event(addresses, s, session)
+            _carry_out(s, session, written)
+
+    return run
+
+
+@kernel
+def _next_event(addresses: Ints, s: State, session: Session) -> int:
+    """Let the earliest event happen; how many rows the journal has then."""
+    progress, heap = session.progress[0], session.heap
+    i = progress.next_arrival
+    if i < len(session.model):
+        at_us = session.arrived_at_us[i]
+        first = progress.scheduled == 0 or at_us < heap[0, 0]
+        if first or (at_us == heap[0, 0] and progress.arrival_sequence < heap[0, 1]):
+            progress.next_arrival += 1
+            progress.arrival_sequence = progress.sequence
+            progress.sequence += 1
+            return tell(addresses, ARRIVE, at_us, i, session.model[i], at_us,
+                        session.deadline_at_us[i], session.priority[i], 0)  # fmt: skip
+    at_us, row = heap[0, 0], heap[0, 2]
+    _pop(session)
+    event = session.events[row]
+    kind, a, b, c, d, e, f = event[0], event[1], event[2], event[3], event[4], event[5], event[6]
+    event[0] = progress.free_event
+    progress.free_event = row
+    return tell(addresses, kind, at_us, a, b, c, d, e, f)
+
+
+@kernel
+def _carry_out(s: State, session: Session, written: int) -> None:
+    """Do what the journal orders, and note what became of requests."""
+    progress = session.progress[0]
+    for i in range(written):
+        row = s.journal[i * JOURNAL_WIDTH : (i + 1) * JOURNAL_WIDTH]
+        kind, at_us = row[0], row[1]
+        if kind == START_STAGE:
+            ends_at = at_us + _duration(s, session, row[8] * s.world[0].size_max + row[7] - 1)
+            _schedule(session, ends_at, RAN, row[2], row[3], row[4], row[5], at_us, ends_at)
+        elif kind == ANSWERED:
+            session.ended_at_us[row[2]] = at_us
+        elif kind == HAS_RUN:
+            session.busy_us[row[4]] += at_us - row[5]
+        elif kind == START_TRANSFER:
+            ends_at = at_us + row[7]
+            _schedule(session, ends_at, TRANSFERRED, row[2], row[3], row[4], row[5], at_us, 0)
+        elif kind == WAKE:
+            _schedule(session, at_us, AWAKE, row[2], row[3], 0, 0, 0, 0)
+        elif kind == DROPPED:
+            session.reason[row[2]] = row[3]
+    if len(session.log):
+        for i in range(written):
+            kind = s.journal[i * JOURNAL_WIDTH]
+            if kind not in (START_STAGE, START_TRANSFER, WAKE, ENDED):
+                for column in range(JOURNAL_WIDTH):
+                    entry_at = s.journal[i * JOURNAL_WIDTH + column]
+                    session.log[progress.logged, column] = entry_at
+                progress.logged += 1
+
+
+@inlined
+def _duration(s: State, session: Session, entry_of: int) -> int:
+    """Log-normal with the profile's median and 99th percentile, at least 1 us; or the median."""
+    p50_us = s.p50_us[entry_of]
+    if len(session.sigma) == 0:
+        return p50_us
+    progress = session.progress[0]
+    normal = session.normals[progress.normals_used]
+    progress.normals_used += 1
+    return max(1, round(p50_us * exp(session.sigma[entry_of] * normal)))
+
+
+@kernel
+def _schedule(
+    session: Session, at_us: int, kind: int, a: int, b: int, c: int, d: int, e: int, f: int
+) -> None:
+    progress, heap = session.progress[0], session.heap
+    row = progress.free_event
+    event = session.events[row]
+    progress.free_event = event[0]
+    event[0], event[1], event[2], event[3], event[4] = kind, a, b, c, d
+    event[5], event[6] = e, f
+    sequence = progress.sequence
+    progress.sequence += 1
+    place = progress.scheduled
+    progress.scheduled += 1
+    while place > 0:
+        parent = (place - 1) >> 1
+        if heap[parent, 0] < at_us or (heap[parent, 0] == at_us and heap[parent, 1] < sequence):
+            break
+        _move(heap, parent, place)
+        place = parent
+    heap[place, 0], heap[place, 1], heap[place, 2] = at_us, sequence, row
+
+
+@kernel
+def _pop(session: Session) -> None:
+    """Take the first event off the heap."""
+    progress, heap = session.progress[0], session.heap
+    progress.scheduled -= 1
+    last = progress.scheduled
+    at_us, sequence, row = heap[last, 0], heap[last, 1], heap[last, 2]
+    place = 0
+    while True:
+        child = 2 * place + 1
+        if child >= last:
+            break
+        if child + 1 < last and _before(heap, child + 1, child):
+            child += 1
+        if at_us < heap[child, 0] or (at_us == heap[child, 0] and sequence < heap[child, 1]):
+            break
+        _move(heap, child, place)
+        place = child
+    heap[place, 0], heap[place, 1], heap[place, 2] = at_us, sequence, row
+
+
+@inlined
+def _before(heap: Ints, one: int, other: int) -> bool:
+    return heap[one, 0] < heap[other, 0] or (
+        heap[one, 0] == heap[other, 0] and heap[one, 1] < heap[other, 1]
+    )
+
+
+@inlined
+def _move(heap: Ints, from_place: int, to_place: int) -> None:
+    heap[to_place, 0] = heap[from_place, 0]
+    heap[to_place, 1] = heap[from_place, 1]
+    heap[to_place, 2] = heap[from_place, 2]
+
+
+def _stamp() -> str:
+    """Of this file and the kernel."""
+    from hashlib import sha256
+    from pathlib import Path
+
+    return sha256(source_stamp().encode() + Path(__file__).read_bytes()).hexdigest()
+
+
+run: Function = _compiled(_stamp())
