@@ -37,6 +37,16 @@ def serve(
             " zeros), or auto: onnx for slots on this machine's CPU, emulated for the rest."
         ),
     ] = "auto",
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            help="Worker processes that all emulated slots share; one is enough for a hundred"
+            " slots. Losing one loses all its slots until it is back (default: one per slot).",
+            show_default=False,
+        ),
+    ] = None,
     events: Annotated[
         Path | None,
         typer.Option(help="Write the event log here; see it with `headrace trace`."),
@@ -71,7 +81,7 @@ def serve(
 ) -> None:
     """Serve a plan over HTTP (Open Inference Protocol v2) until Ctrl-C or SIGTERM.
 
-    One worker process per slot; requests that cannot meet their deadline are refused at once
+    One worker process per slot, but for emulated slots with --processes; requests that cannot meet their deadline are refused at once
     with the reason and a Retry-After. Stopping answers what was accepted first; a second Ctrl-C
     does not wait.
 
@@ -81,10 +91,12 @@ def serve(
 
     from headrace.catalog.documents import plan_profiles, read_plan
     from headrace.serving.access import Access, default_token_path, read_or_create_token
+    from headrace.serving.stand_ins import with_tensors
 
     plan = read_plan(plan_path)
     profiles = plan_profiles(plan, plan_path)
     _check(plan, profiles, policy, executor)
+    profiles = {name: with_tensors(profile) for name, profile in profiles.items()}
     token_path = None if no_auth else token_file or default_token_path()
     access = Access(
         bind_host=host,
@@ -111,6 +123,7 @@ def serve(
                 "profile_folders": folders,
                 "policy": policy,
                 "executor": executor,
+                "processes": processes,
                 "queue_limit": queue_limit,
             },
             server={"access": access, "host": host, "port": port},

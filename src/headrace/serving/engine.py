@@ -71,6 +71,7 @@ class Engine:
         *,
         policy: str = "reservation",
         executor: ExecutorChoice = "auto",
+        processes: int | None = None,
         sink: EventSink | None = None,
         queue_limit: int = 4096,
         arena_bytes: int | None = None,
@@ -81,6 +82,7 @@ class Engine:
         Args:
             profiles: by model name.
             profile_folders: by model name; what a profile's relative paths are relative to.
+            processes: that emulated slots share; None: one for each slot.
             sink: gets every event, on the loop's thread; must be fast.
             queue_limit: requests that may wait for batches, per model.
             arena_bytes: shared memory for tensors; None: enough for the plan.
@@ -96,6 +98,7 @@ class Engine:
         self._profile_folders = profile_folders
         self._policy = policy
         self._executor = executor
+        self._processes = processes
         self._sink = sink or _ignore
         self._queue_limit = queue_limit
         self._arena_bytes = arena_bytes
@@ -180,6 +183,7 @@ class Engine:
             stages,
             self._executor,
             self._seed,
+            self._processes,
         )
         self._arena = Arena(self._arena_bytes or arena_bytes_for(stages))
         self._supervisor = Supervisor(specs, self._arena)
