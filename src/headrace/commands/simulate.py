@@ -41,9 +41,12 @@ def simulate(
         str,
         typer.Option(
             "--arrivals",
-            metavar="poisson|uniform|FILE",
-            help="When requests arrive. FILE: one instant in seconds per line, or columns at_us or"
-            " at_s, model, timeout_ms, priority; stretched to the rate if one is given.",
+            metavar="poisson|uniform|gamma[:CV]|mmpp[:BURST]|FILE",
+            help="When requests arrive. gamma: gaps with this coefficient of variation (2; Poisson"
+            " has 1). mmpp: bursts of about a second, a fifth of the time, at this multiple of the"
+            " rate (2). FILE: one instant in seconds per line, or columns at_us or at_s, model,"
+            " timeout_ms, priority; or a trace: MAF 2019, MAF 2021, requests per second. Stretched"
+            " to the rate if one is given.",
         ),
     ] = "poisson",
     policy: Annotated[
