@@ -17,6 +17,7 @@ import numpy as np
 
 from headrace.planning.allotments import Allotments, memory_limited
 from headrace.planning.candidates import Pipelines
+from headrace.planning.deadline import Deadline, OutOfTime
 from headrace.planning.exact_columns import (
     Columns,
     Stock,
@@ -32,7 +33,7 @@ from headrace.planning.exact_slots import bound_and_repair
 from headrace.planning.hardware import Hardware
 from headrace.planning.master import Goal, Wanted
 from headrace.planning.packing import SlotSize, pack
-from headrace.planning.search import INFEASIBLE, PROVEN_GAP, Deadline, Outcome
+from headrace.planning.search import INFEASIBLE, PROVEN_GAP, Outcome
 from headrace.planning.selection import Chosen as Selected
 
 LARGE_DEVICES = 500
@@ -85,7 +86,7 @@ def search_exactly_pooled(
             answer = search_least_cost(stock, wanted, counted, per_device, hardware.prices, half)
         else:
             answer = search_freely(stock, weighted, counted, per_device, half)
-    except OutOfReach:
+    except (OutOfReach, OutOfTime):
         return None
     if answer.chosen is None:
         return INFEASIBLE

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.planning.candidates import Floats, Ints
+from headrace.planning.deadline import Deadline
 from headrace.planning.exact_columns import Columns, Stock
 from headrace.planning.exact_outcomes import Chosen
 from headrace.planning.master import Wanted, smallest_normalised
-from headrace.planning.search import Deadline
 from headrace.planning.solver import RELATIVE_GAP, LinearModel
 
 BOUND_PART = 0.6
