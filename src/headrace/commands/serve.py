@@ -81,9 +81,9 @@ def serve(
 ) -> None:
     """Serve a plan over HTTP (Open Inference Protocol v2) until Ctrl-C or SIGTERM.
 
-    One worker process per slot, but for emulated slots with --processes; requests that cannot meet their deadline are refused at once
-    with the reason and a Retry-After. Stopping answers what was accepted first; a second Ctrl-C
-    does not wait.
+    One worker process per slot, but for emulated slots with --processes; requests that cannot
+    meet their deadline are refused at once with the reason and a Retry-After. Stopping answers
+    what was accepted first; a second Ctrl-C does not wait.
 
     [dim]headrace serve plan.json --port 8000[/dim]
     """
