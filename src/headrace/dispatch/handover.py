@@ -117,6 +117,15 @@ class _State:
             kept.append(now / full if full else 1.0)
         return min(kept, default=1.0)
 
+    def idles(self, device: Device, moving: Collection[Device]) -> bool:
+        """Whether no old pipeline of the device can serve without `moving`."""
+        still = set(self.old.slots_on(set(self.old.devices) - self.moved - set(moving)))
+        return all(
+            self.old.pipeline_rps(tenancy.model, tenancy.pipeline, still) == 0
+            for slot in self.old.slots_on((device,))
+            for tenancy in self.old.tenancies[slot]
+        )
+
     def after(self, moving: Collection[Device]) -> "_State":
         return _State(self.old, self.new, self.moved | frozenset(moving))
 
@@ -136,6 +145,7 @@ def _slices(old: Site, new: Site, shared: Sequence[Device]) -> list[tuple[Device
             choices or [(left[0],)],
             key=lambda devices: (state.kept(devices), state.after(devices).kept(()), -len(devices)),
         )
+        chosen += tuple(d for d in left if d not in chosen and state.idles(d, chosen))
         steps.append(chosen)
         left = [device for device in left if device not in chosen]
         state = state.after(chosen)
