@@ -1,0 +1,331 @@
+"""Simulated | measured, live: the paper's 16-GPU testbeds on this machine, with emulated GPUs.
+
+    python -m benchmarks.ppipe.live --cluster HC3-S --cluster HC1-S [--group G1] [--seconds 60]
+
+Each cluster is planned with the published block profiles, verified, and served by the real server
+(`headrace serve --processes 1`): HTTP, dispatcher, a worker process, shared memory. Only the GPUs
+and the links are not there: a slot holds its batch for the profiled time, a transfer takes what
+its bytes need at the stated bandwidth. All models of the group are loaded at once, Poisson, open
+loop; the simulator gets the same plan and the same arrivals.
+
+Tensors are stand-ins of 64 bytes, since the profiles state none. Clusters: table 1 of the paper,
+bandwidths and GPUs per server as its artifact has them (6 Gbps with P4, 10 Gbps with T4).
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+
+from benchmarks.live.processes import CoreTime, cpu_seconds, family
+from benchmarks.ppipe.reference import profile_of, reference_plans, required_reference
+from examples.demo.shell import Server, console
+from msgspec.structs import replace
+from rich.table import Table
+
+from headrace.catalog.documents import read_problem, write_document
+from headrace.catalog.event_log import read_event_log
+from headrace.catalog.ppipe_artifact import ReferencePlan
+from headrace.catalog.ppipe_problem import write_problem
+from headrace.dispatch.topology import Topology
+from headrace.domain.events import AnyEvent, Dispatched, Ran
+from headrace.domain.plan import Plan
+from headrace.domain.profile import Profile
+from headrace.domain.request import Outcome
+from headrace.load.generator import LoadOptions, run_load_of_models
+from headrace.load.token import token_for
+from headrace.metrics import (
+    Distribution,
+    Summary,
+    distribution,
+    outcomes,
+    run_report,
+    summarise,
+)
+from headrace.planning.pooled import plan_pooled
+from headrace.simulation.arrivals import arrivals_for
+from headrace.simulation.session import simulate
+from headrace.verify import verify
+
+CLUSTERS = {
+    "HC1-S": {"L4": 4, "P4": 12},
+    "HC2-S": {"L4": 4, "T4": 12},
+    "HC3-S": {"V100": 4, "P4": 12},
+    "HC4-S": {"V100": 4, "T4": 12},
+}
+GROUPS = {
+    "G1": "efficientnet-b8",
+    "G2": "colorization",
+    "G3": "centernet",
+    "G4": "fsaf",
+    "G5": "fcn",
+    "G6": "apcnet",
+}
+"""How the first model of each of the main experiment's groups is called."""
+TARGET_POINTS = 1.5
+SETTLE_S = 2.0
+SILENT = ("connect", "closed", "protocol", "timeout")
+"""Ends of a request that are neither an answer nor a refusal with a reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One model on one cluster, or all of them. Latencies in microseconds."""
+
+    model: str
+    arrived: int
+    offered_rps: float
+    simulated: float
+    """Attainment."""
+    measured: float
+    """As the clients saw it."""
+    served: float
+    """As the server saw it: without the clients' own lateness and the way there and back."""
+    unanswered: int
+    simulated_drops: dict[str, int]
+    measured_drops: dict[str, int]
+    simulated_late: int
+    measured_late: int
+    simulated_p50_us: int
+    simulated_p99_us: int
+    measured_p50_us: int
+    measured_p99_us: int
+
+    @property
+    def points(self) -> float:
+        """Measured minus simulated attainment, percentage points."""
+        return 100 * (self.measured - self.simulated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One cluster, loaded once."""
+
+    cluster: str
+    group: str
+    load_factor: float
+    seconds: float
+    slots: int
+    rows: list[Row]
+    """One per model, then their total."""
+    cpu_share: dict[str, float]
+    """Of one core: gateway, workers, load generator."""
+    others_share: float
+    """Of all core time, used by processes that are none of ours."""
+    stolen_share: float
+    late_p50_us: int
+    """Of the load generator's sends; part of every measured latency."""
+    late_p99_us: int
+    overrun_p50_us: int
+    """By which a stage's batch took longer than its profile, the emulation's own error."""
+    overrun_p99_us: int
+
+    @property
+    def met(self) -> bool:
+        return all(abs(row.points) <= TARGET_POINTS and not row.unanswered for row in self.rows)
+
+
+def base_plan(folder: Path, cluster: str, group: str) -> ReferencePlan:
+    """The published problem of a group, cut down to the testbed's GPUs."""
+    counts = CLUSTERS[cluster]
+    for task in reference_plans(folder, "maf19", "v4"):
+        named = task.deployments[0].model.startswith(GROUPS[group])
+        if named and [device.name for device in task.devices] == list(counts):
+            devices = tuple(replace(d, count=counts[d.name]) for d in task.devices)
+            return replace(task, name=f"{group} on {cluster}", devices=devices)
+    raise SystemExit(f"{folder}: no published plan of {group} on {'-'.join(counts)}")
+
+
+def planned(
+    folder: Path, reference: Path, cluster: str, group: str
+) -> tuple[Plan, dict[str, Profile]]:
+    """Write profiles, problem and a verified plan.json into `folder`."""
+    task = base_plan(reference, cluster, group)
+    for deployment in task.deployments:
+        profile = profile_of(reference, deployment.model)
+        write_document(profile, folder / "profiles" / f"{deployment.model}.json")
+    write_problem(task, folder / "problem.yaml")
+    problem = read_problem(folder / "problem.yaml")
+    plan = plan_pooled(problem).plan
+    if plan is None:
+        raise SystemExit(f"{task.name}: no plan")
+    faults = verify(plan, problem.profiles)
+    assert not faults, faults
+    write_document(plan, folder / "plan.json")
+    return plan, problem.profiles
+
+
+def measure(reference: Path, cluster: str, group: str, options: argparse.Namespace) -> Run:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plan, profiles = planned(folder, reference, cluster, group)
+        rates = {d.model: options.load_factor * d.throughput_rps for d in plan.deployments}
+        arrivals = arrivals_for("poisson", rates, options.seconds, options.seed)
+        span_us = round(options.seconds * 1e6)
+        foretold = run_report("simulated", *simulate(plan, profiles, arrivals), span_us)
+
+        serving = ("plan.json", "--port", "0", "--events", "run.events")
+        with Server(folder, *serving, "--processes", str(options.processes)) as server:
+            # First requests touch cold memory and open the connections.
+            sending = LoadOptions(seed=options.seed, token=token_for(server.url, None))
+            settling = arrivals_for("poisson", rates, SETTLE_S, options.seed + 1_000_000)
+            run_load_of_models(server.url, settling, sending)
+            workers = family(server.pid) - {server.pid}
+            used_s = _cpu(server.pid, workers)
+            with CoreTime(os.getpid(), server.pid) as cores:
+                results = run_load_of_models(server.url, arrivals, sending, span_us=span_us)
+            used_s = {who: now - used_s[who] for who, now in _cpu(server.pid, workers).items()}
+        header, events = read_event_log(folder / "run.events")
+    started_at_us = next(iter(results.values())).started_at_us
+    served = outcomes(header, [event for event in events if event.at_us >= started_at_us])
+    felt = {model: result.outcomes for model, result in results.items()}
+    rows = [
+        _row(model, foretold.models[model], felt[model], served[model], span_us) for model in felt
+    ]
+    everything = [list(chain.from_iterable(side.values())) for side in (felt, served)]
+    rows.append(_row("all", foretold.total, *everything, span_us))
+    lateness = next(iter(results.values())).lateness
+    overrun = _overrun(Topology.from_plan(plan, profiles), events)
+    return Run(
+        cluster=cluster,
+        group=group,
+        load_factor=options.load_factor,
+        seconds=options.seconds,
+        slots=len(plan.slots),
+        rows=rows,
+        cpu_share={who: used / options.seconds for who, used in used_s.items()},
+        others_share=cores.others,
+        stolen_share=cores.stolen,
+        late_p50_us=lateness.p50_us if lateness else 0,
+        late_p99_us=lateness.p99_us if lateness else 0,
+        overrun_p50_us=overrun.p50_us,
+        overrun_p99_us=overrun.p99_us,
+    )
+
+
+def _row(
+    model: str,
+    foretold: Summary,
+    felt: Sequence[Outcome],
+    served: Sequence[Outcome],
+    span_us: int,
+) -> Row:
+    seen = summarise(felt, span_us)
+    return Row(
+        model=model,
+        arrived=seen.arrived,
+        offered_rps=seen.arrived / span_us * 1e6,
+        simulated=foretold.slo_attainment or 0.0,
+        measured=seen.slo_attainment or 0.0,
+        served=summarise(served, span_us).slo_attainment or 0.0,
+        unanswered=sum(outcome.reason in SILENT for outcome in felt),
+        simulated_drops=foretold.dropped,
+        measured_drops=seen.dropped,
+        simulated_late=foretold.late,
+        measured_late=seen.late,
+        simulated_p50_us=_latency(foretold).p50_us,
+        simulated_p99_us=_latency(foretold).p99_us,
+        measured_p50_us=_latency(seen).p50_us,
+        measured_p99_us=_latency(seen).p99_us,
+    )
+
+
+def _latency(summary: Summary) -> Distribution:
+    if summary.latency is None:
+        raise SystemExit("nothing was answered; see the server's output above")
+    return summary.latency
+
+
+def _overrun(topology: Topology, events: Sequence[AnyEvent]) -> Distribution:
+    """By how much batches took longer than the profile says, report to the gateway excluded."""
+    batches = {event.batch: event for event in events if isinstance(event, Dispatched)}
+    overruns_us = []
+    for run in events:
+        if isinstance(run, Ran):
+            batch = batches[run.batch]
+            stage = topology.models[batch.model].routes[batch.pipeline].stages[run.stage]
+            profiled_us = stage.p50_us[len(batch.requests) - 1]
+            overruns_us.append(run.at_us - run.started_at_us - profiled_us)
+    found = distribution(overruns_us)
+    if found is None:
+        raise SystemExit("no batch ran; see the server's output above")
+    return found
+
+
+def _cpu(gateway: int, workers: set[int]) -> dict[str, float]:
+    """CPU seconds used so far."""
+    return {
+        "gateway": cpu_seconds({gateway}),
+        "workers": cpu_seconds(workers),
+        "load": cpu_seconds({os.getpid()}),
+    }
+
+
+def show(run: Run) -> None:
+    table = Table(
+        title=f"{run.group} on {run.cluster}, {run.slots} emulated slots, load factor"
+        f" {run.load_factor:g}, {run.seconds:g} s: simulated | measured",
+        title_justify="left",
+    )
+    for heading in ("model", "req/s", "attainment %", "points", "p50 ms", "p99 ms"):
+        table.add_column(heading, justify="left" if heading == "model" else "right")
+    table.add_column("drops and late")
+    table.add_column("unanswered", justify="right")
+    for row in run.rows:
+        table.add_row(
+            row.model.split("_")[0],
+            f"{row.offered_rps:.1f}",
+            f"{100 * row.simulated:.2f} | {100 * row.measured:.2f}",
+            f"{row.points:+.2f}",
+            f"{row.simulated_p50_us / 1e3:.1f} | {row.measured_p50_us / 1e3:.1f}",
+            f"{row.simulated_p99_us / 1e3:.1f} | {row.measured_p99_us / 1e3:.1f}",
+            f"{_ends(row.simulated_drops, row.simulated_late)}"
+            f" | {_ends(row.measured_drops, row.measured_late)}",
+            str(row.unanswered),
+        )
+    console.print(table)
+    shares = ", ".join(f"{who} {share:.0%}" for who, share in run.cpu_share.items())
+    console.print(
+        f"CPU, of one core: {shares}; others {run.others_share:.1%} of all cores, host took"
+        f" {run.stolen_share:.1%}\n"
+        f"late: load generator {run.late_p50_us} us p50, {run.late_p99_us} us p99; emulated"
+        f" batches {run.overrun_p50_us} us p50, {run.overrun_p99_us} us p99\n"
+        f"target: every model within {TARGET_POINTS} points, none unanswered:"
+        f" {'met' if run.met else 'MISSED'}"
+    )
+
+
+def _ends(drops: dict[str, int], late: int) -> str:
+    counts = {**drops, "late": late}
+    return ", ".join(f"{count} {end}" for end, count in counts.items() if count) or "none"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cluster", action="append", choices=list(CLUSTERS), help="[HC3-S, HC1-S]")
+    parser.add_argument("--group", action="append", choices=list(GROUPS), help="[G1]")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--load-factor", type=float, default=0.9)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1, help="of workers [1]")
+    parser.add_argument("--json", type=Path, help="write all rows to this file")
+    options = parser.parse_args()
+    reference = required_reference()
+    runs = []
+    for cluster in options.cluster or ["HC3-S", "HC1-S"]:
+        for group in options.group or ["G1"]:
+            run = measure(reference, cluster, group, options)
+            show(run)
+            runs.append(run)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(run) for run in runs], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
