@@ -6,10 +6,12 @@ devices are those that complete one more slice of a new pipeline (one slot per s
 one) at the least loss of what both plans together can carry meanwhile.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.dispatch.topology import Topology
+from headrace.domain.plan import Plan
+from headrace.domain.profile import Profile
 
 Device = tuple[str, str, int]
 """(node, device type, index among the node's devices of that type)."""
@@ -45,6 +47,12 @@ class Site:
                     for slot in stage.slots:
                         found[slot].append(Tenancy(m, p, s))
         object.__setattr__(self, "tenancies", tuple(map(tuple, found)))
+
+    @classmethod
+    def from_plan(cls, plan: Plan, profiles: Mapping[str, Profile]) -> "Site":
+        """Raises PlanError: a profile or a slot that the plan names is missing."""
+        devices = tuple((slot.node, slot.device, slot.device_index) for slot in plan.slots)
+        return cls(Topology.from_plan(plan, profiles), devices)
 
     @property
     def shares_slots(self) -> bool:

@@ -244,19 +244,29 @@ class Supervisor:
         for slot in self.slots:
             slot.events = events
 
-    async def start(self) -> None:
-        """Start all workers at once and wait until all have loaded.
+    async def start(self, slots: Sequence[int] | None = None) -> None:
+        """Start all workers at once, or those of `slots`, and wait until all have loaded.
 
         Raises:
             ModelError: one could not; all others are stopped again.
         """
+        homes = self._processes if slots is None else self._homes(slots)
         results = await asyncio.gather(
-            *(process.start() for process in self._processes), return_exceptions=True
+            *(process.start() for process in homes if not process.up), return_exceptions=True
         )
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
-            await self.stop()
+            await asyncio.gather(*(process.stop() for process in homes))
             raise failures[0]
+
+    async def stop_slots(self, slots: Sequence[int]) -> None:
+        """End the workers that serve none but these slots."""
+        others = self._homes([slot.number for slot in self.slots if slot.number not in slots])
+        homes = [process for process in self._homes(slots) if process not in others]
+        await asyncio.gather(*(process.stop() for process in homes))
+
+    def _homes(self, slots: Sequence[int]) -> list[SupervisedProcess]:
+        return list(dict.fromkeys(self.slots[slot].home for slot in slots))
 
     async def stop(self) -> None:
         """End all workers. Idempotent."""

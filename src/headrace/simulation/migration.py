@@ -11,7 +11,6 @@ from headrace.dispatch.handover import Site
 from headrace.dispatch.migration import Epoch, How, Migration
 from headrace.dispatch.policies import make_policy
 from headrace.dispatch.protocols import Clock
-from headrace.dispatch.topology import Topology
 from headrace.domain.epochs import EpochLog
 from headrace.domain.errors import PlanError
 from headrace.domain.events import AnyEvent
@@ -35,12 +34,6 @@ class MigrationRun:
     steps: int
 
 
-def plan_site(plan: Plan, profiles: Mapping[str, Profile]) -> Site:
-    """The plan's topology and the device behind each slot."""
-    devices = tuple((slot.node, slot.device, slot.device_index) for slot in plan.slots)
-    return Site(Topology.from_plan(plan, profiles), devices)
-
-
 def simulate_migration(
     old: tuple[Plan, Mapping[str, Profile]],
     new: tuple[Plan, Mapping[str, Profile]],
@@ -62,7 +55,7 @@ def simulate_migration(
     """
     rng = np.random.default_rng(seed)
     durations: Durations = JitteredDurations(rng) if jitter else exact_durations
-    session = MigrationSession(plan_site(*old), plan_site(*new), policy, durations)
+    session = MigrationSession(Site.from_plan(*old), Site.from_plan(*new), policy, durations)
     session.run(arrivals, at_us, how)
     return MigrationRun(
         epochs=session.logs(),
