@@ -23,8 +23,9 @@ def plan(
         typer.Option(
             "--planner",
             metavar="NAME",
-            help="pooled: stages served by pools of slots (PPipe), optimal."
-            " no-partitioning: whole models only, the baseline.",
+            help="pooled: stages served by pools of slots (PPipe), optimal. Baselines:"
+            " no-partitioning, whole models on whole devices;"
+            " dart-r, pairs of one device of each of two types.",
             show_default=False,
         ),
     ] = None,

@@ -7,12 +7,14 @@ from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Problem
 from headrace.planning.no_partitioning import plan_without_partitioning
 from headrace.planning.pooled import plan_pooled
+from headrace.planning.replicated_pairs import plan_replicated_pairs
 
 Planner = Callable[[Problem], PlanResult]
 
 PLANNERS: dict[str, Planner] = {
     "pooled": plan_pooled,
     "no-partitioning": plan_without_partitioning,
+    "dart-r": plan_replicated_pairs,
 }
 """Name -> planner; a new technique is a new module and one line here."""
 
