@@ -12,7 +12,8 @@ from pathlib import Path
 
 from benchmarks.ppipe.estimated import QUARTERS, estimated_profiles
 from benchmarks.ppipe.planners import PLANNERS, priced
-from benchmarks.ppipe.reference import profile_of, reference_plans
+from benchmarks.ppipe.planning_rows import profiles_of
+from benchmarks.ppipe.reference import reference_plans
 
 from headrace.catalog.ppipe_artifact import ReferenceDeployment, ReferenceDevice, ReferencePlan
 from headrace.domain.profile import Profile
@@ -78,10 +79,6 @@ def group_of(plan: ReferencePlan) -> str:
 def short(model: str) -> str:
     """The beginning of a model's name, for tables."""
     return model.split("_r101")[0].split("_8x")[0].split("_3rd")[0].split("-d8")[0][:18]
-
-
-def profiles_of(folder: Path, plan: ReferencePlan) -> dict[str, Profile]:
-    return {d.model: profile_of(folder, d.model) for d in plan.deployments}
 
 
 def published_cases(folder: Path) -> list[Case]:

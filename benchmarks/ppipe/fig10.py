@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 from benchmarks.ppipe import paper
-from benchmarks.ppipe.cases import ALGORITHMS, Case, profiles_of, short
+from benchmarks.ppipe.cases import ALGORITHMS, Case, short
 from benchmarks.ppipe.experiment import Options, mean, options, reference_or_skip, report
+from benchmarks.ppipe.planning_rows import profiles_of
 from benchmarks.ppipe.plots import bars, draw
 from benchmarks.ppipe.reference import reference_plans
 from benchmarks.ppipe.systems import REACTIVE, hardware_of, largest_load

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from benchmarks.ppipe.planners import problem_of
+from benchmarks.ppipe.planning_rows import problem_of
 from msgspec.structs import replace
 
 from headrace.catalog.ppipe_artifact import ReferencePlan

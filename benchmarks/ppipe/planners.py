@@ -3,23 +3,19 @@
 All answer in the artifact's form, so that every plan runs in its simulator and in ours.
 """
 
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
+from benchmarks.ppipe.planning_rows import problem_of
 from msgspec.structs import replace
 
-from headrace.catalog.documents import read_problem, write_document
 from headrace.catalog.ppipe_artifact import (
     ReferenceDeployment,
     ReferencePartition,
     ReferencePipeline,
     ReferencePlan,
 )
-from headrace.catalog.ppipe_problem import write_problem
 from headrace.domain.cluster import WHOLE
 from headrace.domain.plan import Deployment
-from headrace.domain.problem import Problem
 from headrace.domain.profile import Profile
 from headrace.planning.artifact_planner import plan_by_artifact_rule, with_expected_rates
 from headrace.planning.artifact_rule import devices_used, pipeline_rps
@@ -90,7 +86,12 @@ def plan_free(
     Args:
         margin: fraction of the SLO kept free; None: the task's.
     """
-    plan = plan_pooled(problem_of(task, profiles, margin)).plan
+    asked = task
+    if margin is not None:
+        asked = replace(
+            task, deployments=tuple(replace(d, margin=margin) for d in task.deployments)
+        )
+    plan = plan_pooled(problem_of(asked, dict(profiles))).plan
     if plan is None:
         return None
     return replace(
@@ -100,18 +101,6 @@ def plan_free(
             for mine, theirs in zip(plan.deployments, task.deployments, strict=True)
         ),
     )
-
-
-def problem_of(task: ReferencePlan, profiles: Profiles, margin: float | None = None) -> Problem:
-    """As `headrace import ppipe` writes it."""
-    if margin is not None:
-        task = replace(task, deployments=tuple(replace(d, margin=margin) for d in task.deployments))
-    with tempfile.TemporaryDirectory() as name:
-        for deployment in task.deployments:
-            path = Path(name) / "profiles" / f"{deployment.model}.json"
-            write_document(profiles[deployment.model], path)
-        write_problem(task, Path(name) / "problem.yaml")
-        return read_problem(Path(name) / "problem.yaml")
 
 
 def _whole(task: ReferencePlan, stages: int) -> ReferencePlan:
