@@ -41,8 +41,9 @@ def serve(
         typer.Option(
             min=1,
             max=256,
-            help="Worker processes that all emulated slots share; one is enough for a hundred"
-            " slots. Losing one loses all its slots until it is back (default: one per slot).",
+            help="Worker processes that all emulated slots share; one is enough for a"
+            " 16-GPU cluster. Losing one loses all its slots until it is back (default: one per"
+            " slot).",
             show_default=False,
         ),
     ] = None,
