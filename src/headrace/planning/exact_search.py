@@ -132,7 +132,12 @@ class _Search:
 
     def _bound_and_repair(self, relative_gap: float) -> None:
         repaired = bound_and_repair(
-            self._stock, self._wanted, self._columns, self._deadline, relative_gap=relative_gap
+            self._stock,
+            self._wanted,
+            self._columns,
+            self._deadline,
+            relative_gap=relative_gap,
+            unit_prices=self._prices.unit,
         )
         self._bound = min(self._bound, repaired.bound)
         if repaired.chosen is not None:
