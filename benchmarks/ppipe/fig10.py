@@ -151,7 +151,6 @@ def main() -> None:
         bars(axes[0], models, heights)
         axes[0].tick_params(axis="x", labelrotation=60, labelsize="x-small")
         axes[0].set_ylabel("load factor at 99 %, percent")
-        axes[0].legend(fontsize="x-small", ncols=3)
 
     draw(chosen.plot, 1, paint, width=11.0)
 

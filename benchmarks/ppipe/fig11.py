@@ -37,6 +37,9 @@ CLUSTER, HIGH, LOW = "HC3", 4, 12
 SHOWN_US = 150_000
 """How much of the session is drawn, from its middle."""
 
+PALETTE = ("#2b6cb0", "#2f855a", "#b7791f", "#9f7aea")
+"""One colour per pipeline."""
+
 PAPER_PLAN = (
     {"rule": "paper", "pipeline": 1, "stage": 1, "slots": "1 x V100", "batch": 2, "ms": 12.3,
      "rps": 162.0},
@@ -75,6 +78,30 @@ def described(rule: str, plan: ReferencePlan, profile: Profile) -> Iterator[dict
     yield {"rule": rule, "slots": "all pipelines", "rps": total}
 
 
+def paint_plan(axis: Any, plan: ReferencePlan, profile: Profile) -> None:
+    """One line per pipeline: what a batch goes through while nothing makes it wait."""
+    axis.grid(visible=False)
+    pipelines = plan.deployments[0].pipelines
+    for row, pipeline in enumerate(pipelines):
+        at_ms = 0.0
+        for number, part in enumerate(pipeline.partitions, start=1):
+            took_ms = latency_us(pipeline.batch_size, part, profile) / 1000
+            axis.broken_barh(
+                [(at_ms, took_ms)], (row + 0.15, 0.7), facecolors=PALETTE[row % len(PALETTE)]
+            )
+            share = "" if part.share == 1 else f"{part.share} "
+            text = (
+                f"stage {number}\n{part.slots} x {share}{part.device}\nblocks {part.first_block}"
+                f" to {part.end_block - 1}\n{took_ms:.1f} ms"
+            )
+            middle = at_ms + took_ms / 2
+            axis.text(middle, row + 0.5, text, ha="center", va="center", color="white", fontsize=6)
+            at_ms += took_ms + part.stated_transfer_us / 1000
+    labels = [f"pipeline {i + 1}\nbatch {p.batch_size}" for i, p in enumerate(pipelines)]
+    axis.set_yticks([row + 0.5 for row in range(len(pipelines))], labels, fontsize="small")
+    axis.set(xlabel="milliseconds of a batch, transfers in the gaps", ylim=(len(pipelines), 0))
+
+
 def paint(axis: Any, header: EventLogHeader, events: list[AnyEvent], from_us: int) -> None:
     """One line per slot, grouped by pipeline and stage; boxes are batches."""
     to_us = from_us + SHOWN_US
@@ -88,12 +115,13 @@ def paint(axis: Any, header: EventLogHeader, events: list[AnyEvent], from_us: in
     }
     deepest = max((e.stage for e in runs), default=0)
     marked = next((e.batch for e in runs if e.stage == deepest and _whole(e, runs, from_us)), -1)
-    palette = ("#2b6cb0", "#2f855a", "#b7791f", "#9f7aea")
     for run in runs:
         axis.broken_barh(
             [((run.started_at_us - from_us) / 1000, (run.at_us - run.started_at_us) / 1000)],
             (lines[run.slot] + 0.1, 0.8),
-            facecolors="#e53e3e" if run.batch == marked else palette[pipeline_of[run.batch] % 4],
+            facecolors="#e53e3e"
+            if run.batch == marked
+            else PALETTE[pipeline_of[run.batch] % len(PALETTE)],
             edgecolor="white",
             linewidth=0.3,
         )
@@ -150,7 +178,12 @@ def main() -> None:
             count = write_timeline(header, events, file)
         note(f"written: {given.trace}, {count} events; open it in https://ui.perfetto.dev")
     middle_us = int(at_us[len(at_us) // 2])
-    draw(chosen.plot, 1, lambda axes: paint(axes[0], header, events, middle_us), width=9.0)
+
+    def both(axes: Any) -> None:
+        paint_plan(axes[0], free, profile)
+        paint(axes[1], header, events, middle_us)
+
+    draw(chosen.plot, 2, both, width=6.5)
 
 
 if __name__ == "__main__":

@@ -129,7 +129,6 @@ def main() -> None:
             bars(axis, groups, heights)
             axis.set_title(cluster)
         axes[0].set_ylabel("load factor at 99 %, percent")
-        axes[-1].legend(fontsize="x-small")
 
     draw(chosen.plot, len({key[0] for key in found}), paint)
 

@@ -89,7 +89,6 @@ def main() -> None:
             axis.axhline(100 * TARGET, color="black", linewidth=0.5, linestyle=":")
             axis.set(title=cluster, xlabel="load factor", ylim=(50, 101))
         axes[0].set_ylabel("SLO attainment, percent")
-        axes[0].legend(fontsize="x-small")
 
     draw(chosen.plot, len(curves), paint)
 

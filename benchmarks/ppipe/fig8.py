@@ -131,7 +131,6 @@ def main() -> None:
             bars(axis, clusters, heights)
             axis.set(title=f"{label}-class devices", ylim=(0, 100))
         axes[0].set_ylabel("busy, percent")
-        axes[0].legend(fontsize="x-small")
 
     draw(chosen.plot, 2, paint)
 

@@ -35,12 +35,19 @@ def draw(
     matplotlib.rcParams["svg.hashsalt"] = "headrace"
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, panels, figsize=(width * panels, 3.2), squeeze=False)
+    figure, axes = pyplot.subplots(
+        1, panels, figsize=(width * panels, 3.4), squeeze=False, layout="constrained"
+    )
     for axis in axes[0]:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", alpha=0.3)
     paint(list(axes[0]))
-    figure.tight_layout()
+    # Beneath, where it covers nothing; every panel shows the same systems.
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    if handles:
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=len(labels), fontsize="small"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
