@@ -8,6 +8,7 @@ ours-plan            our plan by our own rule, our dispatcher
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,7 @@ REACTIVE = ("reactive", "reactive-shuffled", "reactive-fair")
 OURS = ("ours", "ours-plan")
 SYSTEMS = (*BASELINES, *REACTIVE, *OURS)
 
-STEPS_ABOVE_1 = tuple(range(160, 0, -5))
-"""Our plan may carry more than what PPipe's plan calls load factor 1."""
+STEP_PERCENT = 5
 
 Run = Callable[[Ints], Outcome]
 
@@ -101,10 +101,21 @@ def largest_load(case: Case, system: str, load: Load, seed: int) -> LoadFactor |
     run = runner(case, system, load)
     if run is None:
         return None
-    steps: Sequence[int] = STEPS_ABOVE_1 if system == "ours-plan" else STEPS_PERCENT
     return search_load_factor(
-        run, lambda rate: load.draw(rate, seed, case.model), case.load_at_1_rps, steps
+        run,
+        lambda rate: load.draw(rate, seed, case.model),
+        case.load_at_1_rps,
+        steps_of(case, system, load),
     )
+
+
+def steps_of(case: Case, system: str, load: Load) -> Sequence[int]:
+    """Load factors to try, in percent; our own plan may carry more than the published one."""
+    plan = our_plan(case, load.our_margin) if system == "ours-plan" else None
+    if plan is None:
+        return STEPS_PERCENT
+    most = 100 * plan.deployments[case.index].stated_rps / case.load_at_1_rps
+    return range(STEP_PERCENT * ceil(most / STEP_PERCENT), 0, -STEP_PERCENT)
 
 
 def checked(names: Iterable[str]) -> tuple[str, ...]:

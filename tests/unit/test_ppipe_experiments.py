@@ -14,7 +14,14 @@ from benchmarks.ppipe.experiment import show
 from benchmarks.ppipe.fig10 import capacity_rps
 from benchmarks.ppipe.ours import alone, outcomes
 from benchmarks.ppipe.planners import PLANNERS, plan_free
-from benchmarks.ppipe.systems import STEPS_ABOVE_1, Load, checked, largest_load, runner
+from benchmarks.ppipe.systems import (
+    Load,
+    checked,
+    largest_load,
+    our_plan,
+    runner,
+    steps_of,
+)
 
 from headrace.planning.artifact_rule import evaluate
 from helpers.artifact_plans import make_hardware, make_reference
@@ -113,14 +120,18 @@ def test_a_tenth_of_the_planned_load_is_served(case: Case, system: str) -> None:
     assert outcome.attainment(lateness_counted=True) == 1.0
 
 
-def test_a_search_starts_above_the_published_plan_only_for_our_own(case: Case) -> None:
-    light = Load(seconds=0.2)
-    ours, theirs = (largest_load(case, s, light, 0) for s in ("ours-plan", "ppipe"))
+def test_a_search_starts_at_what_our_own_plan_carries(case: Case) -> None:
+    spent = Load(seconds=0.2, our_margin=0.1)
+    plan = our_plan(case, 0.1)
 
-    assert ours is not None
-    assert theirs is not None
-    assert theirs.lateness_counted.load_factor <= 1.0
-    assert ours.lateness_counted.load_factor <= max(STEPS_ABOVE_1) / 100
+    assert plan is not None
+    carried = 100 * plan.deployments[0].stated_rps / case.load_at_1_rps
+    assert carried > 100
+    assert carried <= steps_of(case, "ours-plan", spent)[0] < carried + 5
+    assert steps_of(case, "ours", spent)[0] == 100
+    found = largest_load(case, "ours-plan", spent, 0)
+    assert found is not None
+    assert found.lateness_counted.load_factor <= steps_of(case, "ours-plan", spent)[0] / 100
 
 
 def test_capacity_is_what_the_slowest_of_slots_and_uplinks_carries() -> None:
