@@ -86,7 +86,7 @@ def search(
     searching = _Search(hardware, wanted, columns, goal, deadline, relaxation)
     if start is not None:
         searching.learn(start)
-    if hardware.owned.sum() > ROUNDED_DEVICES and goal != "fewest-more-devices":
+    if start is not None or hardware.owned.sum() > ROUNDED_DEVICES:
         searching.round()
     if hardware.owned.sum() > LARGE_DEVICES and searching.found:
         return searching.as_it_stands()
