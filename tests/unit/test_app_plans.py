@@ -12,6 +12,7 @@ from headrace.domain.app import App, FanOut, Module
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.planning import solve
+from headrace.planning.apps.explain import explain
 from headrace.planning.apps.names import APP_PLANNERS
 from headrace.planning.apps.schemes import SCHEMES
 from headrace.verify import verify
@@ -178,3 +179,20 @@ def test_modules_that_wait_for_each_other_are_refused() -> None:
 def test_weights_of_a_fan_out_must_have_its_mean() -> None:
     with pytest.raises(DocumentError, match="mean"):
         FanOut(mean=2.0, distribution="empirical", weights=(1.0, 1.0))
+
+
+def test_an_explanation_names_what_eats_the_budget_and_the_next_saving() -> None:
+    problem = make_app_problem(slo_ms=150.0)
+    plan = solve(problem).plan
+    assert plan is not None
+
+    (reason,) = explain(plan, problem)
+
+    assert reason.cost == pytest.approx(reason.least_cost)
+    assert reason.eater == "detect"
+    assert sum(module.cost_fraction for module in reason.modules) == pytest.approx(1.0)
+    assert reason.next_saving_us is not None
+    later = make_app_problem(slo_ms=(150_000 + reason.next_saving_us) / 1000)
+    cheaper = solve(later).plan
+    assert cheaper is not None
+    assert plan.objective - cheaper.objective == pytest.approx(reason.next_saving)
