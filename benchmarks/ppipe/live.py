@@ -15,6 +15,7 @@ bandwidths and GPUs per server as its artifact has them (6 Gbps with P4, 10 Gbps
 import argparse
 import json
 import os
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
@@ -403,6 +404,7 @@ def main() -> None:
             runs.append(run)
     if options.json:
         options.json.write_text(json.dumps([asdict(run) for run in runs], indent=2) + "\n")
+    sys.exit(0 if all(run.met for run in runs) else 1)
 
 
 if __name__ == "__main__":
