@@ -16,6 +16,8 @@ from headrace.domain.profile import Profile
 Device = tuple[str, str, int]
 """(node, device type, index among the node's devices of that type)."""
 
+UNLIKE = 1.5
+"""Devices whose old pipelines take times so far apart are freed one after the other."""
 LEAST_KEPT = 7 / 8
 """Devices go together as long as this much of the capacity stays: a hundred steps of one device
 each would take long, and gain nothing over ten steps of ten."""
@@ -95,7 +97,8 @@ def handover_steps(old: Site, new: Site) -> tuple[tuple[Device, ...], ...]:
         # Pipelines that share slots cannot be stopped one by one.
         return (tuple(shared) + leaving,)
     steps = _bundled(old, new, _slices(old, new, shared))
-    return (*steps, leaving) if leaving else steps
+    parts = [part for step in steps for part in _slowest_first(old, step)]
+    return (*parts, leaving) if leaving else tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,26 @@ def _next_slice(
             if choices:
                 picked.append(max(choices.values(), key=lambda d: state.kept([*picked, d])))
     return tuple(picked)
+
+
+def _slowest_first(old: Site, step: Sequence[Device]) -> list[tuple[Device, ...]]:
+    """Split a step: a device whose work ends soon need not stand idle until others are free."""
+
+    def drain_us(device: Device) -> int:
+        return max(
+            sum(stage.p99_us[-1] for stage in route.stages)
+            for slot in old.slots_on((device,))
+            for tenancy in old.tenancies[slot]
+            for route in (old.topology.models[tenancy.model].routes[tenancy.pipeline],)
+        )
+
+    parts: list[list[Device]] = []
+    for device in sorted(step, key=drain_us, reverse=True):
+        if parts and drain_us(parts[-1][0]) <= UNLIKE * drain_us(device):
+            parts[-1].append(device)
+        else:
+            parts.append([device])
+    return list(map(tuple, parts))
 
 
 def _bundled(

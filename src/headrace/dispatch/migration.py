@@ -11,6 +11,7 @@ The same object runs in the simulator and in the server; it acts through gates o
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from headrace.dispatch.gate import Gate
@@ -157,7 +158,7 @@ class Migration:
         self._held: list[list[Request]] = [[] for _ in new.site.topology.models]
         self._unwanted: set[int] = set()
         self._share: dict[str, float] = {}
-        self._longest_slo_us = max(
+        self._patience_us = min(
             model.slo_us for epoch in (old, new) for model in epoch.site.topology.models
         )
 
@@ -190,7 +191,9 @@ class Migration:
         before_rps, after_rps = self.old.rps(number), self.new.rps(other)
         if before_rps == 0:
             return self.new
-        if after_rps == 0 or self._held[other]:
+        if self._held[other]:
+            return self.new  # behind those that wait already
+        if after_rps == 0:
             return self.old if self.old.has_room(number) else self.new
         # In proportion, evenly spread.
         share = self._share.get(model, 0.0) + after_rps / (before_rps + after_rps)
@@ -207,9 +210,7 @@ class Migration:
             return
         # Not to the dispatcher yet: it would refuse what the slots to come can still answer.
         self._held[request.model].append(request)
-        self._clock.call_at(
-            request.deadline_at_us, lambda: self._release(request.model, overdue=True)
-        )
+        self._clock.call_at(request.deadline_at_us, lambda: self._release(request.model))
 
     def cancel(self, request_id: int) -> None:
         """The client of a request of either plan went away."""
@@ -230,24 +231,40 @@ class Migration:
     def _has_room(self, model: int) -> bool:
         return self.new.rps(model) > 0 and self.new.has_room(model)
 
-    def _release(self, model: int, *, everything: bool = False, overdue: bool = False) -> None:
-        """Give held requests to the new dispatcher, most urgent first, as far as it has room."""
+    def _release(self, model: int, *, everything: bool = False) -> None:
+        """Give held requests to a plan that has room, most urgent first; overdue ones always."""
         held = self._held[model]
         held.sort(key=lambda request: (request.priority, request.deadline_at_us, request.id))
         now_us = self._clock.now_us()
+        for request in [request for request in held if request.deadline_at_us <= now_us]:
+            held.remove(request)
+            self._let_go(self.new, request)
         while held:
-            late = overdue and any(request.deadline_at_us <= now_us for request in held)
-            if not (everything or late or (not self._is_flushing and self._has_room(model))):
+            epoch = self.new if everything else self._epoch_with_room(model)
+            if epoch is None:
                 return
-            if late and not everything:
-                request = next(r for r in held if r.deadline_at_us <= now_us)
-                held.remove(request)
-            else:
-                request = held.pop(0)
-            self.new.gate.submit(request)
-            if request.id in self._unwanted:
-                self._unwanted.discard(request.id)
-                self.new.gate.dispatcher.cancel(request.id)
+            self._let_go(epoch, held.pop(0))
+
+    def _epoch_with_room(self, model: int) -> Epoch | None:
+        """A plan that can begin a request of the new plan's model soon."""
+        if self._is_flushing:
+            return None
+        if self._has_room(model):
+            return self.new
+        number = self.old.site.number(self.new.site.topology.models[model].name)
+        if number is None or not self.old.has_room(number) or self.old.rps(number) == 0:
+            return None
+        return self.old
+
+    def _let_go(self, epoch: Epoch, request: Request) -> None:
+        if epoch is self.old:
+            number = self.old.site.number(self.new.site.topology.models[request.model].name)
+            assert number is not None, "the old plan has room for it"
+            request = replace(request, model=number)
+        epoch.gate.submit(request)
+        if request.id in self._unwanted:
+            self._unwanted.discard(request.id)
+            epoch.gate.dispatcher.cancel(request.id)
 
     # -- devices ---------------------------------------------------------------------------------
 
@@ -266,7 +283,7 @@ class Migration:
         self._hand_over(self._step)
         if self._is_over(self._step):
             self._step = None
-            self._not_before_us = self._clock.now_us() + self._longest_slo_us
+            self._not_before_us = self._clock.now_us() + self._patience_us
             self._clock.call_at(self._not_before_us, self._advance)
             return True
         return False
