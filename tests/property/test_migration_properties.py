@@ -12,7 +12,7 @@ from headrace.domain.events import Answered, Dropped, Ran
 from headrace.metrics import UNFINISHED, outcomes
 from headrace.simulation.arrivals import Arrival
 from headrace.simulation.driver import JitteredDurations
-from headrace.simulation.migration import MigrationSession
+from headrace.simulation.migration import SimulatedMigration
 from helpers.topologies import (
     assert_each_request_ended_once,
     assert_exclusive,
@@ -72,7 +72,7 @@ def test_no_request_is_lost_or_answered_twice(how: How, policy: str) -> None:
         old, new = random_sites(rng)
         arrivals, at_us = random_arrivals(old, new, rng, float(rng.choice([0.4, 0.8, 1.6])))
         durations = JitteredDurations(np.random.default_rng(seed))
-        session = MigrationSession(old, new, policy, durations)
+        session = SimulatedMigration(old, new, policy, durations)
         session.run(arrivals, at_us, how)
 
         assert session.done_at_us is not None, f"seed {seed}: the migration did not end"
@@ -91,7 +91,7 @@ def test_no_request_is_lost_or_answered_twice(how: How, policy: str) -> None:
     assert answered > 1_000
 
 
-def assert_devices_run_one_plan_at_a_time(session: MigrationSession, what: str) -> None:
+def assert_devices_run_one_plan_at_a_time(session: SimulatedMigration, what: str) -> None:
     spans: dict[Device, list[tuple[int, int, int]]] = {}
     for number, (log, epoch) in enumerate(
         zip(session.logs(), (session.old, session.new), strict=True)

@@ -55,7 +55,7 @@ def simulate_migration(
     """
     rng = np.random.default_rng(seed)
     durations: Durations = JitteredDurations(rng) if jitter else exact_durations
-    session = MigrationSession(Site.from_plan(*old), Site.from_plan(*new), policy, durations)
+    session = SimulatedMigration(Site.from_plan(*old), Site.from_plan(*new), policy, durations)
     session.run(arrivals, at_us, how)
     return MigrationRun(
         epochs=session.logs(),
@@ -66,24 +66,19 @@ def simulate_migration(
 
 
 class MigrationSession:
-    """Two plans on one virtual clock."""
+    """Two plans on one clock, the arrivals, and a migration in their middle."""
 
-    def __init__(self, old: Site, new: Site, policy: str, durations: Durations) -> None:
-        self.clock = SimClock()
+    def __init__(self, old: Epoch, new: Epoch, clock: Clock) -> None:
+        self.old = old
+        self.new = new
+        self.clock = clock
         self.done_at_us: int | None = None
         self.migration: Migration | None = None
-        self._policy = policy
-        self._events: tuple[list[AnyEvent], list[AnyEvent]] = ([], [])
-        self.old, self.new = (
-            _epoch(site, policy, self.clock, durations, events)
-            for site, events in zip((old, new), self._events, strict=True)
-        )
 
-    def run(self, arrivals: Sequence[Arrival], at_us: int, how: How) -> None:
-        """Offer the arrivals, migrate at `at_us`, and go on until nothing is left to happen."""
+    def schedule(self, arrivals: Sequence[Arrival], at_us: int, how: How) -> None:
+        """Offer the arrivals and migrate at `at_us`, as soon as the clock runs."""
         self.clock.call_at(at_us, lambda: self.migrate(how))
         self._offer(enumerate(arrivals))
-        self.clock.run()
 
     def migrate(self, how: How) -> None:
         """Begin the migration now."""
@@ -91,13 +86,6 @@ class MigrationSession:
             self.new.gate.close(slot)
         self.migration = Migration(self.old, self.new, self.clock, how=how, on_done=self._note_done)
         self.migration.start()
-
-    def logs(self) -> tuple[EpochLog, ...]:
-        """What happened in each epoch."""
-        return tuple(
-            EpochLog(epoch.site.topology.event_log_header("virtual", self._policy), events)
-            for epoch, events in zip((self.old, self.new), self._events, strict=True)
-        )
 
     def _offer(self, arrivals: Iterator[tuple[int, Arrival]]) -> None:
         entry = next(arrivals, None)
@@ -140,6 +128,32 @@ class MigrationSession:
 
     def _note_done(self) -> None:
         self.done_at_us = self.clock.now_us()
+
+
+class SimulatedMigration(MigrationSession):
+    """A session over simulated slots."""
+
+    def __init__(self, old: Site, new: Site, policy: str, durations: Durations) -> None:
+        self._policy = policy
+        self._events: tuple[list[AnyEvent], list[AnyEvent]] = ([], [])
+        self._clock = SimClock()
+        epochs = [
+            _epoch(site, policy, self._clock, durations, events)
+            for site, events in zip((old, new), self._events, strict=True)
+        ]
+        super().__init__(epochs[0], epochs[1], self._clock)
+
+    def run(self, arrivals: Sequence[Arrival], at_us: int, how: How) -> None:
+        """Go on until nothing is left to happen."""
+        self.schedule(arrivals, at_us, how)
+        self._clock.run()
+
+    def logs(self) -> tuple[EpochLog, ...]:
+        """What happened in each epoch."""
+        return tuple(
+            EpochLog(epoch.site.topology.event_log_header("virtual", self._policy), events)
+            for epoch, events in zip((self.old, self.new), self._events, strict=True)
+        )
 
 
 def _epoch(
