@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -70,6 +71,7 @@ class Server:
         self.url = ""
         """Where it listens, once it does."""
         self._serving = False
+        self._had_terminal = _has_terminal()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
@@ -118,7 +120,11 @@ class Server:
         self._stop.set()
 
     def reload(self) -> None:
-        """What SIGHUP does: the plan file is read again."""
+        """What SIGHUP does: the plan file is read again; or, where the signal says that the
+        terminal is gone, the server stops as it always did."""
+        if self._had_terminal and not _has_terminal():
+            self.stop()
+            return
         if self._changeover is None or not self._serving or self._stop.is_set():
             log.warning("SIGHUP: the plan cannot be changed now")
             return
@@ -187,3 +193,12 @@ class Server:
         loop = asyncio.get_running_loop()
         future = self._pool.submit(work)
         future.add_done_callback(lambda done: loop.call_soon_threadsafe(then, done))
+
+
+def _has_terminal() -> bool:
+    """Whether a terminal controls this process, and is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -128,7 +128,12 @@ class LiveMigration:
         """Let devices change hands; returns when the old plan has nothing left."""
         self._began_at_us = self._clock.now_us()
         self.core.start()
-        await self._over.wait()
+        try:
+            await self._over.wait()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         return MigrationReport(
             how=self.how,
             steps=len(self.core.steps),
