@@ -66,6 +66,8 @@ class Gate:
         self._batch_of: dict[int, int] = {}
         self._running: dict[int, tuple[int, int]] = {}
         """Slot -> (batch, attempt)."""
+        self._slot_of: dict[int, int] = {}
+        """Running batch -> its slot."""
         self._down: set[int] = set()
         self._closing: set[int] = set()
         self._closed: set[int] = set()
@@ -135,6 +137,7 @@ class Gate:
             # as soon as the dispatcher returns, and the dispatcher then moves the batch.
             return
         self._running[slot] = (batch.id, batch.attempt)
+        self._slot_of[batch.id] = slot
         if batch.id not in self._progress:
             self._begin(batch)
         self._progress[batch.id].stage = stage
@@ -164,14 +167,14 @@ class Gate:
     def on_ran(
         self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
     ) -> None:
-        slot = self._take(batch, stage, attempt)
+        slot = self._take(batch, attempt)
         if slot is not None and batch.id in self._progress:
             self._progress[batch.id].stage = stage + 1
         self.dispatcher.on_ran(batch, stage, attempt, started_at_us, ended_at_us)
         self._ended(slot)
 
     def on_failed(self, batch: Batch, stage: int, attempt: int) -> None:
-        slot = self._take(batch, stage, attempt)
+        slot = self._take(batch, attempt)
         self.dispatcher.on_failed(batch, stage, attempt)
         self._ended(slot)
 
@@ -179,6 +182,7 @@ class Gate:
         """The slot's worker is gone."""
         self._down.add(slot)
         number, _ = self._running.pop(slot, (-1, 0))
+        self._slot_of.pop(number, None)
         if number in self._progress and self._progress[number].stage == 0:
             # The dispatcher queues such requests afresh.
             self._forget(number)
@@ -212,12 +216,13 @@ class Gate:
             for request in batch.requests:
                 del self._batch_of[request]
 
-    def _take(self, batch: Batch, stage: int, attempt: int) -> int | None:
+    def _take(self, batch: Batch, attempt: int) -> int | None:
         """The slot that the report frees; None: it is stale."""
-        slot = batch.hops[stage].slot
+        # Not the batch's own path: that may have changed since the report's attempt.
+        slot = self._slot_of.get(batch.id, -1)
         if self._running.get(slot) != (batch.id, attempt):
             return None
-        del self._running[slot]
+        del self._running[slot], self._slot_of[batch.id]
         return slot
 
     def _ended(self, slot: int | None) -> None:
