@@ -1,5 +1,6 @@
 """What Linux tells of processes: who belongs to a server, and who else used the cores."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -83,6 +84,11 @@ class CoreTime:
             busy=sum(counts) - idle - waiting - stolen,
             ours=sum(_used(pid) for pid in family(self._server) | {self._generator}),
         )
+
+
+def cpu_seconds(pids: set[int]) -> float:
+    """User and system time of these processes so far, and of children of theirs that ended."""
+    return sum(_used(pid) for pid in pids) / os.sysconf("SC_CLK_TCK")
 
 
 def _used(pid: int) -> int:

@@ -17,18 +17,14 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from benchmarks.ppipe.cases import ALGORITHMS, CLUSTERS, cluster_of
+from benchmarks.ppipe.paper import LOAD_FACTOR
 from benchmarks.ppipe.reference import hardware_of, reference_plans, required_reference
 
-from headrace.catalog.ppipe_artifact import ReferencePlan
 from headrace.commands.progress import counting
 from headrace.simulation.artifact_mode import max_load_factor, poisson_us, run_session
 from headrace.simulation.artifact_mode.capacity import SESSION_US, LoadFactor
 
-ALGORITHMS = {"np": "bl", "dart-r": "dart-r", "ppipe": "v4"}
-"""As in the anchors' table -> as in the names of plan files."""
-
-PAPER = {"np": 66.8, "dart-r": 74.9, "ppipe": 96.5}
-CLUSTERS = {("L4", "P4"): "HC1", ("L4", "T4"): "HC2", ("V100", "P4"): "HC3", ("V100", "T4"): "HC4"}
 TOLERANCE_POINTS = 0.5
 
 
@@ -75,11 +71,6 @@ def run(folder: Path, seeds: int) -> Results:
     return results
 
 
-def cluster_of(plan: ReferencePlan) -> str:
-    high, low = (device.name for device in plan.devices)
-    return CLUSTERS[high, low]
-
-
 def anchors(folder: Path) -> dict[tuple[str, str, bool], float]:
     """The artifact's means in percent by (algorithm, cluster or "all", lateness counted)."""
     found: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
@@ -123,7 +114,7 @@ def table(
                 {
                     "algorithm": algorithm,
                     "cluster": cluster,
-                    "paper": PAPER[algorithm] if cluster == "all" else None,
+                    "paper": LOAD_FACTOR[algorithm] if cluster == "all" else None,
                     "artifact": artifact[algorithm, cluster, True],
                     "ours": counted,
                     "artifact_lateness_ignored": artifact[algorithm, cluster, False],

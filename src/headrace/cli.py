@@ -11,6 +11,7 @@ from headrace import __version__
 from headrace.commands.estimate import estimate
 from headrace.commands.import_ import import_
 from headrace.commands.load import load
+from headrace.commands.migrate import migrate
 from headrace.commands.output import print_error
 from headrace.commands.plan import plan
 from headrace.commands.profile import profile
@@ -62,7 +63,7 @@ def headrace(
 
 # In the order of a newcomer's day. Their modules are light: what is heavy, a command imports
 # when it runs.
-for command in (profile, estimate, plan, verify, simulate, serve, load, trace, schema):
+for command in (profile, estimate, plan, verify, simulate, serve, migrate, load, trace, schema):
     app.command()(command)
 app.command("import")(import_)
 

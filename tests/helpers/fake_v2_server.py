@@ -49,6 +49,7 @@ class FakeServer:
 
     answer: Answer = answer_at_once
     metadata: bytes = msgspec.json.encode(METADATA)
+    models: tuple[str, ...] = ("m",)
     config: bytes = b'{"parameters":{"slo_us":{"string_value":"250000"}}}'
     calls: list[Call] = field(default_factory=list)
     """Infer requests only."""
@@ -63,9 +64,11 @@ class FakeServer:
         if call.path.endswith("/infer"):
             self.calls.append(call)
             self.answer(call)
-        elif call.path == "/v2/models/m":
-            call.reply(response(200, self.metadata))
-        elif call.path == "/v2/models/m/config":
+        elif call.path in [f"/v2/models/{model}" for model in self.models]:
+            document = msgspec.json.decode(self.metadata)
+            document["name"] = call.path.rpartition("/")[2]
+            call.reply(response(200, msgspec.json.encode(document)))
+        elif call.path in [f"/v2/models/{model}/config" for model in self.models]:
             call.reply(response(200, self.config))
         else:
             call.reply(response(404, b'{"error":"no such model"}'))

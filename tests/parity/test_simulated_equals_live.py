@@ -98,9 +98,7 @@ def run_live(
     with closing(Arena(1 << 22)) as arena:
         desk = Desk(clock.now_us, loop.call_soon)
         driver = LiveDriver(live_stages(topology), clock, workers, arena, desk)
-        dispatcher = Dispatcher(
-            topology, policy, clock, driver, events.append
-        )
+        dispatcher = Dispatcher(topology, policy, clock, driver, events.append)
         driver.reports = dispatcher
         for worker in workers:
             worker.driver = driver

@@ -212,3 +212,26 @@ def test_shares_pack_whenever_they_add_up_only_where_that_was_tried(
     shares: tuple[Fraction, ...], packs: bool
 ) -> None:
     assert always_pack(shares) is packs
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_three_device_types_begin_from_whole_devices_per_model_and_end_at_the_best(
+    seed: int,
+) -> None:
+    devices = {"a": 1.0, "b": 0.5, "c": 0.3}
+    profiles = [
+        make_profile(
+            f"m{i}", blocks=3, devices=devices, max_batch=2, shares=HALVES, seed=50 + 2 * seed + i
+        )
+        for i in range(2)
+    ]
+    problem = make_problem(
+        profiles,
+        cluster=make_cluster({"n0": {"a": 1, "b": 2}, "n1": {"c": 2}}, shares=HALVES, gbps=10.0),
+        options=PlanOptions(objective="max-min", max_stages=2),
+    )
+
+    started, alone = by_both(problem)
+
+    assert started.stopped == alone.stopped == "optimal"
+    assert started.objective == pytest.approx(alone.objective, rel=1e-6)

@@ -219,6 +219,7 @@ def test_late_requests_count_only_when_asked_and_the_first_millisecond_never() -
         arrivals_us=np.array([0, 2_000, 3_000, 4_000]),
         started_us=np.array([-1, 2_000, 3_000, -1]),
         done_us=np.array([-1, 2_050, 3_200, -1]),
+        busy_us=np.zeros(1, np.int64),
         slo_us=100,
     )
 

@@ -10,7 +10,13 @@ import pytest
 
 from headrace.domain.errors import DocumentError, ModelError
 from headrace.load.client import parse_url
-from headrace.load.generator import LoadError, LoadOptions, drive_load, run_load
+from headrace.load.generator import (
+    LoadError,
+    LoadOptions,
+    drive_load,
+    drive_load_of_models,
+    run_load,
+)
 from headrace.load.payload import decode_slo_us
 from headrace.load.result import LoadResult
 from headrace.simulation.arrivals import Arrival, uniform
@@ -61,6 +67,25 @@ def test_every_request_is_sent_and_answered_and_measured() -> None:
     for request in result.requests:
         assert request.sent_at_us is not None
         assert request.scheduled_at_us <= request.sent_at_us <= request.ended_at_us
+
+
+def test_several_models_share_one_schedule_and_each_gets_its_own_result() -> None:
+    arrivals = [Arrival(at_us=1_000 * i, model="mn"[i % 3 == 0]) for i in range(30)]
+
+    async def session() -> tuple[dict[str, LoadResult], FakeServer]:
+        async with fake_server() as server:
+            server.models = ("m", "n")
+            return await drive_load_of_models(server.url, arrivals, LoadOptions()), server
+
+    results, server = asyncio.run(session())
+
+    assert [call.path for call in server.calls] == [f"/v2/models/{a.model}/infer" for a in arrivals]
+    assert {model: len(result.requests) for model, result in results.items()} == {"m": 20, "n": 10}
+    assert results["m"].started_at_us == results["n"].started_at_us
+    n = results["n"]
+    assert [r.scheduled_at_us - n.started_at_us for r in n.requests] == list(
+        range(0, 30_000, 3_000)
+    )
 
 
 def test_a_stalled_server_does_not_stop_the_schedule() -> None:

@@ -54,9 +54,10 @@ def load(
         str,
         typer.Option(
             "--arrivals",
-            metavar="poisson|uniform|FILE",
-            help="When to send. FILE: one instant in seconds per line, or columns at_us or at_s,"
-            " model, timeout_ms, priority; stretched to --rps if given.",
+            metavar="poisson|uniform|gamma[:CV]|mmpp[:BURST]|FILE",
+            help="When to send; gamma and mmpp are bursty, as in `headrace simulate`. FILE: one"
+            " instant in seconds per line, or columns at_us or at_s, model, timeout_ms, priority,"
+            " or a public trace; stretched to --rps if given.",
         ),
     ] = "poisson",
     seed: Annotated[
@@ -111,10 +112,11 @@ def load(
 
     [dim]headrace load http://127.0.0.1:8000 --model recogniser --find-max[/dim]
     """
-    from headrace.commands.offer import GENERATED, offered_arrivals
+    from headrace.commands.offer import offered_arrivals
     from headrace.domain.errors import DocumentError
     from headrace.load.generator import LoadOptions
     from headrace.load.token import token_for
+    from headrace.simulation.processes import is_generated
 
     options = LoadOptions(
         slo_us=None if slo_ms is None else round(slo_ms * 1000),
@@ -127,11 +129,11 @@ def load(
         token=token_for(url, token_file),
     )
     if find_max:
-        if arrivals not in GENERATED:
-            raise DocumentError("--find-max needs --arrivals poisson or uniform")
+        if not is_generated(arrivals):
+            raise DocumentError("--find-max needs --arrivals poisson or uniform (or gamma, mmpp)")
         _find_max(url, model, options, arrivals, rps or 10.0, duration_s or 5.0, attainment, json)
         return
-    if rps is None and arrivals in GENERATED:
+    if rps is None and is_generated(arrivals):
         raise DocumentError("give the rate with --rps, or search the highest with --find-max")
     schedule, span_us = offered_arrivals(arrivals, {model: rps or 0.0}, duration_s, seed)
     _measure(url, model, options, schedule, span_us, json)

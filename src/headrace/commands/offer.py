@@ -3,8 +3,8 @@
 from headrace.domain.errors import DocumentError, PlanError
 from headrace.domain.plan import Plan
 from headrace.simulation.arrivals import Arrival, arrivals_for, split_rate
+from headrace.simulation.processes import is_generated
 
-GENERATED = ("poisson", "uniform")
 DEFAULT_DURATION_S = 30.0
 
 
@@ -34,7 +34,7 @@ def offered_rates(
         return split_rate(rps, {name: weights[name] for name in planned})
     if load_factor is not None:
         return {name: rate * load_factor for name, rate in planned.items()}
-    if source in GENERATED:
+    if is_generated(source):
         total = sum(planned.values())
         raise DocumentError(
             "give the load: --rps R or --load-factor F\n"
@@ -51,7 +51,7 @@ def offered_arrivals(
 
     A file is taken whole unless a duration cuts it; its span is estimated from its arrivals.
     """
-    if source not in GENERATED:
+    if not is_generated(source):
         return arrivals_for(source, rates_rps, duration_s or float("inf"), seed), None
     duration_s = DEFAULT_DURATION_S if duration_s is None else duration_s
     return arrivals_for(source, rates_rps, duration_s, seed), round(duration_s * 1e6)

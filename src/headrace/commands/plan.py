@@ -23,8 +23,11 @@ def plan(
         typer.Option(
             "--planner",
             metavar="NAME",
-            help="pooled: stages served by pools of slots (PPipe), optimal."
-            " no-partitioning: whole models only, the baseline.",
+            help="pooled: stages served by pools of slots (PPipe), optimal. Baselines:"
+            " no-partitioning, whole models on whole devices;"
+            " dart-r, pairs of one device of each of two types."
+            " Apps: least-cost, exact; harpagon, the paper's heuristics; exhaustive, small apps;"
+            " baselines nexus, scrooge, inferline, clipper; ablations harp-2d, harp-1c, …",
             show_default=False,
         ),
     ] = None,
@@ -67,6 +70,14 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Apps: say why each module has its machines, which one eats the budget, and what"
+            " one more millisecond or machine would buy.",
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Choose stages, batch sizes and slots that serve the most within every SLO.
@@ -102,8 +113,25 @@ def plan(
         print_json(found)
     else:
         console.print(plan_report(found))
+        if explain:
+            _explain(found, asked)
         notices.print(f"wrote {out}", soft_wrap=True)
     next_step(f"headrace verify {out}")
+
+
+def _explain(plan: "Plan", problem: "Problem") -> None:
+    """
+    Raises:
+        DocumentError: the plan is not one of apps.
+    """
+    from headrace.domain.errors import DocumentError
+
+    if not plan.apps:
+        raise DocumentError("--explain: only plans of apps can be explained so far")
+    from headrace.planning.apps.explain import explain
+    from headrace.reporting.app_table import explanation
+
+    console.print(explanation(explain(plan, problem)))
 
 
 def _overridden(problem: "Problem", **options: object) -> "Problem":

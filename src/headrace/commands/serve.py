@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.commands.output import console, next_step, notices
+from headrace.domain.errors import DocumentError
 
 if TYPE_CHECKING:
-    from headrace.catalog.event_log import EventLogWriter
     from headrace.domain.plan import Plan
-
-_FLUSH_PERIOD_S = 1.0
+    from headrace.serving.plan_in_service import ServedPlan
 
 
 def serve(
@@ -37,6 +36,17 @@ def serve(
             " zeros), or auto: onnx for slots on this machine's CPU, emulated for the rest."
         ),
     ] = "auto",
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            help="Worker processes that all emulated slots share; one is enough for a"
+            " 16-GPU cluster. Losing one loses all its slots until it is back (default: one per"
+            " slot).",
+            show_default=False,
+        ),
+    ] = None,
     events: Annotated[
         Path | None,
         typer.Option(help="Write the event log here; see it with `headrace trace`."),
@@ -65,26 +75,46 @@ def serve(
         int | None,
         typer.Option(min=0, help="Keep gateway and dispatcher on this CPU core."),
     ] = None,
+    replan: Annotated[
+        bool,
+        typer.Option(
+            "--replan",
+            help="Plan anew, and migrate, when the models' shares of the load have shifted.",
+        ),
+    ] = False,
+    replan_fraction: Annotated[
+        float,
+        typer.Option(
+            min=0.01, help="--replan: how far off a model's share must be, as a part of it."
+        ),
+    ] = 0.25,
+    replan_after_s: Annotated[
+        float, typer.Option(min=6.0, help="--replan: for how long it must be off.")
+    ] = 300.0,
     json: Annotated[
         bool, typer.Option("--json", help="One line of JSON when ready, for scripts to wait for.")
     ] = False,
 ) -> None:
     """Serve a plan over HTTP (Open Inference Protocol v2) until Ctrl-C or SIGTERM.
 
-    One worker process per slot; requests that cannot meet their deadline are refused at once
-    with the reason and a Retry-After. Stopping answers what was accepted first; a second Ctrl-C
-    does not wait.
+    One worker process per slot, but for emulated slots with --processes; requests that cannot
+    meet their deadline are refused at once with the reason and a Retry-After. Stopping answers
+    what was accepted first; a second Ctrl-C does not wait. `headrace migrate` gives it another
+    plan while it serves; so does SIGHUP, which makes it read its plan file again.
 
     [dim]headrace serve plan.json --port 8000[/dim]
     """
     import uvloop
 
-    from headrace.catalog.documents import plan_profiles, read_plan
     from headrace.serving.access import Access, default_token_path, read_or_create_token
+    from headrace.serving.vetting import read_served_plan, refuse_violations
 
-    plan = read_plan(plan_path)
-    profiles = plan_profiles(plan, plan_path)
-    _check(plan, profiles, policy, executor)
+    _check(policy, executor)
+    served = read_served_plan(plan_path)
+    refuse_violations(served)
+    plan = served.plan
+    if replan and plan.apps:
+        raise DocumentError("serve: --replan plans models anew, and this plan is of apps")
     token_path = None if no_auth else token_file or default_token_path()
     access = Access(
         bind_host=host,
@@ -93,7 +123,6 @@ def serve(
     )
     _keep_on_core(core)
     _log_to_stderr()
-    folders = {ref.model: (plan_path.parent / ref.path).parent for ref in plan.profiles}
 
     def on_ready(url: str) -> None:
         if json:
@@ -103,14 +132,15 @@ def serve(
 
     uvloop.run(
         _run(
-            plan,
+            served,
+            plan_path,
             on_ready,
             events,
+            replan={"fraction": replan_fraction, "after_s": replan_after_s} if replan else None,
             engine={
-                "profiles": profiles,
-                "profile_folders": folders,
                 "policy": policy,
                 "executor": executor,
+                "processes": processes,
                 "queue_limit": queue_limit,
             },
             server={"access": access, "host": host, "port": port},
@@ -120,58 +150,47 @@ def serve(
 
 
 async def _run(
-    plan: "Plan",
+    served: "ServedPlan",
+    plan_path: Path,
     on_ready: Any,
     events: Path | None,
     *,
+    replan: dict[str, float] | None,
     engine: dict[str, Any],
     server: dict[str, Any],
     body_bytes: int,
 ) -> None:
-    from headrace.catalog.event_log import EventLogWriter
-    from headrace.domain.events import AnyEvent
+    from headrace.commands.replanning import keep_planned
+    from headrace.dispatch.topology import Topology
+    from headrace.serving.changeover import Changeover
     from headrace.serving.engine import Engine
+    from headrace.serving.epoch_logs import EpochLogs
     from headrace.serving.http_messages import Limits
     from headrace.serving.lifecycle import Server
-    from headrace.serving.prometheus import BatchCounter, ModelCounters
 
-    counters = {deployment.model: ModelCounters() for deployment in plan.deployments}
-    count_batches = BatchCounter(list(counters.values()))
-    log: EventLogWriter | None = None
-
-    def sink(event: AnyEvent) -> None:
-        count_batches(event)
-        if log is not None:
-            log.append(event)
-
-    running = Engine(plan, sink=sink, **engine)
+    topology = Topology.from_plan(served.plan, served.profiles)
+    logs = EpochLogs(events)
+    sink = logs.open(topology.event_log_header("live", engine["policy"]))
+    running = Engine(served.plan, served.profiles, served.folders, sink=sink, **engine)
+    changeover = Changeover(running, plan_path, engine["executor"], logs.open)
     limits = Limits(body_bytes=body_bytes)
-    front = Server(running, limits=limits, counters=counters, **server)
-    flusher: asyncio.Task[None] | None = None
-    if events is not None:
-        log = EventLogWriter(events, running.header)
-        flusher = asyncio.create_task(keep_flushed(log))
+    front = Server(running, limits=limits, counters=logs.counters, changeover=changeover, **server)
+    aside = [asyncio.create_task(logs.keep_flushed())]
+    if replan is not None:
+        watch = keep_planned(running, changeover, logs.counters, plan_path.parent, **replan)
+        aside.append(asyncio.create_task(watch))
     try:
         await front.run(on_ready)
     finally:
-        if flusher is not None:
-            flusher.cancel()
-        if log is not None:
-            log.close()
+        for task in aside:
+            task.cancel()
+        await asyncio.gather(*aside, return_exceptions=True)
+        logs.close()
 
 
-async def keep_flushed(log: "EventLogWriter") -> None:
-    """Hand the log over every second: the log of a server that was killed is wanted most."""
-    while True:
-        await asyncio.sleep(_FLUSH_PERIOD_S)
-        log.flush()
-
-
-def _check(plan: "Plan", profiles: Any, policy: str, executor: str) -> None:
-    """Refuse what could not keep its promises, before anything is started."""
+def _check(policy: str, executor: str) -> None:
+    """Refuse options that mean nothing, before anything is started."""
     from headrace.dispatch.policies import POLICIES
-    from headrace.domain.errors import DocumentError, PlanError
-    from headrace.verify import verify
 
     for what, given, known in (
         ("--policy", policy, tuple(POLICIES)),
@@ -179,22 +198,10 @@ def _check(plan: "Plan", profiles: Any, policy: str, executor: str) -> None:
     ):
         if given not in known:
             raise DocumentError(f"serve: {what} {given!r} is unknown; known: {', '.join(known)}")
-    violations = verify(plan, profiles)
-    if violations:
-        shown = "\n".join(
-            f"  {found.where}: {found.what}: needs {found.needed}, has {found.available}"
-            for found in violations[:5]
-        )
-        raise PlanError(
-            f"serve: the plan fails verification ({len(violations)} violations)\n{shown}\n"
-            "  try    `headrace verify` for all of them, then `headrace plan` again"
-        )
 
 
 def _keep_on_core(core: int | None) -> None:
     import os
-
-    from headrace.domain.errors import DocumentError
 
     if core is None:
         return

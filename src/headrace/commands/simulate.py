@@ -1,11 +1,18 @@
 """`headrace simulate`: a plan under load, in virtual time."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.commands.output import console, next_step, print_json
+from headrace.commands.output import console, next_step, notices, print_json
+
+if TYPE_CHECKING:
+    from headrace.domain.epochs import EpochLog
+    from headrace.domain.plan import Plan
+    from headrace.domain.profile import Profile
+    from headrace.simulation.arrivals import Arrival
 
 
 def simulate(
@@ -41,9 +48,12 @@ def simulate(
         str,
         typer.Option(
             "--arrivals",
-            metavar="poisson|uniform|FILE",
-            help="When requests arrive. FILE: one instant in seconds per line, or columns at_us or"
-            " at_s, model, timeout_ms, priority; stretched to the rate if one is given.",
+            metavar="poisson|uniform|gamma[:CV]|mmpp[:BURST]|FILE",
+            help="When requests arrive. gamma: gaps with this coefficient of variation (2; Poisson"
+            " has 1). mmpp: bursts of about a second, a fifth of the time, at this multiple of the"
+            " rate (2). FILE: one instant in seconds per line, or columns at_us or at_s, model,"
+            " timeout_ms, priority; or a trace: MAF 2019, MAF 2021, requests per second. Stretched"
+            " to the rate if one is given.",
         ),
     ] = "poisson",
     policy: Annotated[
@@ -67,6 +77,21 @@ def simulate(
         str | None,
         typer.Option("--model", help="Offer load to this model only.", show_default=False),
     ] = None,
+    migrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--migrate",
+            metavar="NEW_PLAN",
+            help="Move to this plan in the middle of the run, as `headrace migrate` does.",
+            show_default=False,
+        ),
+    ] = None,
+    at: Annotated[
+        float, typer.Option("--at", min=0.0, help="--migrate: when, in seconds from the start.")
+    ] = 10.0,
+    how: Annotated[
+        str, typer.Option("--how", metavar="drain|flush", help="--migrate: which way.")
+    ] = "drain",
     events: Annotated[
         Path | None,
         typer.Option("--events", help="Write the event log here.", show_default=False),
@@ -89,17 +114,29 @@ def simulate(
     profiles = plan_profiles(document, plan)
     rates = offered_rates(document, rps=rps, load_factor=load_factor, model=model, source=arrivals)
     requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
-    with counting("simulating", len(requests)) as advance:
-        header, log = run(
-            document,
-            profiles,
+    if migrate is not None:
+        header, log = _migrated(
+            (document, profiles),
+            migrate,
             requests,
+            (at, how),
             policy=policy,
             jitter=jitter,
             seed=seed,
-            times=read_event_log(times, allow_cut_short=True) if times else None,
-            on_progress=advance,
+            times=times,
         )
+    else:
+        with counting("simulating", len(requests)) as advance:
+            header, log = run(
+                document,
+                profiles,
+                requests,
+                policy=policy,
+                jitter=jitter,
+                seed=seed,
+                times=read_event_log(times, allow_cut_short=True) if times else None,
+                on_progress=advance,
+            )
     if events is not None:
         with EventLogWriter(events, header) as writer:
             for event in log:
@@ -112,3 +149,49 @@ def simulate(
         console.print(summary_table(report, title))
         console.print(slots_table(report.slots))
     next_step(f"headrace serve {plan}" if events is None else f"headrace trace {events}")
+
+
+def _migrated(
+    old: "tuple[Plan, Mapping[str, Profile]]",
+    new_path: Path,
+    arrivals: "Sequence[Arrival]",
+    when: tuple[float, str],
+    *,
+    policy: str,
+    jitter: bool,
+    seed: int,
+    times: Path | None,
+) -> "EpochLog":
+    """Both plans' logs as one.
+
+    Raises:
+        DocumentError: an option that means nothing here.
+    """
+    from typing import get_args
+
+    from headrace.catalog.documents import plan_profiles, read_plan
+    from headrace.dispatch.migration import How
+    from headrace.domain.epochs import joined
+    from headrace.domain.errors import DocumentError
+    from headrace.simulation.migration import simulate_migration
+
+    at_s, how = when
+    if how not in get_args(How):
+        raise DocumentError(f"simulate: --how {how!r} is unknown; known: drain, flush")
+    if times is not None:
+        raise DocumentError("simulate: --times are of one plan; leave them out with --migrate")
+    new = read_plan(new_path)
+    run = simulate_migration(
+        old,
+        (new, plan_profiles(new, new_path)),
+        arrivals,
+        at_us=round(at_s * 1e6),
+        how="flush" if how == "flush" else "drain",
+        policy=policy,
+        jitter=jitter,
+        seed=seed,
+    )
+    if run.done_at_us is not None:
+        took_ms = (run.done_at_us - run.began_at_us) / 1e3
+        notices.print(f"migrated by {how} in {run.steps} steps, {took_ms:.1f} ms")
+    return joined(run.epochs)

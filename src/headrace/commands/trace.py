@@ -10,10 +10,10 @@ from headrace.commands.output import console, notices, print_json
 
 def trace(
     events: Annotated[
-        Path,
+        list[Path],
         typer.Argument(
             help="Event log, as `headrace simulate --events` and `headrace serve --events`"
-            " write it."
+            " write it; of a server that changed its plan, all its logs in order."
         ),
     ],
     out: Annotated[
@@ -33,12 +33,13 @@ def trace(
     [dim]headrace trace run.events --out run.trace.json[/dim]
     """
     from headrace.catalog.event_log import read_event_log
+    from headrace.domain.epochs import EpochLog, joined
     from headrace.domain.errors import DocumentError
     from headrace.reporting.timeline import write_timeline
 
-    target = out if out is not None else events.with_name(f"{events.name}.trace.json")
+    target = out if out is not None else events[0].with_name(f"{events[0].name}.trace.json")
     # The log of a server that was killed is the one that is wanted most.
-    header, log = read_event_log(events, allow_cut_short=True)
+    header, log = joined([EpochLog(*read_event_log(p, allow_cut_short=True)) for p in events])
     try:
         with target.open("wb") as file:
             count = write_timeline(header, log, file)

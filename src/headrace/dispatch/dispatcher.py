@@ -46,6 +46,8 @@ class Dispatcher:
         self._clock, self._driver, self._sink = clock, driver, sink
         self._state = make_state(topology, rules_of(policy), queue_max=queue_limit)
         self._settle_in()
+        # Loads the kernel now, not when the first request waits.
+        events.tell(self._at, events.NOTHING, 0, 0, 0, 0, 0, 0, 0)
         self._requests: dict[int, Request] = {}
         self._batches: dict[int, Batch] = {}
 
@@ -100,9 +102,7 @@ class Dispatcher:
         self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
     ) -> None:
         """`stage` has run; the instants are the worker's own."""
-        self._tell(
-            events.RAN, batch.row, batch.id, stage, attempt, started_at_us, ended_at_us
-        )
+        self._tell(events.RAN, batch.row, batch.id, stage, attempt, started_at_us, ended_at_us)
 
     def on_failed(self, batch: Batch, stage: int, attempt: int) -> None:
         """The executor could not run the batch, and would not be able to elsewhere."""

@@ -8,10 +8,10 @@ requests that would have suffered ("coordinated omission").
 import asyncio
 import gc
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -74,6 +74,7 @@ class LoadOptions:
             raise DocumentError("load: SLO and timeout must be positive, the latter at most 1 h")
 
 
+_Result = TypeVar("_Result")
 OnProgress = Callable[[int, int], None]
 """(requests sent, requests ended), some twenty times per second."""
 
@@ -97,18 +98,42 @@ def run_load(
         LoadError: the server is not there or does not serve this model.
         DocumentError: the arrivals or options do not fit.
     """
-    # A full collection walks every result so far, milliseconds in which nothing is sent; the
-    # run makes no cycles that would need one.
+    return _uncollected(
+        drive_load(url, model, arrivals, options, span_us=span_us, on_progress=on_progress)
+    )
+
+
+def run_load_of_models(
+    url: str,
+    arrivals: Sequence[Arrival],
+    options: LoadOptions = LoadOptions(),
+    *,
+    span_us: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> dict[str, LoadResult]:
+    """`run_load` for arrivals of several models at once; a result for each of them.
+
+    Connections, `lateness` and `error_samples` are of the whole run.
+    """
+    return _uncollected(
+        drive_load_of_models(url, arrivals, options, span_us=span_us, on_progress=on_progress)
+    )
+
+
+def _uncollected(driving: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run it on a loop of its own, without garbage collection.
+
+    A full collection walks every result so far, milliseconds in which nothing is sent; the run
+    makes no cycles that would need one.
+    """
     collected = gc.isenabled()
     gc.disable()
     try:
-        result: LoadResult = uvloop.run(
-            drive_load(url, model, arrivals, options, span_us=span_us, on_progress=on_progress)
-        )
+        result: _Result = uvloop.run(driving)
+        return result
     finally:
         if collected:
             gc.enable()
-    return result
 
 
 async def drive_load(
@@ -121,32 +146,48 @@ async def drive_load(
     on_progress: OnProgress | None = None,
 ) -> LoadResult:
     """`run_load` inside a running event loop."""
-    _check(model, arrivals)
+    if strangers := {arrival.model for arrival in arrivals} - {model}:
+        raise DocumentError(f"load: arrivals of {', '.join(sorted(strangers))}, not of {model}")
+    results = await drive_load_of_models(
+        url, arrivals, options, span_us=span_us, on_progress=on_progress
+    )
+    return results[model]
+
+
+async def drive_load_of_models(
+    url: str,
+    arrivals: Sequence[Arrival],
+    options: LoadOptions,
+    *,
+    span_us: int | None = None,
+    on_progress: OnProgress | None = None,
+) -> dict[str, LoadResult]:
+    """`run_load_of_models` inside a running event loop."""
+    models = tuple(dict.fromkeys(arrival.model for arrival in arrivals))
+    if not models:
+        raise DocumentError("load: nothing to send; raise the rate or the duration")
+    for model in models:
+        if not is_name(model):
+            raise DocumentError(f"load: {model!r} is not a legal model name")
     endpoint = parse_url(url)
     authorization = b""
     if options.token is not None:
         authorization = b"Authorization: Bearer %b\r\n" % options.token.encode()
     pool = ConnectionPool(endpoint, options.connections)
     try:
-        info = await _model_info(pool, endpoint, model, authorization, options)
-        slo_us = options.slo_us
-        if slo_us is None:
-            slo_us = await _server_slo_us(pool, endpoint, model, authorization, options)
-        encoder = _encoder(endpoint, info, options, authorization)
-        run = _Run(pool, encoder, arrivals, slo_us, options, on_progress)
+        encoders, slos_us = {}, {}
+        for model in models:
+            info = await _model_info(pool, endpoint, model, authorization, options)
+            slo_us = options.slo_us
+            if slo_us is None:
+                slo_us = await _server_slo_us(pool, endpoint, model, authorization, options)
+            encoders[model] = _encoder(endpoint, info, options, authorization)
+            slos_us[model] = slo_us
+        run = _Run(pool, encoders, arrivals, slos_us, options, on_progress)
         await run.finished()
-        return run.result(model, span_us)
+        return {model: run.result(model, span_us) for model in models}
     finally:
         await pool.close()
-
-
-def _check(model: str, arrivals: Sequence[Arrival]) -> None:
-    if not is_name(model):
-        raise DocumentError(f"load: {model!r} is not a legal model name")
-    if not arrivals:
-        raise DocumentError("load: nothing to send; raise the rate or the duration")
-    if strangers := {arrival.model for arrival in arrivals} - {model}:
-        raise DocumentError(f"load: arrivals of {', '.join(sorted(strangers))}, not of {model}")
 
 
 async def _model_info(
@@ -205,12 +246,12 @@ def _refusal(exchange: Exchange) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class _Run:
-    """One schedule being sent."""
+    """One schedule being sent, of one model or several."""
 
     pool: ConnectionPool
-    encoder: RequestEncoder
+    encoders: Mapping[str, RequestEncoder]
     arrivals: Sequence[Arrival]
-    slo_us: int
+    slos_us: Mapping[str, int]
     options: LoadOptions
     on_progress: OnProgress | None
     started_at_us: int = 0
@@ -257,7 +298,7 @@ class _Run:
         arrival = self.arrivals[index]
         # The server's own objective needs no sending; everything else travels with the request.
         timeout_us = arrival.timeout_us or self.options.slo_us
-        parts = self.encoder.parts(timeout_us, arrival.priority)
+        parts = self.encoders[arrival.model].parts(timeout_us, arrival.priority)
         exchange = Exchange(parts, self._on_done, index=index)
         self._open.append((scheduled_us + round(self.options.timeout_s * 1e6), exchange))
         self.pool.submit(exchange)
@@ -272,7 +313,7 @@ class _Run:
                 self._samples.setdefault(reason, message)
         self._results[exchange.index] = RequestResult(
             scheduled_at_us=scheduled_us,
-            deadline_at_us=scheduled_us + (arrival.timeout_us or self.slo_us),
+            deadline_at_us=scheduled_us + (arrival.timeout_us or self.slos_us[arrival.model]),
             sent_at_us=exchange.sent_at_us,
             ended_at_us=exchange.ended_at_us,
             status=exchange.status,
@@ -295,7 +336,11 @@ class _Run:
             model=model,
             started_at_us=self.started_at_us,
             span_us=span_us,
-            requests=tuple(result for result in self._results if result is not None),
+            requests=tuple(
+                result
+                for result, arrival in zip(self._results, self.arrivals, strict=True)
+                if result is not None and arrival.model == model
+            ),
             lateness=distribution(self._lateness_us),
             connections=self._most_connections,
             error_samples=dict(sorted(self._samples.items())),

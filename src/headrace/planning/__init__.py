@@ -5,14 +5,29 @@ from collections.abc import Callable
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Problem
+from headrace.planning.apps.names import APP_PLANNERS
 from headrace.planning.no_partitioning import plan_without_partitioning
 from headrace.planning.pooled import plan_pooled
+from headrace.planning.replicated_pairs import plan_replicated_pairs
 
 Planner = Callable[[Problem], PlanResult]
+
+
+def _app_planner(name: str) -> Planner:
+    def plan(problem: Problem) -> PlanResult:
+        # Imported where it is used: numba takes a fifth of a second to load (decision 0009).
+        from headrace.planning.apps.planner import plan_apps
+
+        return plan_apps(problem, name)
+
+    return plan
+
 
 PLANNERS: dict[str, Planner] = {
     "pooled": plan_pooled,
     "no-partitioning": plan_without_partitioning,
+    "dart-r": plan_replicated_pairs,
+    **{name: _app_planner(name) for name in APP_PLANNERS},
 }
 """Name -> planner; a new technique is a new module and one line here."""
 
@@ -28,5 +43,10 @@ def solve(problem: Problem) -> PlanResult:
         raise DocumentError(
             f"options: no planner is named {problem.options.planner!r};"
             f" there are {', '.join(PLANNERS)}"
+        )
+    if problem.apps and problem.options.planner not in APP_PLANNERS:
+        raise DocumentError(
+            f"planner {problem.options.planner!r} plans models, and the problem has apps;"
+            f" for apps there are {', '.join(APP_PLANNERS)}"
         )
     return planner(problem)

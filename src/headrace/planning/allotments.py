@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.planning.candidates import Floats, Ints, Pipelines
+from headrace.planning.deadline import Deadline
 from headrace.planning.hardware import Hardware
 
 CHUNK = 500_000
@@ -61,11 +62,16 @@ def allotments_within(
     slot_prices: Floats,
     request_price: float,
     waste_max: float,
+    *,
+    deadline: Deadline | None = None,
 ) -> Allotments:
     """Every allotment that fits the devices and wastes at most `waste_max`, the best of each use.
 
     Of several that use the same slots only the one of most throughput is listed; where memory
     may be the limit (`memory_limited`), only among those of equal weights.
+
+    Raises:
+        OutOfTime: `deadline` passed.
     """
     used = pipelines.kinds >= 0
     prices = np.where(used, slot_prices[pipelines.kinds], 0.0)
@@ -73,6 +79,8 @@ def allotments_within(
     waste_rate = np.maximum((prices / pipelines.rates_rps).sum(axis=1) - request_price, 0.0)
     found: list[Allotments] = []
     for row, stage, multiple in _multiples(pipelines, hardware, waste_rate, waste_max):
+        if deadline is not None:
+            deadline.check()
         throughput = multiple * pipelines.rates_rps[row, stage]
         need = np.ceil(throughput[:, None] / pipelines.rates_rps[row] - 1e-9)
         slots = np.where(used[row], np.maximum(need, 1.0), 0.0)
@@ -113,9 +121,10 @@ def _multiples(
     row, stage = np.nonzero(pipelines.kinds >= 0)
     rate = pipelines.rates_rps[row, stage]
     most = hardware.slots_max[pipelines.kinds[row, stage]].astype(float)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         affordable = np.floor(waste_max / (waste_rate[row] * rate) + 1e-9)
-    depth = np.minimum(most, affordable).astype(np.int64)
+    # Of what wastes nothing, any number is affordable (0 / 0 where nothing may be wasted).
+    depth = np.fmin(most, affordable).astype(np.int64)
     alive = depth > 0
     row, stage, depth = row[alive], stage[alive], depth[alive]
     chunk = (np.cumsum(depth) - 1) // CHUNK

@@ -25,11 +25,12 @@ from headrace.planning.artifact_columns import (
 )
 from headrace.planning.artifact_rule import pipeline_rps, transfer_us
 from headrace.planning.candidates import Pipelines
+from headrace.planning.deadline import Deadline
 from headrace.planning.exact_columns import Columns
 from headrace.planning.exact_outcomes import Chosen
 from headrace.planning.exact_search import search_exactly
 from headrace.planning.master import Wanted
-from headrace.planning.search import PROVEN_GAP, Deadline
+from headrace.planning.search import PROVEN_GAP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.planning.candidates import Floats, Ints
+from headrace.planning.deadline import Deadline
 from headrace.planning.exact_columns import Columns, Stock
 from headrace.planning.exact_free import OutOfReach, chosen_of, fill_values, within_reach
 from headrace.planning.exact_outcomes import TOLERANCE
@@ -21,7 +22,6 @@ from headrace.planning.exact_search import Answer
 from headrace.planning.exact_shares import NEVER, joined, split, staircase
 from headrace.planning.exact_values import Values
 from headrace.planning.master import Wanted
-from headrace.planning.search import Deadline
 
 FIRST_STEP = 1 / 1024
 STEP_GROWTH = 3.0
@@ -45,10 +45,11 @@ def search_least_cost(
         `objective` and `bound` are costs.
 
     Raises:
-        OutOfReach: more than two device types, too many vectors of units within the cost, or no
-            time left.
+        OutOfReach, OutOfTime: more than two device types, too many vectors of units within the
+            cost, or no time left.
     """
-    prices = price_rates(stock, wanted, columns, device_costs / units_per_device)
+    unit_costs = device_costs / units_per_device
+    prices = price_rates(stock, wanted, columns, unit_costs, deadline)
     if prices is None:
         return Answer(chosen=None, objective=0.0, bound=0.0)
     search = _CostSearch(stock, wanted, columns, prices, units_per_device, device_costs, deadline)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.planning.candidates import Floats, Ints
+from headrace.planning.deadline import Deadline
 from headrace.planning.exact_columns import Columns, Stock
 from headrace.planning.exact_outcomes import TOLERANCE, Chosen
 from headrace.planning.exact_patterns import TooManyPatterns, patterns_within
@@ -20,7 +21,6 @@ from headrace.planning.exact_search import Answer
 from headrace.planning.exact_shares import NEVER, joined, split, staircase
 from headrace.planning.exact_values import Values, make_offer
 from headrace.planning.master import Wanted, smallest_normalised
-from headrace.planning.search import Deadline
 
 CELLS_MAX = 1_500_000
 """Vectors of units; with more, the tables take seconds to fill."""
@@ -97,11 +97,11 @@ def search_freely(
     """The largest min throughput / weight; of equals the plan with the fewest devices.
 
     Raises:
-        OutOfReach: also where `within_reach` does not hold.
+        OutOfReach, OutOfTime: also where `within_reach` does not hold.
     """
     if not within_reach(stock, stock.units):
         raise OutOfReach
-    prices = price(stock, wanted, columns)
+    prices = price(stock, wanted, columns, deadline)
     if prices is None:
         return Answer(chosen=None, objective=0.0, bound=0.0)
     return _FreeSearch(stock, wanted, columns, prices, units_per_device, deadline).run()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.planning.candidates import Ints
+from headrace.planning.deadline import Deadline
 from headrace.planning.exact_columns import Columns, Stock
 from headrace.planning.exact_patterns import Patterns, TooManyPatterns, patterns_within
 from headrace.planning.exact_prices import Prices, request_costs
@@ -20,7 +21,6 @@ from headrace.planning.exact_walk import (
     refresh,
     walk,
 )
-from headrace.planning.search import Deadline
 
 STEPS = 20_000
 """Between two looks at the clock: some milliseconds."""

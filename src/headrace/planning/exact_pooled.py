@@ -2,12 +2,14 @@
 
 It does where a plan is good if its slots fit, and slots fit exactly if their sizes add up to no
 more than there is: shares that always pack, and weights that never fill a device's memory. Then
-demands share nothing but units of devices (`exact_free`; `exact_cost` for least cost). Elsewhere,
-and for the sum of throughputs of several models, HiGHS chooses (`search`).
+demands share nothing but units of devices (`exact_free`; `exact_cost` for least cost). On three or
+more types the best plan whose demands share no device is where HiGHS (`search`) begins. Elsewhere,
+and for the sum of throughputs of several models, HiGHS alone chooses.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import product
@@ -17,6 +19,7 @@ import numpy as np
 
 from headrace.planning.allotments import Allotments, memory_limited
 from headrace.planning.candidates import Pipelines
+from headrace.planning.deadline import Deadline, OutOfTime
 from headrace.planning.exact_columns import (
     Columns,
     Stock,
@@ -28,11 +31,12 @@ from headrace.planning.exact_columns import (
 from headrace.planning.exact_cost import search_least_cost
 from headrace.planning.exact_free import OutOfReach, search_freely
 from headrace.planning.exact_outcomes import Chosen
+from headrace.planning.exact_search import search_exactly
 from headrace.planning.exact_slots import bound_and_repair
 from headrace.planning.hardware import Hardware
 from headrace.planning.master import Goal, Wanted
 from headrace.planning.packing import SlotSize, pack
-from headrace.planning.search import INFEASIBLE, PROVEN_GAP, Deadline, Outcome
+from headrace.planning.search import INFEASIBLE, PROVEN_GAP, Outcome, search
 from headrace.planning.selection import Chosen as Selected
 
 LARGE_DEVICES = 500
@@ -85,8 +89,11 @@ def search_exactly_pooled(
             answer = search_least_cost(stock, wanted, counted, per_device, hardware.prices, half)
         else:
             answer = search_freely(stock, weighted, counted, per_device, half)
-    except OutOfReach:
-        return None
+    except (OutOfReach, OutOfTime):
+        if goal == "least-cost":
+            return None
+        start = _whole_per_demand(hardware, stock, weighted, columns, counted, half)
+        return search(hardware, wanted, columns, goal, deadline, start)
     if answer.chosen is None:
         return INFEASIBLE
     return Outcome(
@@ -95,6 +102,24 @@ def search_exactly_pooled(
         objective=answer.objective,
         bound=answer.bound,
     )
+
+
+def _whole_per_demand(
+    hardware: Hardware,
+    stock: Stock,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Pipelines],
+    counted: Sequence[Columns],
+    deadline: Deadline,
+) -> Selected | None:
+    """The best plan in which no two demands share a device: one to begin with, soon found.
+
+    It is never below the artifact's, which rounds up more and allows fewer pipelines.
+    """
+    per_device = units_per_device(hardware.kinds)
+    whole = replace(stock, granule=per_device, granules=hardware.owned)
+    found = search_exactly(whole, wanted, counted, deadline).chosen
+    return None if found is None else _selected(hardware, columns, counted, found)
 
 
 def _next_to_the_bound(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.planning.candidates import Floats
+from headrace.planning.deadline import Deadline, OutOfTime
 from headrace.planning.exact_columns import Columns, Stock
 from headrace.planning.master import Wanted
 from headrace.planning.solver import LinearModel
@@ -43,8 +44,14 @@ def targets_at(wanted: Sequence[Wanted], smallest: float) -> Floats:
     return np.array([max(want.weight * smallest, want.least_rps) for want in wanted])
 
 
-def price(stock: Stock, wanted: Sequence[Wanted], columns: Sequence[Columns]) -> Prices | None:
-    """Prices of the linear relaxation; None if not even that is feasible."""
+def price(
+    stock: Stock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
+) -> Prices | None:
+    """Prices of the linear relaxation; None if not even that is feasible.
+
+    Raises:
+        OutOfTime: not solved in time.
+    """
     model = LinearModel(maximise=True)
     smallest = model.add_columns(1, gain=1.0)
     rates = model.add_rows(len(wanted), lower=np.array([want.least_rps for want in wanted]))
@@ -58,10 +65,10 @@ def price(stock: Stock, wanted: Sequence[Wanted], columns: Sequence[Columns]) ->
         row, stage = np.nonzero(mine.pools >= 0)
         kind = stock.pool_type[mine.pools[row, stage]]
         model.add_entries(devices[kind], carried[row], mine.effort[row, stage])
-    solution = model.solve(time_limit_s=60.0, relaxed=True)
-    if solution.prices is None:
+    duals = _duals(model, deadline)
+    if duals is None:
         return None
-    unit = np.abs(solution.prices[devices])
+    unit = np.abs(duals[devices])
     return Prices(
         unit=unit,
         request=np.array([request_costs(stock, mine, unit).min() for mine in columns]),
@@ -85,9 +92,17 @@ class CostPrices:
 
 
 def price_rates(
-    stock: Stock, wanted: Sequence[Wanted], columns: Sequence[Columns], unit_costs: Floats
+    stock: Stock,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Columns],
+    unit_costs: Floats,
+    deadline: Deadline,
 ) -> CostPrices | None:
-    """Prices of the cheapest way to carry every rate; None if not even divisible slots do."""
+    """Prices of the cheapest way to carry every rate; None if not even divisible slots do.
+
+    Raises:
+        OutOfTime: not solved in time.
+    """
     least = np.array([want.least_rps for want in wanted])
     model = LinearModel(maximise=False)
     rates = model.add_rows(len(wanted), lower=least)
@@ -98,15 +113,23 @@ def price_rates(
         row, stage = np.nonzero(mine.pools >= 0)
         kind = stock.pool_type[mine.pools[row, stage]]
         model.add_entries(devices[kind], carried[row], mine.effort[row, stage])
-    solution = model.solve(time_limit_s=60.0, relaxed=True)
-    if solution.prices is None:
+    duals = _duals(model, deadline)
+    if duals is None:
         return None
-    scarcity = np.abs(solution.prices[devices])
+    scarcity = np.abs(duals[devices])
     unit = unit_costs + scarcity
     request = np.array([request_costs(stock, mine, unit).min() for mine in columns])
     return CostPrices(
         unit=unit, request=request, bound=float(request @ least - scarcity @ stock.units)
     )
+
+
+def _duals(model: LinearModel, deadline: Deadline) -> Floats | None:
+    """Shape (rows,); None where the model is infeasible."""
+    solution = model.solve(time_limit_s=deadline.left_s, relaxed=True)
+    if solution.status == "limit":
+        raise OutOfTime
+    return solution.prices
 
 
 def request_costs(stock: Stock, columns: Columns, unit_prices: Floats) -> Floats:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.planning.candidates import Floats, Ints
+from headrace.planning.deadline import Deadline, OutOfTime
 from headrace.planning.exact_columns import Columns, Stock
 from headrace.planning.exact_outcomes import (
     PIPELINES_MAX,
@@ -32,7 +33,6 @@ from headrace.planning.exact_outcomes import (
 from headrace.planning.exact_prices import Prices, price, relaxed_bound, targets_at
 from headrace.planning.exact_slots import bound_and_repair
 from headrace.planning.master import Wanted, smallest_normalised
-from headrace.planning.search import Deadline
 from headrace.planning.solver import RELATIVE_GAP
 
 SHALLOW = 2
@@ -81,7 +81,10 @@ def search_exactly(
         columns: per demand; each non-empty.
         deadline: looked at every few milliseconds. Before it, equal problems get equal plans.
     """
-    prices = price(stock, wanted, columns)
+    try:
+        prices = price(stock, wanted, columns, deadline)
+    except OutOfTime:
+        return Answer(chosen=None, objective=0.0, bound=np.inf)
     if prices is None:
         return Answer(chosen=None, objective=0.0, bound=0.0)
     return _Search(stock, wanted, columns, prices, deadline).run()
@@ -129,7 +132,12 @@ class _Search:
 
     def _bound_and_repair(self, relative_gap: float) -> None:
         repaired = bound_and_repair(
-            self._stock, self._wanted, self._columns, self._deadline, relative_gap=relative_gap
+            self._stock,
+            self._wanted,
+            self._columns,
+            self._deadline,
+            relative_gap=relative_gap,
+            unit_prices=self._prices.unit,
         )
         self._bound = min(self._bound, repaired.bound)
         if repaired.chosen is not None:

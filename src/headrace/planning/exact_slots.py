@@ -12,14 +12,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.planning.candidates import Floats, Ints
+from headrace.planning.deadline import Deadline
 from headrace.planning.exact_columns import Columns, Stock
 from headrace.planning.exact_outcomes import Chosen
+from headrace.planning.exact_prices import request_costs
 from headrace.planning.master import Wanted, smallest_normalised
-from headrace.planning.search import Deadline
 from headrace.planning.solver import RELATIVE_GAP, LinearModel
 
-BOUND_PART = 0.6
+BOUND_PART = 0.5
 """Of the time left, for the bound; the repair gets the rest."""
+
+COMPANIONS = (0, 8, 20)
+"""Of each demand: columns that the repair may use beside those of the bound, the cheapest ones.
+More are tried where fewer leave a gap; each try gets half of the time left."""
+
+
+REPAIRED = 10.0
+"""Times the relative gap: a plan this near the bound is not repaired further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +50,13 @@ def bound_and_repair(
     deadline: Deadline,
     *,
     relative_gap: float = RELATIVE_GAP,
+    unit_prices: Floats | None = None,
 ) -> Repaired:
     """
     Args:
         columns: per demand; each non-empty.
         relative_gap: at which each of the programs ends.
+        unit_prices: shape (K,); without, the repair uses no other columns than the bound.
     """
     bounding = _Program(stock, wanted, columns)
     bounded = bounding.model.solve(
@@ -65,23 +76,62 @@ def bound_and_repair(
         bound = bound if bounded.bound is None else min(bound, bounded.bound)
         if bounded.values is not None:
             active = bounding.active(bounded.values)
-    few = [mine.take(rows) for mine, rows in zip(columns, active, strict=True)]
+    best = Repaired(chosen=None, objective=0.0, bound=bound)
+    for companions in COMPANIONS:
+        rows = _with_companions(stock, columns, active, unit_prices, companions)
+        chosen = _repair(stock, wanted, columns, rows, deadline, relative_gap)
+        if chosen is not None:
+            throughputs = [
+                mine.throughput_rps(every) for mine, every in zip(chosen, columns, strict=True)
+            ]
+            objective = smallest_normalised(throughputs, wanted)
+            if objective > best.objective:
+                best = Repaired(chosen=chosen, objective=objective, bound=max(bound, objective))
+        near = best.objective >= best.bound * (1 - REPAIRED * relative_gap)
+        if near or unit_prices is None or deadline.passed:
+            break
+    return best
+
+
+def _with_companions(
+    stock: Stock,
+    columns: Sequence[Columns],
+    active: Sequence[Ints],
+    unit_prices: Floats | None,
+    count: int,
+) -> list[Ints]:
+    """Per demand, rows: `active` and the `count` columns whose requests are cheapest."""
+    if unit_prices is None or not count:
+        return list(active)
+    return [
+        np.union1d(rows, np.argsort(request_costs(stock, mine, unit_prices), kind="stable")[:count])
+        for mine, rows in zip(columns, active, strict=True)
+    ]
+
+
+def _repair(
+    stock: Stock,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Columns],
+    rows: Sequence[Ints],
+    deadline: Deadline,
+    relative_gap: float,
+) -> tuple[Chosen, ...] | None:
+    """Whole slots for the columns of `rows`; None if none were found in time."""
+    few = [mine.take(of_mine) for mine, of_mine in zip(columns, rows, strict=True)]
     if not all(map(len, few)):
-        return Repaired(chosen=None, objective=0.0, bound=bound)
+        return None
     repairing = _Program(stock, wanted, few, whole_slots=True)
     repairing.limit_groups()
     repaired = repairing.model.solve(
-        time_limit_s=max(deadline.left_s, 0.1), relative_gap=relative_gap
+        time_limit_s=max(0.5 * deadline.left_s, 0.1), relative_gap=relative_gap
     )
     if repaired.values is None:
-        return Repaired(chosen=None, objective=0.0, bound=bound)
-    chosen = tuple(
-        _chosen(stock, mine, rows, repaired.values[slots])
-        for mine, rows, slots in zip(few, active, repairing.slots, strict=True)
+        return None
+    return tuple(
+        _chosen(stock, mine, of_mine, repaired.values[slots])
+        for mine, of_mine, slots in zip(few, rows, repairing.slots, strict=True)
     )
-    throughputs = [mine.throughput_rps(every) for mine, every in zip(chosen, columns, strict=True)]
-    objective = smallest_normalised(throughputs, wanted)
-    return Repaired(chosen=chosen, objective=objective, bound=max(bound, objective))
 
 
 def _fit_groups(stock: Stock, columns: Columns, rows: Ints) -> bool:

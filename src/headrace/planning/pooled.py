@@ -15,11 +15,14 @@ from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Problem
 from headrace.planning.assembly import Claim, assemble
 from headrace.planning.binding import binding_constraint
+from headrace.planning.deadline import Deadline
 from headrace.planning.hardware import Hardware
 from headrace.planning.master import Wanted
 from headrace.planning.models import model_of
 from headrace.planning.refusal import refuse_capacity, refuse_latency
-from headrace.planning.search import Deadline, search
+from headrace.planning.search import search
+
+PLACING_S_PER_DEVICE = 5e-5
 
 
 def plan_pooled(problem: Problem) -> PlanResult:
@@ -46,9 +49,10 @@ def plan_pooled(problem: Problem) -> PlanResult:
     # Imported where it is used: numba takes a fifth of a second to load (decision 0009).
     from headrace.planning.exact_pooled import search_exactly_pooled
 
-    outcome = search_exactly_pooled(hardware, wanted, columns, goal, deadline)
+    searching = Deadline(deadline.left_s - _placing_s(problem))
+    outcome = search_exactly_pooled(hardware, wanted, columns, goal, searching)
     if outcome is None:
-        outcome = search(hardware, wanted, columns, goal, deadline)
+        outcome = search(hardware, wanted, columns, goal, searching)
     if outcome.chosen is None:
         proven = outcome.stopped == "infeasible"
         return PlanResult(
@@ -67,6 +71,12 @@ def plan_pooled(problem: Problem) -> PlanResult:
     )
     plan = assemble(problem, models, chosen, claim)
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s)
+
+
+def _placing_s(problem: Problem) -> float:
+    """Part of the time limit that is kept for placing slots and writing the plan down."""
+    devices = sum(node.device_count for node in problem.cluster.nodes)
+    return min(PLACING_S_PER_DEVICE * devices, 0.2 * problem.options.time_limit_s)
 
 
 def check_options(problem: Problem) -> None:

@@ -14,12 +14,13 @@ from headrace.planning.candidates import (
     feasible_pipelines,
     least_rest_us,
 )
+from headrace.planning.deadline import Deadline, OutOfTime
 from headrace.planning.hardware import Hardware
 from headrace.planning.master import Wanted
 from headrace.planning.models import Model, model_of
 from headrace.planning.packing import fit_alone
 from headrace.planning.relaxation import relax
-from headrace.planning.search import Deadline, search
+from headrace.planning.search import search
 
 EXPLAIN_LIMIT_S = 10.0
 """Time for finding what would be feasible."""
@@ -230,7 +231,12 @@ def _more_of(
     models = [model_of(problem, roomy, model.demand) for model in models]
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
     columns = [model.pipelines for model in models]
-    relaxation = relax(roomy, wanted, columns, "fewest-more-devices", time_limit_s=EXPLAIN_LIMIT_S)
+    try:
+        relaxation = relax(
+            roomy, wanted, columns, "fewest-more-devices", time_limit_s=deadline.left_s
+        )
+    except OutOfTime:
+        return None
     if relaxation is None:
         return None
     count = max(1, ceil(relaxation.bound - 1e-6))

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.planning.candidates import Floats, Pipelines
+from headrace.planning.candidates import Floats, Ints, Pipelines
+from headrace.planning.deadline import OutOfTime
 from headrace.planning.hardware import Hardware
 from headrace.planning.master import Goal, Master, Wanted
 
@@ -25,6 +26,8 @@ class Relaxation:
     bound: float
     """No plan's objective is better."""
     prices: Prices
+    active: tuple[Ints, ...]
+    """Per demand, rows of the pipelines that the relaxation uses."""
 
 
 def relax(
@@ -39,14 +42,20 @@ def relax(
 
     Then n = throughput / rate, so a request per second of a pipeline costs 1 / rate slots per
     stage, and only the throughputs are left as unknowns.
+
+    Raises:
+        OutOfTime: not solved within `time_limit_s`.
     """
     master = Master(hardware, wanted, goal, integer=False)
+    carried = []
     for demand, pipelines in enumerate(columns):
         at, stage = np.nonzero(pipelines.kinds >= 0)
         slots = (at, pipelines.kinds[at, stage], 1 / pipelines.rates_rps[at, stage])
-        master.add_work(demand, np.ones(len(pipelines)), slots)
+        carried.append(master.add_work(demand, np.ones(len(pipelines)), slots))
     solution = master.model.solve(time_limit_s=time_limit_s, relaxed=True)
-    if solution.objective is None or solution.prices is None:
+    if solution.status == "limit":
+        raise OutOfTime
+    if solution.values is None or solution.objective is None or solution.prices is None:
         return None
     duals = np.abs(solution.prices)
     request = duals[master.rate_rows]
@@ -60,6 +69,7 @@ def relax(
             slot=_raised(hardware, goal, duals[master.device_rows], duals[master.kind_rows]),
             request=request,
         ),
+        active=tuple(np.flatnonzero(solution.values[mine] > 1e-9) for mine in carried),
     )
 
 

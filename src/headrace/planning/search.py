@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 import numpy as np
 
 from headrace.domain.plan import Stopped
 from headrace.planning.allotments import Allotments, allotments_within
 from headrace.planning.candidates import Pipelines
+from headrace.planning.deadline import Deadline as Deadline
+from headrace.planning.deadline import OutOfTime
 from headrace.planning.hardware import Hardware
 from headrace.planning.master import Goal, Wanted, is_maximised, smallest_normalised
 from headrace.planning.packing import unpackable_devices
 from headrace.planning.relaxation import Relaxation, relax
+from headrace.planning.rounding import round_relaxation
 from headrace.planning.selection import (
     Chosen,
     Excluded,
@@ -37,28 +39,14 @@ LISTED_MAX = 6_000
 EXCLUSIONS_MAX = 30
 """Plans refused because weights cannot be packed, before settling for easily packed ones."""
 
+ROUNDED_DEVICES = 200
+"""More than these: the search begins from a bounded and repaired plan."""
+
+LARGE_DEVICES = 1_000
+"""More than these: it ends there. Listing allotments alone would take minutes."""
+
 PROVEN_GAP = 1e-6
 """Relative distance from the bound up to which a plan is called optimal."""
-
-
-class Deadline:
-    """Wall-clock time that is left."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._started_at_s = perf_counter()
-        self._limit_s = limit_s
-
-    @property
-    def spent_s(self) -> float:
-        return perf_counter() - self._started_at_s
-
-    @property
-    def left_s(self) -> float:
-        return self._limit_s - self.spent_s
-
-    @property
-    def passed(self) -> bool:
-        return self.left_s <= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +69,28 @@ def search(
     columns: Sequence[Pipelines],
     goal: Goal,
     deadline: Deadline,
+    start: Chosen | None = None,
 ) -> Outcome:
     """The best counts for feasible pipelines.
 
     Args:
         columns: per demand; each non-empty.
+        start: a plan to improve on; what is not better than it need not be looked at.
     """
-    relaxation = relax(hardware, wanted, columns, goal, time_limit_s=max(1.0, deadline.left_s))
+    try:
+        relaxation = relax(hardware, wanted, columns, goal, time_limit_s=deadline.left_s)
+    except OutOfTime:
+        return Outcome(stopped="time-limit", chosen=None, objective=None, bound=None)
     if relaxation is None:
         return INFEASIBLE
-    return _Search(hardware, wanted, columns, goal, deadline, relaxation).run()
+    searching = _Search(hardware, wanted, columns, goal, deadline, relaxation)
+    if start is not None:
+        searching.learn(start)
+    if start is not None or hardware.owned.sum() > ROUNDED_DEVICES:
+        searching.round()
+    if hardware.owned.sum() > LARGE_DEVICES and searching.found:
+        return searching.as_it_stands()
+    return searching.run()
 
 
 def _enough(listed: Sequence[Allotments]) -> bool:
@@ -122,13 +122,56 @@ class _Search:
         self._objective = -np.inf * self._sign
         self._excluded: list[Excluded] = []
 
+    @property
+    def found(self) -> bool:
+        return self._best is not None
+
+    def learn(self, chosen: Chosen) -> None:
+        """Keep `chosen` if it is better than what was found."""
+        objective = self._worth(chosen)
+        if self._best is None or self._sign * (objective - self._objective) > 0:
+            self._best, self._objective = chosen, objective
+
+    def round(self) -> None:
+        """Bound and repair."""
+        chosen = round_relaxation(
+            self._hardware,
+            self._wanted,
+            self._columns,
+            self._goal,
+            self._relaxation,
+            self._deadline,
+        )
+        if chosen is not None:
+            self.learn(chosen)
+
+    def as_it_stands(self) -> Outcome:
+        """The best plan so far."""
+        early: Stopped = "time-limit" if self._deadline.passed else "heuristic"
+        return Outcome(
+            stopped="optimal" if self._gap() <= PROVEN_GAP else early,
+            chosen=self._best,
+            objective=self._objective,
+            bound=self._bound,
+        )
+
     def run(self) -> Outcome:
+        try:
+            return self._run()
+        except OutOfTime:
+            return self._stop("time-limit", [])
+
+    def _run(self) -> Outcome:
         # A plan off by more than `everything` is worse than the worst plan there is.
         everything = self._everything()
         distance = min(everything, FIRST_DISTANCE * abs(self._relaxation.bound) + 1e-9)
+        if self._best is not None:
+            if self._gap() <= PROVEN_GAP:
+                return self._stop("optimal", [])
+            distance = min(distance, self._off() + self._tolerance())
         reached = -1.0
         while True:
-            listed, reach = self._list(distance, everything)
+            listed, reach = self._list(distance, everything, first=reached < 0)
             if reach <= reached:
                 return self._stop("time-limit" if self._deadline.passed else "heuristic", listed)
             reached = reach
@@ -146,8 +189,7 @@ class _Search:
             if self._best is None:
                 distance = min(everything, 4 * reach)
             else:
-                off = abs(self._relaxation.bound - self._objective)
-                distance = min(everything, off * (1 + 1e-9) + self._tolerance())
+                distance = min(everything, self._off() * (1 + 1e-9) + self._tolerance())
 
     def _everything(self) -> float:
         hardware, bound = self._hardware, self._relaxation.bound
@@ -156,15 +198,20 @@ class _Search:
         assert hardware.prices is not None
         return float(hardware.prices @ hardware.counts)
 
+    def _off(self) -> float:
+        """How far the best plan is off the relaxation: no part of a better one wastes more."""
+        return abs(self._relaxation.bound - self._objective)
+
     def _tolerance(self) -> float:
         return 1e-9 * max(1.0, abs(self._relaxation.bound))
 
-    def _list(self, distance: float, everything: float) -> tuple[list[Allotments], float]:
+    def _list(
+        self, distance: float, everything: float, *, first: bool
+    ) -> tuple[list[Allotments], float]:
         """All allotments up to some waste, and that waste: `distance`, or less if they are many.
 
         In the first round the distance is a guess: widened where it finds few.
         """
-        first = self._best is None
         most = LISTED_FIRST if first else LISTED_MAX
         listed = self._within(distance + self._tolerance())
         while first and distance < everything and not _enough(listed):
@@ -185,7 +232,14 @@ class _Search:
     def _within(self, waste_max: float) -> list[Allotments]:
         prices = self._relaxation.prices
         return [
-            allotments_within(pipelines, self._hardware, prices.slot, float(request), waste_max)
+            allotments_within(
+                pipelines,
+                self._hardware,
+                prices.slot,
+                float(request),
+                waste_max,
+                deadline=self._deadline,
+            )
             for pipelines, request in zip(self._columns, prices.request, strict=True)
         ]
 
@@ -216,9 +270,7 @@ class _Search:
 
     def _learn(self, selection: Selection, reach: float, *, complete: bool) -> None:
         if selection.chosen is not None:
-            objective = self._worth(selection.chosen)
-            if self._best is None or self._sign * (objective - self._objective) > 0:
-                self._best, self._objective = selection.chosen, objective
+            self.learn(selection.chosen)
         # A plan is either made of what was listed, or wastes more than `reach`.
         listed = selection.bound
         if selection.status == "infeasible":
@@ -252,9 +304,9 @@ class _Search:
             return Outcome(stopped=stopped, chosen=None, objective=None, bound=self._bound)
         best = self._best
         left_s = min(self._deadline.left_s, max(1.0, 0.5 * self._deadline.spent_s))
-        if left_s > 0:
+        if left_s > 0 and listed:
             # An equally good plan is as far off the bound, so no part of it wastes more.
-            off = abs(self._relaxation.bound - self._objective) + 2 * self._tolerance()
+            off = self._off() + 2 * self._tolerance()
             listed = [allotments.take(allotments.waste <= off) for allotments in listed]
             tidy = select_tidiest(
                 self._hardware,

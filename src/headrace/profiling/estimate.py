@@ -24,7 +24,7 @@ from headrace.profiling.item_shapes import choose_shapes
 from headrace.profiling.items import input_specs, random_items
 from headrace.profiling.kernels import KernelGraph
 from headrace.profiling.machine import software_versions
-from headrace.profiling.observe import observe
+from headrace.profiling.observe import Observed, observe
 from headrace.profiling.options import MAX_BATCH, MAX_BLOCKS
 from headrace.profiling.profiler import legal_name, stated_path
 from headrace.profiling.roofline import (
@@ -85,12 +85,15 @@ class EstimateOptions:
             raise ModelError(f"--name {self.name!r}: does not match {NAME_PATTERN}")
 
 
-def estimate_model(path: Path, options: EstimateOptions) -> Profile:
+def estimate_model(
+    path: Path, options: EstimateOptions, *, observed: Observed | None = None
+) -> Profile:
     """Say what a model would cost on devices, from its operators and their public figures.
 
     Args:
         path: the ONNX file.
         options: devices, blocks, batch sizes.
+        observed: its inputs, outputs and usable cuts, where they are known; None: run it once.
 
     Returns:
         A profile of kind "estimated" with its error bar; block times of `options.like`, where
@@ -114,7 +117,8 @@ def estimate_model(path: Path, options: EstimateOptions) -> Profile:
         blocks, crossings = basis.blocks, _crossings(basis)
         boundary = basis.boundary
     else:
-        blocks, crossings = _cut(graph, counted, shapes, options)
+        known = observed or _observe(graph, shapes, options)
+        blocks, crossings = _cut(graph, counted, known, options)
         boundary = options.boundary
     works = _works(counted, crossings, options.max_batch)
     estimates, notes, error = _estimates(works, options)
@@ -142,16 +146,17 @@ def estimate_model(path: Path, options: EstimateOptions) -> Profile:
     return _merged(kept, profile) if kept is not None else profile
 
 
+def _observe(
+    graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]], options: EstimateOptions
+) -> Observed:
+    items = random_items(input_specs(graph, shapes), 2, np.random.default_rng(SEED))
+    return observe(graph, shapes, find_cuts(graph, options.cut_tensors), items)
+
+
 def _cut(
-    graph: OnnxGraph,
-    counted: KernelGraph,
-    shapes: Mapping[str, tuple[int, ...]],
-    options: EstimateOptions,
+    graph: OnnxGraph, counted: KernelGraph, observed: Observed, options: EstimateOptions
 ) -> tuple[tuple[Block, ...], tuple[tuple[TensorSpec, ...], ...]]:
     """As `headrace profile` cuts, with estimated instead of measured segments."""
-    rng = np.random.default_rng(SEED)
-    items = random_items(input_specs(graph, shapes), 2, rng)
-    observed = observe(graph, shapes, find_cuts(graph, options.cut_tensors), items)
     devices = [device_figures(name) for name in options.devices]
 
     def estimated(crossings: Crossings) -> list[float]:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from headrace.domain.plan import Pipeline, Plan, Slot, Stage
 from headrace.domain.problem import Objective
+from headrace.reporting.app_table import apps_table, machines_table
 from headrace.reporting.summary import milliseconds, rate
 
 _COLUMNS: Mapping[str, Literal["left", "right"]] = {
@@ -35,6 +36,8 @@ SLOTS_NAMED = 6
 
 def plan_report(plan: Plan) -> Group:
     """The pipelines, one row per stage; their slots; and what the plan claims as a whole."""
+    if plan.apps:
+        return Group(machines_table(plan), pools_table(plan), apps_table(plan), claims_table(plan))
     return Group(stages_table(plan), pools_table(plan), claims_table(plan))
 
 
@@ -73,6 +76,8 @@ def pools_table(plan: Plan) -> Table:
         for pipeline in deployment.pipelines:
             for index, stage in enumerate(pipeline.stages):
                 name = f"{deployment.model}/{pipeline.name} stage {index}"
+                if deployment.app is not None:
+                    name = pipeline.name
                 table.add_row(escape(name), escape(pool_names(stage)))
     return table
 
@@ -100,6 +105,8 @@ def claims_table(plan: Plan) -> Table:
     table.add_column(style="dim")
     table.add_column()
     for deployment in plan.deployments:
+        if deployment.app is not None:
+            continue  # `apps_table` says it
         slowest = max(pipeline.latency_us for pipeline in deployment.pipelines)
         table.add_row(
             escape(deployment.model),

@@ -41,6 +41,8 @@ _NO_TOKEN = Denial(
     " the token when it starts",
 )
 _BAD_TOKEN = Denial(401, "the token is wrong; `headrace serve` names its file when it starts")
+_FROM_ELSEWHERE = Denial(403, "the plan is changed from the server's own machine only")
+_NOT_OWNER = Denial(403, "without a token, only the user who runs the server changes its plan")
 _NO_HOST = Denial(400, "the Host header is missing")
 _FOREIGN_ORIGIN = Denial(403, "requests from web pages of another origin are not served")
 
@@ -99,6 +101,17 @@ class Access:
         if self._authorization is None:
             return True
         return is_loopback(peer[0]) and peer_user(peer, local) == os.geteuid()
+
+    def check_administrator(
+        self, authorization: bytes | None, peer: tuple[str, int], local: tuple[str, int]
+    ) -> Denial | None:
+        """Whether the caller may change what is served: from this machine only, and the owner of
+        this process or somebody with the token. `--no-auth` opens models to others, not this."""
+        if not is_loopback(peer[0]):
+            return _FROM_ELSEWHERE
+        if peer_user(peer, local) == os.geteuid():
+            return None
+        return _NOT_OWNER if self._authorization is None else self.check_token(authorization)
 
     def _is_known(self, host: bytes, local_address: str) -> bool:
         name = _without_port(host.lower())

@@ -13,7 +13,7 @@ class Channel:
     """Sends at once and reports every frame; says so once when the other end is gone.
 
     A plain non-blocking socket rather than an asyncio stream: frames are about 50 bytes and at
-    most one run per worker is outstanding, so the socket's buffer never fills, and each layer of
+    most one run per slot is outstanding, so the socket's buffer never fills, and each layer of
     buffering would only add to the time in which a slot idles between two batches.
     """
 

@@ -7,6 +7,9 @@ with fake workers behind the links.
 from collections.abc import Mapping, Sequence
 
 from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.gate import Gate
+from headrace.dispatch.handover import Site
+from headrace.dispatch.migration import Epoch
 from headrace.dispatch.protocols import Clock, EventSink
 from headrace.dispatch.topology import Topology
 from headrace.domain.plan import Plan
@@ -36,22 +39,29 @@ class DataPlane:
         sink: EventSink,
         policy: str = "reservation",
         queue_limit: int = 10_000,
+        desk: Desk | None = None,
     ) -> None:
-        """`links` holds one entry per slot of the plan, in its order.
+        """`links` holds one entry per slot of the plan, in its order. `desk`: one that plans share
+        which follow each other; None: its own.
 
         Raises:
             PlanError: the plan names something that does not exist.
         """
-        self.topology = Topology.from_plan(plan, profiles)
+        site = Site.from_plan(plan, profiles)
+        self.topology = site.topology
         self.models = served_models(self.topology, profiles)
-        self._number = {name: i for i, name in enumerate(self.models)}
-        self.desk = Desk(clock.now_us, call_soon)
+        self.number = {name: i for i, name in enumerate(self.models)}
+        """Model -> its index among the plan's deployments."""
+        self.desk = desk or Desk(clock.now_us, call_soon)
         self.driver = LiveDriver(stage_index(plan, profiles), clock, links, arena, self.desk)
-        self.dispatcher = Dispatcher(
-            self.topology, policy, clock, self.driver, sink, queue_limit
-        )
-        self.driver.reports = self.dispatcher
-        self.desk.on_abandoned = self.dispatcher.cancel
+        self.gate = Gate(self.topology, clock, self.driver)
+        self.dispatcher = Dispatcher(self.topology, policy, clock, self.gate, sink, queue_limit)
+        self.gate.dispatcher = self.dispatcher
+        self.driver.reports = self.gate
+        self.epoch = Epoch(site, self.gate)
+        """What a migration needs to know of this plan."""
+        if desk is None:
+            self.desk.on_abandoned = self.dispatcher.cancel
 
     def submit(self, inference: Inference) -> None:
         """Accept or refuse; the result comes later through `inference.on_done`.
@@ -62,8 +72,8 @@ class DataPlane:
         model = self.models.get(inference.model)
         if model is None:
             raise ValueError(f"model {inference.model!r} is not served")
-        for request in self.desk.open(inference, self._number[model.name], model):
-            self.dispatcher.on_arrival(request)
+        for request in self.desk.open(inference, self.number[model.name], model):
+            self.gate.submit(request)
 
 
 def served_models(topology: Topology, profiles: Mapping[str, Profile]) -> dict[str, ServedModel]:

@@ -2,65 +2,34 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from headrace.dispatch.migration import How
 from headrace.dispatch.protocols import EventSink
-from headrace.dispatch.topology import Topology
 from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
-from headrace.serving.arena import Arena
-from headrace.serving.data_plane import DataPlane, arena_bytes_for, served_models
-from headrace.serving.frames import ExecutorKind
+from headrace.serving.desk import Desk
 from headrace.serving.inference import Inference, Refusal, ServedModel
 from headrace.serving.live_clock import LiveClock
-from headrace.serving.placement import ExecutorChoice, worker_specs
-from headrace.serving.stage_io import stage_index
-from headrace.serving.supervisor import Supervisor
+from headrace.serving.live_migration import LiveMigration, MigrationError, MigrationReport
+from headrace.serving.placement import ExecutorChoice
+from headrace.serving.plan_in_service import PlanInService, ServedPlan, ServiceOptions
+from headrace.serving.status import EngineStatus, SlotStatus
+
+__all__ = ["Engine", "EngineStatus", "SlotStatus"]
 
 logger = logging.getLogger(__name__)
 
 _STOPPED = "the server is shutting down and takes no new requests"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotStatus:
-    """One slot as /metrics and the READY table show it."""
-
-    name: str
-    device: str
-    up: bool
-    restarts: int
-    process_id: int | None
-    executor: ExecutorKind
-    """`emulated` slots answer zeros."""
-    core: int | None
-    """The CPU core that the worker stays on."""
-    given_up: bool
-    """Its worker failed to start too often; it stays lost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatus:
-    """A snapshot; cheap enough to take at every scrape."""
-
-    slots: tuple[SlotStatus, ...]
-    open_inferences: int
-    """Accepted and not yet answered or refused."""
-    open_requests: int
-    """Their items."""
-    running_batches: int
-    arena_used_bytes: int
-    arena_size_bytes: int
-    draining: bool
-
-
 class Engine:
-    """Serves a plan on this machine: one worker process per slot, one dispatcher, one arena.
+    """Serves a plan on this machine, and moves on to another when asked to.
 
-    All methods must be called on the loop's thread.
+    One worker process per slot, one dispatcher and one arena per plan. All methods must be called
+    on the loop's thread.
     """
 
     def __init__(
@@ -71,6 +40,7 @@ class Engine:
         *,
         policy: str = "reservation",
         executor: ExecutorChoice = "auto",
+        processes: int | None = None,
         sink: EventSink | None = None,
         queue_limit: int = 4096,
         arena_bytes: int | None = None,
@@ -81,6 +51,7 @@ class Engine:
         Args:
             profiles: by model name.
             profile_folders: by model name; what a profile's relative paths are relative to.
+            processes: that emulated slots share; None: one for each slot.
             sink: gets every event, on the loop's thread; must be fast.
             queue_limit: requests that may wait for batches, per model.
             arena_bytes: shared memory for tensors; None: enough for the plan.
@@ -89,23 +60,27 @@ class Engine:
         Raises:
             PlanError: the plan names something that does not exist.
         """
-        self.models: Mapping[str, ServedModel]
+        self._options = ServiceOptions(
+            policy=policy,
+            executor=executor,
+            processes=processes,
+            queue_limit=queue_limit,
+            arena_bytes=arena_bytes,
+            seed=seed,
+        )
+        served = ServedPlan(plan=plan, profiles=profiles, folders=profile_folders)
+        self._current = PlanInService(served, self._options)
+        self.models: Mapping[str, ServedModel] = self._current.models
         """By name, in the plan's order."""
-        self._plan = plan
-        self._profiles = profiles
-        self._profile_folders = profile_folders
-        self._policy = policy
-        self._executor = executor
         self._sink = sink or _ignore
-        self._queue_limit = queue_limit
-        self._arena_bytes = arena_bytes
-        self._seed = seed
-        self._topology = Topology.from_plan(plan, profiles)
-        self.models = served_models(self._topology, profiles)
-        self._arena: Arena | None = None
-        self._supervisor: Supervisor | None = None
-        self._plane: DataPlane | None = None
         self._clock: LiveClock | None = None
+        self._desk: Desk | None = None
+        self._former: PlanInService | None = None
+        """The plan whose last requests are being answered."""
+        self._migration: LiveMigration | None = None
+        """While devices change hands."""
+        self._migrating: asyncio.Task[MigrationReport] | None = None
+        self._plans_served = 1
         self._started = False
         self._draining = False
         self._idle = asyncio.Event()
@@ -113,23 +88,22 @@ class Engine:
     # -- what it is doing ----------------------------------------------------------------------
 
     @property
+    def plan(self) -> Plan:
+        """The plan in service; while devices change hands, the new one."""
+        return self._current.served.plan
+
+    @property
     def ready(self) -> bool:
         """Every model can be answered: started, not draining, each stage has a slot up."""
-        if not self._started or self._draining or self._supervisor is None:
+        if not self._started or self._draining:
             return False
-        up = [slot.up for slot in self._supervisor.slots]
-        return all(
-            any(
-                all(any(up[slot] for slot in stage.slots) for stage in route.stages)
-                for route in model.routes
-            )
-            for model in self._topology.models
-        )
+        plans = [plan for plan in (self._current, self._former) if plan is not None]
+        return all(any(plan.can_answer(name) for plan in plans) for name in self.models)
 
     @property
     def header(self) -> EventLogHeader:
         """First line of the event log that `sink` receives."""
-        return self._topology.event_log_header("live", self._policy)
+        return self._current.header
 
     def now_us(self) -> int:
         """The clock of all events and of `Answer`'s instants; after `start`."""
@@ -137,28 +111,21 @@ class Engine:
         return self._clock.now_us()
 
     def status(self) -> EngineStatus:
-        supervised = self._supervisor.slots if self._supervisor else ()
-        plane, arena = self._plane, self._arena
+        plans = [plan for plan in (self._current, self._former) if plan is not None]
+        slots = {slot.name: slot for plan in reversed(plans) for slot in plan.slots()}
+        planes = [plan.plane for plan in plans if plan.plane is not None]
+        arenas = [plan.arena for plan in plans if plan.arena is not None]
         return EngineStatus(
-            slots=tuple(
-                SlotStatus(
-                    name=slot.name,
-                    device=slot.device,
-                    up=keeper.up,
-                    restarts=keeper.restarts,
-                    process_id=keeper.process_id,
-                    executor=keeper.spec.executor,
-                    core=keeper.spec.core,
-                    given_up=keeper.given_up,
-                )
-                for slot, keeper in zip(self._plan.slots, supervised, strict=False)
-            ),
-            open_inferences=plane.desk.open_inferences if plane else 0,
-            open_requests=plane.desk.open_requests if plane else 0,
-            running_batches=plane.driver.running_batches if plane else 0,
-            arena_used_bytes=arena.used_bytes if arena else 0,
-            arena_size_bytes=arena.size_bytes if arena else 0,
+            slots=tuple(slots.values()),
+            open_inferences=self._desk.open_inferences if self._desk else 0,
+            open_requests=self._desk.open_requests if self._desk else 0,
+            running_batches=sum(plane.driver.running_batches for plane in planes),
+            arena_used_bytes=sum(arena.used_bytes for arena in arenas),
+            arena_size_bytes=sum(arena.size_bytes for arena in arenas),
             draining=self._draining,
+            plans_served=self._plans_served,
+            migrating=self._migrating is not None,
+            held_requests=self._migration.core.held if self._migration else 0,
         )
 
     # -- its life ------------------------------------------------------------------------------
@@ -170,35 +137,13 @@ class Engine:
             HeadraceError: a stage cannot be extracted or loaded; nothing is left running.
         """
         loop = asyncio.get_running_loop()
-        stages = stage_index(self._plan, self._profiles)
-        # Parsing and cutting a large model takes seconds.
-        specs = await asyncio.to_thread(
-            worker_specs,
-            self._plan,
-            self._profiles,
-            self._profile_folders,
-            stages,
-            self._executor,
-            self._seed,
-        )
-        self._arena = Arena(self._arena_bytes or arena_bytes_for(stages))
-        self._supervisor = Supervisor(specs, self._arena)
         self._clock = LiveClock(loop)
+        self._desk = Desk(self._clock.now_us, loop.call_soon)
+        self._desk.on_idle = self._idle.set
+        self._desk.on_abandoned = self._forget
         try:
-            self._plane = DataPlane(
-                self._plan,
-                self._profiles,
-                clock=self._clock,
-                call_soon=loop.call_soon,
-                links=self._supervisor.slots,
-                arena=self._arena,
-                sink=self._sink,
-                policy=self._policy,
-                queue_limit=self._queue_limit,
-            )
-            self._plane.desk.on_idle = self._idle.set
-            self._supervisor.connect(self._plane.driver)
-            await self._supervisor.start()
+            await self._current.prepare(self._clock, self._desk, self._sink)
+            await self._current.start()
         except BaseException:
             await self.stop()
             raise
@@ -207,17 +152,18 @@ class Engine:
     async def drain(self, grace_s: float) -> bool:
         """Refuse new work as "draining", answer what was accepted; True: all of it was."""
         self._draining = True
-        if self._plane is None:
+        if self._desk is None or self._current.plane is None:
             return True
-        self._plane.dispatcher.drain()
+        if self._migration is None:
+            self._current.plane.dispatcher.drain()
         self._idle.clear()
-        if self._plane.desk.open_inferences:
+        if self._desk.open_inferences:
             try:
                 await asyncio.wait_for(self._idle.wait(), grace_s)
             except TimeoutError:
                 logger.warning(
                     "%d inferences are still open after %.1f s of grace",
-                    self._plane.desk.open_inferences,
+                    self._desk.open_inferences,
                     grace_s,
                 )
                 return False
@@ -227,17 +173,18 @@ class Engine:
         """End all workers. Whatever is still open is refused. Idempotent."""
         self._draining = True
         self._started = False
-        plane, self._plane = self._plane, None
-        if plane is not None:
-            plane.desk.refuse_all("draining", _STOPPED)
-            plane.desk.flush()
+        if self._desk is not None:
+            self._desk.refuse_all("draining", _STOPPED)
+            self._desk.flush()
         if self._clock is not None:
             self._clock.stop()
-        supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            await supervisor.stop()
-        if self._arena is not None:
-            self._arena.close()
+        if self._migrating is not None:
+            self._migrating.cancel()
+            await asyncio.wait([self._migrating])
+        for plan in (self._former, self._current):
+            if plan is not None:
+                await plan.stop()
+        self._former = self._migration = None
 
     # -- its work ------------------------------------------------------------------------------
 
@@ -247,16 +194,119 @@ class Engine:
         Raises:
             ValueError: the model is unknown or a buffer has the wrong size (the front end's bug).
         """
-        if self._plane is None:
-            refusal = Refusal(reason="draining", message=_STOPPED, retry_after_us=0)
-            asyncio.get_running_loop().call_soon(inference.on_done, refusal)
+        plane = self._current.plane
+        if plane is None or (self._draining and self._migration is not None):
+            self._refuse(inference, _STOPPED)
+        elif self._plans_served > 1 and inference.model not in self.models:
+            # Its front end read it before the plan changed.
+            self._refuse(inference, f"model {inference.model!r} is not served any more")
+        elif self._migration is None:
+            plane.submit(inference)
         else:
-            self._plane.submit(inference)
+            self._migration.submit(inference)
 
     def cancel(self, inference: Inference) -> None:
         """The client went away: `on_done` will not be called. Harmless when already done."""
-        if self._plane is not None:
-            self._plane.desk.cancel(inference)
+        if self._desk is not None:
+            self._desk.cancel(inference)
+
+    def _refuse(self, inference: Inference, message: str) -> None:
+        refusal = Refusal(reason="draining", message=message, retry_after_us=0)
+        asyncio.get_running_loop().call_soon(inference.on_done, refusal)
+
+    def _forget(self, request_id: int) -> None:
+        """Nobody waits for a request any more; it may leave its queue."""
+        if self._migration is not None:
+            self._migration.core.cancel(request_id)
+        elif self._current.plane is not None:
+            self._current.plane.dispatcher.cancel(request_id)
+
+    # -- another plan --------------------------------------------------------------------------
+
+    async def migrate(
+        self,
+        served: ServedPlan,
+        *,
+        how: How = "drain",
+        open_sink: Callable[[EventLogHeader], EventSink] | None = None,
+        on_switch: Callable[[], None] = lambda: None,
+    ) -> MigrationReport:
+        """Move to another plan; no accepted request is lost. The old plan serves until the new
+        one's workers have loaded, and for good if that fails.
+
+        Args:
+            open_sink: gives the sink of the new plan's event log for its first line.
+            on_switch: called when arrivals begin to go to the new plan, and `models` are its.
+
+        Raises:
+            MigrationError: the plan cannot take over from the one in service; that one stays.
+            HeadraceError: the plan does not fit its profiles, or a stage cannot be extracted.
+        """
+        if self._migrating is not None:
+            raise MigrationError("a migration is under way; wait until it has ended")
+        if not self._started or self._draining:
+            raise MigrationError("the server is starting or shutting down; its plan stays")
+        fresh = PlanInService(served, self._options)
+        _check_tensors(self._current, fresh)
+        sink = open_sink or (lambda header: _ignore)
+        task = asyncio.get_running_loop().create_task(self._move(fresh, how, sink, on_switch))
+        self._migrating = task
+        try:
+            # The migration is the server's, not its caller's: it goes on when a client leaves.
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise MigrationError("the server shut down during the migration") from None
+            raise
+
+    async def _move(
+        self,
+        fresh: PlanInService,
+        how: How,
+        open_sink: Callable[[EventLogHeader], EventSink],
+        on_switch: Callable[[], None],
+    ) -> MigrationReport:
+        former = self._current
+        assert self._clock is not None, "the engine has started"
+        assert self._desk is not None, "the engine has started"
+        try:
+            try:
+                sink = open_sink(fresh.header)
+                await fresh.prepare(self._clock, self._desk, sink, former.cores())
+                migration = LiveMigration(former, fresh, self._clock, how, self._options.executor)
+                await migration.load()
+            except BaseException:
+                await fresh.stop()
+                raise
+            self._former, self._current = former, fresh
+            self.models = fresh.models
+            self._migration = migration
+            self._plans_served += 1
+            on_switch()
+            report = await migration.switch()
+            self._migration = None
+            if self._draining and fresh.plane is not None:
+                fresh.plane.dispatcher.drain()
+            self._former = None
+            await former.stop()
+            return report
+        finally:
+            self._migrating = None
+
+
+def _check_tensors(old: PlanInService, new: PlanInService) -> None:
+    """A model that stays must look the same to its clients.
+
+    Raises:
+        MigrationError: it does not.
+    """
+    for name, model in new.models.items():
+        before = old.models.get(name)
+        if before is not None and (before.inputs, before.outputs) != (model.inputs, model.outputs):
+            raise MigrationError(
+                f"model {name!r} has other inputs or outputs in the new plan; requests that are"
+                " under way would be misread\n  try    another name for the changed model"
+            )
 
 
 def _ignore(event: AnyEvent) -> None:

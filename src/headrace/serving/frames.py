@@ -43,6 +43,8 @@ class Load(Frame, frozen=True, array_like=True, gc=False, tag="load"):
     """Profiled batch latencies, entry b-1 for batch size b; what an emulated stage takes."""
     p99_us: tuple[int, ...]
     seed: int
+    slot: int = 0
+    """Which of the process's slots; as the engine numbers them. Replies name it too."""
 
 
 class Loaded(Frame, frozen=True, array_like=True, gc=False, tag="loaded"):
@@ -50,6 +52,7 @@ class Loaded(Frame, frozen=True, array_like=True, gc=False, tag="loaded"):
 
     stage: int
     took_us: int
+    slot: int = 0
 
 
 class Run(Frame, frozen=True, array_like=True, gc=False, tag="run"):
@@ -62,6 +65,7 @@ class Run(Frame, frozen=True, array_like=True, gc=False, tag="run"):
     input_offsets: tuple[int, ...]
     """In the order of `Load.inputs`."""
     output_offsets: tuple[int, ...]
+    slot: int = 0
 
 
 class Ran(Frame, frozen=True, array_like=True, gc=False, tag="ran"):
@@ -72,6 +76,7 @@ class Ran(Frame, frozen=True, array_like=True, gc=False, tag="ran"):
     stage: int
     started_at_us: int
     ended_at_us: int
+    slot: int = 0
 
 
 class Failed(Frame, frozen=True, array_like=True, gc=False, tag="failed"):
@@ -81,10 +86,11 @@ class Failed(Frame, frozen=True, array_like=True, gc=False, tag="failed"):
     attempt: int
     stage: int
     message: str
+    slot: int = 0
 
 
 class Stop(Frame, frozen=True, array_like=True, gc=False, tag="stop"):
-    """Gateway to worker: end after the current batch."""
+    """Gateway to worker: end after the current batches."""
 
 
 AnyFrame = Load | Loaded | Run | Ran | Failed | Stop

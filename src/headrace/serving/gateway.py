@@ -8,8 +8,9 @@ import msgspec
 
 from headrace.serving import v2_documents
 from headrace.serving.access import Access, Denial
+from headrace.serving.admin import PATH, AdminHandler, Migrate
 from headrace.serving.http_messages import Exchange, Limits, Response, json_response, problem
-from headrace.serving.inference import Inference
+from headrace.serving.inference import Inference, ServedModel
 from headrace.serving.inferences import Aside, Backend, InferenceHandler
 from headrace.serving.prometheus import Exposition, GatewayCollector, ModelCounters
 from headrace.serving.v2 import VERSION
@@ -39,8 +40,8 @@ class Route:
 class Gateway:
     """Handles exchanges; see `http_messages.Handler`.
 
-    Models and paths are fixed at the start, so one table holds every path that is served; what
-    is not in it is refused.
+    One table holds every path that is served; what is not in it is refused. It changes only when
+    the plan does.
     """
 
     def __init__(
@@ -50,19 +51,36 @@ class Gateway:
         aside: Aside,
         limits: Limits | None = None,
         counters: Mapping[str, ModelCounters] | None = None,
+        admin: Migrate | None = None,
     ) -> None:
-        """`counters`: by model, to share them with whoever counts batches."""
+        """`counters`: by model, to share them with whoever counts batches; models that come later
+        must be in it by then. `admin`: changes the plan; None: it cannot be changed over HTTP."""
         self.counters = counters or {name: ModelCounters() for name in backend.models}
         self._backend = backend
         self._access = access
+        self._aside = aside
+        self._limits = limits or Limits()
         self._exposition = Exposition(GatewayCollector(self.counters, backend.status))
-        self._inferences = {
-            name: InferenceHandler(backend, model, self.counters[name], limits or Limits(), aside)
-            for name, model in backend.models.items()
-        }
-        self._routes = self._general_routes()
+        self._admin = None if admin is None else AdminHandler(access, admin)
+        self._inferences: dict[str, InferenceHandler] = {}
+        self._served: dict[str, ServedModel] = {}
+        self._routes: dict[bytes, Route] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """The backend's models are others now: serve those, and no others."""
+        backend = self._backend
+        for name, model in backend.models.items():
+            if self._served.get(name) != model:
+                # Handlers of models that left stay: clients may still leave their requests.
+                self._inferences[name] = InferenceHandler(
+                    backend, model, self.counters[name], self._limits, self._aside
+                )
+                self._served[name] = model
+        routes = self._general_routes()
         for name in backend.models:
-            self._routes |= self._model_routes(name)
+            routes |= self._model_routes(name)
+        self._routes = routes
 
     # -- the Handler's side -------------------------------------------------------------------
 
@@ -118,7 +136,8 @@ class Gateway:
 
     def _general_routes(self) -> dict[bytes, Route]:
         get = (b"GET",)
-        return {
+        admin = {} if self._admin is None else {PATH: Route((b"POST",), self._admin.handle)}
+        return admin | {
             b"/v2": Route(get, _always(json_response(v2_documents.server_document()))),
             b"/v2/health/live": Route(get, _always(json_response({"live": True})), open=True),
             b"/v2/health/ready": Route(get, self._ready, open=True),

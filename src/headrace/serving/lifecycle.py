@@ -4,6 +4,7 @@ import asyncio
 import errno
 import gc
 import logging
+import os
 import signal
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 
 from headrace.domain.errors import HeadraceError
 from headrace.serving.access import Access
+from headrace.serving.changeover import Changeover
 from headrace.serving.gateway import Gateway
 from headrace.serving.http import HttpServer
 from headrace.serving.http_messages import Limits
@@ -51,17 +53,26 @@ class Server:
         port: int,
         limits: Limits,
         counters: Mapping[str, ModelCounters],
+        changeover: Changeover | None = None,
     ) -> None:
-        """`port` 0: any free one. `counters`: by model, filled here."""
+        """`port` 0: any free one. `counters`: by model, filled here. `changeover`: lets the plan
+        be changed; None: the server keeps the one it began with."""
         self._engine = engine
         self._host = host
         self._port = port
         # One thread: compressed bodies are rare, and must not hold up the loop.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-zlib")
-        self.gateway = Gateway(engine, access, self._aside, limits, counters)
+        self._changeover = changeover
+        admin = None if changeover is None else changeover.migrate
+        self.gateway = Gateway(engine, access, self._aside, limits, counters, admin)
+        if changeover is not None:
+            changeover.on_switch = self.gateway.refresh
         self.http = HttpServer(self.gateway, limits)
         self.url = ""
         """Where it listens, once it does."""
+        self._serving = False
+        self._had_terminal = _has_terminal()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
 
@@ -79,11 +90,13 @@ class Server:
         sweeper = loop.create_task(self._sweep())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
         try:
             if await self._unless_stopped(self._engine.start()):
                 # What lives now lives until the end: the collector need not look at it again.
                 gc.collect()
                 gc.freeze()
+                self._serving = True
                 on_ready(self.url)
                 await self._stop.wait()
             listener.close()
@@ -94,7 +107,7 @@ class Server:
             await self._engine.stop()
             sweeper.cancel()
             self._pool.shutdown(cancel_futures=True)
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.remove_signal_handler(number)
 
     def stop(self) -> None:
@@ -105,6 +118,19 @@ class Server:
         else:
             log.info("draining")
         self._stop.set()
+
+    def reload(self) -> None:
+        """What SIGHUP does: the plan file is read again; or, where the signal says that the
+        terminal is gone, the server stops as it always did."""
+        if self._had_terminal and not _has_terminal():
+            self.stop()
+            return
+        if self._changeover is None or not self._serving or self._stop.is_set():
+            log.warning("SIGHUP: the plan cannot be changed now")
+            return
+        task = asyncio.get_running_loop().create_task(self._changeover.reload())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _listen(self) -> asyncio.Server:
         loop = asyncio.get_running_loop()
@@ -167,3 +193,12 @@ class Server:
         loop = asyncio.get_running_loop()
         future = self._pool.submit(work)
         future.add_done_callback(lambda done: loop.call_soon_threadsafe(then, done))
+
+
+def _has_terminal() -> bool:
+    """Whether a terminal controls this process, and is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

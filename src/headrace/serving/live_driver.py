@@ -131,6 +131,7 @@ class LiveDriver:
                 batch.size,
                 cargo.tensors.tensor_offsets,
                 cargo.written.tensor_offsets,
+                slot,
             )
         )
 

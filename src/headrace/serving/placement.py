@@ -1,4 +1,4 @@
-"""Which worker holds which stages, with which executor, on which core of this machine."""
+"""Which worker holds which slots and stages, with which executor, on which core of this machine."""
 
 import logging
 import os
@@ -26,8 +26,12 @@ def worker_specs(
     stages: StageIndex,
     choice: ExecutorChoice,
     seed: int,
+    processes: int | None = None,
 ) -> tuple[WorkerSpec, ...]:
-    """Describe one worker per slot, in the plan's order; extracts missing stage files.
+    """Describe what serves each slot, in the plan's order; extracts missing stage files.
+
+    Args:
+        processes: that emulated slots share; None: one for each slot.
 
     Raises:
         ModelError: a stage's model file is missing or not the one that was profiled.
@@ -49,14 +53,16 @@ def worker_specs(
             for name in io.planned.pool:
                 tenants[name].append((io, profile, path))
     cores = slot_cores([s for s in plan.slots if kinds[s.device] == "onnx"], _allowed_cores())
+    shared = shared_processes([s for s in plan.slots if kinds[s.device] == "emulated"], processes)
     return tuple(
         WorkerSpec(
             slot=slot.name,
             executor=kinds[slot.device],
             core=cores.get(slot.name),
+            process=shared.get(slot.name),
             loads=tuple(
                 # Equal stages on different slots must not take equal times.
-                _load(tenant, kinds[slot.device], seed=seed * 1_000_003 + number)
+                _load(tenant, kinds[slot.device], number, seed=seed * 1_000_003 + number)
                 for tenant in tenants[slot.name]
             ),
         )
@@ -96,7 +102,17 @@ def slot_cores(slots: Sequence[Slot], allowed: Sequence[int]) -> dict[str, int]:
     }
 
 
-def _load(tenant: tuple[StageIO, Profile, str], kind: ExecutorKind, seed: int) -> Load:
+def shared_processes(slots: Sequence[Slot], processes: int | None) -> dict[str, int]:
+    """Deal emulated slots to so many processes; empty: each has one of its own.
+
+    In turn, so that the slots of a pool lie apart: a process that dies takes few of each.
+    """
+    if processes is None:
+        return {}
+    return {slot.name: number % processes for number, slot in enumerate(slots)}
+
+
+def _load(tenant: tuple[StageIO, Profile, str], kind: ExecutorKind, slot: int, seed: int) -> Load:
     io, profile, path = tenant
     stage = io.planned
     latencies = [
@@ -115,6 +131,7 @@ def _load(tenant: tuple[StageIO, Profile, str], kind: ExecutorKind, seed: int) -
         p50_us=tuple(max(1, latency.p50_us - profile.batch_overhead_us) for latency in latencies),
         p99_us=tuple(max(1, latency.p99_us - profile.batch_overhead_us) for latency in latencies),
         seed=seed + io.key * 7_919,
+        slot=slot,
     )
 
 

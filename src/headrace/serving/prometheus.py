@@ -120,6 +120,9 @@ class GatewayCollector:
             ("running_batches", "batches on their way through the slots", status.running_batches),
             ("arena_used_bytes", "shared memory in use", status.arena_used_bytes),
             ("arena_size_bytes", "shared memory reserved", status.arena_size_bytes),
+            ("plan_number", "the plan in service is this server's so many-th", status.plans_served),
+            ("migrating", "1 while another plan is taking over", int(status.migrating)),
+            ("held_requests", "wait for slots of the new plan", status.held_requests),
         ):
             yield GaugeMetricFamily(f"headrace_{name}", what, value=value)
         up = GaugeMetricFamily(

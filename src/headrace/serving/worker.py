@@ -1,5 +1,7 @@
 """The worker process: holds the stages of one slot and runs one batch at a time.
 
+Emulated slots need no device of their own, so one process may hold many (`serving.timelines`).
+
 Started by the supervisor as `python -m headrace.serving.worker`, with its control socket and the
 arena inherited as descriptors. It has no other connection to the world, trusts nobody but the
 gateway, and ends when the gateway does. Kept lean on purpose: its start is what a lost slot
@@ -15,7 +17,7 @@ import sys
 import time
 
 from headrace.serving.arena import map_arena
-from headrace.serving.executors.base import Executor, TensorMemory
+from headrace.serving.executors.base import Executor, TensorMemory, describe
 from headrace.serving.executors.opening import open_executor
 from headrace.serving.frames import (
     AnyFrame,
@@ -30,10 +32,10 @@ from headrace.serving.frames import (
 )
 
 _RECEIVE_BYTES = 1 << 16
-_MAX_MESSAGE_CHARS = 2000
 _NICENESS = 5
 """Workers give way to the gateway, which needs little time but needs it at once: where they share
-cores, every slot waits for it between two batches."""
+cores, every slot waits for it between two batches. Not so emulated slots: they need even less, and
+what they wait for their core would be time that the hardware they stand for does not take."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 
@@ -63,16 +65,16 @@ class Worker:
             executor = self._executors[run.stage]
             executor.run(run.size, run.input_offsets, run.output_offsets)
         except Exception as error:  # whatever a backend raises concerns this batch only
-            return Failed(run.batch, run.attempt, run.stage, _describe(error))
-        return Ran(run.batch, run.attempt, run.stage, started_at_us, _now_us())
+            return Failed(run.batch, run.attempt, run.stage, describe(error), run.slot)
+        return Ran(run.batch, run.attempt, run.stage, started_at_us, _now_us(), run.slot)
 
     def _load(self, load: Load) -> AnyFrame:
         started_at_us = _now_us()
         try:
             self._executors[load.stage] = open_executor(load, self._memory)
         except Exception as error:  # reported; the gateway decides what it means
-            return Failed(-1, 0, load.stage, _describe(error))
-        return Loaded(load.stage, _now_us() - started_at_us)
+            return Failed(-1, 0, load.stage, describe(error), load.slot)
+        return Loaded(load.stage, _now_us() - started_at_us, load.slot)
 
 
 def serve(channel: socket.socket, worker: Worker) -> None:
@@ -92,6 +94,7 @@ def main() -> None:
     parser.add_argument("--arena", type=int, required=True, help="descriptor of shared memory")
     parser.add_argument("--arena-bytes", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True, help="process id of the gateway")
+    parser.add_argument("--emulated", action="store_true", help="hold slots for profiled times")
     parser.add_argument("--core", type=int, help="the CPU core to stay on")
     options = parser.parse_args()
 
@@ -100,15 +103,22 @@ def main() -> None:
     _die_with_parent(options.parent)
     if options.core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {options.core})
-    os.nice(_NICENESS)
-    channel = socket.socket(fileno=options.channel)
-    memory = map_arena(options.arena, options.arena_bytes)
+    # A low number: those that a busy gateway hands down may be too high for `select`.
+    channel = socket.socket(fileno=os.dup(options.channel))
+    os.close(options.channel)
+    memory = TensorMemory(map_arena(options.arena, options.arena_bytes))
     os.close(options.arena)
-    worker = Worker(TensorMemory(memory))
     # A gateway that is gone cannot be told anything; the exit code is nobody's concern either.
     with contextlib.suppress(ConnectionError):
-        serve(channel, worker)
-    worker.close()
+        if options.emulated:
+            from headrace.serving.timelines import Timelines, serve_timelines
+
+            serve_timelines(channel, Timelines(memory))
+        else:
+            os.nice(_NICENESS)
+            worker = Worker(memory)
+            serve(channel, worker)
+            worker.close()
 
 
 def _die_with_parent(parent: int) -> None:
@@ -126,10 +136,6 @@ def _die_with_parent(parent: int) -> None:
     libc.prctl(_PR_SET_TIMERSLACK, 1)
     if os.getppid() != parent:
         sys.exit("the gateway died while its worker started")
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:_MAX_MESSAGE_CHARS]
 
 
 def _now_us() -> int:

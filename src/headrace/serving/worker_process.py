@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.domain.errors import ModelError
@@ -24,13 +24,15 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """What the worker of one slot is to be."""
+    """What is to serve one slot."""
 
     slot: str
     executor: ExecutorKind
     core: int | None
     """The CPU core it stays on; None: wherever the system puts it."""
     loads: tuple[Load, ...]
+    process: int | None = None
+    """Slots with the same number share a process, all of them emulated; None: its own."""
 
 
 class WorkerProcess:
@@ -38,21 +40,24 @@ class WorkerProcess:
 
     def __init__(
         self,
-        spec: WorkerSpec,
+        specs: Sequence[WorkerSpec],
         arena: Arena,
         loop: asyncio.AbstractEventLoop,
         on_frame: Callable[[AnyFrame], None],
         on_lost: Callable[[str], None],
     ) -> None:
-        """`on_frame` gets reports of runs; `on_lost` is called once, with the reason, when the
+        """`specs` has one entry per slot; only emulated ones can be several.
+
+        `on_frame` gets reports of runs; `on_lost` is called once, with the reason, when the
         process ends or must be given up without `stop` having been asked for."""
-        self._spec = spec
+        self._specs = specs
+        self._what = process_title(specs)
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._reply: asyncio.Future[Loaded | Failed] | None = None
         ours, theirs = channel_pair()
         try:
-            self._process = _spawn(spec, arena, theirs.fileno())
+            self._process = _spawn(specs[0], arena, theirs.fileno())
         except OSError:
             ours.close()
             raise
@@ -67,26 +72,25 @@ class WorkerProcess:
         return self._process.pid
 
     async def load(self, timeout_s: float) -> None:
-        """Load all stages of the slot, one after the other.
+        """Load all stages of all slots, one after the other.
 
         Raises:
             ModelError: a stage cannot be loaded, or the process died or hung meanwhile.
         """
-        for load in self._spec.loads:
+        for load in (load for spec in self._specs for load in spec.loads):
             self._reply = asyncio.get_running_loop().create_future()
             self.send(load)
             try:
                 reply = await asyncio.wait_for(self._reply, timeout_s)
             except TimeoutError:
                 raise ModelError(
-                    f"slot {self._spec.slot!r}: stage {load.name!r} is not loaded after"
-                    f" {timeout_s:.0f} s"
+                    f"{self._what}: stage {load.name!r} is not loaded after {timeout_s:.0f} s"
                 ) from None
             finally:
                 self._reply = None
             if isinstance(reply, Failed):
-                raise ModelError(f"slot {self._spec.slot!r}: cannot load: {reply.message}")
-            logger.debug("%s loaded %s in %d us", self._spec.slot, load.name, reply.took_us)
+                raise ModelError(f"{self._what}: cannot load: {reply.message}")
+            logger.debug("%s: loaded %s in %d us", self._what, load.name, reply.took_us)
 
     def kill(self) -> None:
         """End it at once; `on_lost` follows when the system has closed its end."""
@@ -98,7 +102,7 @@ class WorkerProcess:
         for act in (self._process.terminate, self._process.kill):
             if await self._ended_within(STOP_GRACE_S):
                 break
-            logger.warning("worker of slot %s does not stop; %s", self._spec.slot, act.__name__)
+            logger.warning("%s: the worker does not stop; %s", self._what, act.__name__)
             act()
         await self.reap()
 
@@ -131,15 +135,27 @@ class WorkerProcess:
             reason = f"ended by {signal.Signals(-status).name}"
         if self._reply is not None and not self._reply.done():
             self._reply.set_exception(
-                ModelError(f"slot {self._spec.slot!r}: its worker died while loading: {reason}")
+                ModelError(f"{self._what}: its worker died while loading: {reason}")
             )
         self._on_lost(reason)
+
+
+def process_title(specs: Sequence[WorkerSpec]) -> str:
+    """For messages.
+
+    >>> process_title([WorkerSpec(slot="l4-0", executor="emulated", core=None, loads=())])
+    "slot 'l4-0'"
+    """
+    first = f"slot {specs[0].slot!r}"
+    return first if len(specs) == 1 else f"{first} and {len(specs) - 1} more in its process"
 
 
 def _spawn(spec: WorkerSpec, arena: Arena, channel: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "headrace.serving.worker"]
     command += ["--channel", str(channel), "--arena", str(arena.descriptor)]
     command += ["--arena-bytes", str(arena.size_bytes), "--parent", str(os.getpid())]
+    if spec.executor == "emulated":
+        command += ["--emulated"]
     if spec.core is not None:
         command += ["--core", str(spec.core)]
     return subprocess.Popen(

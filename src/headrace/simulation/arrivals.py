@@ -1,4 +1,4 @@
-"""When requests arrive: Poisson, uniform or from a file; the simulator and `load` share these.
+"""When requests arrive: by a process, a trace or a file; the simulator and `load` share these.
 
 The same seed gives the same instants on both sides, which is what makes a simulated and a
 measured run comparable request by request.
@@ -17,9 +17,15 @@ import numpy.typing as npt
 
 from headrace.domain.base import is_name
 from headrace.domain.errors import DocumentError
-
-MAX_ARRIVALS = 10_000_000
-"""More than this in one run is a slip of the unit, not a workload."""
+from headrace.simulation.processes import (
+    MAX_ARRIVALS,
+    Process,
+    is_generated,
+    poisson_us,
+    process_named,
+    uniform_us,
+)
+from headrace.simulation.traces import read_trace
 
 MAX_FILE_BYTES = 1 << 30
 COLUMNS = ("at_us", "at_s", "model", "timeout_ms", "priority")
@@ -35,39 +41,6 @@ class Arrival:
     """The request's own SLO; None: the model's."""
     priority: int = 0
     """Smaller is served first."""
-
-
-def poisson_us(
-    rate_rps: float, duration_s: float, rng: np.random.Generator
-) -> npt.NDArray[np.int64]:
-    """Instants of a Poisson process: gaps are independent and exponential with mean 1 / rate.
-
-    The unit gaps do not depend on rate or duration: for one seed a longer run extends a shorter
-    one, and twice the rate is the same pattern in half the time.
-
-    Returns:
-        Shape (N,), microseconds in [0, duration), non-decreasing.
-    """
-    expected = _expected_count(rate_rps, duration_s)
-    end = rate_rps * duration_s
-    # Six standard deviations more than expected: a second draw is a once-in-a-billion event.
-    chunk = math.ceil(expected + 6 * math.sqrt(expected)) + 8
-    at = np.cumsum(rng.standard_exponential(chunk))
-    while at[-1] < end:
-        at = np.concatenate([at, at[-1] + np.cumsum(rng.standard_exponential(chunk))])
-    return _whole_us(at[at < end] / rate_rps, duration_s)
-
-
-def uniform_us(rate_rps: float, duration_s: float) -> npt.NDArray[np.int64]:
-    """Instants at equal gaps, the first at 0.
-
-    >>> uniform_us(4.0, 1.0).tolist()
-    [0, 250000, 500000, 750000]
-    """
-    _expected_count(rate_rps, duration_s)
-    # The tiny allowance keeps 0.1 * 30 = 3.0000000000000004 from becoming a fourth arrival.
-    count = math.ceil(rate_rps * duration_s - 1e-9)
-    return _whole_us(np.arange(count) / rate_rps, duration_s)
 
 
 def poisson(
@@ -112,24 +85,28 @@ def arrivals_for(
     """Arrivals as the command line names them.
 
     Args:
-        source: "poisson", "uniform", or the path of a file (see `from_file`).
+        source: a process ("poisson", "uniform", "gamma:2", "mmpp:2"; see `processes`), the path
+            of a public trace (see `traces`) or of a list of arrivals (see `from_file`).
         rates_rps: model -> requests per second. A file brings its own rate: its instants are
             stretched evenly so that the total becomes the sum of these rates, unless all are 0.
+            A trace gives every model a stream of its own, each from another place in it.
         duration_s: arrivals at or after it are left out.
 
     Raises:
         DocumentError: the file is malformed, names another model, or the run is too large.
     """
-    if source == "poisson":
-        streams = [
-            poisson(model, rate, duration_s, stream_rng(seed, model))
-            for model, rate in rates_rps.items()
-        ]
-        return merge(streams)
-    if source == "uniform":
-        return merge([uniform(model, rate, duration_s) for model, rate in rates_rps.items()])
-    arrivals = from_file(Path(source), tuple(rates_rps))
+    if is_generated(source):
+        return _streams(process_named(source), rates_rps, duration_s, seed)
     total_rps = sum(rates_rps.values())
+    trace = read_trace(Path(source))
+    if trace is not None:
+        if total_rps == 0:
+            rates_rps = dict.fromkeys(rates_rps, trace.own_rate_rps / len(rates_rps))
+            total_rps = trace.own_rate_rps
+        if math.isinf(duration_s):
+            duration_s = trace.span_s(total_rps)
+        return _streams(trace, rates_rps, duration_s, seed)
+    arrivals = from_file(Path(source), tuple(rates_rps))
     if total_rps > 0:
         arrivals = rescaled(arrivals, total_rps)
     return [arrival for arrival in arrivals if arrival.at_us < duration_s * 1e6]
@@ -172,7 +149,7 @@ def from_file(path: Path, models: Sequence[str]) -> list[Arrival]:
     except OSError as error:
         raise DocumentError(
             f"{path}: cannot read arrivals: {error.strerror};"
-            " give `poisson`, `uniform` or the path of a file"
+            " give `poisson`, `uniform`, `gamma`, `mmpp` or the path of a file"
         ) from error
     except UnicodeDecodeError as error:
         raise DocumentError(f"{path}: not a text file: {error}") from error
@@ -269,25 +246,16 @@ def _integer(text: str, column: str, where: str, *, minimum: int) -> int:
     return value
 
 
+def _streams(
+    process: Process, rates_rps: Mapping[str, float], duration_s: float, seed: int
+) -> list[Arrival]:
+    return merge(
+        [
+            _stream(model, process(rate, duration_s, stream_rng(seed, model)))
+            for model, rate in rates_rps.items()
+        ]
+    )
+
+
 def _stream(model: str, instants: npt.NDArray[np.int64]) -> list[Arrival]:
     return [Arrival(at_us=at_us, model=model) for at_us in instants.tolist()]
-
-
-def _expected_count(rate_rps: float, duration_s: float) -> float:
-    if not (0 < rate_rps < math.inf and 0 < duration_s < math.inf):
-        raise DocumentError(
-            f"arrivals: rate ({rate_rps} rps) and duration ({duration_s} s) must be positive"
-        )
-    expected = rate_rps * duration_s
-    if expected > MAX_ARRIVALS:
-        raise DocumentError(
-            f"arrivals: {rate_rps} rps for {duration_s} s are {expected:.3g} requests;"
-            f" the limit is {MAX_ARRIVALS}"
-        )
-    return expected
-
-
-def _whole_us(at_s: npt.NDArray[np.float64], duration_s: float) -> npt.NDArray[np.int64]:
-    # Rounding could carry the last instant to the end itself, which lies outside the run.
-    last_us = max(0, math.ceil(duration_s * 1e6) - 1)
-    return np.minimum(np.rint(at_s * 1e6), last_us).astype(np.int64)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.dispatch.kernel.compile import Function, entry, inlined, kernel, source_stamp
+from headrace.dispatch.kernel.compile import entry, inlined, kernel, source_stamp
 from headrace.dispatch.kernel.handle import ARRIVE, AWAKE, RAN, TRANSFERRED, tell
 from headrace.dispatch.kernel.journal import (
     ANSWERED,
@@ -235,4 +235,4 @@ def _stamp() -> str:
     return sha256(source_stamp().encode() + Path(__file__).read_bytes()).hexdigest()
 
 
-run: Function = _compiled(_stamp())
+run = _compiled(_stamp())

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
+from headrace.verify.apps import check_apps
 from headrace.verify.case import CHECKS, Case, Violation
 from headrace.verify.claims import check_claims
 from headrace.verify.figures import check_figures
@@ -30,6 +31,9 @@ def verify(plan: Plan, profiles: Mapping[str, Profile]) -> list[Violation]:
             stated hashes is for whoever loads them to check.
     """
     case = Case(plan, profiles)
+    if plan.apps:
+        check_apps(case)
+        return case.violations
     check_structure(case)
     throughputs = check_figures(case)
     check_resources(case, throughputs)

@@ -41,9 +41,15 @@ CHECKS: Mapping[str, str] = {
     "bound": "the bound lies beyond the objective, and the gap is theirs",
     "stopped": "the stated reason to stop fits the gap",
     "cost": "the cost per hour is that of the devices used",
+    "apps": "every module of every app is deployed once, at the app's rate times its fan-out",
+    "load": "machines are ranked by throughput per price, and carry a module's rate and dummy load",
+    "worst-case": "collecting and running a batch fit every module's and every app's budget",
     "claims": "planner, binding constraint and runtime are stated",
 }
 """Every check that `verify` makes: name -> what it promises."""
+
+APP_CHECKS = frozenset({"apps", "load", "worst-case"})
+"""Those that only a plan of apps can fail."""
 
 RELATIVE = 1e-9
 

@@ -11,11 +11,9 @@ OPTIMAL_GAP = 1e-6
 
 def check_claims(case: Case, throughputs: Throughputs) -> None:
     _check_rates(case, throughputs)
-    cost = _cost_per_hour(case)
-    _check_cost(case, cost)
+    cost = check_cost(case)
     _check_objective(case, throughputs, cost)
-    _check_bound(case)
-    _check_stated(case)
+    check_stated(case)
 
 
 def _check_rates(case: Case, throughputs: Throughputs) -> None:
@@ -48,7 +46,9 @@ def _cost_per_hour(case: Case) -> float | None:
     return total
 
 
-def _check_cost(case: Case, cost: float | None) -> None:
+def check_cost(case: Case) -> float | None:
+    """Compare the price of all devices with a slot; returns it, None where one is unknown."""
+    cost = _cost_per_hour(case)
     claimed = case.plan.cost_per_hour
     if cost is None or claimed is None:
         if cost is not claimed:
@@ -57,6 +57,7 @@ def _check_cost(case: Case, cost: float | None) -> None:
             )
     else:
         case.expect("cost", "plan", "cost per hour of the devices used", cost, claimed)
+    return cost
 
 
 def _check_objective(case: Case, throughputs: Throughputs, cost: float | None) -> None:
@@ -109,7 +110,9 @@ def _check_bound(case: Case) -> None:
     case.expect("bound", "plan", "gap", gap, plan.gap)
 
 
-def _check_stated(case: Case) -> None:
+def check_stated(case: Case) -> None:
+    """Bound, gap, reason to stop, planner, binding constraint and runtime."""
+    _check_bound(case)
     plan = case.plan
     unproven = plan.gap is None or not plan.gap <= OPTIMAL_GAP
     if plan.stopped == "infeasible" or (plan.stopped == "optimal" and unproven):

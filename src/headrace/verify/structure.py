@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from fractions import Fraction
 from math import floor
 
@@ -13,7 +14,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 def check_structure(case: Case) -> None:
     _check_demands(case)
-    _check_profiles(case)
+    check_profiles(case, case.demands)
+    check_shape(case)
+
+
+def check_shape(case: Case) -> None:
+    """What holds of models and of modules of apps alike."""
     _check_names(case)
     for chain in case.chains():
         _check_depth(case, chain)
@@ -66,9 +72,10 @@ def _check_demands(case: Case) -> None:
             case.report("served", deployment.model, "no pipeline", needed=1, available=0)
 
 
-def _check_profiles(case: Case) -> None:
+def check_profiles(case: Case, models: Collection[str]) -> None:
+    """Every one of `models` has its profile, named once with its hash, and no other has."""
     named = Counter(ref.model for ref in case.plan.profiles)
-    for model in case.demands:
+    for model in models:
         if named[model] != 1:
             case.report(
                 "profiles",
@@ -87,12 +94,12 @@ def _check_profiles(case: Case) -> None:
                 available=profile.model if profile else "none",
             )
     for ref in case.plan.profiles:
-        if ref.model not in case.demands:
+        if ref.model not in models:
             case.report(
                 "profiles",
                 ref.model,
                 "profile reference without a demand",
-                needed=", ".join(case.demands),
+                needed=", ".join(models),
                 available=ref.model,
             )
         if not _SHA256.fullmatch(ref.sha256) or not ref.path:

@@ -7,7 +7,7 @@ from headrace.dispatch.kernel.compile import entry, kernel, source_stamp
 from headrace.dispatch.kernel.journal import WAKE_QUEUE, WAKE_SLOT
 from headrace.dispatch.kernel.layout import Ints, State, views
 
-ARRIVE, TRANSFERRED, RAN, FAILED, LOST, GAINED, CANCEL, DRAIN, AWAKE = range(9)
+ARRIVE, TRANSFERRED, RAN, FAILED, LOST, GAINED, CANCEL, DRAIN, AWAKE, NOTHING = range(10)
 
 Handle = Callable[[Ints, int, int, int, int, int, int, int, int], int]
 """(addresses, event, now_us, and six numbers; see `handle`) -> rows in the journal"""
@@ -26,6 +26,7 @@ def handle(
     CANCEL       request id
     DRAIN
     AWAKE        what, which (of WAKE in the journal)
+    NOTHING      to have the kernel loaded
     """
     if event == ARRIVE:
         flow.arrive(s, now_us, a, b, c, d, e)

@@ -13,7 +13,7 @@ Columns after the kind and the instant:
     ENDED           batch, answered                                       to be answered, if 1
     START_TRANSFER  row, batch, stage, attempt, slot, transfer_us         to be started
     START_STAGE     row, batch, stage, attempt, slot, size, stage table   to be started
-    WAKE            what, which                                           to be woken, at that instant
+    WAKE            what, which                                           to be woken then
     SLOT_LOST, SLOT_GAINED  slot
 """
 
@@ -31,7 +31,14 @@ FACTS = frozenset(
 
 WAKE_QUEUE, WAKE_SLOT, WAKE_LINKS = range(3)
 
-REASONS: tuple[DropReason, ...] = ("deadline", "no-slot", "draining", "queue-full", "failed", "cancelled")
+REASONS: tuple[DropReason, ...] = (
+    "deadline",
+    "no-slot",
+    "draining",
+    "queue-full",
+    "failed",
+    "cancelled",
+)
 """`DropReason`s; the journal has their indices."""
 DEADLINE, NO_SLOT, DRAINING, QUEUE_FULL, FAILED, CANCELLED = range(6)
 

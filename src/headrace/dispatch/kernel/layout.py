@@ -33,9 +33,7 @@ WORLD = np.dtype(
 )
 """One row: limits, counters and the heads of lists."""
 
-MODEL = np.dtype(
-    _ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at")
-)
+MODEL = np.dtype(_ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at"))
 """`fill_size`: the queue waits until it has so many requests; 0: a decision is due."""
 
 ROUTE = np.dtype(_ints("batch_size", "first_stage", "stages", "waiting", "done"))
@@ -51,9 +49,11 @@ SLOT = np.dtype(
 `free_at`, `last_use`: of the reactive policy."""
 
 NODE = np.dtype(
-    [("bytes_per_us", "f8")]
-    + _ints("sending", "sending_attempt", "sending_to", "receiving")
-    + _ints("probe", "probe_at", "probe_us")
+    [
+        ("bytes_per_us", "f8"),
+        *_ints("sending", "sending_attempt", "sending_to", "receiving"),
+        *_ints("probe", "probe_at", "probe_us"),
+    ]
 )
 """`bytes_per_us` 0: never the limit. `sending`: id of the batch on the uplink, -1: idle.
 `probe…`: the transfer to this node that the probe of that number has found."""

@@ -84,9 +84,7 @@ def on_ran(
 
 
 @kernel
-def _leave_slot(
-    s: State, row: int, stage: int, started_at: int, ended_at: int, now_us: int
-) -> int:
+def _leave_slot(s: State, row: int, stage: int, started_at: int, ended_at: int, now_us: int) -> int:
     hop = hop_of(s, row)
     slot = s.hops[hop].slot
     note(s, RAN, ended_at, s.batches[row].id, stage, slot)

@@ -7,9 +7,7 @@ from headrace.dispatch.kernel.layout import State
 
 
 @kernel
-def add_request(
-    s: State, request_id: int, arrived_at: int, deadline_at: int, priority: int
-) -> int:
+def add_request(s: State, request_id: int, arrived_at: int, deadline_at: int, priority: int) -> int:
     world = s.world[0]
     row = world.free_request
     request = s.requests[row]

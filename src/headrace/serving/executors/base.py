@@ -48,3 +48,11 @@ class Executor(Protocol):
     def unload(self) -> None:
         """Give back what the stage holds."""
         ...
+
+
+_MAX_MESSAGE_CHARS = 2000
+
+
+def describe(error: Exception) -> str:
+    """What a `Failed` frame says of it; bounded, because backends may quote whole graphs."""
+    return f"{type(error).__name__}: {error}"[:_MAX_MESSAGE_CHARS]

@@ -1,8 +1,7 @@
-"""Hardware that is not here: a slot held for the profiled time."""
+"""Hardware that is not here: how long a slot is held, and what it answers."""
 
 import math
 import random
-import time
 from collections.abc import Sequence
 from statistics import NormalDist
 
@@ -12,11 +11,12 @@ from headrace.serving.frames import Load
 _Z99 = NormalDist().inv_cdf(0.99)
 
 
-class EmulatedExecutor:
-    """Sleeps as long as the profile says and answers with zeros.
+class EmulatedStage:
+    """A stage that takes as long as its profile says and answers with zeros.
 
     Times are log-normal with the profile's median and 99th percentile: latencies have a floor and
-    a long tail. One stage's sequence of times depends on its seed only.
+    a long tail. A profile without spread is followed exactly. One stage's sequence of times
+    depends on its seed only.
     """
 
     def __init__(self, load: Load, memory: TensorMemory) -> None:
@@ -24,16 +24,17 @@ class EmulatedExecutor:
         self._memory = memory
         self._random = random.Random(load.seed)
 
-    def run(self, size: int, input_offsets: Sequence[int], output_offsets: Sequence[int]) -> None:
-        end_at_ns = time.monotonic_ns() + 1000 * self._sample_us(size)
+    def begin(self, size: int, output_offsets: Sequence[int]) -> int:
+        """Write the answer and return how many microseconds the batch takes.
+
+        Raises:
+            ModelError: an output would leave the arena.
+            IndexError: the stage was not profiled at this batch size.
+        """
         for spec, offset in zip(self._load.outputs, output_offsets, strict=True):
             # Never what an earlier request left there.
             self._memory.tensor(spec, size, offset).fill(0)
-        while (left_ns := end_at_ns - time.monotonic_ns()) > 0:
-            time.sleep(left_ns / 1e9)
-
-    def unload(self) -> None:
-        """Nothing is held."""
+        return self._sample_us(size)
 
     def _sample_us(self, size: int) -> int:
         p50_us, p99_us = self._load.p50_us[size - 1], self._load.p99_us[size - 1]

@@ -1,10 +1,12 @@
 """The largest load that a plan carries, searched for as the artifact does."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from headrace.simulation.artifact_mode.hardware import Hardware
+from headrace.simulation.artifact_mode.hardware import Hardware, Ints
 from headrace.simulation.artifact_mode.session import Mode, poisson_us, run_session
 
 SESSION_US = 30_000_000
@@ -34,13 +36,39 @@ class LoadFactor:
     requests: int
 
 
+class Attaining(Protocol):
+    """What became of a session's requests."""
+
+    def attainment(self, *, lateness_counted: bool) -> float: ...
+
+
+Runner = Callable[[Ints], Attaining]
+"""Arrivals, microseconds -> what became of them."""
+
+
 def max_load_factor(
     hardware: Hardware, load_at_1_rps: int, mode: Mode, rng: np.random.Generator
 ) -> LoadFactor:
-    """Lower the load in steps of 5 % until 99 % attain their SLO by either count.
+    """By the artifact's rules, on its Poisson arrivals; see `search_load_factor`."""
+    return search_load_factor(
+        lambda arrivals_us: run_session(hardware, arrivals_us, mode),
+        lambda load_rps: poisson_us(load_rps, SESSION_US, rng),
+        load_at_1_rps,
+    )
+
+
+def search_load_factor(
+    run: Runner,
+    draw: Callable[[int], Ints],
+    load_at_1_rps: int,
+    steps_percent: Sequence[int] = STEPS_PERCENT,
+) -> LoadFactor:
+    """Lower the load step by step until 99 % attain their SLO by either count.
 
     Args:
+        draw: requests per second -> arrivals of a session.
         load_at_1_rps: what load factor 1 means, requests per second.
+        steps_percent: load factors to try, falling; the first one stands for load factor 1.
 
     Returns:
         The smallest load factor that was tried where none attains.
@@ -48,13 +76,14 @@ def max_load_factor(
     found: dict[bool, float] = {}
     at_1: dict[bool, float] = {}
     sessions, requests, percent = 0, 0, 0
-    for percent in STEPS_PERCENT:
+    for percent in steps_percent:
         load_rps = percent * load_at_1_rps // 100
         if load_rps < 1:
             break
-        outcome = run_session(hardware, poisson_us(load_rps, SESSION_US, rng), mode)
+        arrivals_us = draw(load_rps)
+        outcome = run(arrivals_us)
         sessions += 1
-        requests += len(outcome.arrivals_us)
+        requests += len(arrivals_us)
         for lateness_counted in (False, True):
             attained = outcome.attainment(lateness_counted=lateness_counted)
             at_1.setdefault(lateness_counted, attained)

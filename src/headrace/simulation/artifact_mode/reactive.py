@@ -9,7 +9,7 @@ act in the order of their creation.
 import heapq
 
 from headrace.simulation.artifact_mode.compiled import compiled
-from headrace.simulation.artifact_mode.hardware import Hardware, Ints
+from headrace.simulation.artifact_mode.hardware import Hardware
 from headrace.simulation.artifact_mode.reactive_state import ARRIVAL, LINK, SLOT, Session
 
 Events = list[tuple[int, int]]
@@ -204,12 +204,7 @@ def send(
     session.counters[1] += size
     session.head[queue] += size
     session.backlog_us[slot] += hardware.latency_us[stage, size]
+    session.busy_us[slot] += hardware.latency_us[stage, size]
     if join(session, slot, batch):
         session.since_us[slot] = now_us
         start_inference(hardware, session, events, slot, now_us)
-
-
-def run(hardware: Hardware, session: Session) -> tuple[Ints, Ints]:
-    """Per request when its first stage starts and when it is done; -1 where it never was."""
-    simulate(hardware, session)
-    return session.started_us, session.done_us

@@ -59,6 +59,8 @@ class Session(NamedTuple):
     """Shape (G,): when the running batch started, or when the last one ended."""
     backlog_us: Ints
     """Shape (G,): latencies of the batches in its line, the running one included."""
+    busy_us: Ints
+    """Shape (G,): latencies of all batches that it was ever sent."""
     started_us: Ints
     """Shape (N,): in the first stage; -1: not yet."""
     done_us: Ints
@@ -108,6 +110,7 @@ def open_session(hardware: Hardware, arrivals_us: Ints, slot_order: Ints) -> Ses
         line_last=_none(slots + hardware.link_count),
         since_us=np.zeros(slots, np.int64),
         backlog_us=np.zeros(slots, np.int64),
+        busy_us=np.zeros(slots, np.int64),
         started_us=_none(requests),
         done_us=_none(requests),
     )

@@ -255,3 +255,15 @@ def _in_order(order: Ints, at_us: Ints, sender: Ints, senders: int) -> tuple[Int
     """Batches by time, then by sender, then as they came."""
     by_time = np.argsort(at_us * senders + sender, kind="mergesort")
     return order[by_time], at_us[by_time]
+
+
+def busy_us(hardware: Hardware, batches: Batches) -> Ints:
+    """Shape (G,): how long every slot infers in all."""
+    busy = np.zeros(len(hardware.link), np.int64)
+    for pipeline in range(len(hardware.batch)):
+        mine = np.flatnonzero(batches.pipeline == pipeline)
+        first_stage = hardware.stage_at[pipeline]
+        for stage in range(first_stage, hardware.stage_at[pipeline + 1]):
+            slots = batches.slot[mine, stage - first_stage]
+            np.add.at(busy, slots, hardware.latency_us[stage, batches.size[mine]])
+    return busy

@@ -25,6 +25,8 @@ class Outcome:
     """Shape (N,): in the first stage; -1: never."""
     done_us: Ints
     """Shape (N,); -1: dropped."""
+    busy_us: Ints
+    """Shape (G,): how long every slot inferred, in all."""
     slo_us: int
 
     @property
@@ -75,12 +77,35 @@ def run_session(
     if mode == "reservation":
         batches = reservation.dispatch(hardware, arrivals_us)
         started_us, done_us = reservation.execute(hardware, batches, len(arrivals_us))
+        busy_us = reservation.busy_us(hardware, batches)
     else:
         order = np.arange(len(hardware.link)) if slot_order is None else slot_order
-        started_us, done_us = reactive.run(hardware, open_session(hardware, arrivals_us, order))
+        session = open_session(hardware, arrivals_us, order)
+        reactive.simulate(hardware, session)
+        started_us, done_us, busy_us = session.started_us, session.done_us, session.busy_us
     return Outcome(
-        arrivals_us=arrivals_us, started_us=started_us, done_us=done_us, slo_us=hardware.slo_us
+        arrivals_us=arrivals_us,
+        started_us=started_us,
+        done_us=done_us,
+        busy_us=busy_us,
+        slo_us=hardware.slo_us,
     )
+
+
+def shuffled_slots(hardware: Hardware, rng: np.random.Generator) -> Ints:
+    """Slots in random order, so that neighbours in the list rarely share a link."""
+    return rng.permutation(len(hardware.link))
+
+
+def fair_slots(hardware: Hardware) -> Ints:
+    """Slots in rounds over the links: consecutive batches leave by as many links as there are.
+
+    The artifact lists the slots of a link one after the other, so that the reactive scheduler
+    sends neighbours through one link while others idle.
+    """
+    _, first = np.unique(hardware.link, return_index=True)
+    within = np.arange(len(hardware.link)) - first[hardware.link]
+    return np.lexsort((hardware.link, within))
 
 
 def poisson_us(rate_rps: float, duration_us: int, rng: np.random.Generator) -> Ints:

@@ -1,0 +1,122 @@
+"""The study: every planner on 1,131 workloads, and Figures 5 to 12, paper | ours.
+
+    python -m benchmarks.harpagon.study [--count 1131] [--plots FOLDER] [--synthetic]
+        [--prices A100=3.2,T4=0.5]
+
+Takes about a minute; `--count 100` a few seconds.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.harpagon.figures import ABLATIONS, BASELINES, FIGURES, Row
+from benchmarks.harpagon.profiles import PRICES, load
+from benchmarks.harpagon.runs import Run, extra, run_planner
+from benchmarks.harpagon.verified import violations
+from benchmarks.harpagon.workloads import COUNT, Workload, workloads
+from benchmarks.ppipe.plots import draw
+
+from headrace.planning.apps.schemes import SCHEMES
+
+PLANNERS = ("least-cost", "harpagon", *BASELINES, *ABLATIONS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--plots", type=Path)
+    parser.add_argument("--synthetic", action="store_true", help="use the made-up profiles")
+    parser.add_argument("--prices", default="", help="per GPU and hour: A100=3.2,T4=0.5")
+    asked = parser.parse_args()
+    prices = {k: float(v) for k, v in (p.split("=") for p in asked.prices.split(",") if p)}
+    library = load(prices, synthetic=asked.synthetic)
+    print(f"profiles: {library.origin}; prices per hour: {PRICES | prices}")
+    drawn = workloads(library, asked.count)
+    runs = {planner: run_planner(planner, drawn) for planner in PLANNERS}
+    for figure in FIGURES:
+        title = str(figure.__doc__).split("\n", 1)[0]
+        print_rows(f"Figure {figure.__name__[7:]}: {title}", figure(runs, drawn))
+    if asked.plots:
+        plot(runs, asked.plots)
+    sys.exit(0 if verdicts(runs, drawn) else 1)
+
+
+def print_rows(title: str, rows: Sequence[Row]) -> None:
+    print(f"\n{title}\n{'':<52}{'paper':>26} | ours")
+    for what, paper, ours in rows:
+        print(f"{what:<52}{paper:>26} | {ours}")
+
+
+def verdicts(runs: Mapping[str, Run], drawn: Sequence[Workload]) -> bool:
+    """Print target and result of what must hold; whether all of it does."""
+    least, harpagon = runs["least-cost"], runs["harpagon"]
+    at_optimum = float(np.mean(extra(harpagon, least) < 1e-9))
+    broken = {
+        name: sum(
+            bool(found and violations(w, found, SCHEMES[name].reading, name))
+            for w, found in zip(drawn, runs[name].modules, strict=True)
+        )
+        for name in ("harpagon", *BASELINES)
+    }
+    below = sum(int(np.nansum(extra(run, least) < -1e-9)) for run in runs.values())
+    n = len(drawn)
+    mean, most = least.runtime_ms.mean(), least.runtime_ms.max()
+    lines: list[tuple[str, str, str, bool | None]] = [
+        ("least-cost: mean runtime", "<= 5 ms (1 ms)", f"{mean:.2f} ms", bool(mean <= 5)),
+        ("least-cost: longest runtime", "<= 100 ms", f"{most:.1f} ms", bool(most <= 100)),
+        ("least-cost: proven", f"{n}", f"{least.proven}", least.proven == n),
+        ("plans of others below least-cost", "0", f"{below}", below == 0),
+        ("harpagon: at the optimum", ">= 85 %", f"{at_optimum:.1%}", at_optimum >= 0.85),
+        (
+            "harpagon: mean runtime",
+            "<= 5 ms",
+            f"{harpagon.runtime_ms.mean():.2f} ms",
+            bool(harpagon.runtime_ms.mean() <= 5),
+        ),
+        *(
+            (f"{name}: plans that verify rejects", "0", f"{count}", count == 0)
+            for name, count in broken.items()
+        ),
+    ]
+    print(f"\n{'must hold, ' + str(n) + ' workloads':<44}{'target':>16}{'measured':>12}  verdict")
+    for what, target, measured, met in lines:
+        print(f"{what:<44}{target:>16}{measured:>12}  {'met' if met else 'MISSED'}")
+    return all(met for *_, met in lines)
+
+
+def plot(runs: Mapping[str, Run], folder: Path) -> None:
+    """Figures 5 and 6 as bars, 5b, 8a and 12 as distributions."""
+    base = runs["harpagon"]
+
+    def means(axis: Any, names: Sequence[str], paper: Mapping[str, float]) -> None:
+        ours = [1 + float(np.nanmean(extra(runs[name], base))) for name in names]
+        places = np.arange(len(names))
+        axis.bar(places - 0.2, ours, 0.4, label="ours", color="#2b6cb0")
+        told = [name in paper for name in names]
+        theirs = [1 + paper[name] / 100 for name in names if name in paper]
+        axis.bar(places[told] + 0.2, theirs, 0.4, label="paper", color="#9aa5b1")
+        axis.set_xticks(places, names, rotation=60, fontsize="small")
+        axis.set_ylabel("cost / harpagon's")
+
+    def curves(axis: Any, names: Sequence[str]) -> None:
+        for name in names:
+            costs = 1 + extra(runs[name], base)
+            costs = np.sort(costs[~np.isnan(costs)])
+            axis.plot(costs, np.arange(1, len(costs) + 1) / len(costs), label=name)
+        axis.set_xlabel("cost / harpagon's")
+        axis.set_ylabel("part of workloads")
+        axis.legend(fontsize="small")
+
+    draw(folder / "fig5a.svg", 1, lambda axes: means(axes[0], ("least-cost", *BASELINES), {}))
+    draw(folder / "fig5b.svg", 1, lambda axes: curves(axes[0], ("least-cost", *BASELINES)))
+    draw(folder / "fig6.svg", 1, lambda axes: means(axes[0], tuple(ABLATIONS), ABLATIONS), width=8)
+    draw(folder / "fig8a.svg", 1, lambda axes: curves(axes[0], ("harp-1c", "harp-2c")))
+    draw(folder / "fig12.svg", 1, lambda axes: curves(axes[0], ("harp-q0.01", "harp-q0.1")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Figure 6: the largest load factor at 99 % attainment, per cluster and group of models.
+
+    python -m benchmarks.ppipe.fig6 [--arrivals gamma:2] [--seeds 5] [--models estimated] [--json]
+
+Lateness counts everywhere. Load factor 100 % is PPipe's planned throughput of each model. np,
+dart-r and ppipe run as in the published simulator; `ours` is our dispatcher on PPipe's plans,
+`ours-plan` our dispatcher on our plans, whose load factor may exceed 100 %. The paper's bursty
+trace is not public in a form that can be replayed: gamma, mmpp or a trace's file stand for it.
+"""
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ppipe import paper
+from benchmarks.ppipe.cases import Case
+from benchmarks.ppipe.experiment import Options, cases, mean, options, report
+from benchmarks.ppipe.plots import bars, draw
+from benchmarks.ppipe.reference import reference_folder
+from benchmarks.ppipe.systems import largest_load
+
+from headrace.commands.progress import counting
+
+Found = dict[tuple[str, str, str, int], list[float]]
+"""(cluster, group, system, model's index) -> percent, one per seed."""
+
+PAIRS = (("ppipe", "np"), ("ppipe", "dart-r"), ("ours", "ppipe"), ("ours-plan", "ppipe"))
+
+
+def measure(chosen: Options, todo: list[Case]) -> Found:
+    found: Found = defaultdict(list)
+    total = len(todo) * len(chosen.systems) * chosen.seeds
+    with counting("searches", total, redraws_per_s=2.0) as progress:
+        done = 0
+        for case in todo:
+            for system in chosen.systems:
+                for seed in range(chosen.seeds):
+                    load = largest_load(case, system, chosen.load, seed)
+                    if load is not None:
+                        key = case.cluster, case.group, system, case.index
+                        found[key].append(100 * load.lateness_counted.load_factor)
+                    done += 1
+                    progress(done)
+    return found
+
+
+def anchors(folder: Path) -> dict[tuple[str, str, str], float]:
+    """The artifact's own means, lateness counted: (cluster, group, system) -> percent."""
+    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    with (folder / "anchor.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["experiment"] == "maf19":
+                value = 100 * float(row["max_lf_99_true_mean"])
+                for cluster in (row["cluster"], "all"):
+                    for group in (row["group"], "all"):
+                        found[cluster, group, row["algo"]].append(value)
+    return {key: sum(values) / len(values) for key, values in found.items()}
+
+
+def table(chosen: Options, found: Found) -> list[dict[str, Any]]:
+    """Per cluster and group, then per cluster, then all: paper | artifact | ours."""
+    folder = None if chosen.estimated else reference_folder()
+    poisson = chosen.load.arrivals == "poisson"
+    artifact = anchors(folder) if folder and poisson else {}
+    stated = paper.LOAD_FACTOR if poisson else paper.LOAD_FACTOR_BURSTY
+    clusters = list(dict.fromkeys(key[0] for key in found))
+    groups = sorted({key[1] for key in found})
+    rows = []
+    for cluster, group in [
+        *((c, g) for c in clusters for g in groups),
+        *((c, "all") for c in clusters),
+        ("all", "all"),
+    ]:
+        for system in chosen.systems:
+            values = matching(found, cluster, group, system)
+            whole = (cluster, group) == ("all", "all") and not chosen.estimated
+            rows.append(
+                {
+                    "cluster": cluster,
+                    "group": group,
+                    "system": system,
+                    "paper": stated.get(system) if whole else None,
+                    "artifact": artifact.get((cluster, group, system)),
+                    "ours": mean(values.values()),
+                }
+            )
+    return rows
+
+
+def matching(found: Found, cluster: str, group: str, system: str) -> dict[tuple[Any, ...], float]:
+    """Means over seeds, by (cluster, group, model)."""
+    return {
+        (c, g, i): sum(values) / len(values)
+        for (c, g, s, i), values in found.items()
+        if s == system and cluster in (c, "all") and group in (g, "all")
+    }
+
+
+def ratios(found: Found) -> dict[str, float]:
+    """Means over models of the ratio of two systems' load factors, which is one of throughputs."""
+    gains = {}
+    for better, worse in PAIRS:
+        high, low = (matching(found, "all", "all", system) for system in (better, worse))
+        ratio = mean(high[key] / low[key] for key in high.keys() & low.keys() if low[key] > 0)
+        if ratio is not None:
+            gains[f"{better} / {worse}"] = round(ratio, 4)
+    return gains
+
+
+def main() -> None:
+    chosen = options(__doc__, "fig6", estimates=True)
+    found = measure(chosen, cases(chosen))
+    rows = table(chosen, found)
+    what = "estimated models" if chosen.estimated else "published profiles"
+    title = (
+        f"largest load factor at 99 % (percent), {chosen.load.arrivals} arrivals,"
+        f" {chosen.seeds} seeds of {chosen.load.seconds:g} s, {what}"
+    )
+    report(chosen, title, rows, {"mean of ratios": ratios(found)})
+
+    def paint(axes: Any) -> None:
+        for axis, cluster in zip(axes, dict.fromkeys(key[0] for key in found), strict=True):
+            groups = sorted({key[1] for key in found if key[0] == cluster})
+            heights = {
+                system: [mean(matching(found, cluster, g, system).values()) for g in groups]
+                for system in chosen.systems
+            }
+            bars(axis, groups, heights)
+            axis.set_title(cluster)
+        axes[0].set_ylabel("load factor at 99 %, percent")
+
+    draw(chosen.plot, len({key[0] for key in found}), paint)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""The plan document of apps: machines as one-stage pipelines with their load, on named slots."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+
+from headrace.domain.app import App
+from headrace.domain.plan import (
+    AppClaim,
+    Deployment,
+    MachineLoad,
+    Pipeline,
+    Plan,
+    Reading,
+    Stage,
+    Stopped,
+    Tenant,
+)
+from headrace.domain.problem import Problem
+from headrace.planning.apps.candidates import AppCase, worst_case_us
+from headrace.planning.apps.module_scheduling import Entry, Schedule, remaining_rps
+from headrace.planning.apps.order import path_us
+from headrace.planning.apps.solve import Solution
+from headrace.planning.assembly import cost_per_hour
+from headrace.planning.candidates import budget_us
+from headrace.planning.packing import SlotSize
+from headrace.planning.placement import Pool, place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One app with its machines."""
+
+    app: App
+    case: AppCase
+    solution: Solution
+
+    @property
+    def path_us(self) -> int:
+        return path_us(self.case.before, [m.worst_case_us for m in self.solution.modules])
+
+
+def pipeline_name(app: str, module: str, entry: int) -> str:
+    """Unlike every other pipeline of the plan, also where two modules run one model."""
+    return f"{app}.{module}.{entry}"
+
+
+def slot_count(entry: Entry) -> int:
+    """Slots of an entry: one per machine, one for a part of a machine."""
+    return max(1, ceil(entry.machines - 1e-9))
+
+
+def machine_pools(problem: Problem, planned: Sequence[Planned]) -> list[Pool]:
+    """What has to be placed: one pool per entry of every module, in the order of the plan."""
+    pools = []
+    for one in planned:
+        for module, schedule in zip(one.case.modules, one.solution.modules, strict=True):
+            model = one.app.module(module.name).model
+            profile = problem.profiles[model]
+            for i, entry in enumerate(schedule.entries):
+                device = problem.cluster.device_type(entry.candidate.device)
+                weights = profile.weights_bytes(0, len(profile.blocks))
+                pools.append(
+                    Pool(
+                        tenant=Tenant(
+                            model=model,
+                            pipeline=pipeline_name(one.app.name, module.name, i),
+                            stage=0,
+                        ),
+                        device=device.name,
+                        size=SlotSize(
+                            entry.candidate.share,
+                            0 if device.memory_bytes is None else weights,
+                        ),
+                        count=slot_count(entry),
+                    )
+                )
+    return pools
+
+
+def assemble_apps(
+    problem: Problem,
+    planned: Sequence[Planned],
+    *,
+    binding: str,
+    runtime_s: float,
+) -> Plan:
+    """Place every machine and write everything down."""
+    slots, names = place(problem.cluster, machine_pools(problem, planned))
+    pools = iter(names)
+    deployments: list[Deployment] = []
+    claims = []
+    for one in planned:
+        modules = [
+            _deployment(problem, one, index, schedule, [next(pools) for _ in schedule.entries])
+            for index, schedule in enumerate(one.solution.modules)
+        ]
+        deployments += modules
+        claims.append(
+            AppClaim(
+                app=one.app,
+                reading=one.solution.reading,
+                worst_case_us=one.path_us,
+                budget_us=budget_us(one.app.slo_us, problem.options.margin),
+                cost_per_hour=sum(module.cost_per_hour or 0.0 for module in modules),
+            )
+        )
+    objective = sum(claim.cost_per_hour for claim in claims)
+    bounds = [one.solution.bound for one in planned]
+    known = [bound for bound in bounds if bound is not None]
+    bound = min(sum(known), objective) if len(known) == len(bounds) else None
+    return Plan(
+        planner=problem.options.planner,
+        options=problem.options,
+        cluster=problem.cluster,
+        demands=(),
+        profiles=problem.profile_refs,
+        slots=slots,
+        deployments=tuple(deployments),
+        objective=objective,
+        bound=bound,
+        gap=None if bound is None else abs(bound - objective) / objective,
+        stopped=_stopped([one.solution.stopped for one in planned]),
+        binding=binding,
+        cost_per_hour=cost_per_hour(problem, slots),
+        runtime_s=runtime_s,
+        apps=tuple(claims),
+    )
+
+
+def _stopped(each: Sequence[Stopped]) -> Stopped:
+    """The weakest reason of all apps."""
+    order: tuple[Stopped, ...] = ("heuristic", "time-limit", "optimal")
+    return next(reason for reason in order if reason in each)
+
+
+def _deployment(
+    problem: Problem,
+    one: Planned,
+    index: int,
+    schedule: Schedule,
+    pools: Sequence[Sequence[str]],
+) -> Deployment:
+    module = one.case.modules[index]
+    model = one.app.module(module.name).model
+    pipelines = tuple(
+        _pipeline(problem, one.solution.reading, model, entry, left, pool, name)
+        for i, (entry, left, pool) in enumerate(
+            zip(schedule.entries, remaining_rps(schedule.entries), pools, strict=True)
+        )
+        for name in [pipeline_name(one.app.name, module.name, i)]
+    )
+    loads = [pipeline.load for pipeline in pipelines if pipeline.load is not None]
+    return Deployment(
+        model=model,
+        slo_us=one.app.slo_us,
+        # What the app does not need goes to its modules in proportion: room for real arrivals.
+        budget_us=floor(schedule.worst_case_us * one.case.budget_us / one.path_us),
+        pipelines=pipelines,
+        throughput_rps=sum(pipeline.throughput_rps for pipeline in pipelines),
+        dummy_rps=schedule.dummy_rps,
+        app=one.app.name,
+        module=module.name,
+        rate_rps=module.rate_rps,
+        worst_case_us=max(load.worst_case_us for load in loads),
+        cost_per_hour=sum(load.cost_per_hour for load in loads),
+    )
+
+
+def _pipeline(
+    problem: Problem,
+    reading: Reading,
+    model: str,
+    entry: Entry,
+    left_rps: float,
+    pool: Sequence[str],
+    name: str,
+) -> Pipeline:
+    candidate = entry.candidate
+    worst = worst_case_us(reading, candidate, left_rps, entry.machines)
+    throughput = len(pool) * candidate.rate_rps
+    return Pipeline(
+        name=name,
+        batch_size=candidate.batch,
+        stages=(
+            Stage(
+                first_block=0,
+                end_block=len(problem.profiles[model].blocks),
+                device=candidate.device,
+                share=candidate.share,
+                pool=tuple(pool),
+                latency_us=candidate.duration_us,
+                transfer_us=0,
+                throughput_rps=throughput,
+            ),
+        ),
+        latency_us=candidate.duration_us,
+        throughput_rps=throughput,
+        load=MachineLoad(
+            machines=entry.machines,
+            rate_rps=entry.rate_rps,
+            machine_rps=entry.rate_rps / len(pool),
+            remaining_rps=left_rps,
+            collect_us=worst - candidate.duration_us,
+            worst_case_us=worst,
+            cost_per_hour=entry.cost,
+        ),
+    )

@@ -1,0 +1,215 @@
+"""Candidates of a module, and the worst-case latency of a machine under each dispatch policy.
+
+A candidate is (batch size, duration, device type, share, price); a machine is one slot that runs
+it. Machines are ranked by throughput / price, best first (throughput-cost dispatch, Harpagon
+III.B), and `remaining_rps`, the paper's w, is the load of a machine's configuration and of all
+ranked behind it.
+
+Three readings of a full batch's worst case (Table III; `domain.plan.Reading`):
+
+remaining  d + b / w       Harpagon: each machine is given b consecutive requests
+twice      d + b / own     own rate of the machine: 2 d at full load, more on one with less load
+group      d + b / (n t)   n machines of one configuration share its part of the load in batches
+
+The paper writes Scrooge's as d + b / t. With t the throughput of one machine that would be 2 d,
+yet Figure 6 separates the two (44.1 % against 79.6 %) and so does Figure 7; t must be more than
+one machine's, and the least that it can be is all those of the configuration.
+
+A batch of one is never collected: at worst its request finds the machine busy with the one
+before, so that all three readings end at d + min(1 / w, d). The paper's examples, whose batches
+are larger, are untouched; without this, a module with one request per second would need an SLO of
+a second on an idle machine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+
+from headrace.domain.app import App
+from headrace.domain.cluster import Cluster
+from headrace.domain.errors import DocumentError
+from headrace.domain.plan import Reading
+from headrace.domain.problem import Problem
+from headrace.domain.profile import Profile
+from headrace.planning.candidates import Floats, Ints, budget_us, usable_kinds
+
+NEVER_US = 1 << 50
+LEAST_RPS = 1e-9
+"""Load below this is rounding, not load."""
+
+ROUNDING_US = 1e-3
+"""Subtracted before rounding up, so that 40 ms computed as 40.000 000 01 ms stay 40 ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One configuration of a module on one machine."""
+
+    batch: int
+    duration_us: int
+    """p99 of one batch."""
+    rate_rps: float
+    """Throughput of one machine, the paper's t."""
+    device: str
+    share: Fraction
+    price: float
+    """Of one machine, per hour."""
+
+    @property
+    def per_price(self) -> float:
+        """Throughput-cost ratio."""
+        return self.rate_rps / self.price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCase:
+    """One module with all that may serve it, best throughput / price first."""
+
+    name: str
+    rate_rps: float
+    candidates: tuple[Candidate, ...]
+    batch: Ints
+    """Shape (K,), as the following."""
+    duration_us: Ints
+    rates_rps: Floats
+    price: Floats
+
+    @classmethod
+    def of(cls, name: str, rate_rps: float, candidates: Sequence[Candidate]) -> "ModuleCase":
+        ranked = tuple(sorted(candidates, key=lambda c: (-c.per_price, c.duration_us, c.batch)))
+        return cls(
+            name=name,
+            rate_rps=rate_rps,
+            candidates=ranked,
+            batch=np.array([c.batch for c in ranked], dtype=np.int64),
+            duration_us=np.array([c.duration_us for c in ranked], dtype=np.int64),
+            rates_rps=np.array([c.rate_rps for c in ranked], dtype=np.float64),
+            price=np.array([c.price for c in ranked], dtype=np.float64),
+        )
+
+    def keep(self, wanted: Sequence[int]) -> "ModuleCase":
+        return ModuleCase.of(self.name, self.rate_rps, [self.candidates[i] for i in wanted])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppCase:
+    """An app as planners see it: M modules, and who waits for whom."""
+
+    name: str
+    budget_us: int
+    modules: tuple[ModuleCase, ...]
+    before: tuple[tuple[int, ...], ...]
+    """Per module, the modules that it waits for; modules stand in topological order."""
+
+
+def collect_us(batch: int, duration_us: int, rate_rps: float) -> int:
+    """Longest wait until `batch` requests that come at `rate_rps` are together.
+
+    >>> collect_us(6, 2_000_000, 8.0), collect_us(1, 50_000, 2.0)
+    (750000, 50000)
+    """
+    if rate_rps < LEAST_RPS:
+        return NEVER_US
+    wait_us = ceil(1e6 * batch / rate_rps - ROUNDING_US)
+    return min(wait_us, duration_us) if batch == 1 else wait_us
+
+
+def worst_case_us(
+    reading: Reading, candidate: Candidate, remaining_rps: float, machines: float
+) -> int:
+    """Of a request on `machines` (whole, or one below 1) of a configuration (Theorem 1).
+
+    >>> a = Candidate(
+    ...     batch=6, duration_us=2_000_000, rate_rps=3.0, device="x", share=Fraction(1), price=1.0
+    ... )
+    >>> worst_case_us("remaining", a, 8.0, 2), worst_case_us("twice", a, 8.0, 2)
+    (2750000, 4000000)
+    """
+    batch, duration = candidate.batch, candidate.duration_us
+    if reading == "remaining":
+        return duration + collect_us(batch, duration, remaining_rps)
+    if reading == "twice":
+        if machines >= 1:
+            return 2 * duration
+        return duration + collect_us(batch, duration, machines * candidate.rate_rps)
+    return duration + collect_us(batch, duration, machines * candidate.rate_rps)
+
+
+def app_case(problem: Problem, app: App) -> AppCase:
+    """An app of a problem, with the candidates that its models' profiles give on its cluster.
+
+    Raises:
+        DocumentError: a device type has no price.
+    """
+    names = [module.name for module in app.modules]
+    waits = {name: [a for a, b in app.edges if b == name] for name in names}
+    order: list[str] = []
+    while len(order) < len(names):
+        order += [n for n in names if n not in order and all(a in order for a in waits[n])]
+    check_prices(problem.cluster)
+    limit = problem.options.max_batch
+    return AppCase(
+        name=app.name,
+        budget_us=budget_us(app.slo_us, problem.options.margin),
+        modules=tuple(
+            ModuleCase.of(
+                name,
+                app.module_rate_rps(name),
+                profile_candidates(
+                    problem.profiles[app.module(name).model], problem.cluster, limit
+                ),
+            )
+            for name in order
+        ),
+        before=tuple(tuple(order.index(a) for a in waits[name]) for name in order),
+    )
+
+
+def check_prices(cluster: Cluster) -> None:
+    """
+    Raises:
+        DocumentError: a device type has no price.
+    """
+    unpriced = [
+        kind.name
+        for kind in cluster.device_types
+        if not kind.price_per_hour and cluster.count(kind.name)
+    ]
+    if unpriced:
+        raise DocumentError(
+            "apps are planned for least cost: every device type needs a price_per_hour above 0;"
+            f" missing for {', '.join(unpriced)}"
+        )
+
+
+def profile_candidates(
+    profile: Profile, cluster: Cluster, max_batch: int | None
+) -> list[Candidate]:
+    """Every (slot kind, batch size) that was profiled, the model run whole.
+
+    Throughput is that of a pipeline stage: batch / p50 x max_utilisation.
+    """
+    blocks = len(profile.blocks)
+    found = []
+    for kind in usable_kinds(cluster):
+        device = cluster.device_type(kind.device)
+        memory = device.memory_bytes
+        if memory is not None and profile.weights_bytes(0, blocks) > memory:
+            continue
+        largest = profile.max_batch(kind.device, kind.share)
+        for batch in range(1, min(largest, max_batch or largest) + 1):
+            latency = profile.stage_latency(kind.device, kind.share, 0, blocks, batch)
+            found.append(
+                Candidate(
+                    batch=batch,
+                    duration_us=latency.p99_us,
+                    rate_rps=1e6 * batch / latency.p50_us * device.max_utilisation,
+                    device=kind.device,
+                    share=kind.share,
+                    price=float(device.price_per_hour or 0.0) * float(kind.share),
+                )
+            )
+    return found

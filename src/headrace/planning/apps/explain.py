@@ -1,0 +1,165 @@
+"""Why a plan of an app is as it is, and what a little more of something would buy.
+
+Everything is read off the exact fronts: of each module, and of the app as a whole. What is said of
+more SLO or one more machine therefore holds of the cheapest plans, whoever made this one.
+"""
+
+import numpy as np
+
+from headrace.domain.app import App
+from headrace.domain.base import Record
+from headrace.domain.plan import AppClaim, Deployment, Plan
+from headrace.domain.problem import Problem
+from headrace.planning.apps.candidates import AppCase, ModuleCase, app_case, worst_case_us
+from headrace.planning.apps.exact_app import Combined, app_front
+from headrace.planning.apps.exact_module import Front
+from headrace.planning.apps.order import decompose
+from headrace.planning.apps.solve import app_fronts
+
+LOOK_AHEAD = 1.5
+"""How far beyond its budget an app's front is drawn."""
+
+MORE_US = 1000
+"""One more millisecond."""
+
+
+class Rejected(Record, frozen=True, kw_only=True):
+    """A configuration with more throughput / price than the module's first one."""
+
+    batch_size: int
+    device: str
+    rate_per_price: float
+    needs_us: int
+    """Its worst case with all of the module's load."""
+
+
+class ModuleReason(Record, frozen=True, kw_only=True):
+    """Why a module's machines are what they are."""
+
+    module: str
+    worst_case_us: int
+    path_fraction: float
+    """Of the app's worst case, on whatever path it lies."""
+    critical: bool
+    """Whether it lies on a longest path."""
+    cost_fraction: float
+    first: str
+    """Its first configuration, in words."""
+    rejected: tuple[Rejected, ...]
+    """Better ones by price that are too slow for what the module has, best first; at most three."""
+    faster_us: int | None
+    """How much faster one more machine's price could make this module; None: no faster."""
+    extra_rps: float
+    """What one more machine of the first configuration would carry."""
+    extra_cost: float
+    """Its price per hour."""
+
+
+class AppReason(Record, frozen=True, kw_only=True):
+    """Why an app costs what it costs."""
+
+    app: str
+    cost: float
+    least_cost: float
+    worst_case_us: int
+    budget_us: int
+    eater: str
+    """The module with the longest worst case on a longest path."""
+    saved_by_1_ms: float
+    """Off the least cost, with one more millisecond of SLO."""
+    next_saving_us: int | None
+    """How much more SLO the next saving takes; None: none within half as much again."""
+    next_saving: float
+    modules: tuple[ModuleReason, ...]
+
+
+def explain(plan: Plan, problem: Problem) -> tuple[AppReason, ...]:
+    """One explanation per app of the plan."""
+    return tuple(_explain_app(plan, claim, problem) for claim in plan.apps)
+
+
+def _explain_app(plan: Plan, claim: AppClaim, problem: Problem) -> AppReason:
+    case = app_case(problem, claim.app)
+    farther = int(case.budget_us * LOOK_AHEAD) + MORE_US
+    fronts = app_fronts(case, farther)
+    front = app_front(decompose(case.before), fronts, case.before, farther)
+    own = {d.module: d for d in plan.deployments if d.app == claim.app.name}
+    worst = {module.name: int(own[module.name].worst_case_us or 0) for module in case.modules}
+    critical = _critical(claim.app, worst)
+    modules = tuple(
+        _explain_module(module, module_front, own[module.name], claim, module.name in critical)
+        for module, module_front in zip(case.modules, fronts, strict=True)
+    )
+    least = _cost_within(front, case.budget_us)
+    next_us, saving = _next_saving(front, case, least)
+    return AppReason(
+        app=claim.app.name,
+        cost=claim.cost_per_hour,
+        least_cost=least,
+        worst_case_us=claim.worst_case_us,
+        budget_us=case.budget_us,
+        eater=max(critical, key=lambda name: worst[name]),
+        saved_by_1_ms=least - _cost_within(front, case.budget_us + MORE_US),
+        next_saving_us=next_us,
+        next_saving=saving,
+        modules=modules,
+    )
+
+
+def _critical(app: App, worst: dict[str, int]) -> list[str]:
+    """Modules whose slowing down would slow the app down."""
+    now = app.longest_path_us(worst)
+    return [m for m in worst if app.longest_path_us({**worst, m: worst[m] + 1}) > now]
+
+
+def _cost_within(front: Combined, budget_us: int) -> float:
+    within = int(np.searchsorted(front.latency_us, budget_us, side="right")) - 1
+    return float(front.cost[within]) if within >= 0 else float("inf")
+
+
+def _next_saving(front: Combined, case: AppCase, least: float) -> tuple[int | None, float]:
+    later = np.flatnonzero((front.latency_us > case.budget_us) & (front.cost < least * (1 - 1e-9)))
+    if not len(later):
+        return None, 0.0
+    return int(front.latency_us[later[0]]) - case.budget_us, least - float(front.cost[later[0]])
+
+
+def _explain_module(
+    module: ModuleCase, front: Front, deployment: Deployment, claim: AppClaim, critical: bool
+) -> ModuleReason:
+    first = deployment.pipelines[0]
+    stage = first.stages[0]
+    worst_us = int(deployment.worst_case_us or 0)
+    chosen = next(
+        c
+        for c in module.candidates
+        if (c.batch, c.device, c.share) == (first.batch_size, stage.device, stage.share)
+    )
+    rejected = []
+    for candidate in module.candidates:
+        machines = module.rate_rps / candidate.rate_rps
+        count = float(int(machines)) if machines >= 1 else machines
+        needs_us = worst_case_us(claim.reading, candidate, module.rate_rps, count)
+        if candidate.per_price > chosen.per_price and needs_us > worst_us:
+            rejected.append(
+                Rejected(
+                    batch_size=candidate.batch,
+                    device=candidate.device,
+                    rate_per_price=candidate.per_price,
+                    needs_us=needs_us,
+                )
+            )
+    affordable = np.flatnonzero(front.cost <= float(deployment.cost_per_hour or 0) + chosen.price)
+    faster = worst_us - int(front.latency_us[affordable[0]]) if len(affordable) else 0
+    return ModuleReason(
+        module=module.name,
+        worst_case_us=worst_us,
+        path_fraction=worst_us / claim.worst_case_us,
+        critical=critical,
+        cost_fraction=float(deployment.cost_per_hour or 0.0) / claim.cost_per_hour,
+        first=f"batches of {first.batch_size} on {stage.device}",
+        rejected=tuple(rejected[:3]),
+        faster_us=faster if faster > 0 else None,
+        extra_rps=chosen.rate_rps,
+        extra_cost=chosen.price,
+    )

@@ -1,0 +1,252 @@
+"""Module scheduling as Harpagon does it: Algorithm 1, dummy load, reassigned latency.
+
+A schedule is a list of entries in the order of dispatch: n whole machines of one configuration,
+or one machine at the end that has a part n < 1 of the load it could take.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil, floor
+
+from headrace.domain.plan import Reading
+from headrace.planning.apps.candidates import LEAST_RPS, Candidate, ModuleCase, worst_case_us
+
+WHOLE = 1e-9
+"""A count this close below a whole number is that number: 200 / 40 may come out as 4.999 999."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """n machines of one configuration."""
+
+    candidate: Candidate
+    machines: float
+
+    @property
+    def rate_rps(self) -> float:
+        return self.machines * self.candidate.rate_rps
+
+    @property
+    def cost(self) -> float:
+        return self.machines * self.candidate.price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The machines of one module."""
+
+    entries: tuple[Entry, ...]
+    worst_case_us: int
+    cost: float
+    dummy_rps: float = 0.0
+
+
+def remaining_rps(entries: Sequence[Entry]) -> list[float]:
+    """w of each entry: its own load and that of all behind it.
+
+    >>> from fractions import Fraction
+    >>> c = Candidate(
+    ...     batch=2, duration_us=1, rate_rps=2.0, device="x", share=Fraction(1), price=1.0
+    ... )
+    >>> remaining_rps([Entry(candidate=c, machines=3.0), Entry(candidate=c, machines=0.5)])
+    [7.0, 1.0]
+    """
+    left, total = [], 0.0
+    for entry in reversed(entries):
+        total += entry.rate_rps
+        left.append(total)
+    return left[::-1]
+
+
+def schedule_of(entries: Sequence[Entry], rate_rps: float, reading: Reading) -> Schedule:
+    """Work out the worst case, cost and dummy load of machines."""
+    left = remaining_rps(entries)
+    return Schedule(
+        entries=tuple(entries),
+        worst_case_us=max(
+            worst_case_us(reading, entry.candidate, w, entry.machines)
+            for entry, w in zip(entries, left, strict=True)
+        ),
+        cost=sum(entry.cost for entry in entries),
+        dummy_rps=max(0.0, left[0] - rate_rps) if left[0] - rate_rps > LEAST_RPS else 0.0,
+    )
+
+
+def greedy(
+    candidates: Sequence[Candidate], rate_rps: float, budget_us: int, reading: Reading
+) -> list[Entry] | None:
+    """Algorithm 1: the best configuration that fits its budget, as often as it is filled; then on.
+
+    Args:
+        candidates: best throughput / price first.
+
+    Returns:
+        Entries, or None where no configuration fits what is left.
+
+    Source:
+        Harpagon, section III.C.
+    """
+    entries: list[Entry] = []
+    left, k = rate_rps, 0
+    while left > LEAST_RPS:
+        if k == len(candidates):
+            return None
+        candidate = candidates[k]
+        n = left / candidate.rate_rps
+        whole = floor(n + WHOLE)
+        if worst_case_us(reading, candidate, left, whole or n) > budget_us:
+            k += 1
+            continue
+        entries.append(Entry(candidate=candidate, machines=float(whole or n)))
+        left = left - whole * candidate.rate_rps if whole else 0.0
+    return entries
+
+
+def one_configuration(
+    candidates: Sequence[Candidate], rate_rps: float, budget_us: int, reading: Reading
+) -> list[Entry] | None:
+    """The best configuration that can carry all of the load, its last machine included."""
+    for candidate in candidates:
+        entries = greedy([candidate], rate_rps, budget_us, reading)
+        if entries is not None:
+            return entries
+    return None
+
+
+def two_configurations(
+    candidates: Sequence[Candidate], rate_rps: float, budget_us: int, reading: Reading
+) -> list[Entry] | None:
+    """The best configuration as often as it is filled, and one more for all that is left.
+
+    Source:
+        Harpagon, section II ("two-tuple"): Nexus and Scrooge.
+    """
+    for candidate in candidates:
+        n = rate_rps / candidate.rate_rps
+        whole = floor(n + WHOLE)
+        if worst_case_us(reading, candidate, rate_rps, whole or n) > budget_us:
+            continue
+        if not whole:
+            return [Entry(candidate=candidate, machines=n)]
+        first = Entry(candidate=candidate, machines=float(whole))
+        left = rate_rps - first.rate_rps
+        if left <= LEAST_RPS:
+            return [first]
+        rest = one_configuration(candidates, left, budget_us, reading)
+        if rest is not None:
+            return [first, *rest]
+    return None
+
+
+def schedule_module(
+    module: ModuleCase,
+    budget_us: int,
+    *,
+    reading: Reading = "remaining",
+    configurations: int | None = None,
+    dummy: bool = True,
+) -> Schedule | None:
+    """The machines of one module within its budget; None where nothing fits.
+
+    Args:
+        configurations: 1, 2, or None for any number.
+        dummy: whether load may be added that fills a machine (Theorem 2).
+    """
+    make = {1: one_configuration, 2: two_configurations, None: greedy}[configurations]
+    candidates, load = module.candidates, module.rate_rps
+    entries = make(candidates, load, budget_us, reading)
+    best = schedule_of(entries, load, reading) if entries else None
+    if best is None:
+        loads = _rounded_up(candidates, load)
+    elif dummy:
+        loads = _filled(best.entries, load)
+    else:
+        return best
+    for filled_load in loads:
+        filled = make(candidates, filled_load, budget_us, reading)
+        if filled is not None:
+            found = schedule_of(filled, load, reading)
+            if best is None or found.cost < best.cost * (1 - 1e-12):
+                best = found
+    return best
+
+
+def _filled(entries: Sequence[Entry], load: float) -> list[float]:
+    """Loads at which what is left over by an entry is just one more machine of it.
+
+    Theorem 2: u_i, the load behind entry i, is below t_i, so dum_i = t_i - u_i.
+    """
+    loads, behind = [], 0.0
+    for entry in reversed(entries):
+        lacking = entry.candidate.rate_rps - behind
+        if entry.machines >= 1 and behind > LEAST_RPS and lacking > LEAST_RPS:
+            loads.append(load + lacking)
+        behind += entry.rate_rps
+    return loads
+
+
+def _rounded_up(candidates: Sequence[Candidate], load: float) -> list[float]:
+    """Loads of whole machines alone.
+
+    Where no configuration carries a remainder in time, any system gives it a whole machine and
+    pays for that. This is not what an ablation without dummy load does without.
+    """
+    return [ceil(load / c.rate_rps - WHOLE) * c.rate_rps for c in candidates]
+
+
+def reassign(
+    module: ModuleCase,
+    schedule: Schedule,
+    budget_us: int,
+    *,
+    reading: Reading,
+    configurations: int | None,
+    dummy: bool,
+) -> Schedule | None:
+    """Schedule anew what stands behind the first entry, within a larger budget.
+
+    The first entry stays if it is of whole machines: within this module's budget it was the best,
+    and the larger budget is what the app has left, seldom enough for a better one (III.C).
+
+    Returns:
+        A cheaper schedule, or None.
+    """
+    first = schedule.entries[0].candidate
+    # Without dummy load: a machine that it fills is part of what is scheduled anew.
+    whole = min(
+        floor(schedule.entries[0].machines), floor(module.rate_rps / first.rate_rps + WHOLE)
+    )
+    kept = [Entry(candidate=first, machines=float(whole))] if whole else []
+    left = module.rate_rps - sum(entry.rate_rps for entry in kept)
+    if left <= LEAST_RPS or configurations == 1:
+        return None
+    found = schedule_module(
+        replace(module, rate_rps=left),
+        budget_us,
+        reading=reading,
+        configurations=None if configurations is None else 1,
+        dummy=dummy,
+    )
+    if found is None:
+        return None
+    anew = schedule_of(_merged([*kept, *found.entries]), module.rate_rps, reading)
+    cheaper = anew.cost < schedule.cost * (1 - 1e-12)
+    return anew if cheaper and anew.worst_case_us <= budget_us else None
+
+
+def _merged(entries: Sequence[Entry]) -> list[Entry]:
+    """Ranked, with whole machines of one configuration in one entry."""
+    counts: dict[tuple[Candidate, bool], float] = {}
+    for entry in entries:
+        key = (entry.candidate, entry.machines >= 1)
+        counts[key] = counts.get(key, 0.0) + entry.machines
+    merged = [Entry(candidate=c, machines=n) for (c, _), n in counts.items()]
+    merged.sort(
+        key=lambda e: (
+            -e.candidate.per_price,
+            e.candidate.duration_us,
+            e.candidate.batch,
+            e.machines < 1,
+        )
+    )
+    return merged

@@ -1,0 +1,140 @@
+"""Problem -> PlanResult for apps, by any planner, with a refusal that says what would do."""
+
+import time
+from collections import Counter
+
+from headrace.domain.errors import DocumentError
+from headrace.domain.plan import PlanResult
+from headrace.domain.problem import Problem
+from headrace.planning.apps.assembly import Planned, assemble_apps, machine_pools
+from headrace.planning.apps.candidates import AppCase, app_case
+from headrace.planning.apps.exact_module import module_front
+from headrace.planning.apps.exhaustive import TooManyError
+from headrace.planning.apps.order import path_us
+from headrace.planning.apps.solve import solve_app
+from headrace.planning.packing import SlotSize, pack
+
+
+def plan_apps(problem: Problem, planner: str) -> PlanResult:
+    """Plan every app of the problem; apps share no machine, so each is planned alone.
+
+    Raises:
+        DocumentError: the problem has no app, no prices, or another objective than least cost.
+    """
+    began = time.perf_counter()
+    _check(problem, planner)
+    planned = []
+    for app in problem.apps:
+        case = app_case(problem, app)
+        refusal = _unservable(case)
+        solution = None
+        if refusal is None:
+            try:
+                solution = solve_app(case, planner)
+            except TooManyError as error:
+                refusal = f"{error}\n  try       --planner least-cost"
+        if solution is None:
+            return _refused(refusal or _too_slow(case, planner), planner, began)
+        planned.append(Planned(app=app, case=case, solution=solution))
+    lacking = _lacking(problem, planned)
+    if lacking:
+        return _refused(lacking, planner, began)
+    plan = assemble_apps(
+        problem,
+        planned,
+        binding=_binding(planned),
+        runtime_s=time.perf_counter() - began,
+    )
+    return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s)
+
+
+def _check(problem: Problem, planner: str) -> None:
+    if not problem.apps:
+        raise DocumentError(
+            f"planner {planner}: the problem has no apps\n"
+            "  try       `apps:` instead of `models:`; a model alone is an app of one module"
+        )
+    if problem.options.objective != "least-cost":
+        raise DocumentError(
+            f"planner {planner}: apps are planned for least cost,"
+            f" not for {problem.options.objective}"
+        )
+
+
+def _refused(refusal: str, planner: str, began: float) -> PlanResult:
+    return PlanResult(
+        plan=None,
+        stopped="infeasible" if planner in ("least-cost", "exhaustive") else "heuristic",
+        bound=None,
+        runtime_s=time.perf_counter() - began,
+        refusal=refusal,
+    )
+
+
+def _unservable(case: AppCase) -> str | None:
+    for module in case.modules:
+        if not module.candidates:
+            return (
+                f"app {case.name!r}, module {module.name!r}: no device of the cluster can run it\n"
+                "  needs     a profile of one of the cluster's device types, and its memory\n"
+                "  try       `headrace profile` or `headrace estimate` for them"
+            )
+    return None
+
+
+def _too_slow(case: AppCase, planner: str) -> str:
+    fastest = []
+    for module in case.modules:
+        # A batch of one ends within twice its duration, whatever the load.
+        enough = 2 * int(module.duration_us[module.batch == module.batch.min()].min())
+        front = module_front(module, enough)
+        fastest.append(int(front.latency_us[0]) if len(front) else enough)
+    needed = path_us(case.before, fastest)
+    slowest = max(zip(fastest, case.modules, strict=True), key=lambda pair: pair[0])
+    why = (
+        "no plan meets the SLO"
+        if needed > case.budget_us
+        else f"{planner} finds no plan in the SLO"
+    )
+    return (
+        f"app {case.name!r}: {why}\n"
+        f"  needs     {needed / 1000:g} ms, of which {slowest[1].name!r} {slowest[0] / 1000:g} ms\n"
+        f"  has       {case.budget_us / 1000:g} ms (SLO less margin)\n"
+        f"  try       an SLO of {needed / 1000:g} ms"
+        + ("" if needed > case.budget_us else ", or --planner least-cost")
+    )
+
+
+def _lacking(problem: Problem, planned: list[Planned]) -> str | None:
+    """Which device type has too few devices for the cheapest machines; None: all fit."""
+    pools = machine_pools(problem, planned)
+    for kind in problem.cluster.device_types:
+        sizes: Counter[SlotSize] = Counter()
+        for pool in pools:
+            if pool.device == kind.name:
+                sizes[pool.size] += pool.count
+        there = problem.cluster.count(kind.name)
+        needed = len(pack(sizes, device=kind.name, memory_bytes=kind.memory_bytes))
+        if needed > there:
+            return (
+                f"the cheapest machines do not fit the cluster: {kind.name}\n"
+                f"  needs     {needed} devices\n"
+                f"  has       {there}\n"
+                f"  try       {needed} of {kind.name} under `cluster.nodes`, a lower rate, or"
+                f" without {kind.name}"
+            )
+    return None
+
+
+def _binding(planned: list[Planned]) -> str:
+    parts = []
+    for one in planned:
+        schedules = one.solution.modules
+        most = max(range(len(schedules)), key=lambda i: schedules[i].cost)
+        part = schedules[most].cost / one.solution.cost
+        parts.append(
+            f"{one.app.name}: the SLO; {one.path_us / 1000:g} of"
+            f" {one.case.budget_us / 1000:g} ms used, {part:.0%} of the cost is"
+            f" {one.case.modules[most].name}"
+        )
+    return "; ".join(parts)

@@ -1,0 +1,131 @@
+"""A plan of apps as people read it, and why it is so."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from headrace.domain.plan import Deployment, Plan
+from headrace.reporting.summary import milliseconds, rate
+
+if TYPE_CHECKING:
+    # The planners load numba, which a printed plan does not need.
+    from headrace.planning.apps.explain import AppReason, ModuleReason
+
+_READINGS = {
+    "remaining": "batches of consecutive requests (d + b/w)",
+    "twice": "one request at a time, in turn (2 d)",
+    "group": "batches among the machines of a configuration (d + b/t)",
+}
+
+
+def machines_table(plan: Plan) -> Table:
+    """One row per entry: machines, batch, device, load, worst case, cost."""
+    table = Table(title=f"machines by {escape(plan.planner)}", title_justify="left")
+    for heading in ("app", "module", "machines"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("req/s", "collect", "run", "worst", "budget", "cost/h"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    app = None
+    for deployment in plan.deployments:
+        if app not in (None, deployment.app):
+            table.add_section()
+        _add_module(table, deployment, "" if app == deployment.app else str(deployment.app))
+        app = deployment.app
+    return table
+
+
+def _add_module(table: Table, deployment: Deployment, app: str) -> None:
+    for index, pipeline in enumerate(deployment.pipelines):
+        load, stage = pipeline.load, pipeline.stages[0]
+        if load is None:
+            continue
+        share = "" if stage.share == 1 else f"{stage.share} "
+        table.add_row(
+            escape(app) if index == 0 else "",
+            escape(str(deployment.module)) if index == 0 else "",
+            f"{load.machines:.4g} × {share}{escape(stage.device)}, batch {pipeline.batch_size}",
+            rate(load.rate_rps),
+            milliseconds(load.collect_us),
+            milliseconds(stage.latency_us),
+            milliseconds(load.worst_case_us),
+            milliseconds(deployment.budget_us) if index == 0 else "",
+            f"{load.cost_per_hour:,.4g}",
+        )
+    if deployment.dummy_rps:
+        table.add_row("", "", "of which dummy load", rate(deployment.dummy_rps), style="dim")
+
+
+def apps_table(plan: Plan) -> Table:
+    """What the plan says of each app as a whole."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim")
+    table.add_column()
+    for claim in plan.apps:
+        table.add_row(
+            escape(claim.app.name),
+            f"{rate(claim.app.rate_rps)} requests/s within {milliseconds(claim.worst_case_us)} of"
+            f" {milliseconds(claim.budget_us)}, at {claim.cost_per_hour:,.6g} per hour in"
+            f" proportion to load; dispatched in {_READINGS[claim.reading]}",
+        )
+    return table
+
+
+def explanation(reasons: Sequence["AppReason"]) -> Group:
+    """`headrace plan --explain`."""
+    parts: list[Table | str] = []
+    for reason in reasons:
+        parts += [_headline(reason), _modules(reason.modules)]
+    return Group(*parts)
+
+
+def _headline(reason: "AppReason") -> str:
+    lines = [
+        f"{escape(reason.app)}: {reason.cost:,.6g} per hour"
+        + (
+            ", the least there is"
+            if reason.cost <= reason.least_cost * (1 + 1e-9)
+            else f"; {reason.least_cost:,.6g} would do (least-cost)"
+        ),
+        f"  {escape(reason.eater)} eats most of the budget;"
+        f" {milliseconds(reason.budget_us - reason.worst_case_us)} are left over",
+        f"  one more ms of SLO saves {reason.saved_by_1_ms:,.4g} per hour",
+    ]
+    if reason.next_saving_us is None:
+        lines.append("  half as much SLO again would save nothing")
+    else:
+        lines.append(
+            f"  the next saving, {reason.next_saving:,.4g} per hour, takes"
+            f" {milliseconds(reason.next_saving_us)} more"
+        )
+    return "\n".join(lines)
+
+
+def _modules(modules: Sequence["ModuleReason"]) -> Table:
+    table = Table()
+    for heading in ("module", "worst", "of path", "of cost", "why", "one more machine"):
+        table.add_column(heading)
+    for module in modules:
+        table.add_row(
+            escape(module.module) + (" *" if module.critical else ""),
+            milliseconds(module.worst_case_us),
+            f"{module.path_fraction:.0%}",
+            f"{module.cost_fraction:.0%}",
+            _why(module),
+            f"{module.extra_cost:,.4g}/h: {rate(module.extra_rps)} more req/s"
+            + (f", or {milliseconds(module.faster_us)} faster" if module.faster_us else ""),
+        )
+    table.caption = "* on a longest path"
+    return table
+
+
+def _why(module: "ModuleReason") -> str:
+    if not module.rejected:
+        return f"{escape(module.first)}: the best per price that there is"
+    best = module.rejected[0]
+    return (
+        f"{escape(module.first)}; batches of {best.batch_size} on {escape(best.device)} are better"
+        f" per price and need {milliseconds(best.needs_us)}"
+    )

@@ -1,0 +1,90 @@
+"""Everything that can make a running server change its plan ends here."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from headrace.dispatch.migration import How
+from headrace.dispatch.protocols import EventSink
+from headrace.domain.events import EventLogHeader
+from headrace.serving.live_migration import MigrationError, MigrationReport
+from headrace.serving.placement import ExecutorChoice
+from headrace.serving.plan_in_service import ServedPlan
+from headrace.serving.vetting import read_served_plan, vet
+
+logger = logging.getLogger("headrace.migrate")
+
+
+class MovableEngine(Protocol):
+    """The part of `Engine` that changes plans."""
+
+    async def migrate(
+        self,
+        served: ServedPlan,
+        *,
+        how: How,
+        open_sink: Callable[[EventLogHeader], EventSink] | None,
+        on_switch: Callable[[], None],
+    ) -> MigrationReport: ...
+
+
+class Changeover:
+    """Takes a plan file into service: by `headrace migrate`, SIGHUP, or `--replan`."""
+
+    def __init__(
+        self,
+        engine: MovableEngine,
+        plan_path: Path,
+        executor: ExecutorChoice,
+        open_sink: Callable[[EventLogHeader], EventSink],
+    ) -> None:
+        """`plan_path`: the file that `reload` reads again; the one the server began with."""
+        self.plan_path = plan_path.resolve()
+        self.on_switch: Callable[[], None] = lambda: None
+        """Called when the engine's models are the new plan's."""
+        self._engine = engine
+        self._executor = executor
+        self._open_sink = open_sink
+        self._busy = False
+
+    async def migrate(self, plan_path: Path, how: How = "drain") -> MigrationReport:
+        """Read, vet, load and switch.
+
+        Raises:
+            HeadraceError: the server stays with its plan, or another change is under way.
+        """
+        if self._busy:
+            raise MigrationError("a migration is under way; wait until it has ended")
+        self._busy = True
+        try:
+            logger.info("vetting %s", plan_path)
+            await vet(plan_path, self._executor)
+            served = await asyncio.to_thread(read_served_plan, plan_path)
+            logger.info("loading the workers of %s", plan_path)
+            report = await self._engine.migrate(
+                served, how=how, open_sink=self._open_sink, on_switch=self._switched
+            )
+        finally:
+            self._busy = False
+        logger.info(
+            "migrated by %s to %s: %d devices in %d steps, loaded in %.2f s, switched in %.1f ms",
+            report.how,
+            plan_path,
+            report.devices,
+            report.steps,
+            report.load_us / 1e6,
+            report.switch_us / 1e3,
+        )
+        return report
+
+    async def reload(self) -> None:
+        """Read the plan file again; what SIGHUP does. A plan that cannot be served is logged."""
+        try:
+            await self.migrate(self.plan_path)
+        except Exception as error:
+            logger.error("the plan stays: %s", error)
+
+    def _switched(self) -> None:
+        self.on_switch()

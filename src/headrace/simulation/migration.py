@@ -1,0 +1,165 @@
+"""A change of plans in virtual time: the migration that the server runs, over simulated slots."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.gate import Gate
+from headrace.dispatch.handover import Site
+from headrace.dispatch.migration import Epoch, How, Migration
+from headrace.dispatch.protocols import Clock
+from headrace.domain.epochs import EpochLog
+from headrace.domain.errors import PlanError
+from headrace.domain.events import AnyEvent
+from headrace.domain.plan import Plan
+from headrace.domain.profile import Profile
+from headrace.domain.request import Request
+from headrace.simulation.arrivals import Arrival
+from headrace.simulation.clock import SimClock
+from headrace.simulation.driver import Durations, JitteredDurations, SimDriver, exact_durations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationRun:
+    """What a simulated migration left behind."""
+
+    epochs: tuple[EpochLog, ...]
+    """The old plan's log, then the new one's. Request ids are common to both."""
+    began_at_us: int
+    done_at_us: int | None
+    """When the old plan had nothing left; None: it never came to that."""
+    steps: int
+
+
+def simulate_migration(
+    old: tuple[Plan, Mapping[str, Profile]],
+    new: tuple[Plan, Mapping[str, Profile]],
+    arrivals: Sequence[Arrival],
+    *,
+    at_us: int,
+    how: How = "drain",
+    policy: str = "reservation",
+    jitter: bool = True,
+    seed: int = 0,
+) -> MigrationRun:
+    """Run `arrivals` through the old plan, and from `at_us` on move to the new one.
+
+    The workers of the new plan are loaded by then; loading takes the server's time, not the
+    slots'.
+
+    Raises:
+        PlanError: a request arrives for a model that is in neither plan at that time.
+    """
+    rng = np.random.default_rng(seed)
+    durations: Durations = JitteredDurations(rng) if jitter else exact_durations
+    session = SimulatedMigration(Site.from_plan(*old), Site.from_plan(*new), policy, durations)
+    session.run(arrivals, at_us, how)
+    return MigrationRun(
+        epochs=session.logs(),
+        began_at_us=at_us,
+        done_at_us=session.done_at_us,
+        steps=len(session.migration.steps) if session.migration else 0,
+    )
+
+
+class MigrationSession:
+    """Two plans on one clock, the arrivals, and a migration in their middle."""
+
+    def __init__(self, old: Epoch, new: Epoch, clock: Clock) -> None:
+        self.old = old
+        self.new = new
+        self.clock = clock
+        self.done_at_us: int | None = None
+        self.migration: Migration | None = None
+
+    def schedule(self, arrivals: Sequence[Arrival], at_us: int, how: How) -> None:
+        """Offer the arrivals and migrate at `at_us`, as soon as the clock runs."""
+        self.clock.call_at(at_us, lambda: self.migrate(how))
+        self._offer(enumerate(arrivals))
+
+    def migrate(self, how: How) -> None:
+        """Begin the migration now."""
+        for slot in range(len(self.new.site.devices)):
+            self.new.gate.close(slot)
+        self.migration = Migration(self.old, self.new, self.clock, how=how, on_done=self._note_done)
+        self.migration.start()
+
+    def _offer(self, arrivals: Iterator[tuple[int, Arrival]]) -> None:
+        entry = next(arrivals, None)
+        if entry is None:
+            return
+        number, arrival = entry
+
+        def hand_over() -> None:
+            self._offer(arrivals)
+            self.submit(number, arrival)
+
+        self.clock.call_at(arrival.at_us, hand_over)
+
+    def submit(self, number: int, arrival: Arrival) -> None:
+        """Send one request to whichever plan takes it."""
+        target = self.old if self.migration is None else self.new
+        model = target.site.number(arrival.model)
+        if model is None:
+            raise PlanError(
+                f"arrival {number} at {arrival.at_us / 1e6:g} s: no plan in service then has"
+                f" model {arrival.model!r}"
+            )
+        if self.migration is not None:
+            target = self.migration.epoch_for(arrival.model)
+            model = target.site.number(arrival.model)
+            assert model is not None, "the migration chose a plan without the model"
+        slo_us = target.site.topology.models[model].slo_us
+        request = Request(
+            id=number,
+            model=model,
+            arrived_at_us=arrival.at_us,
+            deadline_at_us=arrival.at_us
+            + (slo_us if arrival.timeout_us is None else arrival.timeout_us),
+            priority=arrival.priority,
+        )
+        if self.migration is not None:
+            self.migration.submit(target, request)
+        else:
+            target.gate.submit(request)
+
+    def _note_done(self) -> None:
+        self.done_at_us = self.clock.now_us()
+
+
+class SimulatedMigration(MigrationSession):
+    """A session over simulated slots."""
+
+    def __init__(self, old: Site, new: Site, policy: str, durations: Durations) -> None:
+        self._policy = policy
+        self._events: tuple[list[AnyEvent], list[AnyEvent]] = ([], [])
+        self._clock = SimClock()
+        epochs = [
+            _epoch(site, policy, self._clock, durations, events)
+            for site, events in zip((old, new), self._events, strict=True)
+        ]
+        super().__init__(epochs[0], epochs[1], self._clock)
+
+    def run(self, arrivals: Sequence[Arrival], at_us: int, how: How) -> None:
+        """Go on until nothing is left to happen."""
+        self.schedule(arrivals, at_us, how)
+        self._clock.run()
+
+    def logs(self) -> tuple[EpochLog, ...]:
+        """What happened in each epoch."""
+        return tuple(
+            EpochLog(epoch.site.topology.event_log_header("virtual", self._policy), events)
+            for epoch, events in zip((self.old, self.new), self._events, strict=True)
+        )
+
+
+def _epoch(
+    site: Site, policy: str, clock: Clock, durations: Durations, events: list[AnyEvent]
+) -> Epoch:
+    driver = SimDriver(site.topology, clock, durations)
+    gate = Gate(site.topology, clock, driver)
+    gate.dispatcher = Dispatcher(site.topology, policy, clock, gate, events.append)
+    driver.reports = gate
+    return Epoch(site, gate)

@@ -1,0 +1,218 @@
+"""Does a plan of apps keep its word: modules, machines and their load, worst cases, costs.
+
+The rules are Harpagon's (sections III.A to III.C), restated in code of its own:
+
+rank        entries of a module stand in falling order of throughput / price
+load        n whole machines carry n times what one can; only the last entry may be part of one
+remaining   w of an entry: its load and that of all behind it
+worst case  duration + collecting; collecting by the plan's reading of the dispatch policy, and
+            for a batch of one at most its own duration
+dummy       what all machines carry beyond the module's rate
+cost        machines x price x share, in proportion to load
+"""
+
+from collections import Counter
+from fractions import Fraction
+from math import ceil, floor
+
+from headrace.domain.app import App
+from headrace.domain.plan import AppClaim, Deployment, MachineLoad, Pipeline, Reading
+from headrace.verify.case import Case, at_most, same
+from headrace.verify.claims import check_cost, check_stated
+from headrace.verify.figures import check_figures
+from headrace.verify.resources import check_resources
+from headrace.verify.structure import check_profiles, check_shape
+
+ROUNDING_US = 1
+"""Collecting is rounded up; a sum of rates in another order may tip it by one."""
+
+
+def check_apps(case: Case) -> None:
+    """All checks of a plan of apps."""
+    models = {module.model for claim in case.plan.apps for module in claim.app.modules}
+    check_profiles(case, sorted(models))
+    check_shape(case)
+    throughputs = check_figures(case)
+    check_resources(case, throughputs)
+    _check_deployed(case)
+    total = sum(_check_app(case, claim) for claim in case.plan.apps)
+    case.expect("objective", "plan", "cost in proportion to load", total, case.plan.objective)
+    if case.plan.demands or case.plan.options.objective != "least-cost":
+        case.report(
+            "objective",
+            "plan",
+            "a plan of apps is for least cost, and of apps only",
+            needed="least-cost, no demands",
+            available=f"{case.plan.options.objective}, {len(case.plan.demands)} demands",
+        )
+    check_cost(case)
+    check_stated(case)
+
+
+def _check_deployed(case: Case) -> None:
+    deployed = Counter((d.app, d.module) for d in case.plan.deployments)
+    asked = {(claim.app.name, m.name) for claim in case.plan.apps for m in claim.app.modules}
+    for app, module in asked | set(deployed):
+        wanted = int((app, module) in asked)
+        if deployed[app, module] != wanted:
+            case.report(
+                "apps",
+                f"{app}/{module}",
+                "times that the module is deployed",
+                needed=wanted,
+                available=deployed[app, module],
+            )
+    names = Counter(p.name for d in case.plan.deployments for p in d.pipelines)
+    for name, count in names.items():
+        if count > 1:
+            case.report("names", name, "pipelines of this name", needed=1, available=count)
+
+
+def _check_app(case: Case, claim: AppClaim) -> float:
+    """Returns the app's recomputed cost."""
+    app, name = claim.app, claim.app.name
+    budget_us = floor(app.slo_us * (1 - Fraction(str(case.plan.options.margin))))
+    case.expect("budget", name, "budget (us)", budget_us, claim.budget_us)
+    worst: dict[str, int] = {}
+    budgets: dict[str, int] = {}
+    cost = 0.0
+    for deployment in case.plan.deployments:
+        if deployment.app == name and deployment.module in {m.name for m in app.modules}:
+            module = str(deployment.module)
+            worst[module] = _check_module(case, app, deployment, claim.reading)
+            budgets[module] = deployment.budget_us
+            cost += deployment.cost_per_hour or 0.0
+    case.expect("cost", name, "cost of all modules", cost, claim.cost_per_hour)
+    if len(worst) == len(app.modules):
+        path_us = app.longest_path_us(worst)
+        case.expect("worst-case", name, "longest path (us)", path_us, claim.worst_case_us)
+        for what, us in (("worst case", path_us), ("budgets", app.longest_path_us(budgets))):
+            if us > budget_us:
+                case.report(
+                    "worst-case",
+                    name,
+                    f"{what} (us) along the longest path exceed the app's budget",
+                    needed=us,
+                    available=budget_us,
+                )
+    return cost
+
+
+def _check_module(case: Case, app: App, deployment: Deployment, reading: Reading) -> int:
+    """Returns the module's recomputed worst case."""
+    where = f"{app.name}/{deployment.module}"
+    module = app.module(str(deployment.module))
+    rate_rps = app.rate_rps * module.fan_out.mean
+    if deployment.model != module.model or deployment.slo_us != app.slo_us:
+        case.report(
+            "apps",
+            where,
+            "model and SLO (us) of the module",
+            needed=f"{module.model}, {app.slo_us}",
+            available=f"{deployment.model}, {deployment.slo_us}",
+        )
+    case.expect("apps", where, "rate (rps)", rate_rps, deployment.rate_rps or 0.0)
+    loads = [pipeline.load for pipeline in deployment.pipelines]
+    if not loads or any(load is None for load in loads):
+        case.report("load", where, "entries with a load", needed="all, and one", available=loads)
+        return 0
+    remaining, cost, worst_us, ratio = 0.0, 0.0, 0, 0.0
+    for index in range(len(loads) - 1, -1, -1):
+        pipeline, load = deployment.pipelines[index], loads[index]
+        assert load is not None
+        remaining += load.rate_rps
+        last = index + 1 == len(loads)
+        own_us, price, entry_ratio = _check_entry(case, pipeline, load, remaining, reading, last)
+        worst_us, cost = max(worst_us, own_us), cost + price
+        if not at_most(ratio, entry_ratio):
+            case.report(
+                "load",
+                f"{where}/{pipeline.name}",
+                "throughput / price is below that of an entry behind it",
+                needed=ratio,
+                available=entry_ratio,
+            )
+        ratio = entry_ratio
+    case.expect(
+        "load", where, "dummy load (rps)", _dummy(remaining, rate_rps), deployment.dummy_rps
+    )
+    if not at_most(rate_rps, remaining * (1 + 1e-9)):
+        case.report("rates", where, "rate (rps)", needed=rate_rps, available=remaining)
+    case.expect("cost", where, "cost of all entries", cost, deployment.cost_per_hour or 0.0)
+    case.expect("worst-case", where, "slowest entry (us)", worst_us, deployment.worst_case_us or 0)
+    if worst_us > deployment.budget_us:
+        case.report(
+            "worst-case",
+            where,
+            "worst case (us) exceeds the module's budget",
+            needed=worst_us,
+            available=deployment.budget_us,
+        )
+    return worst_us
+
+
+def _dummy(carried_rps: float, rate_rps: float) -> float:
+    extra = carried_rps - rate_rps
+    return extra if extra > 1e-9 * max(1.0, rate_rps) else 0.0
+
+
+def _check_entry(
+    case: Case,
+    pipeline: Pipeline,
+    load: MachineLoad,
+    remaining_rps: float,
+    reading: Reading,
+    last: bool,
+) -> tuple[int, float, float]:
+    """Returns the entry's worst case as claimed, its recomputed price, and throughput / price."""
+    where = pipeline.name
+    stage = pipeline.stages[0]
+    slots = len(stage.pool)
+    whole = same(load.machines, float(round(load.machines))) and load.machines >= 1
+    if not (whole or (last and 0 < load.machines < 1)) or slots != ceil(load.machines - 1e-9):
+        case.report(
+            "load",
+            where,
+            "machines",
+            needed=f"a whole number, or below 1 in the last entry; {slots} slots hold it",
+            available=load.machines,
+        )
+    if len(pipeline.stages) != 1 or not slots:
+        case.report("depth", where, "stages of a machine", needed=1, available=len(pipeline.stages))
+        return load.worst_case_us, 0.0, 0.0
+    one_rps = stage.throughput_rps / slots
+    case.expect("load", where, "load (rps)", load.machines * one_rps, load.rate_rps)
+    case.expect("load", where, "load of a machine (rps)", load.rate_rps / slots, load.machine_rps)
+    case.expect("load", where, "remaining load (rps)", remaining_rps, load.remaining_rps)
+    collect_us = _collect_us(pipeline, load, remaining_rps, reading, one_rps)
+    if abs(collect_us - load.collect_us) > ROUNDING_US:
+        case.report(
+            "worst-case", where, "collecting (us)", needed=collect_us, available=load.collect_us
+        )
+    case.expect(
+        "worst-case",
+        where,
+        "worst case (us)",
+        stage.latency_us + load.collect_us,
+        load.worst_case_us,
+    )
+    kind = case.types.get(stage.device)
+    price = float(kind.price_per_hour or 0.0) * float(stage.share) if kind else 0.0
+    case.expect("cost", where, "cost of its machines", load.machines * price, load.cost_per_hour)
+    return load.worst_case_us, load.machines * price, one_rps / price if price else 0.0
+
+
+def _collect_us(
+    pipeline: Pipeline,
+    load: MachineLoad,
+    remaining_rps: float,
+    reading: Reading,
+    one_rps: float,
+) -> int:
+    """The longest wait for a full batch (Theorem 1; Table III for the other readings)."""
+    batch, duration_us = pipeline.batch_size, pipeline.stages[0].latency_us
+    if reading == "twice" and load.machines >= 1:
+        return duration_us
+    rate_rps = remaining_rps if reading == "remaining" else load.machines * one_rps
+    wait_us = ceil(1e6 * batch / rate_rps - 1e-3) if rate_rps > 0 else 1 << 50
+    return min(wait_us, duration_us) if batch == 1 else wait_us

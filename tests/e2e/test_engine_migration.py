@@ -1,0 +1,174 @@
+"""From plan to plan with real worker processes: every request is answered, nothing is left."""
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.dispatch.migration import How
+from headrace.domain.events import AnyEvent, EventLogHeader, Ran
+from headrace.domain.profile import TensorSpec
+from headrace.serving import live_migration
+from headrace.serving.inference import Answer
+from headrace.serving.live_migration import MigrationError, MigrationReport, Shortage
+from headrace.serving.plan_in_service import ServedPlan
+from helpers.onnx_models import chain_model
+from helpers.served import WIDTH, Client, Served, plan_by_hand, rows_of, served_chain
+
+pytestmark = pytest.mark.e2e
+
+WAIT_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+
+
+SLO_US = 60_000_000
+"""Loading takes a worker about a second, for which an exchange leaves nothing to answer with."""
+
+
+def two_stages(folder: Path) -> Served:
+    return served_chain(folder, pools=(1, 1), batch_size=2, stage_us=3_000, slo_us=SLO_US)
+
+
+def other_pools(served: Served) -> ServedPlan:
+    """The same model with two slots for its first stage: three devices, two of them common."""
+    plan = plan_by_hand([2, 1], 2, SLO_US, 3_000, "cpu", 1, None)
+    return ServedPlan(plan=plan, profiles=served.profiles, folders=served.folders)
+
+
+async def offer_while(client: Client, work: asyncio.Future[MigrationReport]) -> int:
+    """Keep four requests open until the work is done; every one must be answered."""
+    rows = np.ones((1, WIDTH), np.float32)
+    answered = 0
+    while not work.done():
+        results = await asyncio.gather(*(client.send(rows) for _ in range(4)))
+        assert all(isinstance(result, Answer) for result in results), results
+        answered += len(results)
+    return answered
+
+
+@pytest.mark.parametrize("how", ["drain", "flush"])
+@pytest.mark.parametrize("has_memory", [True, False], ids=["preloaded", "exchanged"])
+def test_every_request_is_answered_while_the_plan_changes(
+    tmp_path: Path, how: How, has_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_memory:
+        short = Shortage("this machine", 2, 1)
+        monkeypatch.setattr(live_migration, "memory_short_of", lambda *given: short)
+    served = two_stages(tmp_path)
+    target = other_pools(served)
+    logs: list[list[AnyEvent]] = [[], []]
+    switched: list[int] = []
+
+    def open_sink(header: EventLogHeader) -> Callable[[AnyEvent], None]:
+        assert len(header.slots) == 3
+        return logs[1].append
+
+    async def test() -> None:
+        engine = served.engine(sink=logs[0].append)
+        await engine.start()
+        try:
+            client = Client(engine)
+            before = {slot.process_id for slot in engine.status().slots}
+            move = asyncio.ensure_future(
+                engine.migrate(
+                    target, how=how, open_sink=open_sink, on_switch=lambda: switched.append(1)
+                )
+            )
+            assert await offer_while(client, move) > 0
+            report = move.result()
+            assert report.preloaded == has_memory
+            assert report.how == how
+            status = engine.status()
+            assert status.plans_served == 2
+            assert not status.migrating
+            assert len(status.slots) == 3
+            assert engine.ready
+            assert not before & {slot.process_id for slot in status.slots}
+            answer = await client.send(np.ones((1, WIDTH), np.float32))
+            assert rows_of(answer).shape == (1, WIDTH)
+            assert await engine.drain(5.0)
+        finally:
+            await engine.stop()
+
+    before = _children()
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+    assert _children() == before
+    assert switched == [1]
+    assert any(isinstance(event, Ran) for event in logs[1])
+
+
+def test_a_plan_that_cannot_be_loaded_leaves_the_old_one_in_service(tmp_path: Path) -> None:
+    served = two_stages(tmp_path)
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    broken = served_chain(folder, pools=(1,), model=chain_model(layers=1, width=WIDTH))
+    (folder / "m.onnx").write_bytes(b"not a model")
+
+    async def test() -> None:
+        engine = served.engine()
+        await engine.start()
+        try:
+            with pytest.raises(Exception, match=r"m\.onnx|cannot"):
+                await engine.migrate(
+                    ServedPlan(plan=broken.plan, profiles=broken.profiles, folders=broken.folders)
+                )
+            assert engine.ready
+            assert engine.status().plans_served == 1
+            await Client(engine).send(np.ones((1, WIDTH), np.float32))
+        finally:
+            await engine.stop()
+
+    before = _children()
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+    assert _children() == before
+
+
+def test_a_model_may_not_change_its_tensors(tmp_path: Path) -> None:
+    import msgspec
+
+    served = two_stages(tmp_path)
+    wide = TensorSpec(name="x", dtype="float32", item_shape=(2 * WIDTH,))
+    profile = msgspec.structs.replace(served.profiles["m"], inputs=(wide,))
+    target = dataclasses.replace(other_pools(served), profiles={"m": profile})
+
+    async def test() -> None:
+        engine = served.engine(executor="emulated")
+        await engine.start()
+        try:
+            with pytest.raises(MigrationError, match="other inputs or outputs"):
+                await engine.migrate(target)
+        finally:
+            await engine.stop()
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+
+
+def test_stopping_in_the_middle_of_a_migration_leaves_nothing(tmp_path: Path) -> None:
+    served = two_stages(tmp_path)
+
+    async def test() -> None:
+        engine = served.engine()
+        await engine.start()
+        move = asyncio.ensure_future(engine.migrate(other_pools(served)))
+        own = len(_children())
+        while len(_children()) == own and not move.done():
+            await asyncio.sleep(0)  # the loop's turns, not time: until a new worker is born
+        await engine.stop()
+        with pytest.raises(MigrationError, match="shut down"):
+            await move
+
+    before = _children()
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+    assert _children() == before
+
+
+def _children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())

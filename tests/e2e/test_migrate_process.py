@@ -1,0 +1,182 @@
+"""`headrace migrate` and SIGHUP against a real server under load."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.catalog.documents import write_document
+from headrace.catalog.event_log import read_event_log
+from headrace.domain.events import Answered, Arrived
+from helpers.gateway import Reply, get, parse_reply, post
+from helpers.live_server import PATIENCE_S, LiveServer, serving, write_plan
+from helpers.served import WIDTH, plan_by_hand, served_chain
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
+
+INPUT = {"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": list(range(WIDTH))}
+INFER = post("/v2/models/m/infer", json.dumps({"inputs": [INPUT]}).encode())
+SLO_US, STAGE_US = 5_000_000, 2_000
+
+
+class Caller(threading.Thread):
+    """One client that asks again as soon as it is answered, until told to stop."""
+
+    def __init__(self, server: LiveServer) -> None:
+        super().__init__()
+        self._port = server.port
+        self.stop = threading.Event()
+        self.statuses: list[int] = []
+
+    def run(self) -> None:
+        with socket.create_connection(("127.0.0.1", self._port), PATIENCE_S) as connection:
+            while not self.stop.is_set():
+                self.statuses.append(ask(connection, INFER).status)
+
+
+def ask(connection: socket.socket, request: bytes) -> Reply:
+    connection.sendall(request)
+    data = b""
+    while True:
+        piece = connection.recv(1 << 16)
+        assert piece, f"the connection ended after {data!r}"
+        data += piece
+        try:
+            return parse_reply(data)[0]
+        except AssertionError:
+            continue
+
+
+def ask_once(server: LiveServer, request: bytes) -> Reply:
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as connection:
+        return ask(connection, request)
+
+
+def plans(tmp_path: Path) -> tuple[Path, Path]:
+    """A plan with one slot per stage, and one with two for the first; same profile."""
+    served = served_chain(tmp_path, pools=(1, 1), stage_us=STAGE_US, slo_us=SLO_US)
+    first = write_plan(served, tmp_path).rename(tmp_path / "first.json")
+    wider = plan_by_hand([2, 1], 4, SLO_US, STAGE_US, "cpu", 1, None)
+    served = type(served)(plan=wider, profiles=served.profiles, folders=served.folders)
+    return first, write_plan(served, tmp_path)
+
+
+def migrate(plan: Path, server: LiveServer, *options: str) -> "subprocess.CompletedProcess[str]":
+    program = str(Path(sys.executable).with_name("headrace"))
+    return subprocess.run(
+        [program, "migrate", str(plan), "--url", server.url, "--json", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_RUNTIME_DIR": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
+
+
+def test_the_plan_changes_twice_under_load_and_every_request_is_answered(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    first, second = plans(tmp_path)
+    log = tmp_path / "run.events"
+    options = ("--executor", "emulated", "--events", str(log))
+    with serving(first, *options, environment=environment) as server:
+        callers = [Caller(server) for _ in range(2)]
+        for caller in callers:
+            caller.start()
+        there = migrate(second, server)
+        back = migrate(first, server, "--how", "flush")
+        metrics = ask_once(server, get("/metrics")).body.decode()
+        for caller in callers:
+            caller.stop.set()
+        for caller in callers:
+            caller.join(PATIENCE_S)
+        server.signal(signal.SIGTERM)
+        code, errors = server.wait()
+    assert code == 0, errors
+    assert "Traceback" not in errors
+    assert (there.returncode, back.returncode) == (0, 0), there.stderr + back.stderr
+    assert json.loads(there.stdout)["how"] == "drain"
+    assert "headrace_plan_number 3.0" in metrics
+    assert 'headrace_slot_up{slot="slot2"}' not in metrics
+    statuses = [status for caller in callers for status in caller.statuses]
+    assert len(statuses) > 20
+    assert set(statuses) == {200}
+    logs = [read_event_log(tmp_path / name)[1] for name in names(3)]
+    assert all(any(isinstance(event, Answered) for event in events) for events in logs)
+    arrived = [e.request for events in logs for e in events if isinstance(e, Arrived)]
+    assert len(arrived) == len(set(arrived)) == len(statuses)
+
+
+def names(count: int) -> list[str]:
+    return ["run.events", *(f"run.{number}.events" for number in range(2, count + 1))]
+
+
+def test_a_plan_that_claims_too_much_is_refused_and_the_old_one_stays(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    import msgspec
+
+    from headrace.catalog.documents import read_plan
+
+    first, second = plans(tmp_path)
+    boasting = read_plan(second)
+    [deployment] = boasting.deployments
+    faster = msgspec.structs.replace(deployment, throughput_rps=deployment.throughput_rps * 2)
+    write_document(msgspec.structs.replace(boasting, deployments=(faster,)), second)
+    with serving(first, environment=environment) as server:
+        refused = migrate(second, server)
+        assert refused.returncode == 4
+        assert "fails verification" in refused.stderr
+        missing = ask_once(server, post("/admin/migrate", b'{"plan": "/nowhere/plan.json"}'))
+        assert missing.status == 409
+        assert ask_once(server, post("/admin/migrate", b'{"plan": "plan.json"}')).status == 400
+        assert ask_once(server, INFER).status == 200
+
+
+def test_sighup_reads_the_plan_file_again(tmp_path: Path, environment: dict[str, str]) -> None:
+    first, second = plans(tmp_path)
+    with serving(first, "--executor", "emulated", environment=environment) as server:
+        second.replace(first)
+        server.signal(signal.SIGHUP)
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as probe:
+            while "headrace_plan_number 2.0" not in ask(probe, get("/metrics")).body.decode():
+                assert ask(probe, INFER).status == 200
+            assert ask(probe, INFER).json["outputs"][0]["shape"] == [1, WIDTH]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_without_a_token_other_users_may_infer_but_not_change_the_plan(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    first, second = plans(tmp_path)
+    program = (
+        "import socket, sys\n"
+        "connection = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+        "connection.sendall(sys.stdin.buffer.read())\n"
+        "print(connection.recv(65536).decode('latin-1').split(' ')[1])\n"
+    )
+    body = json.dumps({"plan": str(second)}).encode()
+    with serving(first, "--no-auth", "--executor", "emulated", environment=environment) as server:
+        statuses = [
+            subprocess.run(
+                ["/usr/bin/env", "python3", "-I", "-c", program, str(server.port)],
+                input=request,
+                stdout=subprocess.PIPE,
+                check=True,
+                cwd="/",
+                timeout=PATIENCE_S,
+                user=65534,
+            ).stdout.decode()
+            for request in (INFER, post("/admin/migrate", body))
+        ]
+    assert [status.strip() for status in statuses] == ["200", "403"]

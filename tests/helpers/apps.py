@@ -1,0 +1,135 @@
+"""Small apps with round numbers, as cases and as problems.
+
+case = make_case([("a", 100.0, [(2, 160, 1.0), (4, 200, 1.0)])], budget_ms=400)
+"""
+
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+
+from headrace.domain.app import App, FanOut, Module
+from headrace.domain.cluster import Cluster, DeviceType, Node
+from headrace.domain.problem import PlanOptions, Problem, ProfileRef
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
+
+M1 = [(2, 160, 1.0), (4, 200, 1.0), (8, 320, 1.0)]
+M2 = [(2, 125, 1.0), (4, 160, 1.0), (8, 250, 1.0)]
+M3 = [(2, 100, 1.0), (8, 250, 1.0), (32, 800, 1.0)]
+"""Table I: (batch size, milliseconds, price)."""
+
+Rows = Sequence[tuple[int, float, float]]
+
+DIAMOND = ((), (0,), (0,), (1, 2))
+CROSSED = ((), (), (0, 1), (1,))
+"""Neither series nor parallel."""
+
+
+def make_candidate(batch: int, duration_ms: float, price: float = 1.0) -> Candidate:
+    duration_us = round(duration_ms * 1000)
+    return Candidate(
+        batch=batch,
+        duration_us=duration_us,
+        rate_rps=1e6 * batch / duration_us,
+        device=f"gpu-{price:g}",
+        share=Fraction(1),
+        price=price,
+    )
+
+
+def make_module(name: str, rate_rps: float, rows: Rows) -> ModuleCase:
+    return ModuleCase.of(name, rate_rps, [make_candidate(*row) for row in rows])
+
+
+def make_case(
+    modules: Sequence[tuple[str, float, Rows]],
+    *,
+    budget_ms: float,
+    before: Sequence[Sequence[int]] | None = None,
+) -> AppCase:
+    """Modules in a chain, unless `before` says who waits for whom."""
+    chain = [(i - 1,) if i else () for i in range(len(modules))]
+    return AppCase(
+        name="app",
+        budget_us=round(budget_ms * 1000),
+        modules=tuple(make_module(*module) for module in modules),
+        before=tuple(tuple(waits) for waits in (before or chain)),
+    )
+
+
+def random_module(rng: random.Random, name: str = "m") -> ModuleCase:
+    """At most nine machines of the slowest kind, so that brute force stays brief."""
+    rows = [
+        (rng.choice([1, 2, 3, 4, 8, 16]), rng.randint(5, 200), rng.choice([0.5, 1.0, 1.0, 1.7]))
+        for _ in range(rng.randint(1, 4))
+    ]
+    slowest = min(1000 * batch / ms for batch, ms, _ in rows)
+    exact = rng.randint(1, 3) * 1000 * rows[0][0] / rows[0][1]
+    rate = min(rng.choice([rng.uniform(1, 60), exact]), rng.randint(2, 6) * slowest)
+    return make_module(name, rate, rows)
+
+
+def random_case(rng: random.Random, before: Sequence[Sequence[int]]) -> AppCase:
+    return AppCase(
+        name="app",
+        budget_us=rng.randint(100, 1200) * 1000,
+        modules=tuple(random_module(rng, f"m{i}") for i in range(len(before))),
+        before=tuple(tuple(waits) for waits in before),
+    )
+
+
+def make_app_problem(planner: str = "least-cost", *, slo_ms: float = 400.0) -> Problem:
+    """detect -> vehicle (2.5), face (1.2), at 60/s, on plenty of two device types."""
+    slow, fast = 3.0, 1.0
+    profiles = {
+        name: _profile(name, fixed, each, {"T4": slow, "A100": fast})
+        for name, fixed, each in (("ssd", 6, 2.0), ("cars", 2, 0.5), ("faces", 3, 0.8))
+    }
+    app = App(
+        name="traffic",
+        modules=(
+            Module(name="detect", model="ssd"),
+            Module(name="vehicle", model="cars", fan_out=FanOut(mean=2.5)),
+            Module(name="face", model="faces", fan_out=FanOut(mean=1.2, distribution="poisson")),
+        ),
+        edges=(("detect", "vehicle"), ("detect", "face")),
+        slo_us=round(slo_ms * 1000),
+        rate_rps=60.0,
+    )
+    return Problem(
+        cluster=Cluster(
+            device_types=(
+                DeviceType(name="T4", price_per_hour=0.35),
+                DeviceType(name="A100", price_per_hour=2.93),
+            ),
+            nodes=(Node(name="n", devices={"T4": 40, "A100": 40}),),
+        ),
+        demands=(),
+        profiles=profiles,
+        profile_refs=tuple(
+            ProfileRef(model=model, path=f"{model}.json", sha256="0" * 64) for model in profiles
+        ),
+        options=PlanOptions(
+            planner=planner, objective="least-cost", margin=0.0, max_stages=1, max_batch=8
+        ),
+        apps=(app,),
+    )
+
+
+def _profile(model: str, fixed: float, each: float, speed: dict[str, float]) -> Profile:
+    tensor = TensorSpec(name="x", dtype="float32", item_shape=(3,))
+    rows = {
+        device: tuple(round(1000 * (fixed + each * b) * s) for b in range(1, 9))
+        for device, s in speed.items()
+    }
+    return Profile(
+        model=model,
+        provenance=Provenance(kind="synthetic", date="2026-11-20"),
+        inputs=(tensor,),
+        outputs=(tensor,),
+        blocks=(Block(name="all", node_count=1, weights_bytes=1, cut=(), cut_bytes=0),),
+        block_times=tuple(
+            BlockTimes(device=device, share=Fraction(1), p50_us=(row,), p99_us=(row,))
+            for device, row in rows.items()
+        ),
+    )

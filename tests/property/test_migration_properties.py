@@ -1,0 +1,139 @@
+"""Whatever arrives, whatever the two plans: a migration loses nothing, and no device runs both."""
+
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from headrace.dispatch.handover import Device, Site, handover_steps
+from headrace.dispatch.migration import How
+from headrace.domain.epochs import joined
+from headrace.domain.events import Answered, Dropped, Ran
+from headrace.metrics import UNFINISHED, outcomes
+from headrace.simulation.arrivals import Arrival
+from headrace.simulation.driver import JitteredDurations
+from headrace.simulation.migration import SimulatedMigration
+from helpers.topologies import (
+    assert_each_request_ended_once,
+    assert_exclusive,
+    make_route,
+    make_stage,
+    make_topology,
+    random_requests,
+    random_topology,
+)
+
+SEEDS = range(40)
+
+
+def random_sites(rng: np.random.Generator) -> tuple[Site, Site]:
+    """Two plans over overlapping devices, sometimes with different models."""
+    topologies = [random_topology(rng) for _ in range(2)]
+    count = max(len(topology.slots) for topology in topologies) + int(rng.integers(0, 3))
+    devices: list[Device] = [("n", "d", number) for number in range(count)]
+    old, new = (
+        Site(
+            topology,
+            tuple(devices[i] for i in rng.permutation(count)[: len(topology.slots)].tolist()),
+        )
+        for topology in topologies
+    )
+    return old, new
+
+
+def random_arrivals(
+    old: Site, new: Site, rng: np.random.Generator, load: float, count: int = 80
+) -> tuple[list[Arrival], int]:
+    """Arrivals of models that are served at their time, and when to migrate."""
+    requests = random_requests(old.topology, rng, count=count, load=load)
+    at_us = requests[count // 3].arrived_at_us
+    arrivals = []
+    for request in requests:
+        name = old.topology.models[request.model].name
+        if request.arrived_at_us >= at_us and new.number(name) is None:
+            name = new.topology.models[0].name
+        arrivals.append(
+            Arrival(
+                at_us=request.arrived_at_us,
+                model=name,
+                timeout_us=request.deadline_at_us - request.arrived_at_us,
+                priority=request.priority,
+            )
+        )
+    return arrivals, at_us
+
+
+@pytest.mark.parametrize("how", ["drain", "flush"])
+@pytest.mark.parametrize("policy", ["reservation", "reactive"])
+@pytest.mark.parametrize("with_faults", [False, True], ids=["sound", "faulty"])
+def test_no_request_is_lost_or_answered_twice(how: How, policy: str, with_faults: bool) -> None:
+    answered = 0
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        old, new = random_sites(rng)
+        arrivals, at_us = random_arrivals(old, new, rng, float(rng.choice([0.4, 0.8, 1.6])))
+        durations = JitteredDurations(np.random.default_rng(seed))
+        session = SimulatedMigration(old, new, policy, durations)
+        if with_faults:
+            schedule_faults(session, arrivals[-1].at_us, rng)
+        session.run(arrivals, at_us, how)
+
+        assert session.done_at_us is not None, f"seed {seed}: the migration did not end"
+        logs = session.logs()
+        both = [event for log in logs for event in log.events]
+        assert_each_request_ended_once(both)
+        assert len({e.request for e in both if isinstance(e, Answered | Dropped)}) == len(arrivals)
+        for log, site in zip(logs, (old, new), strict=True):
+            assert_exclusive(log.events, site.topology)
+        assert_devices_run_one_plan_at_a_time(session, f"seed {seed}")
+        whole = joined(logs)
+        ends = [end for ended in outcomes(*whole).values() for end in ended]
+        assert len(ends) == len(arrivals)
+        assert UNFINISHED not in {end.reason for end in ends}
+        answered += sum(isinstance(event, Answered) for event in both)
+    assert answered > 700
+
+
+def schedule_faults(session: SimulatedMigration, end_us: int, rng: np.random.Generator) -> None:
+    """Workers of both plans die before, during and after the migration, and come back."""
+    for epoch in (session.old, session.new):
+        for slot in rng.permutation(len(epoch.site.devices))[:3].tolist():
+            lost_at_us = int(rng.integers(1, end_us))
+            back_at_us = lost_at_us + int(rng.integers(1, 60_000))
+            session.clock.call_at(lost_at_us, partial(epoch.gate.on_slot_lost, slot))
+            session.clock.call_at(back_at_us, partial(epoch.gate.on_slot_gained, slot))
+
+
+def assert_devices_run_one_plan_at_a_time(session: SimulatedMigration, what: str) -> None:
+    spans: dict[Device, list[tuple[int, int, int]]] = {}
+    for number, (log, epoch) in enumerate(
+        zip(session.logs(), (session.old, session.new), strict=True)
+    ):
+        for event in log.events:
+            if isinstance(event, Ran):
+                device = epoch.site.devices[event.slot]
+                spans.setdefault(device, []).append((event.started_at_us, event.at_us, number))
+    for device, runs in spans.items():
+        for (_, ended_us, before), (started_us, _, after) in pairwise(sorted(runs)):
+            assert started_us >= ended_us, f"{what}: {device} runs two batches at once"
+            assert after >= before, f"{what}: {device} goes back to the old plan"
+
+
+def test_every_device_changes_hands_in_exactly_one_step() -> None:
+    for seed in SEEDS:
+        old, new = random_sites(np.random.default_rng(seed))
+        moved = [device for step in handover_steps(old, new) for device in step]
+        assert len(set(moved)) == len(moved)
+        assert set(moved) == set(old.devices)
+
+
+def test_four_equal_devices_change_hands_two_by_two_when_two_make_a_pipeline() -> None:
+    devices: tuple[Device, ...] = tuple(("n", "d", number) for number in range(4))
+    whole = Site(make_topology([make_route(make_stage([0, 1, 2, 3], [8_000]))]), devices)
+    cut = Site(
+        make_topology([make_route(make_stage([0, 1], [4_000]), make_stage([2, 3], [4_000]))]),
+        devices,
+    )
+    assert [len(step) for step in handover_steps(whole, cut)] == [2, 2]
+    assert [len(step) for step in handover_steps(cut, whole)] == [1, 1, 2]

@@ -1,0 +1,198 @@
+"""One suite over all planners of apps, and plans that are broken on purpose."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.catalog.documents import read_plan, read_problem, write_document
+from headrace.domain.app import App, FanOut, Module
+from headrace.domain.errors import DocumentError
+from headrace.domain.plan import Plan
+from headrace.planning import solve
+from headrace.planning.apps.explain import explain
+from headrace.planning.apps.names import APP_PLANNERS
+from headrace.planning.apps.schemes import SCHEMES
+from headrace.verify import verify
+from helpers.apps import make_app_problem
+
+
+@pytest.fixture(params=APP_PLANNERS)
+def planner(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def planned(planner: str) -> Plan:
+    result = solve(make_app_problem(planner))
+    assert result.plan is not None, result.refusal
+    return result.plan
+
+
+def test_every_planner_makes_a_plan_that_verifies(planner: str) -> None:
+    problem = make_app_problem(planner)
+    plan = solve(problem).plan
+    if planner == "harp-q0.1":
+        assert plan is None or verify(plan, problem.profiles) == []
+        return
+
+    assert plan is not None
+    assert verify(plan, problem.profiles) == []
+
+
+def test_no_planner_is_cheaper_than_least_cost(planner: str) -> None:
+    plan = solve(make_app_problem(planner)).plan
+    least = planned("least-cost")
+
+    assert least.stopped == "optimal"
+    assert plan is None or plan.objective >= least.objective * (1 - 1e-9)
+
+
+def test_the_baselines_differ_as_table_three_says() -> None:
+    columns = {
+        name: (s.reading, s.configurations, s.devices == "all", s.split)
+        for name, s in SCHEMES.items()
+        if not name.startswith("harp")
+    }
+
+    assert columns == {
+        "nexus": ("twice", 2, False, "quantised"),
+        "scrooge": ("group", 2, True, "throughput"),
+        "inferline": ("twice", 1, True, "throughput"),
+        "clipper": ("twice", 1, False, "even"),
+    }
+
+
+def test_a_plan_of_apps_survives_the_disk(tmp_path: Path) -> None:
+    plan = planned("least-cost")
+
+    write_document(plan, tmp_path / "plan.json")
+
+    assert read_plan(tmp_path / "plan.json") == plan
+
+
+def test_an_slo_that_nothing_meets_is_refused_with_one_that_would_do() -> None:
+    result = solve(make_app_problem(slo_ms=10.0))
+
+    assert result.plan is None
+    assert result.stopped == "infeasible"
+    assert result.refusal is not None
+    needed_ms = float(result.refusal.split("an SLO of ")[1].split(" ms")[0])
+    assert solve(make_app_problem(slo_ms=needed_ms)).plan is not None
+
+
+def test_machines_that_the_cluster_lacks_are_named() -> None:
+    problem = make_app_problem()
+    nodes = (replace(problem.cluster.nodes[0], devices={"T4": 1, "A100": 40}),)
+    few = replace(problem, cluster=replace(problem.cluster, nodes=nodes))
+
+    refusal = solve(few).refusal
+
+    assert refusal is not None
+    assert "T4" in refusal
+    assert "has       1" in refusal
+
+
+MUTANTS: list[tuple[str, Callable[[Plan], Plan]]] = [
+    ("apps", lambda p: replace(p, deployments=p.deployments[1:])),
+    ("apps", lambda p: _deployment(p, rate_rps=1.0)),
+    ("load", lambda p: _load(p, remaining_rps=1.0)),
+    ("load", lambda p: _load(p, machines=0.5)),
+    ("load", lambda p: _deployment(p, dummy_rps=7.0)),
+    ("worst-case", lambda p: _load(p, collect_us=1)),
+    ("worst-case", lambda p: _deployment(p, worst_case_us=1)),
+    ("worst-case", lambda p: _deployment(p, budget_us=1)),
+    ("worst-case", lambda p: _deployment(p, budget_us=10**9)),
+    ("cost", lambda p: _load(p, cost_per_hour=0.0)),
+    ("cost", lambda p: _deployment(p, cost_per_hour=0.0)),
+    ("objective", lambda p: replace(p, objective=p.objective / 2)),
+    ("bound", lambda p: replace(p, bound=p.objective * 2)),
+    ("budget", lambda p: replace(p, apps=(replace(p.apps[0], budget_us=1),))),
+    ("names", lambda p: _pipeline(p, name=p.deployments[1].pipelines[0].name)),
+]
+
+
+def _deployment(plan: Plan, **changes: Any) -> Plan:
+    return replace(
+        plan, deployments=(replace(plan.deployments[0], **changes), *plan.deployments[1:])
+    )
+
+
+def _pipeline(plan: Plan, **changes: Any) -> Plan:
+    first, *rest = plan.deployments[0].pipelines
+    return _deployment(plan, pipelines=(replace(first, **changes), *rest))
+
+
+def _load(plan: Plan, **changes: Any) -> Plan:
+    load = plan.deployments[0].pipelines[0].load
+    assert load is not None
+    return _pipeline(plan, load=replace(load, **changes))
+
+
+@pytest.mark.parametrize(("check", "break_it"), MUTANTS)
+def test_a_broken_plan_of_apps_is_rejected_for_the_right_reason(
+    check: str, break_it: Callable[[Plan], Plan]
+) -> None:
+    broken = break_it(planned("least-cost"))
+
+    found = {violation.check for violation in verify(broken, make_app_problem().profiles)}
+
+    assert check in found
+
+
+def test_a_problem_file_names_modules_edges_and_fan_outs(tmp_path: Path) -> None:
+    for model, profile in make_app_problem().profiles.items():
+        write_document(profile, tmp_path / f"{model}.json")
+    (tmp_path / "problem.yaml").write_text("""schema: headrace.problem/1
+cluster:
+  devices: {T4: {price_per_hour: 0.35}}
+  nodes: [{name: n, devices: {T4: 8}}]
+apps:
+  - name: traffic
+    slo_ms: 400
+    rate_rps: 60
+    modules:
+      detect: {profile: ssd.json}
+      vehicle: {profile: cars.json, after: [detect], fan_out: 2.5}
+      face: {profile: faces.json, after: [detect], fan_out: {mean: 1.2, distribution: poisson}}
+options: {max_batch: 8}
+""")
+
+    problem = read_problem(tmp_path / "problem.yaml")
+
+    assert problem.apps == make_app_problem().apps
+    assert problem.options == make_app_problem().options
+
+
+def test_modules_that_wait_for_each_other_are_refused() -> None:
+    with pytest.raises(DocumentError, match="circle"):
+        App(
+            name="a",
+            modules=(Module(name="x", model="m"), Module(name="y", model="m")),
+            edges=(("x", "y"), ("y", "x")),
+            slo_us=1,
+            rate_rps=1.0,
+        )
+
+
+def test_weights_of_a_fan_out_must_have_its_mean() -> None:
+    with pytest.raises(DocumentError, match="mean"):
+        FanOut(mean=2.0, distribution="empirical", weights=(1.0, 1.0))
+
+
+def test_an_explanation_names_what_eats_the_budget_and_the_next_saving() -> None:
+    problem = make_app_problem(slo_ms=150.0)
+    plan = solve(problem).plan
+    assert plan is not None
+
+    (reason,) = explain(plan, problem)
+
+    assert reason.cost == pytest.approx(reason.least_cost)
+    assert reason.eater == "detect"
+    assert sum(module.cost_fraction for module in reason.modules) == pytest.approx(1.0)
+    assert reason.next_saving_us is not None
+    later = make_app_problem(slo_ms=(150_000 + reason.next_saving_us) / 1000)
+    cheaper = solve(later).plan
+    assert cheaper is not None
+    assert plan.objective - cheaper.objective == pytest.approx(reason.next_saving)

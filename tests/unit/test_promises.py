@@ -1,0 +1,93 @@
+"""What a line of promises says of itself, against a plain list of intervals."""
+
+import numpy as np
+import pytest
+
+from headrace.dispatch.kernel import promises
+from headrace.dispatch.kernel.layout import State
+from headrace.dispatch.kernel.tables import make_state
+from headrace.dispatch.policies import rules_of
+from helpers.topologies import make_route, make_stage, make_topology
+
+LINE, OTHER = 0, 1
+
+
+@pytest.fixture
+def state() -> State:
+    topology = make_topology([make_route(make_stage([0, 1], [10]))])
+    return make_state(topology, rules_of("reservation"), queue_max=10)
+
+
+def promised(state: State, line: int = LINE) -> list[tuple[int, int]]:
+    found, i = [], int(state.lines[line]["first"])
+    while i >= 0:
+        found.append((int(state.promises[i]["start"]), int(state.promises[i]["end"])))
+        i = int(state.promises[i]["after"])
+    return found
+
+
+def test_an_idle_line_is_free_at_once(state: State) -> None:
+    assert promises.earliest(state, LINE, 7, 10) == 7
+
+
+def test_a_gap_is_filled_where_the_work_fits(state: State) -> None:
+    promises.promise(state, 0, LINE, 10, 20)
+    promises.promise(state, 1, LINE, 30, 40)
+    assert promises.earliest(state, LINE, 0, 10) == 0
+    assert promises.earliest(state, LINE, 0, 11) == 40
+    assert promises.earliest(state, LINE, 15, 10) == 20
+
+
+def test_a_common_gap_is_free_on_both_lines(state: State) -> None:
+    promises.promise(state, 0, LINE, 0, 20)
+    promises.promise(state, 1, OTHER, 20, 30)
+    assert promises.earliest_common(state, LINE, OTHER, 0, 5) == 30
+
+
+def test_promises_lie_in_order_of_start_and_equal_starts_in_order_of_making(state: State) -> None:
+    for i, (start, end) in enumerate([(20, 30), (0, 5), (20, 25), (10, 12)]):
+        promises.promise(state, i, LINE, start, end)
+    assert promised(state) == [(0, 5), (10, 12), (20, 30), (20, 25)]
+
+
+def test_what_is_released_is_free_again(state: State) -> None:
+    promises.promise(state, 0, LINE, 0, 10)
+    promises.promise(state, 1, LINE, 10, 30)
+    promises.release(state, 1)
+    promises.release(state, 1)
+    assert promises.earliest(state, LINE, 0, 50) == 10
+    assert state.lines[LINE]["free_from"] == 10
+
+
+def test_an_overrun_pushes_back_what_it_overlaps_and_no_more(state: State) -> None:
+    for hop, (start, end) in enumerate([(0, 15), (10, 20), (40, 50)]):
+        state.hops[hop]["start_at"], state.hops[hop]["latency_us"] = start, end - start
+        promises.promise(state, 3 * hop, LINE, start, end)
+    promises.push_back(state, LINE)
+    assert promised(state) == [(0, 15), (15, 25), (40, 50)]
+    assert state.moved[: int(state.world["moved"][0])].tolist() == [1]
+
+
+def test_one_s_own_promise_is_not_in_one_s_way(state: State) -> None:
+    promises.promise(state, 0, LINE, 10, 20)
+    assert promises.free_for(state, 0, 5, 15)
+    promises.promise(state, 1, LINE, 20, 30)
+    assert not promises.free_for(state, 0, 15, 25)
+
+
+def test_the_earliest_gap_is_the_one_a_scan_of_all_instants_finds(state: State) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        busy = []
+        for i in range(6):
+            promises.release(state, i)
+        for i in range(rng.integers(0, 7)):
+            start = int(rng.integers(0, 50))
+            promises.promise(state, i, LINE, start, start + int(rng.integers(1, 12)))
+            busy.append(promised(state))
+        taken = {at for start, end in promised(state) for at in range(start, end)}
+        at, length = int(rng.integers(0, 60)), int(rng.integers(1, 15))
+        first = next(
+            start for start in range(at, 200) if not taken & set(range(start, start + length))
+        )
+        assert promises.earliest(state, LINE, at, length) == first
