@@ -174,12 +174,14 @@ def schedule_module(
 def _filled(entries: Sequence[Entry], load: float) -> list[float]:
     """Loads at which what is left over by an entry is just one more machine of it.
 
-    Theorem 2: u_i, the load behind entry i, is below t_i, so dum_i = t_i - u_i.
+    Theorem 2: u_i, the load behind entry i, is below t_i, so dum_i = t_i - u_i. Of the last
+    machine, which has part of a load, dum_i is what it lacks of a whole one.
     """
     loads, behind = [], 0.0
     for entry in reversed(entries):
-        lacking = entry.candidate.rate_rps - behind
-        if entry.machines >= 1 and behind > LEAST_RPS and lacking > LEAST_RPS:
+        left = behind if entry.machines >= 1 else entry.rate_rps
+        lacking = entry.candidate.rate_rps - left
+        if left > LEAST_RPS and lacking > LEAST_RPS:
             loads.append(load + lacking)
         behind += entry.rate_rps
     return loads

@@ -5,7 +5,7 @@ latency is the worst case at that load, its cost price x load / throughput. The 
 later (`module_scheduling`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import inf
@@ -93,6 +93,7 @@ class Splitter:
         count = len(case.modules)
         self._options = [module_options(module, reading) for module in case.modules]
         self._units = merged_units(case.before) if merge else [(m,) for m in range(count)]
+        self._ladders = [self._ladder(members) for members in self._units]
 
     def start(self) -> list[Option] | None:
         """The smallest batch on the dearest device; where that is too slow, the fastest there is.
@@ -134,43 +135,49 @@ class Splitter:
         best: Move | None = None
         for unit, members in enumerate(self._units):
             room_us = self._case.budget_us - rest[members[0]]
-            for options in self._offers(members, state, room_us):
+            for options in self._offers(unit, state, room_us):
                 score = _score(rule, [state[m] for m in members], options)
                 if score > (best.score if best else 0.0):
                     best = Move(score, unit, options)
         return best
 
-    def _offers(
-        self, members: tuple[int, ...], state: Sequence[Option], room_us: int
-    ) -> list[tuple[Option, ...]]:
-        if len(members) == 1:
-            now = state[members[0]]
-            return [
-                (option,)
-                for option in self._options[members[0]]
-                if option.cost < now.cost * (1 - 1e-12) and option.latency_us <= room_us
-            ]
-        # A super-module: for each latency, every member at its cheapest within it.
-        limits = {
-            o.latency_us for m in members for o in self._options[m] if o.latency_us <= room_us
-        }
-        offers = []
-        for limit in limits:
-            within = [
-                min(
-                    (o for o in self._options[m] if o.latency_us <= limit),
-                    key=lambda o: (o.cost, o.latency_us),
-                    default=state[m],
-                )
-                for m in members
-            ]
-            offers.append(
-                tuple(
-                    new if new.cost < state[m].cost else state[m]
-                    for m, new in zip(members, within, strict=True)
-                )
+    def _ladder(self, members: tuple[int, ...]) -> list[tuple[int, tuple[Option, ...]]]:
+        """(latency, cheapest options within it), each cheaper than the one before.
+
+        Of a super-module, every member at its cheapest within the same latency. Options that
+        others beat in both latency and cost are left out: no rule would choose them.
+        """
+        own = [_undominated(self._options[m]) for m in members]
+        first = max(options[0].latency_us for options in own)
+        limits = sorted({o.latency_us for options in own for o in options if o.latency_us >= first})
+        return [
+            (
+                limit,
+                tuple([o for o in options if o.latency_us <= limit][-1] for options in own),
             )
-        return offers
+            for limit in limits
+        ]
+
+    def _offers(
+        self, unit: int, state: Sequence[Option], room_us: int
+    ) -> Iterator[tuple[Option, ...]]:
+        members = self._units[unit]
+        for latency_us, options in self._ladders[unit]:
+            if latency_us > room_us:
+                return
+            yield tuple(
+                new if new.cost < state[m].cost else state[m]
+                for m, new in zip(members, options, strict=True)
+            )
+
+
+def _undominated(options: Sequence[Option]) -> list[Option]:
+    """Fastest first, each slower and cheaper than the one before."""
+    kept: list[Option] = []
+    for option in sorted(options, key=lambda o: (o.latency_us, o.cost)):
+        if not kept or option.cost < kept[-1].cost:
+            kept.append(option)
+    return kept
 
 
 def _score(rule: Rule, now: Sequence[Option], new: Sequence[Option]) -> float:
