@@ -1,4 +1,7 @@
-"""Every planner on every workload, timed in CPU time (the machine may be shared), and what is measured of each plan."""
+"""Every planner on every workload, with its CPU time (the machine may be shared).
+
+And what is measured of each plan.
+"""
 
 import time
 from collections.abc import Sequence
