@@ -8,6 +8,7 @@ ours-plan            our plan by our own rule, our dispatcher
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from headrace.simulation.artifact_mode.capacity import STEPS_PERCENT, LoadFactor
 from headrace.simulation.artifact_mode.hardware import Ints
 from headrace.simulation.artifact_mode.session import Outcome, fair_slots, shuffled_slots
 from headrace.simulation.processes import is_generated, process_named
-from headrace.simulation.traces import read_trace
+from headrace.simulation.traces import Trace, read_trace
 
 BASELINES = ("np", "dart-r", "ppipe")
 REACTIVE = ("reactive", "reactive-shuffled", "reactive-fair")
@@ -53,10 +54,15 @@ class Load:
             return poisson_us(rate_rps, round(self.seconds * 1e6), rng)
         if is_generated(self.arrivals):
             return process_named(self.arrivals)(rate_rps, self.seconds, rng)
-        trace = read_trace(Path(self.arrivals))
-        if trace is None:
-            raise SystemExit(f"{self.arrivals}: is neither a process nor a known trace")
-        return trace(rate_rps, self.seconds, rng)
+        return _trace(self.arrivals)(rate_rps, self.seconds, rng)
+
+
+@cache
+def _trace(path: str) -> Trace:
+    trace = read_trace(Path(path))
+    if trace is None:
+        raise SystemExit(f"{path}: is neither a process nor a known trace")
+    return trace
 
 
 def hardware_of(case: Case, algorithm: str) -> Hardware:
