@@ -3,6 +3,7 @@
 np, dart-r, ppipe    plans by the artifact's rules, dispatched as its simulator does
 reactive…            PPipe's plan, the reactive scheduler: as shipped, shuffled, or fair
 ours                 PPipe's plan, our dispatcher
+ours-reactive        PPipe's plan, our dispatcher with its reactive policy, which is the paper's
 ours-plan            our plan by our own rule, our dispatcher
 """
 
@@ -28,7 +29,7 @@ from headrace.simulation.traces import Trace, read_trace
 BASELINES = ("np", "dart-r", "ppipe")
 REACTIVE = ("reactive", "reactive-shuffled", "reactive-fair")
 OURS = ("ours", "ours-plan")
-SYSTEMS = (*BASELINES, *REACTIVE, *OURS)
+SYSTEMS = (*BASELINES, *REACTIVE, "ours-reactive", *OURS)
 
 STEP_PERCENT = 5
 
@@ -85,8 +86,9 @@ def runner(case: Case, system: str, load: Load) -> Run | None:
             return None
         hardware = hardware_of(case, system)
         return lambda at_us: run_session(hardware, at_us)
-    plan = case.plans["ppipe"] if system == "ours" else our_plan(case, load.our_margin)
-    return None if plan is None else lambda at_us: _dispatched(case, plan, at_us, load.policy)
+    plan = our_plan(case, load.our_margin) if system == "ours-plan" else case.plans["ppipe"]
+    policy = "reactive" if system == "ours-reactive" else load.policy
+    return None if plan is None else lambda at_us: _dispatched(case, plan, at_us, policy)
 
 
 def our_plan(case: Case, margin: float | None) -> ReferencePlan | None:
