@@ -29,7 +29,7 @@ from headrace.simulation.artifact_mode import Hardware
 FITS = 0.98
 """Of the planned throughput, at least, that links must carry."""
 
-COMPARED = ("np", *REACTIVE, "ppipe", "ours")
+COMPARED = ("np", *REACTIVE, "ours-reactive", "ppipe", "ours")
 
 
 def ablation_cases(folder: Path) -> list[Case]:

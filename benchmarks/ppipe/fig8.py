@@ -3,7 +3,8 @@
     python -m benchmarks.ppipe.fig8 [--seeds 3] [--models estimated] [--json]
 
 By the artifact's formula: per model and device type the slots' busy time, weighted by their share
-of a device, over the session; weighted by devices, over all 25 or 75 of the cluster. The load is
+of a device, over the session; slots that nothing ever reached are not there. Then all models of a
+cluster together, over its 25 or 75 devices. The load is
 the artifact's choice, which counts no lateness; for `ours` it counts.
 """
 
@@ -42,11 +43,10 @@ def utilisation(case: Case, system: str, load: Load, seed: int) -> dict[str, flo
         return _logged(case, load, at_us)
     busy: dict[str, float] = {}
     for name in dict.fromkeys(device):
-        mine = np.array([d == name for d in device])
-        seen = mine & (busy_us > 0)
+        seen = np.array([d == name for d in device]) & (busy_us > 0)
         if seen.any():
             used = (busy_us[seen] * share[seen]).sum() / share[seen].sum()
-            busy[name] = min(1.0, used / (at_us[-1] - at_us[0])) * float(share[mine].sum())
+            busy[name] = min(1.0, used / (at_us[-1] - at_us[0])) * float(share[seen].sum())
     return busy
 
 

@@ -13,6 +13,7 @@ COLOURS = {
     "reactive": "#c05621",
     "reactive-shuffled": "#dd8a57",
     "reactive-fair": "#f0bd99",
+    "ours-reactive": "#d69e2e",
     "ours": "#2f855a",
     "ours-plan": "#68d391",
 }

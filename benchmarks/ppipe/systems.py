@@ -3,11 +3,13 @@
 np, dart-r, ppipe    plans by the artifact's rules, dispatched as its simulator does
 reactive…            PPipe's plan, the reactive scheduler: as shipped, shuffled, or fair
 ours                 PPipe's plan, our dispatcher
+ours-reactive        PPipe's plan, our dispatcher with its reactive policy, which is the paper's
 ours-plan            our plan by our own rule, our dispatcher
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 from pathlib import Path
 
@@ -22,12 +24,12 @@ from headrace.simulation.artifact_mode.capacity import STEPS_PERCENT, LoadFactor
 from headrace.simulation.artifact_mode.hardware import Ints
 from headrace.simulation.artifact_mode.session import Outcome, fair_slots, shuffled_slots
 from headrace.simulation.processes import is_generated, process_named
-from headrace.simulation.traces import read_trace
+from headrace.simulation.traces import Trace, read_trace
 
 BASELINES = ("np", "dart-r", "ppipe")
 REACTIVE = ("reactive", "reactive-shuffled", "reactive-fair")
 OURS = ("ours", "ours-plan")
-SYSTEMS = (*BASELINES, *REACTIVE, *OURS)
+SYSTEMS = (*BASELINES, *REACTIVE, "ours-reactive", *OURS)
 
 STEP_PERCENT = 5
 
@@ -53,10 +55,15 @@ class Load:
             return poisson_us(rate_rps, round(self.seconds * 1e6), rng)
         if is_generated(self.arrivals):
             return process_named(self.arrivals)(rate_rps, self.seconds, rng)
-        trace = read_trace(Path(self.arrivals))
-        if trace is None:
-            raise SystemExit(f"{self.arrivals}: is neither a process nor a known trace")
-        return trace(rate_rps, self.seconds, rng)
+        return _trace(self.arrivals)(rate_rps, self.seconds, rng)
+
+
+@cache
+def _trace(path: str) -> Trace:
+    trace = read_trace(Path(path))
+    if trace is None:
+        raise SystemExit(f"{path}: is neither a process nor a known trace")
+    return trace
 
 
 def hardware_of(case: Case, algorithm: str) -> Hardware:
@@ -79,8 +86,9 @@ def runner(case: Case, system: str, load: Load) -> Run | None:
             return None
         hardware = hardware_of(case, system)
         return lambda at_us: run_session(hardware, at_us)
-    plan = case.plans["ppipe"] if system == "ours" else our_plan(case, load.our_margin)
-    return None if plan is None else lambda at_us: _dispatched(case, plan, at_us, load.policy)
+    plan = our_plan(case, load.our_margin) if system == "ours-plan" else case.plans["ppipe"]
+    policy = "reactive" if system == "ours-reactive" else load.policy
+    return None if plan is None else lambda at_us: _dispatched(case, plan, at_us, policy)
 
 
 def our_plan(case: Case, margin: float | None) -> ReferencePlan | None:

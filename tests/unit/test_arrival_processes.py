@@ -135,6 +135,17 @@ def test_counts_set_the_rate_of_each_second(tmp_path: Path) -> None:
     assert halves[1] / halves[0] == pytest.approx(3.0, rel=0.03)
 
 
+def test_holes_of_a_recording_are_not_replayed() -> None:
+    recorded = RecordedCounts(counts=np.array([0.0] * 50 + [10.0] * 4), bin_s=1.0)
+    sparse = RecordedCounts(counts=np.array([0.0, 0.0, 5.0]), bin_s=1.0)
+
+    for seed in range(20):
+        seconds = np.bincount(recorded(1_000.0, 4.0, rng(seed)) // 1_000_000, minlength=4)
+        assert seconds.min() > 800
+        # Without an unbroken place, one that has requests at all.
+        assert len(sparse(1_000.0, 2.0, rng(seed))) > 1_500
+
+
 def test_minutes_of_all_functions_are_added(tmp_path: Path) -> None:
     path = tmp_path / "maf2019.csv"
     path.write_text(

@@ -109,7 +109,7 @@ def test_a_trace_is_drawn_from_at_the_rate(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("system", ["np", "ppipe", "reactive-fair", "ours"])
+@pytest.mark.parametrize("system", ["np", "ppipe", "reactive-fair", "ours-reactive", "ours"])
 def test_a_tenth_of_the_planned_load_is_served(case: Case, system: str) -> None:
     load = Load(seconds=1.0)
     run = runner(case, system, load)

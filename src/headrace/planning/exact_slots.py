@@ -24,7 +24,10 @@ BOUND_PART = 0.5
 
 COMPANIONS = (0, 8, 20)
 """Of each demand: columns that the repair may use beside those of the bound, the cheapest ones.
-More are tried where fewer leave a gap; each try gets half of the time left."""
+More are tried where fewer leave a gap."""
+
+REPAIR_PARTS = (0.5, 0.15, 0.15)
+"""Of the time left, for each try: walks need some of it after them."""
 
 
 REPAIRED = 10.0
@@ -77,9 +80,9 @@ def bound_and_repair(
         if bounded.values is not None:
             active = bounding.active(bounded.values)
     best = Repaired(chosen=None, objective=0.0, bound=bound)
-    for companions in COMPANIONS:
+    for companions, part in zip(COMPANIONS, REPAIR_PARTS, strict=True):
         rows = _with_companions(stock, columns, active, unit_prices, companions)
-        chosen = _repair(stock, wanted, columns, rows, deadline, relative_gap)
+        chosen = _repair(stock, wanted, columns, rows, part * deadline.left_s, relative_gap)
         if chosen is not None:
             throughputs = [
                 mine.throughput_rps(every) for mine, every in zip(chosen, columns, strict=True)
@@ -114,7 +117,7 @@ def _repair(
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     rows: Sequence[Ints],
-    deadline: Deadline,
+    time_limit_s: float,
     relative_gap: float,
 ) -> tuple[Chosen, ...] | None:
     """Whole slots for the columns of `rows`; None if none were found in time."""
@@ -123,9 +126,7 @@ def _repair(
         return None
     repairing = _Program(stock, wanted, few, whole_slots=True)
     repairing.limit_groups()
-    repaired = repairing.model.solve(
-        time_limit_s=max(0.5 * deadline.left_s, 0.1), relative_gap=relative_gap
-    )
+    repaired = repairing.model.solve(time_limit_s=max(time_limit_s, 0.1), relative_gap=relative_gap)
     if repaired.values is None:
         return None
     return tuple(

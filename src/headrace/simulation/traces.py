@@ -74,19 +74,32 @@ class RecordedCounts:
         return len(self.counts) * self.bin_s
 
     def __call__(self, rate_rps: float, duration_s: float, rng: np.random.Generator) -> Instants:
-        """Replay from a random place, scaled so that this part of the trace has the rate."""
+        """Replay from a random place, scaled so that this part of the trace has the rate.
+
+        Recordings have holes; a place is one without an empty bin, where the trace has any.
+        """
         expected_count(rate_rps, duration_s)
         of_place, of_arrivals = rng.spawn(2)
         bins = int(np.ceil(duration_s / self.bin_s))
-        first = int(of_place.integers(len(self.counts)))
+        places = self._places(bins)
+        first = int(places[of_place.integers(len(places))])
         window = np.take(self.counts, np.arange(first, first + bins), mode="wrap")
         edges_s = np.minimum(np.arange(bins + 1) * self.bin_s, duration_s)
         done = np.concatenate([[0.0], np.cumsum(window * np.diff(edges_s))])
-        if done[-1] == 0:
-            raise DocumentError(f"arrivals: {duration_s:g} s of the trace have no request at all")
         units_s = poisson_us(rate_rps, duration_s, of_arrivals) / 1e6
         at_s = np.interp(units_s / duration_s * done[-1], done, edges_s)
         return whole_us(at_s[at_s < duration_s], duration_s)
+
+    def _places(self, bins: int) -> Instants:
+        """Where a window of so many bins may begin."""
+        around = np.take(self.counts, np.arange(len(self.counts) + bins), mode="wrap")
+        full, total = (np.concatenate([[0.0], np.cumsum(x)]) for x in (around > 0, around))
+        filled = full[bins:-1] - full[: -bins - 1]
+        unbroken = np.flatnonzero(filled == bins)
+        if len(unbroken):
+            return unbroken
+        # There is one: a trace has at least one request.
+        return np.flatnonzero(total[bins:-1] - total[: -bins - 1] > 0)
 
 
 Trace = RecordedGaps | RecordedCounts

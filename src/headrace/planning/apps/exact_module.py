@@ -66,6 +66,37 @@ def _wait(batch: int, duration: int, rate: float) -> int:
 
 
 @compiled
+def _filled_worst(
+    depth: int,
+    chosen: Ints,
+    left: Floats,
+    extra: float,
+    j: int,
+    here: float,
+    batch: Ints,
+    duration: Ints,
+) -> int:
+    """Worst case of a stack whose last configuration is j, with `extra` dummy load below all."""
+    worst = int(duration[j]) + _wait(batch[j], duration[j], here + extra)
+    for level in range(depth):
+        k = chosen[level]
+        worst = max(worst, int(duration[k]) + _wait(batch[k], duration[k], left[level] + extra))
+    return worst
+
+
+@compiled
+def _write_down(
+    best: Ints, depth: int, chosen: Ints, count: Ints, j: int, whole: int, is_part: bool
+) -> None:
+    """The stack as counts per candidate: `whole` of j at the end, or j as the part of a machine."""
+    best[:] = 0
+    best[-1] = j if is_part else -1
+    for level in range(depth):
+        best[chosen[level]] += count[level]
+    best[j] += whole
+
+
+@compiled
 def _cheapest(
     load: float,
     budget: int,
@@ -110,33 +141,26 @@ def _cheapest(
             or cost[depth] + here * (price[j] / rate[j]) > best_cost * (1 + _SAME)
             or nodes > nodes_max
         ):
-            # Candidates further on are dearer still: leave this level, and try fewer machines of
-            # the choice that led here.
+            # Candidates further on are dearer still: one machine fewer of the choice that led here,
+            # or the next candidate there. (In a function of its own this takes three times as long:
+            # numba counts references to every array that it hands over.)
             depth -= 1
-            while depth >= 0:
-                k = chosen[depth]
-                count[depth] -= 1
-                n = count[depth]
-                if n < 1:
-                    at[depth] = k + 1
-                    break
-                rest = left[depth] - n * rate[k]
-                spent = cost[depth] + n * price[k]
-                after = k + 1
-                if (
-                    nodes > nodes_max
-                    or after >= kinds
-                    or spent + rest * (price[after] / rate[after]) > best_cost * (1 + _SAME)
-                ):
-                    # Fewer are dearer still.
-                    at[depth] = k + 1
-                    break
-                left[depth + 1] = rest
-                cost[depth + 1] = spent
-                slowest[depth + 1] = slowest[depth + 1]
-                at[depth + 1] = after
-                depth += 1
+            if depth < 0:
                 break
+            k = chosen[depth]
+            count[depth] -= 1
+            rest = left[depth] - count[depth] * rate[k]
+            spent = cost[depth] + count[depth] * price[k]
+            at[depth] = k + 1
+            # Fewer machines leave more for dearer ones: where one fewer costs too much, all do.
+            if (
+                count[depth] >= 1
+                and k + 1 < kinds
+                and nodes <= nodes_max
+                and spent + rest * (price[k + 1] / rate[k + 1]) <= best_cost * (1 + _SAME)
+            ):
+                depth += 1
+                left[depth], cost[depth], at[depth] = rest, spent, k + 1
             continue
         again = depth > 0 and chosen[depth - 1] == j
         hoped = here + most_behind[j] if filled else here
@@ -149,44 +173,21 @@ def _cheapest(
         rest = here - n * rate[j]
         ends = rest <= _TINY * max(1.0, load)
         if filled:
-            if not again and not ends:
-                total = cost[depth] + (n + 1) * price[j]
-                if total <= best_cost * (1 + _SAME):
-                    worst = 0
-                    extra = (n + 1) * rate[j] - here
-                    for level in range(depth):
-                        k = chosen[level]
-                        worst = max(
-                            worst,
-                            duration[k] + _wait(batch[k], duration[k], left[level] + extra),
-                        )
-                    worst = max(worst, duration[j] + _wait(batch[j], duration[j], here + extra))
-                    if worst <= budget and (
-                        total < best_cost * (1 - _SAME) or worst < best_latency
-                    ):
-                        best_cost = min(best_cost, total)
-                        best_latency = worst
-                        best[:] = 0
-                        best[kinds] = -1
-                        for level in range(depth):
-                            best[chosen[level]] += count[level]
-                        best[j] += n + 1
-        elif n == 0 or ends:
+            total = cost[depth] + (n + 1) * price[j]
+            # The worst case takes a look at every level: only for what is cheap enough.
+            if not again and not ends and total <= best_cost * (1 + _SAME):
+                extra = (n + 1) * rate[j] - here
+                worst = _filled_worst(depth, chosen, left, extra, j, here, batch, duration)
+                if worst <= budget and (total < best_cost * (1 - _SAME) or worst < best_latency):
+                    best_cost, best_latency = min(best_cost, total), worst
+                    _write_down(best, depth, chosen, count, j, n + 1, False)
+        elif (n == 0 or ends) and not (again and ends):
             total = cost[depth] + (n * price[j] if ends else price[j] * here / rate[j])
-            if not (again and ends) and (
-                total < best_cost * (1 - _SAME)
-                or (total <= best_cost * (1 + _SAME) and latency < best_latency)
+            if total < best_cost * (1 - _SAME) or (
+                total <= best_cost * (1 + _SAME) and latency < best_latency
             ):
-                best_cost = min(best_cost, total)
-                best_latency = latency
-                best[:] = 0
-                best[kinds] = -1
-                for level in range(depth):
-                    best[chosen[level]] += count[level]
-                if ends:
-                    best[j] += n
-                else:
-                    best[kinds] = j
+                best_cost, best_latency = min(best_cost, total), latency
+                _write_down(best, depth, chosen, count, j, n if ends else 0, not ends)
         if n == 0 or again:
             at[depth] = j + 1
             continue

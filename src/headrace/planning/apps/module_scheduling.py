@@ -4,7 +4,7 @@ A schedule is a list of entries in the order of dispatch: n whole machines of on
 or one machine at the end that has a part n < 1 of the load it could take.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
 
@@ -39,6 +39,10 @@ class Schedule:
     worst_case_us: int
     cost: float
     dummy_rps: float = 0.0
+
+
+Maker = Callable[[Sequence[Candidate], float, int, Reading], list[Entry] | None]
+"""(candidates, load, budget in microseconds, reading) -> entries, or None where nothing fits."""
 
 
 def remaining_rps(entries: Sequence[Entry]) -> list[float]:
@@ -155,43 +159,55 @@ def schedule_module(
     make = {1: one_configuration, 2: two_configurations, None: greedy}[configurations]
     candidates, load = module.candidates, module.rate_rps
     entries = make(candidates, load, budget_us, reading)
-    best = schedule_of(entries, load, reading) if entries else None
-    if best is None:
-        loads = _rounded_up(candidates, load)
+    stacks: Iterable[list[Entry]]
+    if entries is None:
+        stacks = _rounded_up(candidates, load, budget_us, make, reading)
     elif dummy:
-        loads = _filled(best.entries, load)
+        stacks = [entries, *_filled(entries)]
     else:
-        return best
-    for filled_load in loads:
-        filled = make(candidates, filled_load, budget_us, reading)
-        if filled is not None:
-            found = schedule_of(filled, load, reading)
-            if best is None or found.cost < best.cost * (1 - 1e-12):
-                best = found
-    return best
+        stacks = [entries]
+    schedules = [schedule_of(stack, load, reading) for stack in stacks]
+    within = [schedule for schedule in schedules if schedule.worst_case_us <= budget_us]
+    return min(within, key=lambda schedule: schedule.cost, default=None)
 
 
-def _filled(entries: Sequence[Entry], load: float) -> list[float]:
-    """Loads at which what is left over by an entry is just one more machine of it.
+def _filled(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """What is left over by an entry as one more machine of it, filled up with dummy load.
 
-    Theorem 2: u_i, the load behind entry i, is below t_i, so dum_i = t_i - u_i.
+    Theorem 2: u_i, the load behind entry i, is below t_i, so dum_i = t_i - u_i. Of the last
+    machine, which has part of a load, dum_i is what it lacks of a whole one.
     """
-    loads, behind = [], 0.0
-    for entry in reversed(entries):
-        lacking = entry.candidate.rate_rps - behind
-        if entry.machines >= 1 and behind > LEAST_RPS and lacking > LEAST_RPS:
-            loads.append(load + lacking)
+    behind = 0.0
+    for i in range(len(entries) - 1, -1, -1):
+        entry = entries[i]
+        whole = float(floor(entry.machines + WHOLE))
+        left = behind if whole else entry.rate_rps
+        if LEAST_RPS < left < entry.candidate.rate_rps - LEAST_RPS:
+            more = Entry(candidate=entry.candidate, machines=whole + 1)
+            same = i > 0 and entries[i - 1].candidate is entry.candidate
+            # A part of the configuration before it: `i - 1` yields the same machines.
+            if not same:
+                yield [*entries[:i], more]
         behind += entry.rate_rps
-    return loads
 
 
-def _rounded_up(candidates: Sequence[Candidate], load: float) -> list[float]:
-    """Loads of whole machines alone.
+def _rounded_up(
+    candidates: Sequence[Candidate],
+    load: float,
+    budget_us: int,
+    make: Maker,
+    reading: Reading,
+) -> Iterator[list[Entry]]:
+    """Stacks of whole machines alone.
 
     Where no configuration carries a remainder in time, any system gives it a whole machine and
     pays for that. This is not what an ablation without dummy load does without.
     """
-    return [ceil(load / c.rate_rps - WHOLE) * c.rate_rps for c in candidates]
+    for candidate in candidates:
+        filled = ceil(load / candidate.rate_rps - WHOLE) * candidate.rate_rps
+        entries = make(candidates, filled, budget_us, reading)
+        if entries is not None and entries[-1].machines >= 1:
+            yield entries
 
 
 def reassign(
@@ -229,7 +245,10 @@ def reassign(
     )
     if found is None:
         return None
-    anew = schedule_of(_merged([*kept, *found.entries]), module.rate_rps, reading)
+    entries = _merged([*kept, *found.entries])
+    if any(entry.machines < 1 for entry in entries[:-1]):
+        return None
+    anew = schedule_of(entries, module.rate_rps, reading)
     cheaper = anew.cost < schedule.cost * (1 - 1e-12)
     return anew if cheaper and anew.worst_case_us <= budget_us else None
 

@@ -169,17 +169,19 @@ def _splits(
     if scheme.split == "throughput":
         split = split_by_throughput(case, scheme.reading)
         return [split] if split else []
+
+    def cost_at(module: ModuleCase, budget_us: int) -> float | None:
+        schedule = _schedule(module, budget_us, scheme, known)
+        return schedule.cost if schedule else None
+
     if scheme.split == "efficiency":
         return split_by_efficiency(
             case,
             scheme.reading,
             merge=scheme.merge,
             undo_max=CHOSEN_UNDO_MAX if scheme.direct else 0,
+            cost_at=cost_at,
         )
-
-    def cost_at(module: ModuleCase, budget_us: int) -> float | None:
-        schedule = _schedule(module, budget_us, scheme, known)
-        return schedule.cost if schedule else None
 
     ladders = [Ladder(*pair) for pair in quantised_costs(case, scheme.step_us, cost_at)]
     chosen = least_cost(decompose(case.before), ladders, case.before, case.budget_us)

@@ -5,7 +5,7 @@ latency is the worst case at that load, its cost price x load / throughput. The 
 later (`module_scheduling`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import inf
@@ -19,6 +19,10 @@ from headrace.planning.apps.order import longest_count, path_us, rest_us
 
 Rule = Literal["efficiency", "throughput", "cost"]
 """Which move is made next: most cost saved per time; best throughput / price; most cost saved."""
+
+
+CostAt = Callable[[ModuleCase, int], float | None]
+"""Cost of a module within a budget, as the scheme would schedule it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +92,15 @@ def merged_units(before: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
 class Splitter:
     """Algorithm 2 on one app: from the least efficient configurations, move by move."""
 
-    def __init__(self, case: AppCase, reading: Reading, *, merge: bool) -> None:
+    def __init__(
+        self, case: AppCase, reading: Reading, *, merge: bool, cost_at: CostAt | None = None
+    ) -> None:
         self._case = case
+        self._cost_at = cost_at
         count = len(case.modules)
         self._options = [module_options(module, reading) for module in case.modules]
         self._units = merged_units(case.before) if merge else [(m,) for m in range(count)]
+        self._ladders = [self._ladder(members) for members in self._units]
 
     def start(self) -> list[Option] | None:
         """The smallest batch on the dearest device; where that is too slow, the fastest there is.
@@ -134,56 +142,84 @@ class Splitter:
         best: Move | None = None
         for unit, members in enumerate(self._units):
             room_us = self._case.budget_us - rest[members[0]]
-            for options in self._offers(members, state, room_us):
-                score = _score(rule, [state[m] for m in members], options)
+            for options in self._offers(unit, state, room_us):
+                score = self._score(rule, members, [state[m] for m in members], options)
                 if score > (best.score if best else 0.0):
                     best = Move(score, unit, options)
         return best
 
-    def _offers(
-        self, members: tuple[int, ...], state: Sequence[Option], room_us: int
-    ) -> list[tuple[Option, ...]]:
-        if len(members) == 1:
-            now = state[members[0]]
-            return [
-                (option,)
-                for option in self._options[members[0]]
-                if option.cost < now.cost * (1 - 1e-12) and option.latency_us <= room_us
-            ]
-        # A super-module: for each latency, every member at its cheapest within it.
-        limits = {
-            o.latency_us for m in members for o in self._options[m] if o.latency_us <= room_us
-        }
-        offers = []
-        for limit in limits:
-            within = [
-                min(
-                    (o for o in self._options[m] if o.latency_us <= limit),
-                    key=lambda o: (o.cost, o.latency_us),
-                    default=state[m],
-                )
-                for m in members
-            ]
-            offers.append(
-                tuple(
-                    new if new.cost < state[m].cost else state[m]
-                    for m, new in zip(members, within, strict=True)
-                )
+    def _ladder(self, members: tuple[int, ...]) -> list[tuple[int, tuple[Option, ...]]]:
+        """(latency, cheapest options within it), each cheaper than the one before.
+
+        Of a super-module, every member at its cheapest within the same latency. Options that
+        others beat in both latency and cost are left out: no rule would choose them.
+        """
+        own = [_undominated(self._options[m]) for m in members]
+        first = max(options[0].latency_us for options in own)
+        limits = sorted({o.latency_us for options in own for o in options if o.latency_us >= first})
+        return [
+            (
+                limit,
+                tuple([o for o in options if o.latency_us <= limit][-1] for options in own),
             )
-        return offers
+            for limit in limits
+        ]
+
+    def _offers(
+        self, unit: int, state: Sequence[Option], room_us: int
+    ) -> Iterator[tuple[Option, ...]]:
+        members = self._units[unit]
+        for latency_us, options in self._ladders[unit]:
+            if latency_us > room_us:
+                return
+            yield tuple(
+                new if new.cost < state[m].cost else state[m]
+                for m, new in zip(members, options, strict=True)
+            )
+
+    def _score(
+        self,
+        rule: Rule,
+        members: tuple[int, ...],
+        now: Sequence[Option],
+        new: Sequence[Option],
+    ) -> float:
+        """How good a move is; at most 0: it saves nothing."""
+        if rule == "cost":
+            return self._saved_by_machines(members, now, new)
+        before = sum(o.cost for o in now)
+        saved = before - sum(o.cost for o in new)
+        if saved <= 1e-12 * before:
+            return 0.0
+        if rule == "throughput":
+            return max(o.per_price for o, old in zip(new, now, strict=True) if o is not old)
+        longer_us = max(o.latency_us for o in new) - max(o.latency_us for o in now)
+        return saved / longer_us if longer_us > 0 else inf
+
+    def _saved_by_machines(
+        self, members: tuple[int, ...], now: Sequence[Option], new: Sequence[Option]
+    ) -> float:
+        """Cost-direct looks at what is paid in the end: the machines within each budget."""
+        saved = 0.0
+        for m, old, option in zip(members, now, new, strict=True):
+            if option is old or self._cost_at is None:
+                continue
+            module = self._case.modules[m]
+            before = self._cost_at(module, old.latency_us)
+            after = self._cost_at(module, option.latency_us)
+            if after is None or before is None:
+                return 0.0
+            saved += before - after
+        return saved if saved > 1e-9 else 0.0
 
 
-def _score(rule: Rule, now: Sequence[Option], new: Sequence[Option]) -> float:
-    """How good a move is; at most 0: it saves nothing."""
-    saved = sum(o.cost for o in now) - sum(o.cost for o in new)
-    if saved <= 1e-12 * sum(o.cost for o in now):
-        return 0.0
-    if rule == "cost":
-        return saved
-    if rule == "throughput":
-        return max(o.per_price for o, old in zip(new, now, strict=True) if o is not old)
-    longer_us = max(o.latency_us for o in new) - max(o.latency_us for o in now)
-    return saved / longer_us if longer_us > 0 else inf
+def _undominated(options: Sequence[Option]) -> list[Option]:
+    """Fastest first, each slower and cheaper than the one before."""
+    kept: list[Option] = []
+    for option in sorted(options, key=lambda o: (o.latency_us, o.cost)):
+        if not kept or option.cost < kept[-1].cost:
+            kept.append(option)
+    return kept
 
 
 def split_evenly(case: AppCase) -> Split:
@@ -203,18 +239,19 @@ def split_by_throughput(case: AppCase, reading: Reading) -> Split | None:
 
 
 def split_by_efficiency(
-    case: AppCase, reading: Reading, *, merge: bool, undo_max: int
+    case: AppCase, reading: Reading, *, merge: bool, undo_max: int, cost_at: CostAt
 ) -> list[Split]:
     """Algorithm 2, and with `undo_max` the splits after cost-direct: distinct, to choose from.
 
     Cost-direct takes the last R moves back and goes on by cost alone; the paper leaves R open, so
-    every R up to `undo_max` is offered.
+    every R up to `undo_max` is offered. Cost is that of the machines, not of the stand-ins: with
+    little budget left, what a module is charged for its last machine decides.
     """
     splits: dict[tuple[int, ...], Split] = {}
     for merging in (False, True) if merge else (False,):
         if merging and len(merged_units(case.before)) == len(case.modules):
             continue
-        splitter = Splitter(case, reading, merge=merging)
+        splitter = Splitter(case, reading, merge=merging, cost_at=cost_at)
         start = splitter.start()
         if start is None:
             return []
@@ -227,10 +264,6 @@ def split_by_efficiency(
             budgets = splitter.budgets_us(end[-1])
             splits.setdefault(budgets, Split(budgets_us=budgets, iterations=len(end) - 1))
     return list(splits.values())
-
-
-CostAt = Callable[[ModuleCase, int], float | None]
-"""Cost of a module within a budget, as the scheme would schedule it."""
 
 
 def quantised_costs(

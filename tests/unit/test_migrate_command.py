@@ -1,0 +1,83 @@
+"""`headrace simulate --migrate` and `headrace migrate`, as a user meets them."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace import cli
+from headrace.catalog.event_log import read_event_log
+from headrace.metrics import Report
+from helpers.live_server import write_plan
+from helpers.served import plan_by_hand, served_chain
+
+Run = Callable[..., tuple[int, str, str]]
+
+SLO_US, STAGE_US = 100_000, 10_000
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the program in this process; returns exit code, standard output, standard error."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def runner(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return runner
+
+
+@pytest.fixture
+def plans(tmp_path: Path) -> tuple[Path, Path]:
+    """One slot per stage, and two for the first."""
+    served = served_chain(tmp_path, pools=(1, 1), stage_us=STAGE_US, slo_us=SLO_US)
+    first = write_plan(served, tmp_path).rename(tmp_path / "first.json")
+    wider = plan_by_hand([2, 1], 4, SLO_US, STAGE_US, "cpu", 1, None)
+    return first, write_plan(
+        type(served)(plan=wider, profiles=served.profiles, folders=served.folders), tmp_path
+    )
+
+
+@pytest.mark.parametrize("how", ["drain", "flush"])
+def test_a_simulated_migration_reports_both_plans_as_one_run(
+    run: Run, plans: tuple[Path, Path], tmp_path: Path, how: str
+) -> None:
+    old, new = map(str, plans)
+    log = tmp_path / "run.events"
+    options = ("--load-factor", "0.5", "--duration-s", "4", "--at", "2", "--how", how)
+    code, out, err = run(
+        "simulate", old, "--migrate", new, *options, "--events", str(log), "--json"
+    )
+    assert code == 0, err
+    assert f"migrated by {how}" in err
+    report = msgspec.json.decode(out, type=Report)
+    assert report.total.arrived > 100
+    assert report.total.in_time == report.total.arrived
+    assert [slot.slot for slot in report.slots] == [
+        *("1:slot0", "1:slot1", "2:slot0", "2:slot1", "2:slot2")
+    ]
+    assert report.slots[0].batches > 0 < report.slots[-1].batches
+    header, events = read_event_log(log)
+    assert header.pipelines == (("1:p", "2:p"),)
+    assert len(events) > report.total.arrived
+    code, _, err = run("trace", str(log))
+    assert code == 0, err
+
+
+def test_options_that_mean_nothing_are_refused(run: Run, plans: tuple[Path, Path]) -> None:
+    old, new = map(str, plans)
+    code, _, err = run("simulate", old, "--migrate", new, "--rps", "10", "--how", "jump")
+    assert (code, "'jump' is unknown" in err) == (2, True)
+    code, _, err = run("migrate", new, "--how", "jump")
+    assert (code, "'jump' is unknown" in err) == (2, True)
+    code, _, err = run("migrate", "nowhere.json")
+    assert (code, "there is no such file" in err) == (2, True)
+    code, _, err = run("migrate", new, "--url", "http://127.0.0.1:1")
+    assert (code, "no answer from http://127.0.0.1:1" in err) == (2, True)
