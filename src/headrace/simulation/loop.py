@@ -20,7 +20,7 @@ from headrace.dispatch.kernel.journal import (
     WAKE,
 )
 from headrace.dispatch.kernel.journal import RAN as HAS_RUN
-from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, Ints, State, views
+from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, Ints, State, state_at
 
 RUNNING, DONE, ROWS_FULL, LOG_FULL, HEAP_FULL, NO_NORMALS, PAUSED = range(7)
 """Why `run` returned: all is over, or something must grow (or report progress) first."""
@@ -81,7 +81,7 @@ def _compiled(stamp: str) -> Any:
     def run(addresses: Ints, session: Session) -> int:
         if not stamp:
             return RUNNING
-        s, progress = views(addresses), session.progress[0]
+        s, progress = state_at(addresses), session.progress[0]
         log_margin = len(s.journal) // JOURNAL_WIDTH if len(session.log) else 0
         heap_margin = 4 * (len(s.slots) + len(s.nodes) + len(s.models)) + 16
         while True:

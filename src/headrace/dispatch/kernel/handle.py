@@ -5,7 +5,7 @@ from collections.abc import Callable
 from headrace.dispatch.kernel import flow, reports
 from headrace.dispatch.kernel.compile import entry, kernel, source_stamp
 from headrace.dispatch.kernel.journal import WAKE_QUEUE, WAKE_SLOT
-from headrace.dispatch.kernel.layout import Ints, State, views
+from headrace.dispatch.kernel.layout import Ints, State, state_at
 
 ARRIVE, TRANSFERRED, RAN, FAILED, LOST, GAINED, CANCEL, DRAIN, AWAKE, NOTHING = range(10)
 
@@ -69,7 +69,7 @@ def _compiled(stamp: str) -> Handle:
     def tell(
         addresses: Ints, event: int, now_us: int, a: int, b: int, c: int, d: int, e: int, f: int
     ) -> int:
-        s = views(addresses)
+        s = state_at(addresses)
         s.world[0].journal = 0
         if stamp:
             handle(s, event, now_us, a, b, c, d, e, f)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from numba import carray, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, models, overload_attribute, register_model
 
 from headrace.dispatch.kernel.compile import inlined
 
@@ -120,6 +120,55 @@ class State(NamedTuple):
     """(rows x JOURNAL_WIDTH,): what has happened and what is to be done, in order."""
 
 
+_DTYPES = {
+    "world": WORLD,
+    "models": MODEL,
+    "routes": ROUTE,
+    "stages": STAGE,
+    "slots": SLOT,
+    "nodes": NODE,
+    "lines": LINE,
+    "promises": PROMISE,
+    "hops": HOP,
+    "path": HOP,
+    "batches": BATCH,
+    "requests": REQUEST,
+}
+"""The others hold plain numbers."""
+
+
+# -- compiled code has one pointer in place of the tuple -------------------------------------------
+#
+# Handing over twenty arrays costs more than what most functions do with them. Compiled functions
+# are handed the address of a table of addresses, and an attribute looks its array up there.
+
+
+def addresses(state: State) -> Ints:
+    """Where each array is and how long: (address, length) pairs, for `state_at`."""
+    return np.array(
+        [number for array in state for number in (array.ctypes.data, array.size)], dtype=np.int64
+    )
+
+
+class StateType(types.Type):  # type: ignore[misc]
+    """`State` in compiled code."""
+
+    def __init__(self) -> None:
+        super().__init__(name="State")
+
+
+state_type = StateType()
+register_model(StateType)(models.OpaqueModel)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _state_at(_typing: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(state_type))
+
+    return state_type(types.int64), generate
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def _pointer(_typing: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -128,38 +177,36 @@ def _pointer(_typing: Any, address: Any) -> Any:
     return types.voidptr(types.int64), generate
 
 
-def addresses(state: State) -> Ints:
-    """Where each array is and how long: (address, length) pairs.
+@intrinsic  # type: ignore[untyped-decorator]
+def _number_at(_typing: Any, state: Any, place: Any) -> Any:
+    """The number at that place of the table of addresses."""
 
-    Handing over one array of addresses takes a tenth of the time of handing over all arrays.
-    """
-    return np.array(
-        [number for array in state for number in (array.ctypes.data, array.size)], dtype=np.int64
-    )
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = context.get_value_type(types.int64)
+        table = builder.bitcast(arguments[0], number.as_pointer())
+        return builder.load(builder.gep(table, [arguments[1]]))
+
+    return types.int64(state_type, types.int64), generate
 
 
 @inlined
-def views(at: Ints) -> State:
-    """The arrays behind `addresses`, which must outlive the call."""
-    return State(
-        world=carray(_pointer(at[0]), at[1], WORLD),
-        models=carray(_pointer(at[2]), at[3], MODEL),
-        routes=carray(_pointer(at[4]), at[5], ROUTE),
-        stages=carray(_pointer(at[6]), at[7], STAGE),
-        pools=carray(_pointer(at[8]), at[9], NUMBER),
-        p50_us=carray(_pointer(at[10]), at[11], NUMBER),
-        slack_us=carray(_pointer(at[12]), at[13], NUMBER),
-        slots=carray(_pointer(at[14]), at[15], SLOT),
-        nodes=carray(_pointer(at[16]), at[17], NODE),
-        lines=carray(_pointer(at[18]), at[19], LINE),
-        promises=carray(_pointer(at[20]), at[21], PROMISE),
-        hops=carray(_pointer(at[22]), at[23], HOP),
-        path=carray(_pointer(at[24]), at[25], HOP),
-        batches=carray(_pointer(at[26]), at[27], BATCH),
-        members=carray(_pointer(at[28]), at[29], NUMBER),
-        requests=carray(_pointer(at[30]), at[31], REQUEST),
-        queues=carray(_pointer(at[32]), at[33], NUMBER),
-        moved=carray(_pointer(at[34]), at[35], NUMBER),
-        affected=carray(_pointer(at[36]), at[37], NUMBER),
-        journal=carray(_pointer(at[38]), at[39], NUMBER),
-    )
+def state_at(table: Ints) -> State:
+    """The state behind `addresses`, whose arrays must outlive the call."""
+    state: State = _state_at(table.ctypes.data)
+    return state
+
+
+def _define_attribute(name: str, place: int, dtype: np.dtype[Any]) -> None:
+    def of_type(state: Any) -> Any:
+        def look_up(state: Any) -> Any:
+            return carray(
+                _pointer(_number_at(state, 2 * place)), _number_at(state, 2 * place + 1), dtype
+            )
+
+        return look_up
+
+    overload_attribute(StateType, name, jit_options={"forceinline": True})(of_type)
+
+
+for _place, _name in enumerate(State._fields):
+    _define_attribute(_name, _place, _DTYPES.get(_name, NUMBER))

@@ -110,6 +110,21 @@ def probe(s: State, route: int, size: int, at_us: int) -> tuple[int, int]:
 
 
 @kernel
+def has_slots(s: State, route: int) -> bool:
+    """Whether every pool of the route has a slot left."""
+    table = s.routes[route]
+    for stage in range(table.first_stage, table.first_stage + table.stages):
+        alive = 0
+        for i in range(s.stages[stage].first_pool, s.stages[stage].end_pool):
+            alive += s.slots[s.pools[i]].alive
+            if alive:
+                break
+        if not alive:
+            return False
+    return True
+
+
+@kernel
 def take_path(s: State, batch: int, stage: int, place: int, from_slot: int) -> None:
     """Make `path[place]` the hop of that stage, and promise it."""
     row = batch * s.world[0].stages_max + stage

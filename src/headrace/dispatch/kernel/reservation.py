@@ -8,7 +8,7 @@ from headrace.dispatch.kernel.compile import inlined, kernel
 from headrace.dispatch.kernel.feedback import extend_overruns, follow_moved, move, stretch
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
 from headrace.dispatch.kernel.layout import NEVER_US, State
-from headrace.dispatch.kernel.probing import probe, release_links, release_slot
+from headrace.dispatch.kernel.probing import has_slots, probe, release_links, release_slot
 from headrace.dispatch.kernel.promises import DOWNLINK, SLOT, UPLINK, free_for
 from headrace.dispatch.kernel.queues import at, tightest
 
@@ -32,12 +32,7 @@ def decide(s: State, model: int, now_us: int) -> Decision:
     extend_overruns(s, now_us)
     follow_moved(s)
     first, end = s.models[model].first_route, s.models[model].end_route
-    usable = 0
-    for route in range(first, end):
-        waiting, _ = probe(s, route, s.routes[route].batch_size, now_us)
-        s.routes[route].waiting = waiting
-        s.routes[route].done = waiting < 0
-        usable += waiting >= 0
+    usable = _mark_usable(s, first, end, now_us)
     if usable == 0:
         return DROP, NO_SLOT, SLOT_RECOVERY_US
     for _ in range(usable):
@@ -48,6 +43,23 @@ def decide(s: State, model: int, now_us: int) -> Decision:
             if end_at + _slack(s, route, size) <= tightest(s, model, size):
                 return _settle(s, model, route, size, waiting, end_at, now_us)
     return DROP, DEADLINE, _backlog_us(s, model, now_us)
+
+
+@kernel
+def _mark_usable(s: State, first: int, end: int, now_us: int) -> int:
+    """How many routes have a slot left in every pool, and how long each makes wait."""
+    if end - first == 1:
+        # Nothing to choose from: that saves a probe.
+        s.routes[first].waiting = 0 if has_slots(s, first) else -1
+        s.routes[first].done = 0
+        return 1 + s.routes[first].waiting
+    usable = 0
+    for route in range(first, end):
+        waiting, _ = probe(s, route, s.routes[route].batch_size, now_us)
+        s.routes[route].waiting = waiting
+        s.routes[route].done = waiting < 0
+        usable += waiting >= 0
+    return usable
 
 
 @kernel
