@@ -1,7 +1,7 @@
 """The study: every planner on 1,131 workloads, and Figures 5 to 12, paper | ours.
 
     python -m benchmarks.harpagon.study [--count 1131] [--plots FOLDER] [--synthetic]
-        [--prices A100=3.2,T4=0.5]
+        [--prices A100=3.2,T4=0.5] [--slo-factors 6,20]
 
 Takes about a minute; `--count 100` a few seconds.
 """
@@ -31,11 +31,13 @@ def main() -> None:
     parser.add_argument("--plots", type=Path)
     parser.add_argument("--synthetic", action="store_true", help="use the made-up profiles")
     parser.add_argument("--prices", default="", help="per GPU and hour: A100=3.2,T4=0.5")
+    parser.add_argument("--slo-factors", default="6,20", help="of the least duration, from and to")
     asked = parser.parse_args()
     prices = {k: float(v) for k, v in (p.split("=") for p in asked.prices.split(",") if p)}
     library = load(prices, synthetic=asked.synthetic)
     print(f"profiles: {library.origin}; prices per hour: {PRICES | prices}")
-    drawn = workloads(library, asked.count)
+    low, high = map(float, asked.slo_factors.split(","))
+    drawn = workloads(library, asked.count, slo_factors=(low, high))
     runs = {planner: run_planner(planner, drawn) for planner in PLANNERS}
     for figure in FIGURES:
         title = str(figure.__doc__).split("\n", 1)[0]

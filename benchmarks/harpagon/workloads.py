@@ -12,7 +12,8 @@ actdet    detect -> track (2.0), appearance (1.4) -> action  diamond            
 
 Rates are drawn log-uniformly from 30 to 1,500 requests/s. The objective is the least that the app
 can reach on its fastest GPUs at batch size 1, d each, times a factor drawn from 6 to 20, so
-that most can be split in steps of 0.1 s too. Modules then need 0.1 to 100 machines, 4 on average.
+that most can be split in steps of 0.1 s too. Modules then need 0.01
+to 36 machines, 3 on average, half of them less than one.
 """
 
 from dataclasses import dataclass
@@ -68,7 +69,12 @@ class Workload:
     case: AppCase
 
 
-def workloads(library: Library, count: int = COUNT, seed: int = SEED) -> list[Workload]:
+def workloads(
+    library: Library,
+    count: int = COUNT,
+    seed: int = SEED,
+    slo_factors: tuple[float, float] = SLO_FACTORS,
+) -> list[Workload]:
     """The apps in turn, each with a rate and an objective of its own."""
     rng = np.random.default_rng(seed)
     names = list(APPS)
@@ -77,7 +83,7 @@ def workloads(library: Library, count: int = COUNT, seed: int = SEED) -> list[Wo
         app = names[i % len(names)]
         low, high = np.log(RATES_RPS)
         rate_rps = float(np.round(np.exp(rng.uniform(low, high)), 1))
-        factor = rng.uniform(*SLO_FACTORS)
+        factor = rng.uniform(*slo_factors)
         slo_us = int(round(factor * _fastest_us(app, library), -3))
         made.append(workload(library, app, rate_rps, slo_us))
     return made

@@ -9,7 +9,6 @@ seeds. Also prints what a CPU second simulates at load factor 1 on PPipe's plans
 """
 
 import argparse
-import csv
 import json
 import time
 from collections import defaultdict
@@ -19,7 +18,12 @@ from statistics import fmean
 import numpy as np
 from benchmarks.ppipe.cases import ALGORITHMS, CLUSTERS, cluster_of
 from benchmarks.ppipe.paper import LOAD_FACTOR
-from benchmarks.ppipe.reference import hardware_of, reference_plans, required_reference
+from benchmarks.ppipe.reference import (
+    anchor_means,
+    hardware_of,
+    reference_plans,
+    required_reference,
+)
 
 from headrace.commands.progress import counting
 from headrace.simulation.artifact_mode import max_load_factor, poisson_us, run_session
@@ -71,19 +75,6 @@ def run(folder: Path, seeds: int) -> Results:
     return results
 
 
-def anchors(folder: Path) -> dict[tuple[str, str, bool], float]:
-    """The artifact's means in percent by (algorithm, cluster or "all", lateness counted)."""
-    found: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
-    with (folder / "anchor.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["experiment"] == "maf19":
-                for cluster in (row["cluster"], "all"):
-                    for counted, column in ((False, ""), (True, "_true")):
-                        value = 100 * float(row[f"max_lf_99{column}_mean"])
-                        found[row["algo"], cluster, counted].append(value)
-    return {key: fmean(values) for key, values in found.items()}
-
-
 def speed(folder: Path) -> dict[str, float]:
     """Requests per CPU second, warm, at load factor 1 on PPipe's plans: slowest, mean, fastest."""
     rates = []
@@ -101,9 +92,9 @@ def speed(folder: Path) -> dict[str, float]:
     return {"slowest": min(rates), "mean": fmean(rates), "fastest": max(rates)}
 
 
-def table(
-    results: Results, artifact: dict[tuple[str, str, bool], float]
-) -> list[dict[str, object]]:
+def table(results: Results, folder: Path) -> list[dict[str, object]]:
+    """One row per algorithm and cluster."""
+    artifact, published = (anchor_means(folder, lateness_counted=c) for c in (True, False))
     rows: list[dict[str, object]] = []
     for algorithm in ALGORITHMS:
         for cluster in (*CLUSTERS.values(), "all"):
@@ -115,9 +106,9 @@ def table(
                     "algorithm": algorithm,
                     "cluster": cluster,
                     "paper": LOAD_FACTOR[algorithm] if cluster == "all" else None,
-                    "artifact": artifact[algorithm, cluster, True],
+                    "artifact": artifact[cluster, "all", algorithm],
                     "ours": counted,
-                    "artifact_lateness_ignored": artifact[algorithm, cluster, False],
+                    "artifact_lateness_ignored": published[cluster, "all", algorithm],
                     "ours_lateness_ignored": ignored,
                 }
             )
@@ -133,7 +124,7 @@ def main() -> None:
     begun_s = time.process_time()
     results = run(folder, arguments.seeds)
     cpu_s = time.process_time() - begun_s
-    rows, warm = table(results, anchors(folder)), speed(folder)
+    rows, warm = table(results, folder), speed(folder)
     if arguments.json:
         counts = {"sessions": results.sessions, "requests": results.requests, "cpu_s": cpu_s}
         print(json.dumps({"rows": rows, "requests_per_cpu_s": warm, **counts}, indent=2))

@@ -8,16 +8,14 @@ dart-r and ppipe run as in the published simulator; `ours` is our dispatcher on 
 trace is not public in a form that can be replayed: gamma, mmpp or a trace's file stand for it.
 """
 
-import csv
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 from benchmarks.ppipe import paper
 from benchmarks.ppipe.cases import Case
 from benchmarks.ppipe.experiment import Options, cases, mean, options, report
 from benchmarks.ppipe.plots import bars, draw
-from benchmarks.ppipe.reference import reference_folder
+from benchmarks.ppipe.reference import anchor_means, reference_folder
 from benchmarks.ppipe.systems import largest_load
 
 from headrace.commands.progress import counting
@@ -45,24 +43,11 @@ def measure(chosen: Options, todo: list[Case]) -> Found:
     return found
 
 
-def anchors(folder: Path) -> dict[tuple[str, str, str], float]:
-    """The artifact's own means, lateness counted: (cluster, group, system) -> percent."""
-    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    with (folder / "anchor.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["experiment"] == "maf19":
-                value = 100 * float(row["max_lf_99_true_mean"])
-                for cluster in (row["cluster"], "all"):
-                    for group in (row["group"], "all"):
-                        found[cluster, group, row["algo"]].append(value)
-    return {key: sum(values) / len(values) for key, values in found.items()}
-
-
 def table(chosen: Options, found: Found) -> list[dict[str, Any]]:
     """Per cluster and group, then per cluster, then all: paper | artifact | ours."""
     folder = None if chosen.estimated else reference_folder()
     poisson = chosen.load.arrivals == "poisson"
-    artifact = anchors(folder) if folder and poisson else {}
+    artifact = anchor_means(folder, lateness_counted=True) if folder and poisson else {}
     stated = paper.LOAD_FACTOR if poisson else paper.LOAD_FACTOR_BURSTY
     clusters = list(dict.fromkeys(key[0] for key in found))
     groups = sorted({key[1] for key in found})

@@ -4,8 +4,8 @@
 
 By the artifact's formula: per model and device type the slots' busy time, weighted by their share
 of a device, over the session; slots that nothing ever reached are not there. Then all models of a
-cluster together, over its 25 or 75 devices. The load is
-the artifact's choice, which counts no lateness; for `ours` it counts.
+cluster together, over its 25 or 75 devices. The load is the artifact's choice, which counts no
+lateness; for `ours` it counts.
 """
 
 from collections import defaultdict

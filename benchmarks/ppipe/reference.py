@@ -4,9 +4,11 @@ import csv
 import gzip
 import os
 import sys
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
@@ -57,6 +59,23 @@ def hardware_of(folder: Path, plan: ReferencePlan, index: int) -> Hardware:
 def reference_plans(folder: Path, plan_set: str, algorithm: str) -> list[ReferencePlan]:
     files = plan_files(folder / "artifact", plan_set, [algorithm])
     return [read_reference_plan(path) for path in files]
+
+
+def anchor_means(folder: Path, *, lateness_counted: bool) -> dict[tuple[str, str, str], float]:
+    """The artifact's mean largest load factors at 99 % in its main experiment, in percent.
+
+    Returns:
+        (Cluster or "all", group or "all", np | dart-r | ppipe) -> mean over seeds and models.
+    """
+    column = "max_lf_99_true_mean" if lateness_counted else "max_lf_99_mean"
+    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    with (folder / "anchor.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["experiment"] == "maf19":
+                for cluster in (row["cluster"], "all"):
+                    for group in (row["group"], "all"):
+                        found[cluster, group, row["algo"]].append(100 * float(row[column]))
+    return {key: fmean(values) for key, values in found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

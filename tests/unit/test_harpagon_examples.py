@@ -5,6 +5,7 @@ import pytest
 from headrace.planning.apps.candidates import worst_case_us
 from headrace.planning.apps.exact_module import module_front
 from headrace.planning.apps.module_scheduling import Schedule, schedule_module
+from headrace.planning.apps.solve import solve_app
 from headrace.planning.apps.splitting import Splitter, latency_cost, module_options
 from helpers.apps import M1, M3, make_candidate, make_case, make_module
 
@@ -93,3 +94,17 @@ def test_a_batch_of_one_waits_at_most_for_the_one_before() -> None:
     alone = make_candidate(1, 50)
 
     assert worst_case_us("remaining", alone, 0.5, 0.025) == 100_000
+
+
+def test_a_walk_that_is_cut_short_says_so_and_states_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = make_case([("M3", 198.0, M3)], budget_ms=1000)
+    monkeypatch.setattr("headrace.planning.apps.exact_module.NODES_MAX", 3)
+
+    found = solve_app(case, "least-cost")
+
+    assert found is not None
+    assert found.stopped == "time-limit"
+    assert found.bound is not None
+    assert found.bound <= 5.0 <= found.cost + 1e-9
