@@ -3,10 +3,12 @@
 from headrace.dispatch.kernel.compile import inlined, kernel
 from headrace.dispatch.kernel.layout import NEVER_US, State
 from headrace.dispatch.kernel.probing import (
+    downlink,
     earliest_hop,
-    earliest_transfer,
     release_from,
     take_path,
+    transfer_us,
+    uplink,
 )
 from headrace.dispatch.kernel.promises import (
     SLOT,
@@ -71,20 +73,25 @@ def place_anew(s: State, batch: int, first_stage: int, at_us: int) -> bool:
     return True
 
 
-@inlined
+@kernel
 def _keep_place(
     s: State, table: int, size: int, at_us: int, from_slot: int, old_hop: int, place: int
 ) -> None:
-    """Let `path[place]` be the old slot, where the hop's old place there starts earlier."""
+    """Let `path[place]` be the old slot, where the hop's old places there start earlier.
+
+    On links as well: a transfer that is a little late goes before those promised after it, which
+    then are a little late, not behind all of them.
+    """
     old, found = s.hops[old_hop], s.path[place]
     if not s.slots[old.slot].alive:
         return
     transfer_at, length_us = at_us, 0
     input_bytes = s.stages[table].input_bytes
     if from_slot >= 0 and input_bytes:
-        transfer_at, length_us = earliest_transfer(
-            s, from_slot, old.slot, at_us, size * input_bytes
-        )
+        length_us = transfer_us(s, from_slot, old.slot, size * input_bytes)
+        if length_us:
+            sent_at = behind(s, uplink(s, from_slot), old.transfer_at, at_us)
+            transfer_at = behind(s, downlink(s, old.slot), old.transfer_at, sent_at)
     kept_at = behind(s, old.slot, old.start_at, transfer_at + length_us)
     if kept_at < found.start_at:
         found.slot, found.start_at = old.slot, kept_at

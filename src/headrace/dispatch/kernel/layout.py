@@ -39,7 +39,7 @@ MODEL = np.dtype(_ints("first_route", "end_route", "queue_from", "queued", "fill
 ROUTE = np.dtype(_ints("batch_size", "first_stage", "stages", "waiting", "done"))
 """`waiting`, `done`: scratch of a decision that compares routes."""
 
-STAGE = np.dtype(_ints("first_pool", "end_pool", "input_bytes"))
+STAGE = np.dtype(_ints("first_pool", "end_pool", "input_bytes", "output_bytes"))
 
 SLOT = np.dtype(
     _ints("node", "alive", "running_hop", "running", "first_ready", "wake_at", "free_at")

@@ -50,16 +50,19 @@ def earliest_transfer(
 
 @kernel
 def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, place: int) -> bool:
-    """Find the slot of a stage's pool on which a batch of `size` ends first.
+    """Find the slot of a stage's pool from which a batch of `size` goes on first.
 
+    That is when the stage ends; where tensors must leave the node then, when its uplink takes them.
     The innermost loop of every decision. Writes `path[place]`; False: no slot of the pool is left.
     """
     table = s.stages[stage]
     world = s.world[0]
     latency_us = s.p50_us[stage * world.size_max + size - 1]
     crosses = from_slot >= 0 and table.input_bytes > 0 and world.has_links != 0
-    best, best_start, best_transfer_at, best_transfer_us = -1, 0, at_us, 0
+    leaves = table.output_bytes > 0 and world.has_links != 0
+    best, best_start, best_key, best_transfer_at, best_transfer_us = -1, 0, 0, at_us, 0
     transfer_at, length_us = at_us, 0
+    earliest_key = at_us + latency_us
     world.probes += 1
     for i in range(table.first_pool, table.end_pool):
         slot = s.pools[i]
@@ -76,17 +79,31 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
                 node.probe, node.probe_at, node.probe_us = world.probes, transfer_at, length_us
             transfer_at, length_us = node.probe_at, node.probe_us
         start = earliest(s, slot, transfer_at + length_us, latency_us)
-        if best < 0 or start < best_start:
-            best, best_start = slot, start
+        key = start + latency_us
+        if best >= 0 and key >= best_key:
+            continue
+        if leaves:
+            key = leaving_at(s, slot, key, size * table.output_bytes)
+        if best < 0 or key < best_key or (key == best_key and start < best_start):
+            best, best_start, best_key = slot, start, key
             best_transfer_at, best_transfer_us = transfer_at, length_us
-            if start == at_us:
-                break  # nothing can start earlier
+            if key == earliest_key:
+                break  # nothing can go on earlier
     if best < 0:
         return False
     hop = s.path[place]
     hop.slot, hop.start_at, hop.latency_us = best, best_start, latency_us
     hop.transfer_at, hop.transfer_us = best_transfer_at, best_transfer_us
     return True
+
+
+@inlined
+def leaving_at(s: State, slot: int, at_us: int, size_bytes: int) -> int:
+    """When the slot's uplink can take so many bytes, from `at_us` on."""
+    speed = s.nodes[s.slots[slot].node].bytes_per_us
+    if speed == 0:
+        return at_us
+    return earliest(s, uplink(s, slot), at_us, round(size_bytes / speed))
 
 
 @kernel

@@ -38,11 +38,47 @@ def decide(s: State, model: int, now_us: int) -> Decision:
     for _ in range(usable):
         route = _least_waiting(s, first, end)
         s.routes[route].done = 1
-        for size in range(s.routes[route].batch_size, 0, -1):
-            waiting, end_at = probe(s, route, size, now_us)
-            if end_at + _slack(s, route, size) <= tightest(s, model, size):
-                return _settle(s, model, route, size, waiting, end_at, now_us)
+        what, at_us, size = _full_batch(s, model, route, now_us)
+        if what != DROP:
+            return what, at_us, size
+    for route in range(first, end):
+        s.routes[route].done = s.routes[route].waiting < 0
+    for _ in range(usable):
+        route = _least_waiting(s, first, end)
+        s.routes[route].done = 1
+        what, at_us, size = _smaller_batch(s, model, route, now_us)
+        if what != DROP:
+            return what, at_us, size
     return DROP, DEADLINE, _backlog_us(s, model, now_us)
+
+
+@kernel
+def _full_batch(s: State, model: int, route: int, now_us: int) -> Decision:
+    """A batch of the planned size; DROP: it would be late."""
+    planned = s.routes[route].batch_size
+    waiting, end_at = probe(s, route, planned, now_us)
+    if end_at + _slack(s, route, planned) > tightest(s, model, planned):
+        return DROP, DEADLINE, 0
+    return _settle(s, model, route, planned, waiting, end_at, now_us)
+
+
+@kernel
+def _smaller_batch(s: State, model: int, route: int, now_us: int) -> Decision:
+    """For requests in a hurry: a full batch would be late even on an idle path.
+
+    One that is late only because it has to wait for its turn stays full. Smaller ones would make
+    it, but use more of each slot per request, so that the next had to wait longer and be smaller
+    still.
+    """
+    planned = s.routes[route].batch_size
+    waiting, end_at = probe(s, route, planned, now_us)
+    if end_at - waiting + _slack(s, route, planned) <= tightest(s, model, planned):
+        return DROP, DEADLINE, 0
+    for size in range(planned - 1, 0, -1):
+        waiting, end_at = probe(s, route, size, now_us)
+        if end_at + _slack(s, route, size) <= tightest(s, model, size):
+            return _settle(s, model, route, size, waiting, end_at, now_us)
+    return DROP, DEADLINE, 0
 
 
 @kernel

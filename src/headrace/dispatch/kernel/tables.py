@@ -23,10 +23,13 @@ from headrace.dispatch.kernel.layout import (
     State,
 )
 from headrace.dispatch.policies import Rules
-from headrace.dispatch.topology import Topology
+from headrace.dispatch.topology import StageTable, Topology
 
 FIRST_ROWS = 64
 """Requests there is room for at first; doubled when needed."""
+
+
+_NOTHING_FOLLOWS = StageTable(0, 0, (), (), (), 0)
 
 
 def make_state(topology: Topology, rules: Rules, *, queue_max: int) -> State:
@@ -81,6 +84,9 @@ def _lay_out(state: State, topology: Topology) -> None:
     ends = np.cumsum([len(stage.slots) for stage in stages])
     state.stages["first_pool"], state.stages["end_pool"] = _before(ends), ends
     state.stages["input_bytes"] = [stage.input_bytes for stage in stages]
+    state.stages["output_bytes"] = [
+        after.input_bytes for route in routes for after in (*route.stages[1:], _NOTHING_FOLLOWS)
+    ]
     state.slots["node"], state.slots["alive"] = topology.slot_node, 1
     for name in ("running", "running_hop", "first_ready", "wake_at"):
         state.slots[name] = -1
