@@ -41,6 +41,7 @@ class Route:
 @dataclass(frozen=True, slots=True)
 class ModelRoutes:
     name: str
+    """Of the deployment: the model's, or APP.MODULE."""
     slo_us: int
     routes: tuple[Route, ...]
 
@@ -117,7 +118,7 @@ def _model_routes(
     deployment: Deployment, profile: Profile, slot_index: Mapping[str, int]
 ) -> ModelRoutes:
     return ModelRoutes(
-        name=deployment.model,
+        name=deployment.name,
         slo_us=deployment.slo_us,
         routes=tuple(_route(p, profile, slot_index) for p in deployment.pipelines),
     )
