@@ -21,7 +21,6 @@ from headrace.domain.errors import PlanError
 from headrace.domain.plan import Plan
 from headrace.domain.request import DropReason, Request
 
-
 NOT_CALLED = -1
 
 
