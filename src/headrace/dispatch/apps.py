@@ -248,6 +248,10 @@ class AppRun:
             self._leave(call.module, now_us, step)
         return step
 
+    def calls_out(self, module: int) -> int | None:
+        """How many calls of the module have no answer; None: it has not been called yet."""
+        return None if self._open[module] == NOT_CALLED else self._open[module]
+
     def refused(self, call_id: int, reason: DropReason, retry_after_us: int) -> Step:
         """A call was dropped: the request cannot be answered, and its other calls are moot."""
         step = Step()
