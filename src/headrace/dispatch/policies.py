@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from headrace.dispatch.kernel.policy import REACTIVE, RESERVATION
+from headrace.dispatch.kernel.batch_aware import BY_RATE, CONSECUTIVE, IN_TURN
+from headrace.dispatch.kernel.policy import BATCH_AWARE, REACTIVE, RESERVATION
 from headrace.dispatch.kernel.reservation import FILL_DEADLINE, FILL_IDLE
 from headrace.domain.errors import PlanError
 
@@ -19,6 +20,9 @@ POLICIES = {
     "reservation": Rules(policy=RESERVATION),
     "reservation-fill": Rules(policy=RESERVATION, fill=FILL_DEADLINE),
     "reactive": Rules(policy=REACTIVE),
+    "batch-aware": Rules(policy=BATCH_AWARE, fill=CONSECUTIVE),
+    "round-robin": Rules(policy=BATCH_AWARE, fill=IN_TURN),
+    "machine-rate": Rules(policy=BATCH_AWARE, fill=BY_RATE),
 }
 
 
