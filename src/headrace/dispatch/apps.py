@@ -4,7 +4,8 @@ Decisions only: events in (a request is accepted, a call is answered or refused)
 out. The simulator draws how many calls a module gets; the server learns it from the tensors or from
 the app's own function. Neither knows a rule that is not here:
 
-deadline  of a call: the request's, less the longest path of budgets behind its module
+deadline  of a call: the request's, less the longest path of budgets behind its module; where less
+          time is left than the budgets, that time divided in their proportion
 priority  the request's, at every call
 hopeless  a call that nobody can answer in time, or that was refused, ends the request: its other
           calls are cancelled, and no further one is made
@@ -58,9 +59,18 @@ class AppTable:
         names = ", ".join(table.name for table in self.modules)
         raise PlanError(f"app {self.name!r}: no module is named {module!r}; there are {names}")
 
-    def deadline_at_us(self, module: int, deadline_at_us: int) -> int:
-        """Of a call to that module, for a request with this deadline."""
-        return deadline_at_us - self.modules[module].behind_us
+    def deadline_at_us(self, module: int, deadline_at_us: int, now_us: int) -> int:
+        """Of a call to that module that is made now, for a request with this deadline.
+
+        The budgets behind it stay free. A request that has fallen behind has less time left than
+        its budgets: it divides what is left in their proportion, since budgets are for the worst
+        case, and the calls to come will most likely need less.
+        """
+        table = self.modules[module]
+        left_us = max(0, deadline_at_us - now_us)
+        path_us = table.budget_us + table.behind_us
+        own_part_us = left_us * table.budget_us // path_us if path_us else 0
+        return max(deadline_at_us - table.behind_us, now_us + own_part_us)
 
 
 def app_tables(plan: Plan) -> tuple[AppTable, ...]:
@@ -198,7 +208,7 @@ class AppRun:
         elif self._is_hopeless(module, now_us):
             self._end_refused(module, "deadline", 0, step)
         else:
-            step.calls += [self._make(module, number) for number in range(count)]
+            step.calls += [self._make(module, number, now_us) for number in range(count)]
 
     def _leave(self, module: int, now_us: int, step: Step) -> None:
         self.over += 1
@@ -223,7 +233,7 @@ class AppRun:
         else:
             number = max(self._open[module], 0)
             self._open[module] = number + 1
-            step.calls.append(self._make(module, number))
+            step.calls.append(self._make(module, number, now_us))
         return step
 
     def finish(self) -> Step:
@@ -269,14 +279,14 @@ class AppRun:
 
     # ---------------------------------------------------------------------------------------------
 
-    def _make(self, module: int, number: int) -> Call:
+    def _make(self, module: int, number: int, now_us: int) -> Call:
         call = Call(
             id=self.next_call(),
             run=self.id,
             module=module,
             number=number,
             model=self.table.modules[module].model,
-            deadline_at_us=self.table.deadline_at_us(module, self.deadline_at_us),
+            deadline_at_us=self.table.deadline_at_us(module, self.deadline_at_us, now_us),
             priority=self.priority,
         )
         self.out[call.id] = call
