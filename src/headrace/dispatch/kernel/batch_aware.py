@@ -114,36 +114,56 @@ def _give(s: State, model: int, deadline_at: int, now_us: int) -> int:
         slot = _collecting(s, model, deadline_at, now_us)
     else:
         slot = _next_in_turn(s, model, deadline_at, now_us)
-    return slot if slot != NOBODY else _first_to_start(s, model, deadline_at, now_us)
+    if slot == NOBODY:
+        slot = _first_to_start(s, model, deadline_at, now_us, True)
+    if slot == NOBODY:
+        slot = _first_to_start(s, model, deadline_at, now_us, False)
+    return slot
 
 
 @kernel
 def _collecting(s: State, model: int, deadline_at: int, now_us: int) -> int:
-    """Of the machines that collect, the one that is due first; else one with part of a load."""
+    """Of the machines that collect, the one that is due first; else one with part of a load.
+
+    That one may take more than a batch: bringing the others' windows forward would tear apart the
+    batches that they are about to collect.
+    """
     best, part = NOBODY, NOBODY
     for route in range(s.models[model].first_route, s.models[model].end_route):
         mine, stage = s.routes[route], s.stages[s.routes[route].first_stage]
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.pools[i]
-            if not _has_room(s, slot, deadline_at, now_us):
-                continue
             if mine.is_part:
-                part = slot if part == NOBODY else part
+                whole = s.slots[slot].given >= mine.batch_size
+                if _fits(s, slot, deadline_at, now_us, whole):
+                    part = slot
             elif s.slots[slot].due_at - mine.collect_us <= now_us and (
                 best == NOBODY or s.slots[slot].due_at < s.slots[best].due_at
             ):
-                best = slot
+                room = s.slots[slot].given < mine.batch_size
+                if room and _fits(s, slot, deadline_at, now_us, False):
+                    best = slot
     return best if best != NOBODY else part
 
 
-@inlined
-def _has_room(s: State, slot: int, deadline_at: int, now_us: int) -> bool:
-    """Alive, its batch not full, and none in it would be late for one more."""
+@kernel
+def _fits(s: State, slot: int, deadline_at: int, now_us: int, whole: bool) -> bool:
+    """Whether one more request for the slot is in time, and makes none late.
+
+    Args:
+        whole: as if its batch were full, so that there will be time to fill it.
+    """
     mine = s.slots[slot]
-    if not mine.alive or mine.given >= s.routes[mine.route].batch_size:
+    if not mine.alive:
         return False
-    end_at = ends_at(s, slot, mine.given, mine.given + 1, now_us)
-    return end_at <= min(deadline_at, mine.tightest_at)
+    size_max = s.routes[mine.route].batch_size
+    given = mine.given + 1
+    if whole:
+        given += size_max - 1 - mine.given % size_max
+    if mine.given < size_max:
+        # Those of the batches before are not held up.
+        deadline_at = min(deadline_at, mine.tightest_at)
+    return ends_at(s, slot, mine.given, given, now_us) <= deadline_at
 
 
 @kernel
@@ -162,11 +182,11 @@ def _next_in_turn(s: State, model: int, deadline_at: int, now_us: int) -> int:
     if full or s.world[0].fill == IN_TURN:
         mine.turn = (mine.turn + 1) % slots
     slot = s.pools[stage.first_pool + mine.turn]
-    return slot if _has_room(s, slot, deadline_at, now_us) else NOBODY
+    return slot if _fits(s, slot, deadline_at, now_us, False) else NOBODY
 
 
 @kernel
-def _first_to_start(s: State, model: int, deadline_at: int, now_us: int) -> int:
+def _first_to_start(s: State, model: int, deadline_at: int, now_us: int, whole: bool) -> int:
     """Anyone who makes it: the machine that can start the request first."""
     best, best_at = NOBODY, NEVER_US
     for route in range(s.models[model].first_route, s.models[model].end_route):
@@ -174,12 +194,7 @@ def _first_to_start(s: State, model: int, deadline_at: int, now_us: int) -> int:
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.slots[s.pools[i]]
             start_at = max(now_us, slot.free_at) + slot.given // mine.batch_size * full_us(s, route)
-            if not slot.alive or start_at >= best_at:
-                continue
-            # Those of the batches before are not held up.
-            tightest_at = slot.tightest_at if slot.given < mine.batch_size else NEVER_US
-            end_at = ends_at(s, s.pools[i], slot.given, slot.given + 1, now_us)
-            if end_at <= min(deadline_at, tightest_at):
+            if start_at < best_at and _fits(s, s.pools[i], deadline_at, now_us, whole):
                 best, best_at = s.pools[i], start_at
     return best
 
