@@ -27,7 +27,7 @@ docs: $(STAMP)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,demo]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,demo,ocr]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps rapidocr-onnxruntime==1.4.4
 	touch $@
 

@@ -286,7 +286,7 @@ def test_an_array_from_a_file_is_sent_as_it_is(tmp_path: Path) -> None:
     item = np.arange(16, dtype=np.float32)
     np.save(path, item)
 
-    _, server = measure(burst(1), LoadOptions(input_path=path, items=3))
+    _, server = measure(burst(1), LoadOptions(input_paths=(path,), items=3))
 
     (call,) = server.calls
     raw = call.body[int(call.headers[b"inference-header-content-length"]) :]
@@ -309,7 +309,7 @@ def test_an_array_that_does_not_fit_is_refused_before_anything_is_sent(
     np.save(path, array, allow_pickle=True)
 
     with pytest.raises(DocumentError, match=r"x\.npy"):
-        measure(burst(1), LoadOptions(input_path=path))
+        measure(burst(1), LoadOptions(input_paths=(path,)))
 
 
 def test_the_token_travels_with_every_request() -> None:

@@ -67,9 +67,11 @@ def load(
         ),
     ] = 1,
     input: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            "--input", help="Input as a .npy file (default: random values).", show_default=False
+            "--input",
+            help="Input as a .npy file (default: random values). Repeatable: sent in turn.",
+            show_default=False,
         ),
     ] = None,
     items: Annotated[
@@ -124,7 +126,7 @@ def load(
         connections=connections,
         binary=binary,
         items=items,
-        input_path=input,
+        input_paths=tuple(input or ()),
         seed=seed,
         token=token_for(url, token_file),
     )

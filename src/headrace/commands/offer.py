@@ -22,7 +22,7 @@ def offered_rates(
         DocumentError: no rate, or two.
         PlanError: the plan does not deploy `model`.
     """
-    planned = {d.model: d.throughput_rps for d in plan.deployments}
+    planned = {d.name: d.throughput_rps for d in plan.deployments}
     if model is not None:
         if model not in planned:
             raise PlanError(f"the plan has no model {model!r}; it has: {', '.join(planned)}")

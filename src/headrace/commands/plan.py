@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from headrace.domain.plan import Plan
     from headrace.domain.problem import Problem, ProfileRef
 
+AUTO = "auto"
+"""A margin that simulation chooses."""
+
 
 def plan(
     problem: Annotated[
@@ -42,14 +45,23 @@ def plan(
         ),
     ] = None,
     margin: Annotated[
-        float | None,
+        str | None,
         typer.Option(
             "--margin",
-            metavar="FRACTION",
-            help="Part of each SLO that is kept for batching, queueing and contention.",
+            metavar="FRACTION|auto",
+            help="Part of each SLO that is kept for batching, queueing and contention. auto: plan"
+            " with several, simulate each plan under Poisson load, and keep the one that carries"
+            " most.",
             show_default=False,
         ),
     ] = None,
+    attainment: Annotated[
+        float,
+        typer.Option(
+            "--attainment",
+            help="--margin auto: part of the requests that every model must answer within its SLO.",
+        ),
+    ] = 0.99,
     min_stages: Annotated[
         int | None,
         typer.Option("--min-stages", help="Fewest stages of a pipeline.", show_default=False),
@@ -86,28 +98,25 @@ def plan(
     feasible, when no plan exists.
 
     [dim]headrace plan problem.yaml -o plan.json[/dim]
+
+    [dim]headrace plan problem.yaml --margin auto --attainment 0.99[/dim]
     """
     from headrace.catalog.documents import read_problem, write_document
-    from headrace.domain.errors import InfeasibleError
-    from headrace.planning import solve
     from headrace.reporting.plan_table import plan_report
 
     asked = _overridden(
         read_problem(problem),
         planner=planner,
         objective=objective,
-        margin=margin,
+        margin=_number(margin),
         min_stages=min_stages,
         max_stages=max_stages,
         max_batch=max_batch,
         time_limit_s=time_limit_s,
     )
-    with notices.status(f"planning with {asked.options.planner}"):
-        result = solve(asked)
-    if result.plan is None:
-        raise InfeasibleError(result.refusal or "no plan")
-    refs = _relocated(result.plan.profiles, problem.parent, out.parent)
-    found = _proven(result.plan, asked, refs)
+    best = _carrying_most(asked, attainment, json) if margin == AUTO else _planned(asked)
+    refs = _relocated(best.profiles, problem.parent, out.parent)
+    found = _proven(best, asked, refs)
     write_document(found, out)
     if json:
         print_json(found)
@@ -117,6 +126,50 @@ def plan(
             _explain(found, asked)
         notices.print(f"wrote {out}", soft_wrap=True)
     next_step(f"headrace verify {out}")
+
+
+def _planned(problem: "Problem") -> "Plan":
+    """
+    Raises:
+        InfeasibleError: no plan exists; the message says what would be feasible.
+    """
+    from headrace.domain.errors import InfeasibleError
+    from headrace.planning import solve
+
+    with notices.status(f"planning with {problem.options.planner}"):
+        result = solve(problem)
+    if result.plan is None:
+        raise InfeasibleError(result.refusal or "no plan")
+    return result.plan
+
+
+def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
+    """The plan by the margin that simulation prefers; what it was compared with is printed."""
+    from headrace.reporting.margins import margins_table
+    from headrace.simulation.margin import choose_margin
+
+    with notices.status("planning and simulating") as status:
+        choice = choose_margin(problem, attainment=attainment, on_progress=status.update)
+    # With --json standard output holds the plan alone.
+    (notices if json else console).print(margins_table(choice, attainment))
+    return choice.plan
+
+
+def _number(margin: str | None) -> float | None:
+    """
+    Raises:
+        DocumentError: it is neither a number nor `auto`.
+    """
+    from headrace.domain.errors import DocumentError
+
+    if margin is None or margin == AUTO:
+        return None
+    try:
+        return float(margin)
+    except ValueError:
+        raise DocumentError(
+            f"--margin: expected a fraction such as 0.4, or {AUTO}; got {margin!r}"
+        ) from None
 
 
 def _explain(plan: "Plan", problem: "Problem") -> None:

@@ -93,6 +93,16 @@ def profile(
     budget_s: Annotated[
         float, typer.Option("--budget-s", help="Seconds for timing; more gives a better p99.")
     ] = 60.0,
+    shares: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shares",
+            metavar="1/2,…",
+            help="Parts of a core to offer besides whole ones, for problems with fewer cores than"
+            " machines: a core's busy slots get equal parts of its time.",
+            show_default=False,
+        ),
+    ] = None,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Take the result if measured before.")
     ] = True,
@@ -111,7 +121,9 @@ def profile(
     from headrace.catalog.documents import write_document
     from headrace.profiling.options import ProfileOptions
     from headrace.profiling.profiler import legal_name, profile_model
+    from headrace.profiling.shares import parse_shares, with_shares
 
+    parts = parse_shares(shares or ())
     target = out or Path(f"{name or legal_name(model.stem)}.profile.json")
     options = ProfileOptions(
         device=device,
@@ -130,7 +142,7 @@ def profile(
     told: set[str] = set()
     with _progress(told) as progress:
         measured = profile_model(model, options, progress)
-    measured = _with_overhead(measured)
+    measured = with_shares(_with_overhead(measured), device, parts)
     write_document(measured, target)
     if json:
         print_json(_summary(measured, target))

@@ -1,6 +1,7 @@
 """`headrace serve`: bring a plan to life."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from headrace.domain.errors import DocumentError
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
+    from headrace.serving.app_api import AppFunction
     from headrace.serving.plan_in_service import ServedPlan
 
 
@@ -71,6 +73,26 @@ def serve(
     queue_limit: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Most requests waiting per model.")
     ] = 4096,
+    app: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--app",
+            metavar="FILE.py",
+            help="Python file with the function of an app of the plan (see `headrace.apps`). It"
+            " runs inside the server, with its rights. Repeatable: every app of the plan needs its"
+            " function; without any, modules are served on their own.",
+            show_default=False,
+        ),
+    ] = None,
+    app_threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=64,
+            help="Threads for what app functions do `aside` (default: one per core, at most 4).",
+            show_default=False,
+        ),
+    ] = None,
     core: Annotated[
         int | None,
         typer.Option(min=0, help="Keep gateway and dispatcher on this CPU core."),
@@ -115,6 +137,7 @@ def serve(
     plan = served.plan
     if replan and plan.apps:
         raise DocumentError("serve: --replan plans models anew, and this plan is of apps")
+    functions = _functions(app or [], plan)
     token_path = None if no_auth else token_file or default_token_path()
     access = Access(
         bind_host=host,
@@ -128,7 +151,7 @@ def serve(
         if json:
             _print_line({"ready": True, "url": url, "token_file": _text(token_path)})
         else:
-            _print_ready(plan, url, token_path)
+            _print_ready(plan, url, token_path, tuple(functions))
 
     uvloop.run(
         _run(
@@ -136,6 +159,8 @@ def serve(
             plan_path,
             on_ready,
             events,
+            functions,
+            app_threads,
             replan={"fraction": replan_fraction, "after_s": replan_after_s} if replan else None,
             engine={
                 "policy": policy,
@@ -154,6 +179,8 @@ async def _run(
     plan_path: Path,
     on_ready: Any,
     events: Path | None,
+    functions: "Mapping[str, AppFunction]",
+    app_threads: int | None,
     *,
     replan: dict[str, float] | None,
     engine: dict[str, Any],
@@ -162,6 +189,7 @@ async def _run(
 ) -> None:
     from headrace.commands.replanning import keep_planned
     from headrace.dispatch.topology import Topology
+    from headrace.serving.apps import AppLog, AppRuntime
     from headrace.serving.changeover import Changeover
     from headrace.serving.engine import Engine
     from headrace.serving.epoch_logs import EpochLogs
@@ -170,11 +198,15 @@ async def _run(
 
     topology = Topology.from_plan(served.plan, served.profiles)
     logs = EpochLogs(events)
-    sink = logs.open(topology.event_log_header("live", engine["policy"]))
+    log = AppLog(tuple(functions), logs.open)
+    sink = log.open(topology.event_log_header("live", engine["policy"]))
     running = Engine(served.plan, served.profiles, served.folders, sink=sink, **engine)
-    changeover = Changeover(running, plan_path, engine["executor"], logs.open)
+    changeover = Changeover(running, plan_path, engine["executor"], log.open)
     limits = Limits(body_bytes=body_bytes)
-    front = Server(running, limits=limits, counters=logs.counters, changeover=changeover, **server)
+    behind = (
+        AppRuntime(running, functions, logs.counters, log, app_threads) if functions else running
+    )
+    front = Server(behind, limits=limits, counters=logs.counters, changeover=changeover, **server)
     aside = [asyncio.create_task(logs.keep_flushed())]
     if replan is not None:
         watch = keep_planned(running, changeover, logs.counters, plan_path.parent, **replan)
@@ -186,6 +218,12 @@ async def _run(
             task.cancel()
         await asyncio.gather(*aside, return_exceptions=True)
         logs.close()
+
+
+def _functions(paths: list[Path], plan: "Plan") -> "Mapping[str, AppFunction]":
+    from headrace.serving.app_files import load_apps
+
+    return load_apps(paths, plan) if paths else {}
 
 
 def _check(policy: str, executor: str) -> None:
@@ -229,7 +267,9 @@ def _print_line(value: Any) -> None:
     sys.stdout.flush()
 
 
-def _print_ready(plan: "Plan", url: str, token_path: Path | None) -> None:
+def _print_ready(
+    plan: "Plan", url: str, token_path: Path | None, apps: tuple[str, ...] = ()
+) -> None:
     from rich.table import Table
 
     table = Table(title="READY", title_style="bold green")
@@ -249,7 +289,7 @@ def _print_ready(plan: "Plan", url: str, token_path: Path | None) -> None:
             stages = " → ".join(f"{s.first_block}–{s.end_block - 1}" for s in pipeline.stages)
             slots = " + ".join(str(len(stage.pool)) for stage in pipeline.stages)
             table.add_row(
-                deployment.model,
+                deployment.name,
                 f"{deployment.slo_us / 1000:g}",
                 pipeline.name,
                 stages,
@@ -262,9 +302,16 @@ def _print_ready(plan: "Plan", url: str, token_path: Path | None) -> None:
     console.print(f"listening on [bold]{url}[/bold]", soft_wrap=True)
     if token_path is not None:
         notices.print(f"[dim]token for other users:[/dim]  {token_path}", soft_wrap=True)
+    if apps:
+        claim = next(claim for claim in plan.apps if claim.app.name == apps[0])
+        next_step(
+            f"headrace load {url} --model {apps[0]} --rps {max(1, claim.app.rate_rps * 0.5):.0f}"
+            " --duration-s 20 --input EXAMPLE.npy"
+        )
+        return
     first = plan.deployments[0]
     next_step(
-        f"headrace load {url} --model {first.model} --rps {max(1, first.throughput_rps * 0.5):.0f}"
+        f"headrace load {url} --model {first.name} --rps {max(1, first.throughput_rps * 0.5):.0f}"
         f" --duration-s 20 --slo-ms {first.slo_us / 1000:g}"
     )
 

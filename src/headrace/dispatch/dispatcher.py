@@ -5,9 +5,10 @@ simulator and the server run the very same rule. The rule itself is compiled (`d
 this hands it events and carries its orders to the driver.
 """
 
+from collections.abc import Callable, Iterator
 from functools import partial
 
-from headrace.dispatch.facts import Row, fact_of, rows_of
+from headrace.dispatch.facts import FACT_OF, Row, answered, dispatched, dropped
 from headrace.dispatch.kernel import handle as events
 from headrace.dispatch.kernel import journal
 from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, addresses
@@ -15,8 +16,11 @@ from headrace.dispatch.kernel.tables import grow, make_state
 from headrace.dispatch.policies import rules_of
 from headrace.dispatch.protocols import Batch, Clock, Driver, EventSink, Hop
 from headrace.dispatch.topology import Topology
-from headrace.domain.events import Answered, AnyEvent, Dispatched, Dropped
+from headrace.domain.events import AnyEvent
 from headrace.domain.request import Request
+
+Handler = Callable[[Row, Iterator[Row]], None]
+"""Given an entry's first row, and the rows behind it: it takes those that are the entry's own."""
 
 
 class Dispatcher:
@@ -50,6 +54,17 @@ class Dispatcher:
         events.tell(self._at, events.NOTHING, 0, 0, 0, 0, 0, 0, 0)
         self._requests: dict[int, Request] = {}
         self._batches: dict[int, Batch] = {}
+        self._handlers: dict[int, Handler] = {
+            **{kind: _noting(make, sink) for kind, make in FACT_OF.items()},
+            journal.DISPATCHED: self._on_dispatched,
+            journal.ANSWERED: self._on_answered,
+            journal.DROPPED: self._on_dropped,
+            journal.START_STAGE: self._start_stage,
+            journal.START_TRANSFER: self._start_transfer,
+            journal.ENDED: self._end,
+            journal.WAKE: self._call_me_at,
+        }
+        """What follows from each kind of row."""
 
     def _settle_in(self) -> None:
         """The arrays have moved: look up what is read or handed over often."""
@@ -116,62 +131,69 @@ class Dispatcher:
         """The slot is (back) in service, idle."""
         self._tell(events.GAINED, slot)
 
+    def _wake(self, what: int, which: int) -> None:
+        self._tell(events.AWAKE, what, which)
+
     def _tell(
         self, event: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0
     ) -> None:
+        """Let the kernel decide; log the facts and pass on the orders, in their order."""
         written = events.tell(self._at, event, self._clock.now_us(), a, b, c, d, e, f)
         if written:
-            self._carry_out(self._journal[:written].tolist())
+            # A copy: what a driver does may make the kernel write its journal anew.
+            rows = iter(self._journal[:written].tolist())
+            handlers = self._handlers
+            for row in rows:
+                handlers[row[0]](row, rows)
 
-    # -- what follows --------------------------------------------------------------------------
+    # -- what follows ----------------------------------------------------------------------------
 
-    def _carry_out(self, rows: list[Row]) -> None:
-        """Log the facts and pass on the orders, in their order."""
-        i = 0
-        while i < len(rows):
-            row = rows[i]
-            if row[0] in journal.FACTS:
-                self._take_note(fact_of(rows, i), row)
-            else:
-                self._follow_order(row)
-            i += rows_of(row)
-
-    def _take_note(self, fact: AnyEvent, row: Row) -> None:
-        self._sink(fact)
-        match fact:
-            case Dispatched():
-                self._take_path(fact, row[2])
-            case Answered():
-                del self._requests[fact.request]
-            case Dropped():
-                request = self._requests.pop(fact.request)
-                self._driver.refuse(request, journal.REASONS[row[3]], fact.retry_after_us)
-
-    def _take_path(self, fact: Dispatched, row: int) -> None:
+    def _on_dispatched(self, row: Row, following: Iterator[Row]) -> None:
         """A batch is new, or got another path from some stage on."""
-        hops = [Hop(reservation.slot, reservation.transfer_us) for reservation in fact.path]
-        batch = self._batches.get(fact.batch)
-        if batch is None:
-            requests = tuple(self._requests[request] for request in fact.requests)
-            batch = Batch(row, fact.batch, fact.model, fact.pipeline, requests, hops)
-            self._batches[batch.id] = batch
-        else:
-            batch.hops[fact.first_stage :] = hops
+        fact = dispatched(row, following)
+        self._sink(fact)
+        if fact.batch not in self._batches:
+            requests = self._requests
+            members = tuple([requests[request] for request in fact.requests])
+            self._batches[fact.batch] = Batch(
+                row[2], fact.batch, fact.model, fact.pipeline, members, []
+            )
 
-    def _follow_order(self, row: Row) -> None:
-        kind, at_us, a, b, stage, attempt, slot, transfer_us, _, _ = row
-        if kind == journal.WAKE:
-            self._clock.call_at(at_us, partial(self._tell, events.AWAKE, a, b))
-        elif kind == journal.ENDED:
-            batch = self._batches.pop(a)
-            if b:
-                self._driver.answer(batch)
-        else:
-            batch = self._batches[b]
-            batch.stage, batch.attempt = stage, attempt
-            if kind == journal.START_STAGE:
-                batch.hops[stage : stage + 1] = (Hop(slot, 0),)
-                self._driver.start_stage(batch, stage)
-            else:
-                batch.hops[stage : stage + 1] = (Hop(slot, transfer_us),)
-                self._driver.start_transfer(batch, stage)
+    def _on_answered(self, row: Row, following: Iterator[Row]) -> None:
+        self._sink(answered(row, following))
+        del self._requests[row[2]]
+
+    def _on_dropped(self, row: Row, following: Iterator[Row]) -> None:
+        fact = dropped(row, following)
+        self._sink(fact)
+        request = self._requests.pop(fact.request)
+        self._driver.refuse(request, journal.REASONS[row[3]], fact.retry_after_us)
+
+    def _start_stage(self, row: Row, _: Iterator[Row]) -> None:
+        batch, stage = self._batches[row[3]], row[4]
+        batch.stage, batch.attempt = stage, row[5]
+        batch.hops[stage:] = (Hop(row[6], 0),)
+        self._driver.start_stage(batch, stage)
+
+    def _start_transfer(self, row: Row, _: Iterator[Row]) -> None:
+        batch, stage = self._batches[row[3]], row[4]
+        batch.stage, batch.attempt = stage, row[5]
+        batch.hops[stage:] = (Hop(row[6], row[7]),)
+        self._driver.start_transfer(batch, stage)
+
+    def _end(self, row: Row, _: Iterator[Row]) -> None:
+        batch = self._batches.pop(row[2])
+        if row[3]:
+            self._driver.answer(batch)
+
+    def _call_me_at(self, row: Row, _: Iterator[Row]) -> None:
+        self._clock.call_at(row[1], partial(self._wake, row[2], row[3]))
+
+
+def _noting(make: Callable[[Row, Iterator[Row]], AnyEvent], sink: EventSink) -> Handler:
+    """For facts from which nothing else follows."""
+
+    def note(row: Row, following: Iterator[Row]) -> None:
+        sink(make(row, following))
+
+    return note

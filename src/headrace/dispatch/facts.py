@@ -1,6 +1,7 @@
 """From the kernel's journal to the events of the log."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from headrace.dispatch.kernel import journal
 from headrace.domain.events import (
@@ -19,40 +20,70 @@ from headrace.domain.events import (
 Row = list[int]
 
 
-def facts_of(rows: list[Row]) -> Iterator[AnyEvent]:
+def facts_of(rows: Iterable[Row]) -> Iterator[AnyEvent]:
     """All facts of whole journal entries, orders left out."""
-    i = 0
-    while i < len(rows):
-        if rows[i][0] in journal.FACTS:
-            yield fact_of(rows, i)
-        i += rows_of(rows[i])
+    rows = iter(rows)
+    for row in rows:
+        make = FACT_OF.get(row[0])
+        if make is not None:
+            yield make(row, rows)
 
 
-def rows_of(row: Row) -> int:
-    """How many rows the entry has that begins with this one."""
-    return 1 + row[7] + row[8] if row[0] == journal.DISPATCHED else 1
+# One function per kind, so that a row costs a look-up and not a row of comparisons: each batch has
+# half a dozen facts. Each is given the entry's first row and those that follow it.
 
 
-def fact_of(rows: list[Row], i: int) -> AnyEvent:
-    """The fact that begins at row `i`."""
-    kind, at_us, a, b, c, d, e, f, _, _ = rows[i]
-    if kind == journal.RAN:
-        return Ran(at_us, a, b, c, d)
-    if kind == journal.ARRIVED:
-        return Arrived(at_us, a, b, c)
-    if kind == journal.ANSWERED:
-        return Answered(at_us, a, b)
-    if kind == journal.DISPATCHED:
-        members, path = rows[i + 1 : i + 1 + f], rows[i + 1 + f : i + rows_of(rows[i])]
-        requests = tuple(member[2] for member in members)
-        return Dispatched(
-            at_us, b, c, d, e, requests, tuple(Reservation(*hop[2:7]) for hop in path)
-        )
-    if kind == journal.TRANSFERRED:
-        return Transferred(at_us, a, b, c, d, e)
-    if kind == journal.DROPPED:
-        return Dropped(at_us, a, journal.REASONS[b], c)
-    if kind == journal.SLOT_LOST:
-        return SlotLost(at_us, a)
-    assert kind == journal.SLOT_GAINED, kind
-    return SlotGained(at_us, a)
+def arrived(row: Row, _: Iterator[Row]) -> Arrived:
+    return Arrived(row[1], row[2], row[3], row[4])
+
+
+def dropped(row: Row, _: Iterator[Row]) -> Dropped:
+    return Dropped(row[1], row[2], journal.REASONS[row[3]], row[4])
+
+
+def dispatched(row: Row, following: Iterator[Row]) -> Dispatched:
+    """Takes the rows of its members and of its path off `following`."""
+    _, at_us, _, batch, model, pipeline, first_stage, members, hops, _ = row
+    requests = tuple([member[2] for member in islice(following, members)])
+    path = tuple(
+        [
+            Reservation(slot, transfer_at_us, transfer_us, start_at_us, latency_us)
+            for _, _, slot, transfer_at_us, transfer_us, start_at_us, latency_us, _, _, _ in islice(
+                following, hops
+            )
+        ]
+    )
+    return Dispatched(at_us, batch, model, pipeline, first_stage, requests, path)
+
+
+def transferred(row: Row, _: Iterator[Row]) -> Transferred:
+    return Transferred(row[1], row[2], row[3], row[4], row[5], row[6])
+
+
+def ran(row: Row, _: Iterator[Row]) -> Ran:
+    return Ran(row[1], row[2], row[3], row[4], row[5])
+
+
+def answered(row: Row, _: Iterator[Row]) -> Answered:
+    return Answered(row[1], row[2], row[3])
+
+
+def slot_lost(row: Row, _: Iterator[Row]) -> SlotLost:
+    return SlotLost(row[1], row[2])
+
+
+def slot_gained(row: Row, _: Iterator[Row]) -> SlotGained:
+    return SlotGained(row[1], row[2])
+
+
+FACT_OF: dict[int, Callable[[Row, Iterator[Row]], AnyEvent]] = {
+    journal.ARRIVED: arrived,
+    journal.DROPPED: dropped,
+    journal.DISPATCHED: dispatched,
+    journal.TRANSFERRED: transferred,
+    journal.RAN: ran,
+    journal.ANSWERED: answered,
+    journal.SLOT_LOST: slot_lost,
+    journal.SLOT_GAINED: slot_gained,
+}
+"""Kind of a row -> its event. The other kinds are orders, or belong to a fact."""

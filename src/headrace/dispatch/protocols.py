@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from headrace.domain.events import AnyEvent
 from headrace.domain.request import DropReason, Request
@@ -16,8 +18,8 @@ class Clock(Protocol):
     def call_at(self, at_us: int, callback: Callable[[], None]) -> None: ...
 
 
-class Hop(NamedTuple):
-    """One stage of a batch's path."""
+class Hop(msgspec.Struct, frozen=True, gc=False):
+    """One stage of a batch's path. A struct, since three are made per batch."""
 
     slot: int
     transfer_us: int
@@ -35,7 +37,7 @@ class Batch:
     pipeline: int
     requests: tuple[Request, ...]
     hops: list[Hop]
-    """One per stage that has a slot by now; those ahead may still change."""
+    """One per stage that it has reached: those ahead may still change."""
     stage: int = 0
     """The stage it is on, or on its way to."""
     attempt: int = 0

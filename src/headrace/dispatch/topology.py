@@ -7,7 +7,7 @@ from typing import Literal
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import PlanError
 from headrace.domain.events import EventLogHeader
-from headrace.domain.plan import Deployment, Pipeline, Plan
+from headrace.domain.plan import Deployment, MachineLoad, Pipeline, Plan
 from headrace.domain.profile import Profile
 
 
@@ -36,11 +36,31 @@ class Route:
     slack_us: tuple[int, ...]
     """Entry b-1: how much later than by medians a batch of size b may end; the sum over stages
     of p99 - p50."""
+    load: MachineLoad | None = None
+    """Of a module of an app: what its machines are planned to be given."""
+
+    @property
+    def collect_us(self) -> int:
+        """How long before a machine is free its next batch is collected (`batch_aware`)."""
+        return self.load.collect_us if self.load else self.stages[0].p50_us[-1]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether its one machine has less load than it could take."""
+        return self.load is not None and self.load.machines < 1
+
+    @property
+    def rate_rps(self) -> float:
+        """Of the load: what is planned, or what the slowest stage can take."""
+        if self.load:
+            return self.load.rate_rps
+        return min(1e6 * self.batch_size * len(s.slots) / max(1, s.p50_us[-1]) for s in self.stages)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRoutes:
     name: str
+    """Of the deployment: the model's, or APP.MODULE."""
     slo_us: int
     routes: tuple[Route, ...]
 
@@ -117,7 +137,7 @@ def _model_routes(
     deployment: Deployment, profile: Profile, slot_index: Mapping[str, int]
 ) -> ModelRoutes:
     return ModelRoutes(
-        name=deployment.model,
+        name=deployment.name,
         slo_us=deployment.slo_us,
         routes=tuple(_route(p, profile, slot_index) for p in deployment.pipelines),
     )
@@ -147,5 +167,9 @@ def _route(pipeline: Pipeline, profile: Profile, slot_index: Mapping[str, int]) 
         for b in range(pipeline.batch_size)
     )
     return Route(
-        name=pipeline.name, batch_size=pipeline.batch_size, stages=tuple(tables), slack_us=slack
+        name=pipeline.name,
+        batch_size=pipeline.batch_size,
+        stages=tuple(tables),
+        slack_us=slack,
+        load=pipeline.load,
     )

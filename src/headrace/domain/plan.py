@@ -139,6 +139,11 @@ class Deployment(Record, frozen=True, kw_only=True):
     cost_per_hour: float | None = None
     """Of a module: the sum over its entries."""
 
+    @property
+    def name(self) -> str:
+        """Unlike every other deployment's: two modules may run one model."""
+        return self.model if self.app is None else f"{self.app}.{self.module}"
+
 
 Reading = Literal["remaining", "twice", "group"]
 """How long a full batch takes to collect, after the dispatch policy (Harpagon, Table III):

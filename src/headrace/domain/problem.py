@@ -37,6 +37,8 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     """With one model, max-min and throughput are the same."""
     margin: float = 0.4
     """Fraction of the SLO kept for batching, queueing and contention (PPipe, 5.4)."""
+    margin_reason: str = ""
+    """Why this margin, where it was chosen by simulation; empty: it was given."""
     min_stages: int = 1
     max_stages: int = 3
     max_batch: int | None = None

@@ -58,8 +58,10 @@ class LoadOptions:
     """Tensors as raw bytes behind the JSON (the binary-tensor extension), not as JSON numbers."""
     items: int = 1
     """Length of the batch dimension of every request."""
-    input_path: Path | None = None
-    """A .npy file; None: random values from the seed."""
+    input_paths: tuple[Path, ...] = ()
+    """.npy files, sent in turn; none: random values from the seed."""
+    on_answer: Callable[[int, bytes], None] | None = None
+    """Gets every result (number of its arrival, body of the response), for checks; must be fast."""
     seed: int = 1
     token: str | None = None
 
@@ -181,7 +183,7 @@ async def drive_load_of_models(
             slo_us = options.slo_us
             if slo_us is None:
                 slo_us = await _server_slo_us(pool, endpoint, model, authorization, options)
-            encoders[model] = _encoder(endpoint, info, options, authorization)
+            encoders[model] = _encoders(endpoint, info, options, authorization)
             slos_us[model] = slo_us
         run = _Run(pool, encoders, arrivals, slos_us, options, on_progress)
         await run.finished()
@@ -218,15 +220,16 @@ async def _server_slo_us(
     return slo_us
 
 
-def _encoder(
+def _encoders(
     endpoint: Endpoint, info: ModelInfo, options: LoadOptions, authorization: bytes
-) -> RequestEncoder:
-    if options.input_path is None:
-        tensors = random_inputs(info, options.items, np.random.default_rng(options.seed))
-    else:
-        tensors = file_input(options.input_path, info, options.items)
-    return RequestEncoder(
-        endpoint, info, tensors, binary=options.binary, authorization=authorization
+) -> tuple[RequestEncoder, ...]:
+    """One per example."""
+    examples = [file_input(path, info, options.items) for path in options.input_paths]
+    if not examples:
+        examples = [random_inputs(info, options.items, np.random.default_rng(options.seed))]
+    return tuple(
+        RequestEncoder(endpoint, info, tensors, binary=options.binary, authorization=authorization)
+        for tensors in examples
     )
 
 
@@ -249,7 +252,7 @@ class _Run:
     """One schedule being sent, of one model or several."""
 
     pool: ConnectionPool
-    encoders: Mapping[str, RequestEncoder]
+    encoders: Mapping[str, tuple[RequestEncoder, ...]]
     arrivals: Sequence[Arrival]
     slos_us: Mapping[str, int]
     options: LoadOptions
@@ -298,8 +301,10 @@ class _Run:
         arrival = self.arrivals[index]
         # The server's own objective needs no sending; everything else travels with the request.
         timeout_us = arrival.timeout_us or self.options.slo_us
-        parts = self.encoders[arrival.model].parts(timeout_us, arrival.priority)
-        exchange = Exchange(parts, self._on_done, index=index)
+        encoders = self.encoders[arrival.model]
+        parts = encoders[index % len(encoders)].parts(timeout_us, arrival.priority)
+        wanted = self.options.on_answer is not None
+        exchange = Exchange(parts, self._on_done, index=index, keep_body=wanted)
         self._open.append((scheduled_us + round(self.options.timeout_s * 1e6), exchange))
         self.pool.submit(exchange)
 
@@ -311,6 +316,8 @@ class _Run:
             reason, message = _refusal(exchange)
             if message:
                 self._samples.setdefault(reason, message)
+        elif not reason and self.options.on_answer is not None:
+            self.options.on_answer(exchange.index, exchange.body)
         self._results[exchange.index] = RequestResult(
             scheduled_at_us=scheduled_us,
             deadline_at_us=scheduled_us + (arrival.timeout_us or self.slos_us[arrival.model]),

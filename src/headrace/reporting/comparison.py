@@ -87,6 +87,19 @@ def predicted_column(
     )
 
 
+def predicted_module_column(deployment: Deployment, rate_rps: float, profile: Profile) -> Column:
+    """What the plan says of a module of an app, offered `rate_rps` calls per second."""
+    planned_rps = deployment.throughput_rps
+    within_plan = rate_rps <= planned_rps
+    return Column(
+        throughput_rps=min(rate_rps, planned_rps),
+        p50_us=_p50_us(deployment, profile),
+        p99_us=deployment.worst_case_us,
+        slo_attainment=1.0 if within_plan else planned_rps / rate_rps,
+        dropped=0 if within_plan else None,
+    )
+
+
 def _p50_us(deployment: Deployment, profile: Profile) -> int:
     medians = [_pipeline_p50_us(pipeline, profile) for pipeline in deployment.pipelines]
     weights = [pipeline.throughput_rps for pipeline in deployment.pipelines]
@@ -127,11 +140,11 @@ def comparison_table(comparison: Comparison, title: str) -> Table:
     table.add_row("latency p50", *[milliseconds(c.p50_us) for c in shown])
     table.add_row("latency p99", *[milliseconds(c.p99_us) for c in shown])
     table.add_row("SLO attainment", *[percent(c.slo_attainment) for c in shown])
-    table.add_row("dropped", *[_dropped(c) for c in shown])
+    table.add_row("dropped", *[dropped_text(c) for c in shown])
     return table
 
 
-def _dropped(column: Column) -> str:
+def dropped_text(column: Column) -> str:
     if column.dropped is None:
         return "–"
     return str(column.dropped) if column.arrived is None else f"{column.dropped}/{column.arrived}"

@@ -49,7 +49,7 @@ class DataPlane:
         """
         site = Site.from_plan(plan, profiles)
         self.topology = site.topology
-        self.models = served_models(self.topology, profiles)
+        self.models = served_models(plan, self.topology, profiles)
         self.number = {name: i for i, name in enumerate(self.models)}
         """Model -> its index among the plan's deployments."""
         self.desk = desk or Desk(clock.now_us, call_soon)
@@ -76,18 +76,20 @@ class DataPlane:
             self.gate.submit(request)
 
 
-def served_models(topology: Topology, profiles: Mapping[str, Profile]) -> dict[str, ServedModel]:
+def served_models(
+    plan: Plan, topology: Topology, profiles: Mapping[str, Profile]
+) -> dict[str, ServedModel]:
     """Describe the plan's models as clients see them, in the plan's order."""
     return {
         model.name: ServedModel(
             name=model.name,
-            inputs=profiles[model.name].inputs,
-            outputs=profiles[model.name].outputs,
+            inputs=profiles[deployment.model].inputs,
+            outputs=profiles[deployment.model].outputs,
             slo_us=model.slo_us,
             fastest_us=model.fastest_us,
             max_items=MAX_BATCHES_PER_INFERENCE * max(r.batch_size for r in model.routes),
         )
-        for model in topology.models
+        for deployment, model in zip(plan.deployments, topology.models, strict=True)
     }
 
 

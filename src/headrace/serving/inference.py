@@ -24,6 +24,8 @@ class ServedModel:
     """Least time in which one item can be answered; a shorter timeout is always refused."""
     max_items: int
     """Most items (batch dimension) that one inference may carry."""
+    batched: bool = True
+    """False: an app. Its tensors have no batch dimension, and -1 in a shape is any length."""
     input_item_bytes: tuple[int, ...] = field(init=False)
     """Bytes of one item of each input."""
 
@@ -47,6 +49,14 @@ class Answer:
     def late_us(self) -> int:
         """How long after the deadline it was ready; 0: in time."""
         return max(0, self.ended_at_us - self.deadline_at_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppAnswer(Answer):
+    """What an app returned; `outputs` is empty."""
+
+    tensors: tuple[NDArray[Any], ...]
+    """In the order of `ServedModel.outputs`; strings as `bytes` objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from headrace.serving.engine import EngineStatus
 from headrace.serving.http_messages import Exchange, Limits, Response, internal_error, problem
 from headrace.serving.inference import Answer, Inference, Refusal, ServedModel
 from headrace.serving.prometheus import ModelCounters
-from headrace.serving.v2 import Ask, ModelCodec
+from headrace.serving.v2 import Ask
+from headrace.serving.v2_apps import codec_of
 from headrace.serving.v2_tensors import RequestError
 
 Aside = Callable[[Callable[[], Any], Callable[["Future[Any]"], None]], None]
@@ -58,7 +59,7 @@ class InferenceHandler:
     ) -> None:
         self._backend = backend
         self._model = model.name
-        self._codec = ModelCodec(model, limits.json_bytes)
+        self._codec = codec_of(model, limits.json_bytes)
         self._counters = counters
         self._limits = limits
         self._aside = aside

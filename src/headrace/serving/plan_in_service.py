@@ -58,7 +58,7 @@ class PlanInService:
         """
         self.served = served
         self.topology = Topology.from_plan(served.plan, served.profiles)
-        self.models = served_models(self.topology, served.profiles)
+        self.models = served_models(served.plan, self.topology, served.profiles)
         self._options = options
         self._specs: tuple[WorkerSpec, ...] = ()
         self.arena: Arena | None = None

@@ -34,26 +34,26 @@ _HEADS_MAX = 256
 VERSION = "1"
 """The only version that any model has: another plan is another server."""
 
-_ABSENT = msgspec.Raw(b"")
+ABSENT = msgspec.Raw(b"")
 
 
 class _InputParameters(msgspec.Struct, gc=False):
     binary_data_size: int | None = None
-    shared_memory_region: msgspec.Raw = _ABSENT
+    shared_memory_region: msgspec.Raw = ABSENT
 
 
-class _Input(msgspec.Struct, gc=False):
+class GivenInput(msgspec.Struct, gc=False):
     name: str
     shape: list[int]
     datatype: str
     parameters: _InputParameters | None = None
-    data: msgspec.Raw = _ABSENT
+    data: msgspec.Raw = ABSENT
 
 
 class _OutputParameters(msgspec.Struct, gc=False):
     binary_data: bool | None = None
-    classification: msgspec.Raw = _ABSENT
-    shared_memory_region: msgspec.Raw = _ABSENT
+    classification: msgspec.Raw = ABSENT
+    shared_memory_region: msgspec.Raw = ABSENT
 
 
 class _Output(msgspec.Struct, gc=False):
@@ -65,11 +65,11 @@ class _Parameters(msgspec.Struct, gc=False):
     timeout: int | None = None
     priority: int | None = None
     binary_data_output: bool | None = None
-    sequence_id: msgspec.Raw = _ABSENT
+    sequence_id: msgspec.Raw = ABSENT
 
 
 class _Request(msgspec.Struct, gc=False):
-    inputs: list[_Input]
+    inputs: list[GivenInput]
     id: str | None = None
     parameters: _Parameters | None = None
     outputs: list[_Output] | None = None
@@ -131,7 +131,7 @@ class ModelCodec:
         request = _decode_json(view[:json_end])
         items, inputs = self._read_inputs(request.inputs, view, json_end)
         parameters = request.parameters or _NO_PARAMETERS
-        if parameters.sequence_id is not _ABSENT:
+        if parameters.sequence_id is not ABSENT:
             raise RequestError("parameter 'sequence_id': sequences are not served here")
         if request.id is not None and len(request.id) > MAX_ID_LENGTH:
             raise RequestError(f"the id is longer than {MAX_ID_LENGTH} characters")
@@ -145,7 +145,7 @@ class ModelCodec:
         )
 
     def _read_inputs(
-        self, given: list[_Input], view: memoryview, at: int
+        self, given: list[GivenInput], view: memoryview, at: int
     ) -> tuple[int, tuple[Buffer, ...]]:
         if len(given) != len(self._inputs):
             raise RequestError(self._wrong_inputs(given))
@@ -161,7 +161,7 @@ class ModelCodec:
             items = rows
             size = tensor.parameters.binary_data_size if tensor.parameters else None
             if size is None:
-                if tensor.data is _ABSENT:
+                if tensor.data is ABSENT:
                     raise RequestError(
                         f"input {quoted(tensor.name)}: has neither `data` nor a `binary_data_size`"
                     )
@@ -170,8 +170,8 @@ class ModelCodec:
                 )
                 continue
             needed = items * spec.item_bytes
-            if size != needed or tensor.data is not _ABSENT:
-                raise RequestError(_wrong_size(tensor, size, needed))
+            if size != needed or tensor.data is not ABSENT:
+                raise RequestError(wrong_size(tensor, size, needed))
             if at + size > len(view):
                 raise RequestError(
                     f"input {quoted(tensor.name)}: the body ends {at + size - len(view)} bytes"
@@ -186,16 +186,9 @@ class ModelCodec:
             raise RequestError(f"the body has {len(view) - at} bytes more than its tensors need")
         return items, tuple(buffer for buffer in buffers if buffer is not None)
 
-    def _check_shape(self, tensor: _Input, spec: Tensor) -> int:
+    def _check_shape(self, tensor: GivenInput, spec: Tensor) -> int:
         """Number of items."""
-        parameters = tensor.parameters
-        if parameters is not None and parameters.shared_memory_region is not _ABSENT:
-            raise RequestError("shared memory is not served here; send the tensor in the request")
-        if tensor.datatype != spec.datatype:
-            raise RequestError(
-                f"input {quoted(tensor.name)}: needs datatype {spec.datatype},"
-                f" got {quoted(tensor.datatype)}"
-            )
+        self._check_kind(tensor, spec)
         shape = tensor.shape
         if len(shape) != spec.rank or shape[1:] != spec.item_shape:
             needed = ", ".join(["n", *map(str, spec.item_shape)])
@@ -209,7 +202,17 @@ class ModelCodec:
             )
         return shape[0]
 
-    def _wrong_inputs(self, given: list[_Input]) -> str:
+    def _check_kind(self, tensor: GivenInput, spec: Tensor) -> None:
+        parameters = tensor.parameters
+        if parameters is not None and parameters.shared_memory_region is not ABSENT:
+            raise RequestError("shared memory is not served here; send the tensor in the request")
+        if tensor.datatype != spec.datatype:
+            raise RequestError(
+                f"input {quoted(tensor.name)}: needs datatype {spec.datatype},"
+                f" got {quoted(tensor.datatype)}"
+            )
+
+    def _wrong_inputs(self, given: list[GivenInput]) -> str:
         names = ", ".join(quoted(tensor.name) for tensor in given[:8]) or "none"
         more = f" and {len(given) - 8} more" if len(given) > 8 else ""
         needed = ", ".join(repr(name) for name in self._inputs)
@@ -260,7 +263,7 @@ class ModelCodec:
                 self._heads[key] = text
         if ask.id is not None:
             text = b'{"id":' + msgspec.json.encode(ask.id) + b"," + text[1:]
-        return _with_tail(text, [answer.outputs[index] for index, _ in ask.wanted])
+        return with_tail(text, [answer.outputs[index] for index, _ in ask.wanted])
 
     def _encode_mixed(self, ask: Ask, answer: Answer) -> Response:
         document = self._document(ask, answer)
@@ -279,7 +282,7 @@ class ModelCodec:
                 described["data"] = values.tolist()
         text = msgspec.json.encode(document)
         tail = [answer.outputs[index] for index, binary in ask.wanted if binary]
-        return _with_tail(text, tail) if tail else Response(200, text)
+        return with_tail(text, tail) if tail else Response(200, text)
 
     def _document(self, ask: Ask, answer: Answer) -> dict[str, Any]:
         outputs = []
@@ -296,7 +299,7 @@ class ModelCodec:
         return {"model_name": self.model.name, "model_version": VERSION, "outputs": outputs}
 
 
-def _with_tail(text: bytes, tail: Sequence[memoryview]) -> Response:
+def with_tail(text: bytes, tail: Sequence[memoryview]) -> Response:
     header = b"Inference-Header-Content-Length: %d\r\n" % len(text)
     return Response(200, text, content_type=BINARY, headers=header, tail=tail)
 
@@ -336,15 +339,15 @@ def _within(what: str, value: int | None, least: int, most: int, unit: str = "")
 
 
 def _refuse_extensions(name: str, parameters: _OutputParameters) -> None:
-    if parameters.classification is not _ABSENT:
+    if parameters.classification is not ABSENT:
         raise RequestError(f"output {quoted(name)}: classification is not served here")
-    if parameters.shared_memory_region is not _ABSENT:
+    if parameters.shared_memory_region is not ABSENT:
         raise RequestError("shared memory is not served here; take the tensor from the answer")
 
 
-def _wrong_size(tensor: _Input, size: int, needed: int) -> str:
+def wrong_size(tensor: GivenInput, size: int, needed: int) -> str:
     where = f"input {quoted(tensor.name)}: "
-    if tensor.data is not _ABSENT:
+    if tensor.data is not ABSENT:
         return f"{where}has both `data` and a `binary_data_size`; send one of them"
     shown = size if abs(size) < 1 << 64 else "a larger number"
     return f"{where}binary_data_size is {shown}, shape {shape_text(tensor.shape)} needs {needed}"

@@ -10,6 +10,8 @@ from headrace.serving.v2 import VERSION
 from headrace.serving.v2_tensors import DATATYPES
 
 PLATFORM = "headrace_plan"
+_CONFIG_TYPES = {"bytes": "TYPE_STRING"}
+"""Where Triton's configuration calls a type otherwise than the protocol does."""
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "model_repository")
 
 
@@ -23,8 +25,8 @@ def model_document(model: ServedModel) -> dict[str, Any]:
         "name": model.name,
         "versions": [VERSION],
         "platform": PLATFORM,
-        "inputs": [_tensor_document(spec) for spec in model.inputs],
-        "outputs": [_tensor_document(spec) for spec in model.outputs],
+        "inputs": [_tensor_document(spec, model.batched) for spec in model.inputs],
+        "outputs": [_tensor_document(spec, model.batched) for spec in model.outputs],
     }
 
 
@@ -34,7 +36,7 @@ def config_document(model: ServedModel) -> dict[str, Any]:
         "name": model.name,
         "platform": PLATFORM,
         "backend": "headrace",
-        "max_batch_size": model.max_items,
+        "max_batch_size": model.max_items if model.batched else 0,
         "input": [_config_tensor(spec) for spec in model.inputs],
         "output": [_config_tensor(spec) for spec in model.outputs],
         "parameters": {
@@ -75,17 +77,17 @@ def statistics_document(name: str, counters: ModelCounters) -> dict[str, Any]:
     }
 
 
-def _tensor_document(spec: TensorSpec) -> dict[str, Any]:
+def _tensor_document(spec: TensorSpec, batched: bool) -> dict[str, Any]:
     return {
         "name": spec.name,
         "datatype": DATATYPES[spec.dtype],
-        "shape": [-1, *spec.item_shape],
+        "shape": [-1, *spec.item_shape] if batched else list(spec.item_shape),
     }
 
 
 def _config_tensor(spec: TensorSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
-        "data_type": f"TYPE_{DATATYPES[spec.dtype]}",
+        "data_type": _CONFIG_TYPES.get(spec.dtype, f"TYPE_{DATATYPES[spec.dtype]}"),
         "dims": list(spec.item_shape),
     }

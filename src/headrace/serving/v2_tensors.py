@@ -25,8 +25,9 @@ DATATYPES = {
     "float16": "FP16",
     "float32": "FP32",
     "float64": "FP64",
+    "bytes": "BYTES",
 }
-"""numpy's name -> the protocol's."""
+"""numpy's name -> the protocol's. Strings (BYTES) belong to apps; models have numbers only."""
 
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for text that is not the JSON asked for."""
@@ -66,6 +67,12 @@ def tensor_of(index: int, spec: TensorSpec) -> Tensor:
         item_bytes=spec.item_count * dtype.itemsize,
         rank=len(spec.item_shape) + 1,
     )
+
+
+def sized(spec: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor of an app, whose shape has no batch dimension and may be open, as one of `shape`."""
+    own = TensorSpec(name=spec.name, dtype=spec.dtype.name, item_shape=tuple(shape[1:]))
+    return tensor_of(spec.index, own)
 
 
 def read_json_tensor(

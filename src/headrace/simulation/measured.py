@@ -62,7 +62,7 @@ def measured_durations(
     Raises:
         PlanError: the log is of another plan.
     """
-    if header.slots != topology.slots or header.models != tuple(m.name for m in topology.models):
+    if header.slots != topology.slots or not _same_models(header, topology):
         raise PlanError(
             f"the event log is of a plan with slots {', '.join(header.slots)} and models"
             f" {', '.join(header.models)}, not of this one"
@@ -80,6 +80,12 @@ def measured_durations(
         return otherwise
     enough = {key: took_us for key, took_us in runs_us.items() if len(took_us) >= LEAST_SAMPLES}
     return MeasuredDurations(enough, gaps_us, otherwise, rng)
+
+
+def _same_models(header: EventLogHeader, topology: Topology) -> bool:
+    """Behind the plan's models, a server's log may have the apps that call them."""
+    names = tuple(model.name for model in topology.models)
+    return header.models[: len(names)] == names and not any(header.pipelines[len(names) :])
 
 
 def _gaps(runs: Sequence[Ran], batches: Mapping[int, Dispatched]) -> list[int]:

@@ -33,19 +33,27 @@ WORLD = np.dtype(
 )
 """One row: limits, counters and the heads of lists."""
 
-MODEL = np.dtype(_ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at"))
+MODEL = np.dtype(
+    _ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at", "turn_at")
+)
 """`fill_size`: the queue waits until it has so many requests; 0: a decision is due."""
 
-ROUTE = np.dtype(_ints("batch_size", "first_stage", "stages", "waiting", "done"))
-"""`waiting`, `done`: scratch of a decision that compares routes."""
+ROUTE = np.dtype(
+    _ints("batch_size", "first_stage", "stages", "waiting", "done")
+    + _ints("collect_us", "is_part", "gap", "turn_at", "turn")
+)
+"""`waiting`, `done`: scratch of a decision that compares routes. The rest is of `batch_aware`;
+`gap` and `turn_at` are nanoseconds of load."""
 
 STAGE = np.dtype(_ints("first_pool", "end_pool", "input_bytes", "output_bytes"))
 
 SLOT = np.dtype(
     _ints("node", "alive", "running_hop", "running", "first_ready", "wake_at", "free_at")
-    + _ints("last_use")
+    + _ints("last_use", "route", "due_at", "given", "seen", "tightest_at")
 )
-"""`running`: the batch on the slot; `running_hop`: the same as the reservations know it.
+"""`running`: the batch on the slot; `running_hop`: the same as the reservations know it. `route`
+and what follows it are of `batch_aware`: `given` requests are to run next, of which the most urgent
+must end at `tightest_at`.
 `free_at`, `last_use`: of the reactive policy."""
 
 NODE = np.dtype(
@@ -74,7 +82,8 @@ BATCH = np.dtype(
 """`deadline_at`, `last_deadline_at`: the tightest and the loosest of its requests. `mark`: scratch
 of `follow_moved`."""
 
-REQUEST = np.dtype(_ints("id", "arrived_at", "deadline_at", "priority", "after"))
+REQUEST = np.dtype(_ints("id", "arrived_at", "deadline_at", "priority", "after", "slot"))
+"""`slot`: that is to run it, where the policy says so before it starts (`batch_aware`)."""
 
 NUMBER = np.dtype("i8")
 

@@ -1,6 +1,6 @@
 """Which policy decides: one line of each function below per policy."""
 
-from headrace.dispatch.kernel import reactive, reservation
+from headrace.dispatch.kernel import batch_aware, reactive, reservation
 from headrace.dispatch.kernel.compile import inlined, kernel
 from headrace.dispatch.kernel.feedback import follow_moved, place_anew
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
@@ -9,7 +9,8 @@ from headrace.dispatch.kernel.probing import release_from, take_path
 from headrace.dispatch.kernel.reactive import NO_REASON
 from headrace.dispatch.kernel.reservation import Decision
 
-RESERVATION, REACTIVE = range(2)
+RESERVATION, REACTIVE, BATCH_AWARE = range(3)
+"""All but the first keep account of slots as the reactive policy does, and look no hop ahead."""
 
 
 @inlined
@@ -17,13 +18,15 @@ def decide(s: State, model: int, now_us: int) -> Decision:
     """What to do with the requests that wait for `model`; see `reservation.SEND`."""
     if s.world[0].policy == REACTIVE:
         return reactive.decide(s, model, now_us)
+    if s.world[0].policy == BATCH_AWARE:
+        return batch_aware.decide(s, model, now_us)
     return reservation.decide(s, model, now_us)
 
 
 @inlined
 def on_dispatched(s: State, batch: int) -> None:
     """The requests of the last SEND are a batch now: its path is `path`."""
-    if s.world[0].policy == REACTIVE:
+    if s.world[0].policy != RESERVATION:
         reactive.take_path(s, batch)
         return
     mine = s.batches[batch]
@@ -37,7 +40,7 @@ def on_dispatched(s: State, batch: int) -> None:
 @kernel
 def next_hop(s: State, batch: int, now_us: int) -> int:
     """Settle the hop of the batch's stage just before it is used, or say why to drop the batch."""
-    if s.world[0].policy == REACTIVE:
+    if s.world[0].policy != RESERVATION:
         return reactive.next_hop(s, batch, now_us)
     mine = s.batches[batch]
     first_hop = batch * s.world[0].stages_max
@@ -51,7 +54,7 @@ def next_hop(s: State, batch: int, now_us: int) -> int:
 @inlined
 def transfer_at(s: State, hop: int, now_us: int) -> int:
     """When the transfer into the hop may start; `now_us`: at once."""
-    if s.world[0].policy == REACTIVE:
+    if s.world[0].policy != RESERVATION:
         return now_us
     return reservation.transfer_at(s, hop, now_us)
 
@@ -59,7 +62,7 @@ def transfer_at(s: State, hop: int, now_us: int) -> int:
 @inlined
 def start_at(s: State, hop: int, now_us: int) -> int:
     """When the hop, whose slot is idle, may start; `now_us`: at once."""
-    if s.world[0].policy == REACTIVE:
+    if s.world[0].policy != RESERVATION:
         return now_us
     return reservation.start_at(s, hop, now_us)
 
@@ -67,14 +70,14 @@ def start_at(s: State, hop: int, now_us: int) -> int:
 @kernel
 def on_transferred(s: State, hop: int, now_us: int) -> None:
     """The tensors that enter the hop arrived now."""
-    if s.world[0].policy != REACTIVE:
+    if s.world[0].policy == RESERVATION:
         reservation.on_transferred(s, hop, now_us)
 
 
 @kernel
 def on_started(s: State, hop: int, now_us: int) -> None:
     """The hop began to run now, earlier or later than promised."""
-    if s.world[0].policy == REACTIVE:
+    if s.world[0].policy != RESERVATION:
         reactive.on_started(s, hop, now_us)
     else:
         reservation.on_started(s, hop, now_us)
@@ -83,7 +86,7 @@ def on_started(s: State, hop: int, now_us: int) -> None:
 @kernel
 def on_ended(s: State, hop: int, now_us: int) -> None:
     """The hop ended now, earlier or later than promised."""
-    if s.world[0].policy == REACTIVE:
+    if s.world[0].policy != RESERVATION:
         reactive.on_ended(s, hop, now_us)
     else:
         reservation.on_ended(s, hop, now_us)
@@ -92,7 +95,7 @@ def on_ended(s: State, hop: int, now_us: int) -> None:
 @kernel
 def forget(s: State, batch: int) -> None:
     """The batch ends here: release whatever it still holds from its stage on."""
-    if s.world[0].policy == REACTIVE:
+    if s.world[0].policy != RESERVATION:
         reactive.forget(s, batch)
     else:
         release_from(s, batch, s.batches[batch].stage)
@@ -102,7 +105,7 @@ def forget(s: State, batch: int) -> None:
 def reroute(s: State, batch: int, first_stage: int, now_us: int) -> int:
     """Find a new path from `first_stage` on, or say why there is none in time."""
     mine = s.batches[batch]
-    if s.world[0].policy == REACTIVE:
+    if s.world[0].policy != RESERVATION:
         mine.hops = first_stage
         return reactive.next_hop(s, batch, now_us) if first_stage == mine.stage else NO_REASON
     first_hop = batch * s.world[0].stages_max

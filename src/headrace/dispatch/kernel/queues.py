@@ -61,6 +61,22 @@ def remove(s: State, model: int, place: int) -> None:
 
 
 @kernel
+def to_front(s: State, model: int, place: int) -> None:
+    """Move the request at that place before all others, out of order: it is about to leave."""
+    request = at(s, model, place)
+    for i in range(place, 0, -1):
+        _put(s, model, i, at(s, model, i - 1))
+    _put(s, model, 0, request)
+
+
+@inlined
+def swap(s: State, model: int, one: int, other: int) -> None:
+    request = at(s, model, one)
+    _put(s, model, one, at(s, model, other))
+    _put(s, model, other, request)
+
+
+@kernel
 def tightest(s: State, model: int, size: int) -> int:
     """The earliest deadline among the first `size` requests.
 

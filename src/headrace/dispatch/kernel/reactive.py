@@ -41,14 +41,14 @@ def _fill(s: State, model: int, route: int, now_us: int) -> Decision:
     deadline_at = tightest(s, model, s.routes[route].batch_size)
     queued = s.models[model].queued
     for size in range(s.routes[route].batch_size, 0, -1):
-        if start_us + _path_us(s, route, size) > deadline_at:
+        if start_us + path_us(s, route, size) > deadline_at:
             continue
         if queued >= size or start_us == now_us:
             size = min(size, queued)
-            _send(s, s.routes[route].first_stage, slot, size, now_us, 0)
+            send(s, s.routes[route].first_stage, slot, size, now_us, 0)
             return SEND, route, size
         return WAIT, max(start_us, now_us + 1), size
-    return DROP, DEADLINE, max(1, start_us + _path_us(s, route, 1) - deadline_at)
+    return DROP, DEADLINE, max(1, start_us + path_us(s, route, 1) - deadline_at)
 
 
 @kernel
@@ -76,7 +76,7 @@ def _freer(s: State, one: int, other: int, now_us: int) -> bool:
 
 
 @kernel
-def _path_us(s: State, route: int, size: int) -> int:
+def path_us(s: State, route: int, size: int) -> int:
     """Of an otherwise idle pipeline, spread included, links not foreseen."""
     sizes = s.world[0].size_max
     total = s.slack_us[route * sizes + size - 1]
@@ -87,7 +87,7 @@ def _path_us(s: State, route: int, size: int) -> int:
 
 
 @kernel
-def _send(s: State, stage: int, slot: int, size: int, now_us: int, length_us: int) -> None:
+def send(s: State, stage: int, slot: int, size: int, now_us: int, length_us: int) -> None:
     """Count on the slot; writes `path[0]`."""
     mine, hop, world = s.slots[slot], s.path[0], s.world[0]
     hop.slot, hop.transfer_at, hop.transfer_us = slot, now_us, length_us
@@ -127,7 +127,7 @@ def next_hop(s: State, batch: int, now_us: int) -> int:
         rest_us += s.p50_us[later * s.world[0].size_max + mine.size - 1]
     if max(now_us, s.slots[slot].free_at) + rest_us > mine.last_deadline_at:
         return DEADLINE
-    _send(s, stage, slot, mine.size, now_us, length_us)
+    send(s, stage, slot, mine.size, now_us, length_us)
     take_path(s, batch)
     return NO_REASON
 

@@ -15,6 +15,7 @@ def add_request(s: State, request_id: int, arrived_at: int, deadline_at: int, pr
     world.requests += 1
     request.id, request.arrived_at = request_id, arrived_at
     request.deadline_at, request.priority = deadline_at, priority
+    request.slot = -1
     return row
 
 

@@ -81,6 +81,9 @@ def _lay_out(state: State, topology: Topology) -> None:
     state.routes["batch_size"] = [route.batch_size for route in routes]
     state.routes["stages"] = [len(route.stages) for route in routes]
     state.routes["first_stage"] = _before(np.cumsum(state.routes["stages"]))
+    state.routes["collect_us"] = [route.collect_us for route in routes]
+    state.routes["is_part"] = [route.is_part for route in routes]
+    state.routes["gap"] = [max(1, round(1e9 / route.rate_rps)) for route in routes]
     ends = np.cumsum([len(stage.slots) for stage in stages])
     state.stages["first_pool"], state.stages["end_pool"] = _before(ends), ends
     state.stages["input_bytes"] = [stage.input_bytes for stage in stages]
@@ -88,7 +91,7 @@ def _lay_out(state: State, topology: Topology) -> None:
         after.input_bytes for route in routes for after in (*route.stages[1:], _NOTHING_FOLLOWS)
     ]
     state.slots["node"], state.slots["alive"] = topology.slot_node, 1
-    for name in ("running", "running_hop", "first_ready", "wake_at"):
+    for name in ("running", "running_hop", "first_ready", "wake_at", "due_at"):
         state.slots[name] = -1
     state.nodes["bytes_per_us"] = [speed or 0.0 for speed in topology.node_bytes_per_us]
     state.nodes["sending"] = -1

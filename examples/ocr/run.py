@@ -1,0 +1,238 @@
+"""An app live: text in pictures, from three networks to answers under one deadline.
+
+    python -m examples.ocr.run [--folder .demo/ocr] [--picture FILE ...]
+
+The last part of `make demo`, and a program of its own.
+"""
+
+import argparse
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from examples.demo.shell import Server, StepFailedError, console, explain, headrace
+from examples.ocr.client import APP, Client, Line, open_picture
+from examples.ocr.pages import PAGES, Page, draw
+from examples.ocr.problem import MODULES, SHARES, Wish, choose, problem_text
+
+from headrace.catalog.documents import plan_profiles, read_plan, read_problem, read_profile
+from headrace.catalog.event_log import read_event_log
+from headrace.domain.errors import HeadraceError
+from headrace.domain.profile import Profile
+from headrace.metrics import Report, run_report
+from headrace.planning import solve
+from headrace.reporting.app_comparison import app_comparisons, app_table
+
+FILES = {
+    "detect": "ch_PP-OCRv4_det_infer.onnx",
+    "orient": "ch_ppocr_mobile_v2.0_cls_infer.onnx",
+    "recognise": "ch_PP-OCRv4_rec_infer.onnx",
+}
+FUNCTION = Path(__file__).with_name("app.py")
+SEED = 1
+REHEARSAL_SEED = 1_000_000
+LOAD_FACTOR = 0.8
+LEAST_RATE_RPS = 0.5
+
+
+def main() -> int:
+    options = parse_options()
+    try:
+        wrong = tell(options.folder, options.duration_s, options.budget_s, options.picture)
+    except (StepFailedError, HeadraceError) as error:
+        console.print(f"ocr: {error}", style="bold red", markup=False)
+        return 1
+    if wrong:
+        console.print(f"ocr: {wrong} of {len(PAGES)} pictures were misread", style="bold red")
+    return 1 if wrong else 0
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path(".demo/ocr"), help="where files go")
+    parser.add_argument("--duration-s", type=float, default=20.0, help="of the load")
+    parser.add_argument("--budget-s", type=float, default=8.0, help="of profiling each network")
+    parser.add_argument("--picture", type=Path, nargs="*", default=[], help="read these as well")
+    return parser.parse_args()
+
+
+def tell(folder: Path, duration_s: float, budget_s: float, pictures: list[Path]) -> int:
+    """The whole story; returns how many of the drawn pictures were misread.
+
+    Raises:
+        StepFailedError, HeadraceError: a step did not do what it should.
+    """
+    pictures = [path.resolve() for path in pictures]
+    folder = folder.resolve()
+    prepare(folder, budget_s)
+    rps = offered_rps(folder)
+    wrong = use_and_rehearse(folder, rps, min(8.0, duration_s), pictures)
+    simulated = simulate(folder, rps, duration_s)
+    measured = measure(folder, rps, duration_s)
+    compare(folder, rps, simulated, measured)
+    return wrong
+
+
+def prepare(folder: Path, budget_s: float) -> None:
+    """Models, profiles, problem, verified plan."""
+    get_models(folder)
+    explain("Profile the three networks of PP-OCRv4, on whole cores and on parts of one.")
+    for module, shape in MODULES.items():
+        headrace(
+            folder,
+            *("profile", f"{module}.onnx", "--shape", f"x={shape}", "--shares", SHARES),
+            *("--blocks", "1", "--stages", "none", "--max-batch", "2"),
+            *("--budget-s", f"{budget_s:g}"),
+        )
+    explain("Say what is wanted: three modules behind one objective, and what a core costs.")
+    wish = largest_plan(folder, choose(profiles_of(folder), len(os.sched_getaffinity(0))))
+    console.print(problem_text(wish).rstrip(), markup=False, style="dim")
+    explain("Plan: the cheapest machines, and how they share the objective; proven.")
+    headrace(folder, "plan", "problem.yaml", "--explain", "-o", "plan.json")
+    headrace(folder, "verify", "plan.json")
+
+
+def get_models(folder: Path) -> None:
+    """Copy the networks out of the package that carries them."""
+    package = importlib.util.find_spec("rapidocr_onnxruntime")
+    if package is None or not package.submodule_search_locations:
+        raise StepFailedError(
+            "the package rapidocr-onnxruntime is not installed; `make demo` installs it"
+        )
+    models = Path(package.submodule_search_locations[0]) / "models"
+    folder.mkdir(parents=True, exist_ok=True)
+    for module, file in FILES.items():
+        shutil.copyfile(models / file, folder / f"{module}.onnx")
+
+
+def profiles_of(folder: Path) -> dict[str, Profile]:
+    return {module: read_profile(folder / f"{module}.profile.json") for module in MODULES}
+
+
+def largest_plan(folder: Path, wish: Wish) -> Wish:
+    """The wish at the highest rate, in steps of half a request, whose machines fit these cores.
+
+    Leaves the problem in the folder.
+    """
+    file = folder / "problem.yaml"
+    while wish.rate_rps >= LEAST_RATE_RPS:
+        file.write_text(problem_text(wish))
+        if solve(read_problem(file)).plan is not None:
+            return wish
+        wish = Wish(
+            slo_ms=wish.slo_ms,
+            cores=wish.cores,
+            max_utilisation=wish.max_utilisation,
+            rate_rps=wish.rate_rps - LEAST_RATE_RPS,
+        )
+    raise StepFailedError("these cores cannot carry the app at all")
+
+
+def offered_rps(folder: Path) -> float:
+    return round(LOAD_FACTOR * read_plan(folder / "plan.json").apps[0].app.rate_rps, 2)
+
+
+def serve(folder: Path, events: str) -> Server:
+    """The app, on any free port."""
+    arguments = ("--app", os.path.relpath(FUNCTION, folder), "--port", "0", "--events", events)
+    return Server(folder, "plan.json", *arguments)
+
+
+def use_and_rehearse(folder: Path, rps: float, duration_s: float, pictures: list[Path]) -> int:
+    """Read pictures, and load the server for a while; returns misread ones."""
+    explain("Serve it: the app is an async function that calls modules, and a model to clients.")
+    with serve(folder, "rehearsal.events") as server:
+        wrong = read_pages(server.url)
+        read_pictures(server.url, pictures)
+        explain("Rehearse: networks take longer beside each other; the event log tells.")
+        load(folder, server.url, rps, duration_s, REHEARSAL_SEED)
+    return wrong
+
+
+def read_pages(url: str) -> int:
+    explain("Use it: draw pictures of text, send them, get text and boxes back.")
+    client = Client(url)
+    wrong = 0
+    for page in PAGES:
+        lines = client.read(draw(page))
+        right = is_right(page, lines)
+        verdict = "[green]right[/green]" if right else "[bold red]wrong[/bold red]"
+        console.print(f"  drawn {' | '.join(page.lines)!r} {verdict}")
+        for line in lines:
+            show_line(line)
+        wrong += not right
+    client.close()
+    return wrong
+
+
+def is_right(page: Page, lines: list[Line]) -> bool:
+    return tuple(line.text for line in lines) == page.lines
+
+
+def read_pictures(url: str, pictures: list[Path]) -> None:
+    client = Client(url)
+    for path in pictures:
+        console.print(f"  {path}")
+        for line in client.read(open_picture(path)):
+            show_line(line)
+    client.close()
+
+
+def show_line(line: Line) -> None:
+    (left, top), _, (right, bottom), _ = line.box
+    place = f"({left:.0f}, {top:.0f}) to ({right:.0f}, {bottom:.0f})"
+    console.print(f"    {place:26} {line.score:.3f}  {line.text}", markup=False)
+
+
+def page_files(folder: Path) -> list[str]:
+    """The drawn pictures as arrays, for the load generator."""
+    names = []
+    for number, page in enumerate(PAGES):
+        names.append(f"page-{number}.npy")
+        np.save(folder / names[-1], draw(page))
+    return names
+
+
+def load(
+    folder: Path, url: str, rps: float, duration_s: float, seed: int, into: str | None = None
+) -> None:
+    inputs = [word for name in page_files(folder) for word in ("--input", name)]
+    headrace(
+        folder,
+        *("load", url, "--model", APP, *inputs, "--rps", f"{rps:g}"),
+        *("--duration-s", f"{duration_s:g}", "--seed", str(seed)),
+        *(("--json",) if into else ()),
+        into=into,
+    )
+
+
+def simulate(folder: Path, rps: float, duration_s: float) -> Report | None:
+    """Nothing yet: see `compare`."""
+    return None
+
+
+def measure(folder: Path, rps: float, duration_s: float) -> Report:
+    """What clients saw of the app, and what the server's log says of its modules."""
+    explain(f"Measure: a new server, at {LOAD_FACTOR:g} of the planned rate.")
+    with serve(folder, "run.events") as server:
+        load(folder, server.url, rps, duration_s, SEED, into="measured.report.json")
+    seen = msgspec.json.decode((folder / "measured.report.json").read_bytes(), type=Report)
+    logged = run_report("measured", *read_event_log(folder / "run.events"))
+    return msgspec.structs.replace(logged, models={**logged.models, **seen.models})
+
+
+def compare(folder: Path, rps: float, simulated: Report | None, measured: Report) -> None:
+    explain("Prediction, simulation and reality, end to end and per module.")
+    plan = read_plan(folder / "plan.json")
+    profiles = plan_profiles(plan, folder / "plan.json")
+    comparisons = app_comparisons(plan, APP, rps, profiles, simulated, measured)
+    title = f"load factor {LOAD_FACTOR:g}: {rps:g} pictures/s"
+    console.print(app_table(comparisons, title), soft_wrap=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

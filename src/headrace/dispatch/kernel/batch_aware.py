@@ -1,0 +1,259 @@
+"""Batches of consecutive requests for machines in order (Harpagon, section III.B), and its rivals.
+
+A machine is a slot of the first stage of a route. A request is given to a machine as soon as it
+arrives, and runs with whatever that machine has collected. Who is given it is the policy:
+
+batch-aware   machines are *due* when they end what they run; the requests that come in the last
+              `collect_us` before are collected for it. Of all machines that collect, the one that
+              is due first is served first. What none of them needs goes to the machine with only
+              part of a load, which stands last in the order of throughput / price.
+round-robin   one by one to the machines in turn, as often as their rates say
+machine-rate  to configurations as often as their rates say; within one, batch after batch
+
+Under uniform arrivals these collect at w, at a machine's own rate and at that of its configuration
+(`domain.plan.Reading`). Real arrivals are not uniform: a batch that is not full goes when a
+deadline needs it; a request that its machine could not answer in time is given to whoever can; and
+one that nobody can is dropped. Load that is planned for and never sent is only room.
+"""
+
+from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
+from headrace.dispatch.kernel.layout import NEVER_US, State
+from headrace.dispatch.kernel.queues import at, swap, to_front
+from headrace.dispatch.kernel.reactive import path_us, send
+from headrace.dispatch.kernel.reservation import DROP, SEND, SLOT_RECOVERY_US, WAIT, Decision
+
+CONSECUTIVE, IN_TURN, BY_RATE = range(3)
+"""Who is given a request; `world.fill`."""
+
+NOBODY = -1
+
+
+@kernel
+def decide(s: State, model: int, now_us: int) -> Decision:
+    """The model's queue is not empty."""
+    if not _count_given(s, model, now_us):
+        return DROP, NO_SLOT, SLOT_RECOVERY_US
+    for place in range(s.models[model].queued):
+        request = s.requests[at(s, model, place)]
+        if request.slot != NOBODY:
+            mine = s.slots[request.slot]
+            if ends_at(s, request.slot, mine.seen, mine.given, now_us) <= request.deadline_at:
+                mine.seen += 1
+                continue
+            mine.given -= 1
+        slot = _give(s, model, request.deadline_at, now_us)
+        request.slot = slot
+        if slot == NOBODY:
+            to_front(s, model, place)
+            late_us = _least_us(s, model, now_us) + now_us - request.deadline_at
+            return DROP, DEADLINE, max(1, late_us)
+        s.slots[slot].seen += 1
+        _note_given(s, slot, request.deadline_at)
+    return _start_or_wait(s, model, now_us)
+
+
+# -- what machines have been given ----------------------------------------------------------------
+
+
+@kernel
+def _count_given(s: State, model: int, now_us: int) -> bool:
+    """Recount, since requests may have been cancelled and slots lost; False: no slot is left."""
+    left = False
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        stage = s.stages[s.routes[route].first_stage]
+        for i in range(stage.first_pool, stage.end_pool):
+            slot = s.slots[s.pools[i]]
+            slot.given, slot.seen, slot.tightest_at, slot.route = 0, 0, NEVER_US, route
+            left |= slot.alive == 1
+            if slot.due_at < 0:
+                # Machines of one configuration are due in turn, not all at once.
+                turn = i - stage.first_pool
+                wait_us = turn * full_us(s, route) // (stage.end_pool - stage.first_pool)
+                slot.due_at = now_us + s.routes[route].collect_us + wait_us
+    for place in range(s.models[model].queued):
+        request = s.requests[at(s, model, place)]
+        if request.slot != NOBODY and not s.slots[request.slot].alive:
+            request.slot = NOBODY
+        if request.slot != NOBODY:
+            _note_given(s, request.slot, request.deadline_at)
+    return left
+
+
+@inlined
+def _note_given(s: State, slot: int, deadline_at: int) -> None:
+    s.slots[slot].given += 1
+    s.slots[slot].tightest_at = min(s.slots[slot].tightest_at, deadline_at)
+
+
+@inlined
+def ends_at(s: State, slot: int, place: int, given: int, now_us: int) -> int:
+    """When the request at that place of what the slot is given ends, were all to run at once."""
+    mine = s.slots[slot]
+    route = s.routes[mine.route]
+    batches = place // route.batch_size
+    size = min(route.batch_size, given - batches * route.batch_size)
+    start_at = max(now_us, mine.free_at) + batches * full_us(s, mine.route)
+    return start_at + path_us(s, mine.route, size)
+
+
+@inlined
+def full_us(s: State, route: int) -> int:
+    """How long a full batch holds a machine."""
+    mine = s.routes[route]
+    return s.p50_us[mine.first_stage * s.world[0].size_max + mine.batch_size - 1]
+
+
+# -- who is given a request -----------------------------------------------------------------------
+
+
+@kernel
+def _give(s: State, model: int, deadline_at: int, now_us: int) -> int:
+    """The machine that a request is given to; NOBODY: it could not be answered in time."""
+    if s.world[0].fill == CONSECUTIVE:
+        slot = _collecting(s, model, deadline_at, now_us)
+    else:
+        slot = _next_in_turn(s, model, deadline_at, now_us)
+    if slot == NOBODY:
+        slot = _first_to_start(s, model, deadline_at, now_us, True)
+    if slot == NOBODY:
+        slot = _first_to_start(s, model, deadline_at, now_us, False)
+    return slot
+
+
+@kernel
+def _collecting(s: State, model: int, deadline_at: int, now_us: int) -> int:
+    """Of the machines that collect, the one that is due first; else one with part of a load.
+
+    That one may take more than a batch: bringing the others' windows forward would tear apart the
+    batches that they are about to collect.
+    """
+    best, part = NOBODY, NOBODY
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        mine, stage = s.routes[route], s.stages[s.routes[route].first_stage]
+        for i in range(stage.first_pool, stage.end_pool):
+            slot = s.pools[i]
+            if mine.is_part:
+                whole = s.slots[slot].given >= mine.batch_size
+                if _fits(s, slot, deadline_at, now_us, whole):
+                    part = slot
+            elif s.slots[slot].due_at - mine.collect_us <= now_us and (
+                best == NOBODY or s.slots[slot].due_at < s.slots[best].due_at
+            ):
+                room = s.slots[slot].given < mine.batch_size
+                if room and _fits(s, slot, deadline_at, now_us, False):
+                    best = slot
+    return best if best != NOBODY else part
+
+
+@kernel
+def _fits(s: State, slot: int, deadline_at: int, now_us: int, whole: bool) -> bool:
+    """Whether one more request for the slot is in time, and makes none late.
+
+    Args:
+        whole: as if its batch were full, so that there will be time to fill it.
+    """
+    mine = s.slots[slot]
+    if not mine.alive:
+        return False
+    size_max = s.routes[mine.route].batch_size
+    given = mine.given + 1
+    if whole:
+        given += size_max - 1 - mine.given % size_max
+    if mine.given < size_max:
+        # Those of the batches before are not held up.
+        deadline_at = min(deadline_at, mine.tightest_at)
+    return ends_at(s, slot, mine.given, given, now_us) <= deadline_at
+
+
+@kernel
+def _next_in_turn(s: State, model: int, deadline_at: int, now_us: int) -> int:
+    """The configuration whose turn it is by its rate, and its machine whose turn it is."""
+    best = NOBODY
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        if best == NOBODY or s.routes[route].turn_at < s.routes[best].turn_at:
+            best = route
+    mine, stage = s.routes[best], s.stages[s.routes[best].first_stage]
+    # A configuration that had no slot for a while does not get all of it back at once.
+    mine.turn_at = max(mine.turn_at, s.models[model].turn_at) + mine.gap
+    s.models[model].turn_at = max(s.models[model].turn_at, mine.turn_at - mine.gap)
+    slots = stage.end_pool - stage.first_pool
+    full = s.slots[s.pools[stage.first_pool + mine.turn]].given >= mine.batch_size
+    if full or s.world[0].fill == IN_TURN:
+        mine.turn = (mine.turn + 1) % slots
+    slot = s.pools[stage.first_pool + mine.turn]
+    return slot if _fits(s, slot, deadline_at, now_us, False) else NOBODY
+
+
+@kernel
+def _first_to_start(s: State, model: int, deadline_at: int, now_us: int, whole: bool) -> int:
+    """Anyone who makes it: the machine that can start the request first."""
+    best, best_at = NOBODY, NEVER_US
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        mine, stage = s.routes[route], s.stages[s.routes[route].first_stage]
+        for i in range(stage.first_pool, stage.end_pool):
+            slot = s.slots[s.pools[i]]
+            start_at = max(now_us, slot.free_at) + slot.given // mine.batch_size * full_us(s, route)
+            if start_at < best_at and _fits(s, s.pools[i], deadline_at, now_us, whole):
+                best, best_at = s.pools[i], start_at
+    return best
+
+
+@kernel
+def _least_us(s: State, model: int, now_us: int) -> int:
+    """How long a request alone takes from now on, on the machine that ends it first."""
+    least_us = NEVER_US
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        stage = s.stages[s.routes[route].first_stage]
+        for i in range(stage.first_pool, stage.end_pool):
+            slot = s.slots[s.pools[i]]
+            if slot.alive:
+                wait_us = max(0, slot.free_at - now_us)
+                least_us = min(least_us, wait_us + path_us(s, route, 1))
+    return least_us
+
+
+# -- when a machine starts ------------------------------------------------------------------------
+
+
+@kernel
+def _start_or_wait(s: State, model: int, now_us: int) -> Decision:
+    """Start a machine whose batch is full or must go; else wait for the first that must."""
+    wait_until = NEVER_US
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        mine, stage = s.routes[route], s.stages[s.routes[route].first_stage]
+        for i in range(stage.first_pool, stage.end_pool):
+            slot = s.slots[s.pools[i]]
+            if not slot.alive or slot.given == 0:
+                continue
+            # By the time of a full batch: it may fill while we wait.
+            must_go_at = slot.tightest_at - path_us(s, route, mine.batch_size)
+            if slot.given >= mine.batch_size:
+                must_go_at = now_us
+            if slot.free_at > now_us:
+                wait_until = min(wait_until, slot.free_at)
+            elif slot.running >= 0 or slot.first_ready >= 0:
+                wait_until = min(wait_until, now_us + SLOT_RECOVERY_US)  # its report comes first
+            elif must_go_at <= now_us:
+                size = min(slot.given, mine.batch_size)
+                _gather(s, model, s.pools[i], size)
+                slot.due_at = now_us + full_us(s, route)
+                send(s, mine.first_stage, s.pools[i], size, now_us, 0)
+                return SEND, route, size
+            else:
+                wait_until = min(wait_until, must_go_at)
+    return WAIT, max(wait_until, now_us + 1), 0
+
+
+@kernel
+def _gather(s: State, model: int, slot: int, size: int) -> None:
+    """Bring the first `size` requests of the machine to the front of the queue, in their order."""
+    found, place = 0, 0
+    while found < size:
+        if s.requests[at(s, model, place)].slot == slot:
+            to_front(s, model, place)
+            found += 1
+        place += 1
+    # They came to the front one by one, and so in reverse; `add_batch` takes them off the front.
+    for i in range(size // 2):
+        swap(s, model, i, size - 1 - i)
