@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from benchmarks.ppipe.cases import Case
-from benchmarks.ppipe.ours import POLICY, outcomes
+from benchmarks.ppipe.dispatch import POLICY, outcomes
 from benchmarks.ppipe.planners import plan_free
 
 from headrace.catalog.ppipe_artifact import ReferencePlan
@@ -139,11 +139,12 @@ def checked(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _dispatched(case: Case, plan: ReferencePlan, at_us: Ints, policy: str) -> Outcome:
-    """Only completions are known: starts and busy times are left empty."""
+    """Starts are not kept."""
+    became = outcomes(plan, case.profiles, case.index, at_us, policy)
     return Outcome(
         arrivals_us=at_us,
         started_us=np.full(len(at_us), -1, np.int64),
-        done_us=outcomes(plan, case.profiles, case.index, at_us, policy),
-        busy_us=np.zeros(0, np.int64),
+        done_us=became.ended_at_us,
+        busy_us=became.busy_us,
         slo_us=int(plan.deployments[case.index].slo_us),
     )

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from headrace.dispatch.topology import StageTable
 from headrace.domain.events import Answered, Dispatched, Dropped, Ran
 from helpers.sim import Sim, request
 from helpers.topologies import make_route, make_stage, make_topology
@@ -210,3 +211,38 @@ def test_a_batch_that_ends_late_keeps_its_place_before_those_behind_it() -> None
         (1, 0, 110),
         (1, 1, 210),
     ]
+
+
+def test_a_slot_whose_uplink_is_free_is_preferred() -> None:
+    # Slots 0 and 1 share node 0's uplink, which 200 bytes occupy for 20 us; slot 2 has its own.
+    route = make_route(make_stage([0, 1, 2], [10]), make_stage([3, 4], [10], input_bytes=200))
+    topology = make_topology([route], slot_node=[0, 0, 1, 2, 3], bytes_per_us=10.0)
+    sim = Sim(topology)
+    sim.run([request(0, 0, 1_000), request(1, 0, 1_000)])
+    assert [slot for _, slot, start, _ in runs(sim) if start == 0] == [0, 2]
+
+
+def test_under_lasting_overload_batches_stay_full() -> None:
+    # Full batches carry one request per 10 us, single ones one per 18; 1.2 come per 10 us.
+    route = make_route(make_stage([0], [18, 20]))
+    sim = Sim(make_topology([route], slo_us=60))
+    sim.run([request(i, i * 8, i * 8 + 60) for i in range(1_000)])
+    single = sizes(sim).count(1)
+    assert single <= 0.02 * len(sizes(sim))
+    assert len(dropped(sim)) <= 0.22 * 1_000
+
+
+def test_a_transfer_that_is_a_little_late_goes_before_those_promised_after_it() -> None:
+    # The link is promised back to back: 0-10 to one batch, 10-20 to the next, and so on.
+    route = make_route(make_stage([0], [10]), make_stage([1], [8], input_bytes=100))
+    topology = make_topology([route], slot_node=[0, 1], bytes_per_us=10.0)
+
+    def one_is_late(stage: StageTable, batch_size: int) -> int:
+        late = 1 if stage.slots == (0,) and sim.clock.now_us() == 10 else 0
+        return stage.p50_us[batch_size - 1] + late
+
+    sim = Sim(topology, durations=one_is_late)
+    sim.run([request(i, 0, 1_000) for i in range(4)])
+    last = [batch for batch, slot, _, _ in runs(sim) if slot == 1]
+    assert last == [0, 1, 2, 3]
+    assert runs(sim)[-1][3] == 4 * 10 + 1 + 10 + 8

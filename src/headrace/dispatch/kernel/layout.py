@@ -39,11 +39,12 @@ MODEL = np.dtype(
 """`fill_size`: the queue waits until it has so many requests; 0: a decision is due."""
 
 ROUTE = np.dtype(
-    _ints("batch_size", "first_stage", "stages", "waiting", "done")
+    _ints("batch_size", "shrunk", "first_stage", "stages", "waiting", "done")
     + _ints("collect_us", "is_part", "gap", "turn_at", "turn")
 )
-"""`waiting`, `done`: scratch of a decision that compares routes. The rest is of `batch_aware`;
-`gap` and `turn_at` are nanoseconds of load."""
+"""`shrunk`: its last batch was smaller than planned, because full ones came too late. `waiting`,
+`done`: scratch of a decision that compares routes. The rest is of `batch_aware`; `gap` and
+`turn_at` are nanoseconds of load."""
 
 STAGE = np.dtype(_ints("first_pool", "end_pool", "input_bytes", "output_bytes"))
 

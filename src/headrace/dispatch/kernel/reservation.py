@@ -59,25 +59,30 @@ def _full_batch(s: State, model: int, route: int, now_us: int) -> Decision:
     waiting, end_at = probe(s, route, planned, now_us)
     if end_at + _slack(s, route, planned) > tightest(s, model, planned):
         return DROP, DEADLINE, 0
+    s.routes[route].shrunk = 0
     return _settle(s, model, route, planned, waiting, end_at, now_us)
 
 
 @kernel
 def _smaller_batch(s: State, model: int, route: int, now_us: int) -> Decision:
-    """For requests in a hurry: a full batch would be late even on an idle path.
+    """Because a full batch would be late, even on an idle path or only for its turn to come.
 
-    One that is late only because it has to wait for its turn stays full. Smaller ones would make
-    it, but use more of each slot per request, so that the next had to wait longer and be smaller
-    still.
+    In the latter case not twice in a row. A smaller batch makes it, but takes more of each slot
+    per request; the next would have to wait longer and be smaller still, for as long as the load
+    lasts that full batches could carry. A few requests are dropped instead until one is in time.
     """
-    planned = s.routes[route].batch_size
+    table = s.routes[route]
+    planned = table.batch_size
     waiting, end_at = probe(s, route, planned, now_us)
-    if end_at - waiting + _slack(s, route, planned) <= tightest(s, model, planned):
+    hurry = end_at - waiting + _slack(s, route, planned) > tightest(s, model, planned)
+    if table.shrunk and not hurry:
         return DROP, DEADLINE, 0
     for size in range(planned - 1, 0, -1):
         waiting, end_at = probe(s, route, size, now_us)
         if end_at + _slack(s, route, size) <= tightest(s, model, size):
-            return _settle(s, model, route, size, waiting, end_at, now_us)
+            decision = _settle(s, model, route, size, waiting, end_at, now_us)
+            table.shrunk = decision[0] == SEND
+            return decision
     return DROP, DEADLINE, 0
 
 
