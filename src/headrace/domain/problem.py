@@ -39,6 +39,11 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     """Fraction of the SLO kept for batching, queueing and contention (PPipe, 5.4)."""
     margin_reason: str = ""
     """Why this margin, where it was chosen by simulation; empty: it was given."""
+    arrivals: Literal["uniform", "poisson"] = "uniform"
+    """What a plan of apps is for: uniform, its worst cases hold; poisson, head-room was added until
+    simulated Poisson arrivals were answered in time."""
+    rate_headroom: float = 0.0
+    """Of apps: every rate is planned for with this part on top, which is dummy load to the plan."""
     min_stages: int = 1
     max_stages: int = 3
     max_batch: int | None = None
@@ -48,6 +53,8 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:
             raise DocumentError(f"options: margin {self.margin} must lie in [0, 1)")
+        if not 0 <= self.rate_headroom <= 100:
+            raise DocumentError(f"options: rate_headroom {self.rate_headroom} must lie in [0, 100]")
         if not 1 <= self.min_stages <= self.max_stages:
             raise DocumentError(
                 f"options: needs 1 <= min_stages <= max_stages,"

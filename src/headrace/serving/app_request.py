@@ -70,7 +70,7 @@ class AppRequest:
         self._ended = False
         left_s = (run.deadline_at_us - modules.now_us()) / 1e6
         self._timer = self._loop.call_later(max(0.0, left_s), self._expire)
-        self._task = self._loop.create_task(self._drive())
+        self.task = self._loop.create_task(self._drive())
 
     # -- its function -----------------------------------------------------------------------------
 
@@ -204,8 +204,8 @@ class AppRequest:
         _ = self.run.finish() if self.run.ended is None else Step()
         for call_id in list(self._waiting):
             self._give_up(call_id)
-        if asyncio.current_task() is not self._task:
-            self._task.cancel()
+        if asyncio.current_task() is not self.task:
+            self.task.cancel()
         self._on_end(self, result)
 
 

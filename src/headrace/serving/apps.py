@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
+from typing import Protocol
 
 import msgspec
 
@@ -21,8 +22,8 @@ from headrace.dispatch.protocols import EventSink
 from headrace.domain.events import Answered, Arrived, Dropped, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.serving.app_api import AppFunction
-from headrace.serving.app_request import AppRequest
-from headrace.serving.engine import Engine, EngineStatus
+from headrace.serving.app_request import AppRequest, Modules
+from headrace.serving.engine import EngineStatus
 from headrace.serving.inference import Answer, Inference, Refusal, ServedModel
 from headrace.serving.prometheus import ModelCounters
 
@@ -32,9 +33,28 @@ NO_BATCH = -1
 """An app's answer comes from no batch."""
 SWITCH_S = 0.001
 """How long a thread may keep the loop waiting while it runs Python code; the default is 5 ms."""
+CLEAN_UP_S = 1.0
 _STOPPED = "the server is shutting down and takes no new requests"
 
 OpenSink = Callable[[EventLogHeader], EventSink]
+
+
+class ModuleEngine(Modules, Protocol):
+    """The part of `Engine` that apps stand before."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    def status(self) -> EngineStatus: ...
+
+    async def start(self) -> None: ...
+
+    async def drain(self, grace_s: float) -> bool: ...
+
+    async def stop(self) -> None: ...
 
 
 class AppLog:
@@ -63,8 +83,14 @@ class AppLog:
 class AppInService:
     """One app under the plan in service."""
 
-    def __init__(self, function: AppFunction, plan: Plan, table: AppTable, engine: Engine) -> None:
-        modules = [engine.models[f"{table.name}.{module.name}"] for module in table.modules]
+    def __init__(
+        self,
+        function: AppFunction,
+        plan: Plan,
+        table: AppTable,
+        models: Mapping[str, ServedModel],
+    ) -> None:
+        modules = [models[f"{table.name}.{module.name}"] for module in table.modules]
         self.function = function
         self.table = table
         self.fastest_us = tuple(model.fastest_us for model in modules)
@@ -88,7 +114,7 @@ class AppRuntime:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: ModuleEngine,
         functions: Mapping[str, AppFunction],
         counters: Mapping[str, ModelCounters],
         log: AppLog,
@@ -137,7 +163,7 @@ class AppRuntime:
             return
         self._plan = plan
         self._apps = {
-            table.name: AppInService(self._functions[table.name], plan, table, self._engine)
+            table.name: AppInService(self._functions[table.name], plan, table, self._engine.models)
             for table in app_tables(plan)
             if table.name in self._functions
         }
@@ -169,8 +195,12 @@ class AppRuntime:
     async def stop(self) -> None:
         """Idempotent."""
         self._draining = True
+        tasks = [request.task for request in self._requests.values()]
         for request in list(self._requests.values()):
             request.stop("draining", _STOPPED)
+        if tasks:
+            # Functions may have something to clean up; but none may keep the server.
+            await asyncio.wait(tasks, timeout=CLEAN_UP_S)
         await self._engine.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
         sys.setswitchinterval(self._switch_s)

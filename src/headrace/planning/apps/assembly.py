@@ -143,6 +143,7 @@ def _deployment(
 ) -> Deployment:
     module = one.case.modules[index]
     model = one.app.module(module.name).model
+    rate_rps = one.app.module_rate_rps(module.name)
     pipelines = tuple(
         _pipeline(problem, one.solution.reading, model, entry, left, pool, name)
         for i, (entry, left, pool) in enumerate(
@@ -158,10 +159,10 @@ def _deployment(
         budget_us=floor(schedule.worst_case_us * one.case.budget_us / one.path_us),
         pipelines=pipelines,
         throughput_rps=sum(pipeline.throughput_rps for pipeline in pipelines),
-        dummy_rps=schedule.dummy_rps,
+        dummy_rps=schedule.dummy_rps + (module.rate_rps - rate_rps),
         app=one.app.name,
         module=module.name,
-        rate_rps=module.rate_rps,
+        rate_rps=rate_rps,
         worst_case_us=max(load.worst_case_us for load in loads),
         cost_per_hour=sum(load.cost_per_hour for load in loads),
     )

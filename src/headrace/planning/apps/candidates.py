@@ -141,6 +141,8 @@ def worst_case_us(
 def app_case(problem: Problem, app: App) -> AppCase:
     """An app of a problem, with the candidates that its models' profiles give on its cluster.
 
+    Rates are those to plan for, head-room included.
+
     Raises:
         DocumentError: a device type has no price.
     """
@@ -157,7 +159,7 @@ def app_case(problem: Problem, app: App) -> AppCase:
         modules=tuple(
             ModuleCase.of(
                 name,
-                app.module_rate_rps(name),
+                app.module_rate_rps(name) * (1 + problem.options.rate_headroom),
                 profile_candidates(
                     problem.profiles[app.module(name).model], problem.cluster, limit
                 ),

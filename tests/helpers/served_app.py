@@ -1,0 +1,217 @@
+"""An app in service before a fake engine, over virtual time: two modules, 10 ms and 20 ms.
+
+`first` has a budget of 30 ms, `second` of 50 ms, the app an SLO of 100 ms and 50 requests/s.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from headrace.dispatch.protocols import EventSink
+from headrace.domain.app import App, FanOut, Module
+from headrace.domain.cluster import Cluster, DeviceType, Node
+from headrace.domain.events import AnyEvent, EventLogHeader
+from headrace.domain.plan import AppClaim, Deployment, Pipeline, Plan, Stage
+from headrace.domain.problem import PlanOptions
+from headrace.domain.profile import TensorSpec
+from headrace.serving.app_api import AppFunction
+from headrace.serving.apps import AppLog, AppRuntime
+from headrace.serving.engine import EngineStatus
+from headrace.serving.inference import Answer, Inference, Refusal, ServedModel
+from headrace.serving.prometheus import ModelCounters
+from helpers.served import WHOLE
+
+SLO_US = 100_000
+BUDGETS_US = {"first": 30_000, "second": 50_000}
+TAKES_US = {"first": 10_000, "second": 20_000}
+FAN_OUT = 2.0
+RATE_RPS = 50.0
+SPEC = TensorSpec(name="x", dtype="float32", item_shape=(2,))
+
+
+def app_plan(name: str = "app", slo_us: int = SLO_US) -> Plan:
+    app = App(
+        name=name,
+        modules=(
+            Module(name="first", model="m"),
+            Module(name="second", model="m", fan_out=FanOut(mean=FAN_OUT)),
+        ),
+        edges=(("first", "second"),),
+        slo_us=slo_us,
+        rate_rps=RATE_RPS,
+        priority=7,
+    )
+    return Plan(
+        planner="by-hand",
+        options=PlanOptions(),
+        cluster=Cluster(
+            device_types=(DeviceType(name="cpu", max_utilisation=0.5),),
+            nodes=(Node(name="n", devices={"cpu": 4}),),
+        ),
+        demands=(),
+        profiles=(),
+        slots=(),
+        deployments=tuple(_deployment(name, module, slo_us) for module in BUDGETS_US),
+        objective=1.0,
+        bound=None,
+        gap=None,
+        stopped="heuristic",
+        binding="none",
+        cost_per_hour=None,
+        runtime_s=0.0,
+        apps=(
+            AppClaim(
+                app=app, reading="remaining", worst_case_us=1, budget_us=slo_us, cost_per_hour=1.0
+            ),
+        ),
+    )
+
+
+def _deployment(app: str, module: str, slo_us: int) -> Deployment:
+    rate_rps = RATE_RPS * (FAN_OUT if module == "second" else 1.0)
+    stage = Stage(
+        first_block=0,
+        end_block=1,
+        device="cpu",
+        share=WHOLE,
+        pool=(),
+        latency_us=TAKES_US[module],
+        transfer_us=0,
+        throughput_rps=rate_rps,
+    )
+    pipeline = Pipeline(
+        name=module, batch_size=1, stages=(stage,), latency_us=1, throughput_rps=rate_rps
+    )
+    return Deployment(
+        model="m",
+        slo_us=slo_us,
+        budget_us=BUDGETS_US[module],
+        pipelines=(pipeline,),
+        throughput_rps=rate_rps,
+        app=app,
+        module=module,
+        rate_rps=rate_rps,
+    )
+
+
+class FakeModules:
+    """Answers every call with x + 1 after its module's time, unless told otherwise."""
+
+    def __init__(self, plan: Plan | None = None) -> None:
+        self.plan = plan or app_plan()
+        self.submitted: list[Inference] = []
+        self.cancelled: list[Inference] = []
+        self.answered: list[Inference] = []
+        self.refused: list[Inference] = []
+        self.refuse: dict[str, Refusal] = {}
+        """By module's full name."""
+        self.silent: set[str] = set()
+        """Modules that never answer."""
+        self.drained = False
+        self.ready = True
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        return {
+            deployment.name: ServedModel(
+                name=deployment.name,
+                inputs=(SPEC,),
+                outputs=(SPEC,),
+                slo_us=deployment.slo_us,
+                fastest_us=TAKES_US[deployment.module or ""],
+                max_items=16,
+            )
+            for deployment in self.plan.deployments
+        }
+
+    def now_us(self) -> int:
+        return round(asyncio.get_running_loop().time() * 1e6)
+
+    def submit(self, inference: Inference) -> None:
+        self.submitted.append(inference)
+        loop = asyncio.get_running_loop()
+        refusal = self.refuse.get(inference.model)
+        if refusal is not None:
+            self.refused.append(inference)
+            loop.call_soon(self._hand_over, inference, refusal)
+        elif inference.model not in self.silent:
+            takes_us = TAKES_US[inference.model.rpartition(".")[2]]
+            loop.call_later(takes_us / 1e6, self._answer, inference, self.now_us())
+
+    def cancel(self, inference: Inference) -> None:
+        self.cancelled.append(inference)
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(
+            slots=(),
+            open_inferences=0,
+            open_requests=0,
+            running_batches=0,
+            arena_used_bytes=0,
+            arena_size_bytes=0,
+            draining=False,
+        )
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def drain(self, grace_s: float) -> bool:
+        self.drained = True
+        return True
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+    def _answer(self, inference: Inference, arrived_at_us: int) -> None:
+        x = np.asarray(inference.inputs[0], np.float32)
+        answer = Answer(
+            outputs=(memoryview((x + 1).tobytes()),),
+            arrived_at_us=arrived_at_us,
+            deadline_at_us=arrived_at_us + (inference.timeout_us or SLO_US),
+            ended_at_us=self.now_us(),
+        )
+        self.answered.append(inference)
+        self._hand_over(inference, answer)
+
+    def _hand_over(self, inference: Inference, result: Answer | Refusal) -> None:
+        if inference not in self.cancelled:
+            inference.on_done(result)
+
+
+class Served:
+    """A runtime, the engine behind it, and what became of each request."""
+
+    def __init__(self, function: AppFunction, engine: FakeModules | None = None) -> None:
+        self.engine = engine or FakeModules()
+        self.events: list[AnyEvent] = []
+        names = (*(d.name for d in self.engine.plan.deployments), function.name)
+        self.counters = {name: ModelCounters() for name in names}
+        log = AppLog((function.name,), self._open)
+        log.open(
+            EventLogHeader(
+                clock="virtual", policy="none", models=names[:-1], pipelines=(), slots=(), nodes=()
+            )
+        )
+        self.runtime = AppRuntime(
+            self.engine, {function.name: function}, self.counters, log, threads=1
+        )
+
+    def _open(self, header: EventLogHeader) -> EventSink:
+        self.header = header
+        return self.events.append
+
+    def send(
+        self, x: Sequence[float] = (1.0, 2.0), timeout_us: int | None = None, priority: int = 0
+    ) -> tuple[Inference, "asyncio.Future[Answer | Refusal]"]:
+        done: asyncio.Future[Answer | Refusal] = asyncio.get_running_loop().create_future()
+        inference = Inference(
+            model=self.header.models[-1],
+            items=1,
+            inputs=(np.array(x, np.float32),),
+            on_done=done.set_result,
+            timeout_us=timeout_us,
+            priority=priority,
+        )
+        self.runtime.submit(inference)
+        return inference, done

@@ -1,0 +1,140 @@
+"""Open Inference Protocol for apps: strings, and tensors of any length."""
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.apps import tensor
+from headrace.serving.inference import AppAnswer, ServedModel
+from headrace.serving.v2_apps import AppCodec, codec_of
+from headrace.serving.v2_documents import config_document, model_document
+from headrace.serving.v2_tensors import RequestError
+from helpers.gateway import served_model
+
+APP = ServedModel(
+    name="ocr",
+    inputs=(tensor("picture", "uint8", (-1, -1, 3)), tensor("hints", "bytes", (-1,))),
+    outputs=(tensor("texts", "bytes", (-1,)), tensor("boxes", "float32", (-1, 4, 2))),
+    slo_us=1,
+    fastest_us=1,
+    max_items=1,
+    batched=False,
+)
+CODEC = AppCodec(APP)
+
+
+def strings(*texts: bytes) -> bytes:
+    return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+
+
+def request(
+    picture: bytes = bytes(range(12)),
+    hints: bytes = strings(b"a", b"\xff"),
+    shape: tuple[int, ...] = (2, 2, 3),
+    hints_shape: tuple[int, ...] = (2,),
+    **parameters: Any,
+) -> tuple[bytes, bytes]:
+    def described(name: str, kind: str, shape: tuple[int, ...], data: bytes) -> dict[str, Any]:
+        size = {"binary_data_size": len(data)}
+        return {"name": name, "datatype": kind, "shape": shape, "parameters": size}
+
+    inputs = [
+        described("picture", "UINT8", shape, picture),
+        described("hints", "BYTES", hints_shape, hints),
+    ]
+    head = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+    return head + picture + hints, str(len(head)).encode()
+
+
+def answer() -> AppAnswer:
+    return AppAnswer(
+        outputs=(),
+        tensors=(
+            np.array([b"mill", "Mühle".encode()], dtype=object),
+            np.arange(16, dtype=np.float32).reshape(2, 4, 2),
+        ),
+        arrived_at_us=0,
+        deadline_at_us=1,
+        ended_at_us=1,
+    )
+
+
+def test_binary_inputs_come_as_arrays_of_their_own_shape() -> None:
+    ask = CODEC.decode(*request(timeout=5000))
+
+    picture, hints = (np.asarray(given) for given in ask.inputs)
+    assert ask.items == 1
+    assert ask.timeout_us == 5000
+    assert picture.shape == (2, 2, 3)
+    assert picture.ravel().tolist() == list(range(12))
+    assert hints.tolist() == [b"a", b"\xff"]
+
+
+def test_json_inputs_come_alike_flat_or_nested() -> None:
+    for data in ([1, 2, 3, 4, 5, 6], [[[1, 2, 3], [4, 5, 6]]]):
+        inputs = [
+            {"name": "hints", "datatype": "BYTES", "shape": [1], "data": ["Mühle"]},
+            {"name": "picture", "datatype": "UINT8", "shape": [1, 2, 3], "data": data},
+        ]
+        picture, hints = (
+            np.asarray(given)
+            for given in CODEC.decode(json.dumps({"inputs": inputs}).encode(), None).inputs
+        )
+        assert picture.tolist() == [[[1, 2, 3], [4, 5, 6]]]
+        assert hints.tolist() == ["Mühle".encode()]
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (request(shape=(2, 2, 4)), "needs shape"),
+        (request(shape=(2, 2)), "needs shape"),
+        (request(shape=(-1, 2, 3)), "needs shape"),
+        (request(shape=(3, 2, 3)), "needs 18"),
+        (request(shape=(1 << 40, 1 << 40, 3)), "binary_data_size"),
+        (request(hints_shape=(3,)), "needs 3 strings, got 2"),
+        (request(hints=strings(b"a") + b"\x09\x00\x00\x00b"), "cut off"),
+        (request(hints=strings(b"a") + b"\x09"), "cut off"),
+    ],
+)
+def test_sizes_that_do_not_agree_are_refused(broken: tuple[bytes, bytes], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        CODEC.decode(*broken)
+
+
+def test_a_missing_and_a_surplus_input_are_refused_by_name() -> None:
+    one = {"name": "picture", "datatype": "UINT8", "shape": [1, 1, 3], "data": [1, 2, 3]}
+    for inputs in ([one], [one, one], [{**one, "name": "other"}, one]):
+        with pytest.raises(RequestError, match="exactly the inputs 'picture', 'hints'"):
+            CODEC.decode(json.dumps({"inputs": inputs}).encode(), None)
+
+
+def test_answers_carry_strings_in_binary_with_their_lengths() -> None:
+    ask = CODEC.decode(*request(binary_data_output=True))
+    response = CODEC.encode(ask, answer())
+
+    document = json.loads(response.body)
+    assert [o["shape"] for o in document["outputs"]] == [[2], [2, 4, 2]]
+    assert bytes(response.tail[0]) == strings(b"mill", "Mühle".encode())
+    assert document["outputs"][0]["parameters"]["binary_data_size"] == len(response.tail[0])
+
+
+def test_answers_in_json_are_flat_lists() -> None:
+    response = CODEC.encode(CODEC.decode(*request()), answer())
+
+    texts, boxes = json.loads(response.body)["outputs"]
+    assert texts["data"] == ["mill", "Mühle"]
+    assert boxes["data"] == list(range(16))
+
+
+def test_metadata_shows_open_dimensions_and_no_batch() -> None:
+    document = model_document(APP)
+    assert [i["shape"] for i in document["inputs"]] == [[-1, -1, 3], [-1]]
+    assert [i["datatype"] for i in document["inputs"]] == ["UINT8", "BYTES"]
+    assert config_document(APP)["max_batch_size"] == 0
+    assert config_document(APP)["output"][0]["data_type"] == "TYPE_STRING"
+    assert type(codec_of(APP, 1024)) is AppCodec
+    assert type(codec_of(served_model(), 1024)) is not AppCodec
