@@ -9,7 +9,7 @@ from benchmarks.harpagon.workloads import APPS, Workload
 
 from headrace.domain.app import App, FanOut, Module
 from headrace.domain.cluster import Cluster, DeviceType, Node
-from headrace.domain.plan import Reading
+from headrace.domain.plan import Plan, Reading
 from headrace.domain.problem import PlanOptions, Problem, ProfileRef
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
 from headrace.planning.apps.assembly import Planned, assemble_apps, slot_count
@@ -23,11 +23,30 @@ def violations(
     workload: Workload, modules: Sequence[Schedule], reading: Reading, planner: str
 ) -> list[Violation]:
     """What `verify` finds wrong with a planner's machines, by the planner's own latency model."""
+    plan, profiles = document(workload, modules, reading, planner)
+    return verify(plan, profiles)
+
+
+def document(
+    workload: Workload,
+    modules: Sequence[Schedule],
+    reading: Reading,
+    planner: str,
+    options: PlanOptions | None = None,
+) -> tuple[Plan, dict[str, Profile]]:
+    """A planner's machines as a plan, with the profiles that it names.
+
+    Args:
+        options: None: without margin and head-room.
+    """
     needed: Counter[str] = Counter()
     for schedule in modules:
         for entry in schedule.entries:
             needed[entry.candidate.device] += slot_count(entry)
-    problem = _problem(workload, needed, planner)
+    options = options or PlanOptions(
+        planner=planner, objective="least-cost", margin=0.0, max_stages=1
+    )
+    problem = _problem(workload, needed, options)
     solution = Solution(modules=tuple(modules), reading=reading, bound=None, stopped="heuristic")
     plan = assemble_apps(
         problem,
@@ -35,10 +54,10 @@ def violations(
         binding="not asked",
         runtime_s=0.0,
     )
-    return verify(plan, problem.profiles)
+    return plan, problem.profiles
 
 
-def _problem(workload: Workload, needed: Counter[str], planner: str) -> Problem:
+def _problem(workload: Workload, needed: Counter[str], options: PlanOptions) -> Problem:
     prices = {c.device: c.price for m in workload.case.modules for c in m.candidates}
     profiles = {f"{m.name}-model": _profile(f"{m.name}-model", m) for m in workload.case.modules}
     return Problem(
@@ -53,7 +72,7 @@ def _problem(workload: Workload, needed: Counter[str], planner: str) -> Problem:
         profile_refs=tuple(
             ProfileRef(model=model, path=model, sha256="0" * 64) for model in profiles
         ),
-        options=PlanOptions(planner=planner, objective="least-cost", margin=0.0, max_stages=1),
+        options=options,
         apps=(
             App(
                 name=workload.app,

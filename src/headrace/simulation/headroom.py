@@ -1,10 +1,10 @@
 """Head-room of apps for arrivals that are not uniform, chosen by simulation (decision 0017).
 
 Least cost plans for uniform arrivals, where a machine can be full all the time. Real ones come in
-clusters, and a module that is full cannot catch up. Two kinds of room help: a larger rate to plan for
-(machines that are not full) and a larger margin (time to wait). Which of them is cheaper depends on
-the app, so all pairs are planned, which takes milliseconds each, and simulated from the cheapest on
-until one attains.
+clusters, and a module that is full cannot catch up. Two kinds of room help: a larger rate to plan
+for (machines that are not full) and a larger margin (time to wait). Which of them is cheaper
+depends on the app, so all pairs are planned, which takes milliseconds each, and simulated from the
+cheapest on until one attains.
 """
 
 from collections.abc import Callable, Mapping, Sequence
