@@ -46,7 +46,8 @@ ROUTE = np.dtype(
 `done`: scratch of a decision that compares routes. The rest is of `batch_aware`; `gap` and
 `turn_at` are nanoseconds of load."""
 
-STAGE = np.dtype(_ints("first_pool", "end_pool", "input_bytes", "output_bytes"))
+STAGE = np.dtype(_ints("first_pool", "end_pool", "input_bytes", "output_bytes", "item_transfer_us"))
+"""`item_transfer_us`: into the stage, per item, at least."""
 
 SLOT = np.dtype(
     _ints("node", "alive", "running_hop", "running", "first_ready", "wake_at", "free_at")

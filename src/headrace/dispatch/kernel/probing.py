@@ -62,7 +62,10 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
     leaves = table.output_bytes > 0 and world.has_links != 0
     best, best_start, best_key, best_transfer_at, best_transfer_us = -1, 0, 0, at_us, 0
     transfer_at, length_us = at_us, 0
+    # What no slot can beat: the search ends there. Where a slot lies decides about its transfer.
     earliest_key = at_us + latency_us
+    if crosses:
+        earliest_key += table.item_transfer_us * size
     world.probes += 1
     for i in range(table.first_pool, table.end_pool):
         slot = s.pools[i]

@@ -41,8 +41,10 @@ def on_transferred(
     s: State, now_us: int, row: int, batch_id: int, stage: int, attempt: int, started_at: int
 ) -> None:
     """The tensors that enter `stage` have reached their node."""
-    _free_links(s, batch_id, attempt)
-    if _is_current(s, row, batch_id, stage, attempt):
+    current = _is_current(s, row, batch_id, stage, attempt)
+    from_node = s.slots[s.hops[hop_of(s, row) - 1].slot].node if current else 0
+    _free_links(s, batch_id, attempt, from_node)
+    if current:
         hop = hop_of(s, row)
         to_slot = s.hops[hop].slot
         note(s, TRANSFERRED, now_us, batch_id, stage, s.hops[hop - 1].slot)
@@ -53,9 +55,13 @@ def on_transferred(
 
 
 @kernel
-def _free_links(s: State, batch_id: int, attempt: int) -> None:
-    """A transfer ended, of whatever attempt: its links are idle again."""
-    for node in range(s.world[0].nodes):
+def _free_links(s: State, batch_id: int, attempt: int, first_node: int) -> None:
+    """A transfer ended, of whatever attempt: its links are idle again.
+
+    Args:
+        first_node: not to be searched for in vain.
+    """
+    for node in range(first_node, s.world[0].nodes):
         sender = s.nodes[node]
         if sender.sending == batch_id and sender.sending_attempt == attempt:
             sender.sending = -1

@@ -29,7 +29,7 @@ FIRST_ROWS = 64
 """Requests there is room for at first; doubled when needed."""
 
 
-_NOTHING_FOLLOWS = StageTable(0, 0, (), (), (), 0)
+_NOTHING = StageTable(0, 0, (), (), (), 0)
 
 
 def make_state(topology: Topology, rules: Rules, *, queue_max: int) -> State:
@@ -84,11 +84,16 @@ def _lay_out(state: State, topology: Topology) -> None:
     state.routes["collect_us"] = [route.collect_us for route in routes]
     state.routes["is_part"] = [route.is_part for route in routes]
     state.routes["gap"] = [max(1, round(1e9 / route.rate_rps)) for route in routes]
+    state.stages["item_transfer_us"] = [
+        _least_item_transfer_us(topology, before, stage)
+        for route in routes
+        for before, stage in zip((_NOTHING, *route.stages), route.stages, strict=False)
+    ]
     ends = np.cumsum([len(stage.slots) for stage in stages])
     state.stages["first_pool"], state.stages["end_pool"] = _before(ends), ends
     state.stages["input_bytes"] = [stage.input_bytes for stage in stages]
     state.stages["output_bytes"] = [
-        after.input_bytes for route in routes for after in (*route.stages[1:], _NOTHING_FOLLOWS)
+        after.input_bytes for route in routes for after in (*route.stages[1:], _NOTHING)
     ]
     state.slots["node"], state.slots["alive"] = topology.slot_node, 1
     for name in ("running", "running_hop", "first_ready", "wake_at", "due_at"):
@@ -96,6 +101,16 @@ def _lay_out(state: State, topology: Topology) -> None:
     state.nodes["bytes_per_us"] = [speed or 0.0 for speed in topology.node_bytes_per_us]
     state.nodes["sending"] = -1
     state.lines["first"] = state.lines["last"] = -1
+
+
+def _least_item_transfer_us(topology: Topology, before: StageTable, stage: StageTable) -> int:
+    """Over the fastest links between two stages, rounded down; 0 where both may share a node."""
+    from_nodes = {topology.slot_node[slot] for slot in before.slots}
+    to_nodes = {topology.slot_node[slot] for slot in stage.slots}
+    speeds = [topology.node_bytes_per_us[node] for node in from_nodes | to_nodes]
+    if not from_nodes or from_nodes & to_nodes or None in speeds:
+        return 0
+    return int(stage.input_bytes / max(speed for speed in speeds if speed))
 
 
 def _before(ends: Ints) -> Ints:
