@@ -95,9 +95,9 @@ def run(
     step = PROGRESS_STEP if on_progress else NEVER
     progress["pause_at"] = step
     while True:
-        why = loop.run(addresses(state), session)
+        why = loop.run(addresses(state), addresses(session))
         if log is not None and why in (loop.LOG_FULL, loop.DONE):
-            log.extend(facts_of(session.log[: int(progress["logged"][0])].tolist()))
+            log.extend(facts_of(session.log.reshape(-1, JOURNAL_WIDTH)[: int(progress["logged"][0])].tolist()))
             progress["logged"] = 0
         if why == loop.DONE:
             break
@@ -143,15 +143,15 @@ def _open(
         ended_at_us=np.full(requests, -1, dtype=np.int64),
         reason=np.full(requests, -1, dtype=np.int64),
         busy_us=np.zeros(len(topology.slots), dtype=np.int64),
-        heap=np.zeros((0, 3), dtype=np.int64),
-        events=np.zeros((0, loop.EVENT_WIDTH), dtype=np.int64),
-        log=np.zeros((LOG_ROWS if logged else 0, JOURNAL_WIDTH), dtype=np.int64),
+        heap=np.zeros(0, loop.SCHEDULED),
+        events=np.zeros(0, loop.EVENT),
+        log=np.zeros(LOG_ROWS * JOURNAL_WIDTH if logged else 0, dtype=np.int64),
     )
     session = _with_more_events(session, at_least=2 * len(changes) + 8 * len(topology.slots))
     # An ordered list is a heap.
     for place, change in enumerate(sorted(changes, key=lambda change: change.at_us)):
         session.heap[place] = change.at_us, place, place
-        session.events[place, :2] = GAINED if change.gained else LOST, change.slot
+        session.events[["kind", "a"]][place] = GAINED if change.gained else LOST, change.slot
     progress = session.progress
     progress["scheduled"] = progress["free_event"] = len(changes)
     progress["arrival_sequence"], progress["sequence"] = len(changes), len(changes) + 1
@@ -173,12 +173,12 @@ def _sigmas(topology: Topology) -> npt.NDArray[np.float64]:
 def _with_more_events(session: loop.Session, at_least: int = FIRST_EVENTS) -> loop.Session:
     had = len(session.heap)
     rows = max(2 * had, at_least, FIRST_EVENTS)
-    events = np.zeros((rows, loop.EVENT_WIDTH), dtype=np.int64)
+    events = np.zeros(rows, loop.EVENT)
     events[:had] = session.events
-    # Free rows are a list through their first number.
-    events[had:, 0] = np.append(np.arange(had + 1, rows), session.progress["free_event"])
+    # Free rows are a list.
+    events["kind"][had:] = np.append(np.arange(had + 1, rows), session.progress["free_event"])
     session.progress["free_event"] = had
-    heap = np.zeros((rows, 3), dtype=np.int64)
+    heap = np.zeros(rows, loop.SCHEDULED)
     heap[:had] = session.heap
     return session._replace(events=events, heap=heap)
 
@@ -193,8 +193,8 @@ def _with_more_normals(session: loop.Session, rng: np.random.Generator) -> loop.
 def _with_room_in_log(session: loop.Session, rows: int) -> loop.Session:
     """For all that one event can bring about."""
     logged = int(session.progress["logged"][0])
-    if len(session.log) - logged >= rows:
+    if len(session.log) // JOURNAL_WIDTH - logged >= rows:
         return session
-    log = np.zeros((2 * (logged + rows), JOURNAL_WIDTH), dtype=np.int64)
-    log[:logged] = session.log[:logged]
+    log = np.zeros(2 * (logged + rows) * JOURNAL_WIDTH, dtype=np.int64)
+    log[: logged * JOURNAL_WIDTH] = session.log[: logged * JOURNAL_WIDTH]
     return session._replace(log=log)

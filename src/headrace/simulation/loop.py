@@ -20,13 +20,16 @@ from headrace.dispatch.kernel.journal import (
     WAKE,
 )
 from headrace.dispatch.kernel.journal import RAN as HAS_RUN
-from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, Ints, State, state_at
+from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, State, state_at
+from headrace.dispatch.kernel.pointers import Ints, define_table
 
 RUNNING, DONE, ROWS_FULL, LOG_FULL, HEAP_FULL, NO_NORMALS, PAUSED = range(7)
 """Why `run` returned: all is over, or something must grow (or report progress) first."""
 
-EVENT_WIDTH = 7
-"""Kind and six numbers, as `handle` takes them."""
+EVENT = np.dtype([(name, "i8") for name in ("kind", "a", "b", "c", "d", "e", "f")])
+"""As `handle` takes it; of a row that is free, `kind` is the next free one."""
+
+SCHEDULED = np.dtype([(name, "i8") for name in ("at_us", "sequence", "event")])
 
 PROGRESS = np.dtype(
     [
@@ -68,20 +71,35 @@ class Session(NamedTuple):
     """(N,): why it was dropped, index into `journal.REASONS`; -1: it was not."""
     busy_us: Ints
     """(S,): how long each slot has run."""
-    heap: Ints
-    """(C, 3): instant, sequence, event."""
-    events: Ints
-    """(C, EVENT_WIDTH); of a free one, the first number is the next free one."""
+    heap: Any
+    """(C,) of SCHEDULED."""
+    events: Any
+    """(C,) of EVENT."""
     log: Ints
-    """(rows, JOURNAL_WIDTH): the journal so far, if anybody wants it; else empty."""
+    """(rows x JOURNAL_WIDTH,): the journal so far, if anybody wants it; else empty."""
+
+
+session_at = define_table(
+    "Session",
+    Session._fields,
+    {
+        "progress": PROGRESS,
+        "sigma": np.dtype("f8"),
+        "normals": np.dtype("f8"),
+        "heap": SCHEDULED,
+        "events": EVENT,
+    },
+)
+"""(addresses of a session) -> the session in compiled code."""
 
 
 def _compiled(stamp: str) -> Any:
     @entry
-    def run(addresses: Ints, session: Session) -> int:
+    def run(state_addresses: Ints, session_addresses: Ints) -> int:
         if not stamp:
             return RUNNING
-        s, progress = state_at(addresses), session.progress[0]
+        s, session = state_at(state_addresses), session_at(session_addresses)
+        progress = session.progress[0]
         log_margin = len(s.journal) // JOURNAL_WIDTH if len(session.log) else 0
         heap_margin = 4 * (len(s.slots) + len(s.nodes) + len(s.models)) + 16
         while True:
@@ -91,39 +109,39 @@ def _compiled(stamp: str) -> Any:
                 return DONE
             if s.world[0].requests + 1 >= len(s.requests):
                 return ROWS_FULL
-            if log_margin and len(session.log) - progress.logged < log_margin:
+            if log_margin and len(session.log) // JOURNAL_WIDTH - progress.logged < log_margin:
                 return LOG_FULL
             if len(session.heap) - progress.scheduled < heap_margin:
                 return HEAP_FULL
             if len(session.sigma) and len(session.normals) - progress.normals_used < heap_margin:
                 return NO_NORMALS
-            written = _next_event(addresses, s, session)
+            written = _next_event(state_addresses, session)
             _carry_out(s, session, written)
 
     return run
 
 
 @kernel
-def _next_event(addresses: Ints, s: State, session: Session) -> int:
+def _next_event(state_addresses: Ints, session: Session) -> int:
     """Let the earliest event happen; how many rows the journal has then."""
     progress, heap = session.progress[0], session.heap
     i = progress.next_arrival
     if i < len(session.model):
         at_us = session.arrived_at_us[i]
-        first = progress.scheduled == 0 or at_us < heap[0, 0]
-        if first or (at_us == heap[0, 0] and progress.arrival_sequence < heap[0, 1]):
+        first = progress.scheduled == 0 or at_us < heap[0].at_us
+        if first or (at_us == heap[0].at_us and progress.arrival_sequence < heap[0].sequence):
             progress.next_arrival += 1
             progress.arrival_sequence = progress.sequence
             progress.sequence += 1
-            return tell(addresses, ARRIVE, at_us, i, session.model[i], at_us,
+            return tell(state_addresses, ARRIVE, at_us, i, session.model[i], at_us,
                         session.deadline_at_us[i], session.priority[i], 0)  # fmt: skip
-    at_us, row = heap[0, 0], heap[0, 2]
+    at_us, row = heap[0].at_us, heap[0].event
     _pop(session)
     event = session.events[row]
-    kind, a, b, c, d, e, f = event[0], event[1], event[2], event[3], event[4], event[5], event[6]
-    event[0] = progress.free_event
+    kind, a, b, c, d, e, f = event.kind, event.a, event.b, event.c, event.d, event.e, event.f
+    event.kind = progress.free_event
     progress.free_event = row
-    return tell(addresses, kind, at_us, a, b, c, d, e, f)
+    return tell(state_addresses, kind, at_us, a, b, c, d, e, f)
 
 
 @kernel
@@ -152,8 +170,8 @@ def _carry_out(s: State, session: Session, written: int) -> None:
             kind = s.journal[i * JOURNAL_WIDTH]
             if kind not in (START_STAGE, START_TRANSFER, WAKE, ENDED):
                 for column in range(JOURNAL_WIDTH):
-                    entry_at = s.journal[i * JOURNAL_WIDTH + column]
-                    session.log[progress.logged, column] = entry_at
+                    to = progress.logged * JOURNAL_WIDTH + column
+                    session.log[to] = s.journal[i * JOURNAL_WIDTH + column]
                 progress.logged += 1
 
 
@@ -176,20 +194,20 @@ def _schedule(
     progress, heap = session.progress[0], session.heap
     row = progress.free_event
     event = session.events[row]
-    progress.free_event = event[0]
-    event[0], event[1], event[2], event[3], event[4] = kind, a, b, c, d
-    event[5], event[6] = e, f
+    progress.free_event = event.kind
+    event.kind, event.a, event.b, event.c, event.d, event.e, event.f = kind, a, b, c, d, e, f
     sequence = progress.sequence
     progress.sequence += 1
     place = progress.scheduled
     progress.scheduled += 1
     while place > 0:
         parent = (place - 1) >> 1
-        if heap[parent, 0] < at_us or (heap[parent, 0] == at_us and heap[parent, 1] < sequence):
+        if _comes_before(heap[parent], at_us, sequence):
             break
         _move(heap, parent, place)
         place = parent
-    heap[place, 0], heap[place, 1], heap[place, 2] = at_us, sequence, row
+    mine = heap[place]
+    mine.at_us, mine.sequence, mine.event = at_us, sequence, row
 
 
 @kernel
@@ -198,33 +216,33 @@ def _pop(session: Session) -> None:
     progress, heap = session.progress[0], session.heap
     progress.scheduled -= 1
     last = progress.scheduled
-    at_us, sequence, row = heap[last, 0], heap[last, 1], heap[last, 2]
+    at_us, sequence, row = heap[last].at_us, heap[last].sequence, heap[last].event
     place = 0
     while True:
         child = 2 * place + 1
         if child >= last:
             break
-        if child + 1 < last and _before(heap, child + 1, child):
+        if child + 1 < last and _comes_before(
+            heap[child + 1], heap[child].at_us, heap[child].sequence
+        ):
             child += 1
-        if at_us < heap[child, 0] or (at_us == heap[child, 0] and sequence < heap[child, 1]):
+        if not _comes_before(heap[child], at_us, sequence):
             break
         _move(heap, child, place)
         place = child
-    heap[place, 0], heap[place, 1], heap[place, 2] = at_us, sequence, row
+    mine = heap[place]
+    mine.at_us, mine.sequence, mine.event = at_us, sequence, row
 
 
 @inlined
-def _before(heap: Ints, one: int, other: int) -> bool:
-    return heap[one, 0] < heap[other, 0] or (
-        heap[one, 0] == heap[other, 0] and heap[one, 1] < heap[other, 1]
-    )
+def _comes_before(one: Any, at_us: int, sequence: int) -> bool:
+    return one.at_us < at_us or (one.at_us == at_us and one.sequence < sequence)
 
 
 @inlined
-def _move(heap: Ints, from_place: int, to_place: int) -> None:
-    heap[to_place, 0] = heap[from_place, 0]
-    heap[to_place, 1] = heap[from_place, 1]
-    heap[to_place, 2] = heap[from_place, 2]
+def _move(heap: Any, from_place: int, to_place: int) -> None:
+    source, target = heap[from_place], heap[to_place]
+    target.at_us, target.sequence, target.event = source.at_us, source.sequence, source.event
 
 
 def _stamp() -> str:

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import carray, types
-from numba.extending import intrinsic, models, overload_attribute, register_model
 
-from headrace.dispatch.kernel.compile import inlined
+from headrace.dispatch.kernel.pointers import NUMBER as NUMBER
+from headrace.dispatch.kernel.pointers import Ints as Ints
+from headrace.dispatch.kernel.pointers import addresses as addresses
+from headrace.dispatch.kernel.pointers import define_table
 
 Records = npt.NDArray[np.void]
-Ints = npt.NDArray[np.int64]
 
 NEVER_US = 1 << 62
 JOURNAL_WIDTH = 10
@@ -87,8 +87,6 @@ of `follow_moved`."""
 REQUEST = np.dtype(_ints("id", "arrived_at", "deadline_at", "priority", "after", "slot"))
 """`slot`: that is to run it, where the policy says so before it starts (`batch_aware`)."""
 
-NUMBER = np.dtype("i8")
-
 
 class State(NamedTuple):
     """Shapes: S slots, N nodes, B rows for batches, M stages_max, K size_max."""
@@ -148,76 +146,5 @@ _DTYPES = {
 """The others hold plain numbers."""
 
 
-# -- compiled code has one pointer in place of the tuple -------------------------------------------
-#
-# Handing over twenty arrays costs more than what most functions do with them. Compiled functions
-# are handed the address of a table of addresses, and an attribute looks its array up there.
-
-
-def addresses(state: State) -> Ints:
-    """Where each array is and how long: (address, length) pairs, for `state_at`."""
-    return np.array(
-        [number for array in state for number in (array.ctypes.data, array.size)], dtype=np.int64
-    )
-
-
-class StateType(types.Type):  # type: ignore[misc]
-    """`State` in compiled code."""
-
-    def __init__(self) -> None:
-        super().__init__(name="State")
-
-
-state_type = StateType()
-register_model(StateType)(models.OpaqueModel)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _state_at(_typing: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(state_type))
-
-    return state_type(types.int64), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _pointer(_typing: Any, address: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
-
-    return types.voidptr(types.int64), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _number_at(_typing: Any, state: Any, place: Any) -> Any:
-    """The number at that place of the table of addresses."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number = context.get_value_type(types.int64)
-        table = builder.bitcast(arguments[0], number.as_pointer())
-        return builder.load(builder.gep(table, [arguments[1]]))
-
-    return types.int64(state_type, types.int64), generate
-
-
-@inlined
-def state_at(table: Ints) -> State:
-    """The state behind `addresses`, whose arrays must outlive the call."""
-    state: State = _state_at(table.ctypes.data)
-    return state
-
-
-def _define_attribute(name: str, place: int, dtype: np.dtype[Any]) -> None:
-    def of_type(state: Any) -> Any:
-        def look_up(state: Any) -> Any:
-            return carray(
-                _pointer(_number_at(state, 2 * place)), _number_at(state, 2 * place + 1), dtype
-            )
-
-        return look_up
-
-    overload_attribute(StateType, name, jit_options={"forceinline": True})(of_type)
-
-
-for _place, _name in enumerate(State._fields):
-    _define_attribute(_name, _place, _DTYPES.get(_name, NUMBER))
+state_at = define_table("State", State._fields, _DTYPES)
+"""(addresses of a state) -> the state in compiled code."""
