@@ -22,6 +22,11 @@ def kernel(function: Function) -> Function:
     return cast(Function, _without_literals(numba.njit(function)))
 
 
+def hot(function: Function) -> Function:
+    """A kernel that belongs into the loops that call it."""
+    return cast(Function, _without_literals(numba.njit(forceinline=True)(function)))
+
+
 def entry(function: Function) -> Function:
     """What Python calls: compiled once, then loaded from disk in a fraction of a second.
 

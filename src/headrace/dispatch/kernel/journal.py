@@ -17,7 +17,7 @@ Columns after the kind and the instant:
     SLOT_LOST, SLOT_GAINED  slot
 """
 
-from headrace.dispatch.kernel.compile import kernel
+from headrace.dispatch.kernel.compile import hot, kernel
 from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, State
 from headrace.domain.request import DropReason
 
@@ -43,7 +43,7 @@ REASONS: tuple[DropReason, ...] = (
 DEADLINE, NO_SLOT, DRAINING, QUEUE_FULL, FAILED, CANCELLED = range(6)
 
 
-@kernel
+@hot
 def note(s: State, kind: int, at_us: int, a: int, b: int, c: int) -> None:
     """Add a row; there is room for all that one event can bring about (`grow`)."""
     world = s.world[0]
@@ -56,7 +56,7 @@ def note(s: State, kind: int, at_us: int, a: int, b: int, c: int) -> None:
     s.journal[i + 4] = c
 
 
-@kernel
+@hot
 def note_more(s: State, d: int, e: int, f: int, g: int) -> None:
     """The rest of the last row, where its kind has more columns."""
     i = (s.world[0].journal - 1) * JOURNAL_WIDTH

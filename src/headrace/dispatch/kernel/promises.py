@@ -5,14 +5,14 @@ On slots, lateness is passed on at once (`push_back`); on links, promises may ov
 when reality runs late, and a scan copes with that.
 """
 
-from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.dispatch.kernel.compile import hot, inlined, kernel
 from headrace.dispatch.kernel.layout import State
 
 SLOT, UPLINK, DOWNLINK = range(3)
 """Which of a hop's promises."""
 
 
-@kernel
+@hot
 def earliest(s: State, line: int, at_us: int, length_us: int) -> int:
     """The earliest instant from `at_us` on that starts a gap of `length_us`."""
     start = at_us
@@ -56,7 +56,7 @@ def behind(s: State, line: int, place_us: int, at_us: int) -> int:
     return start
 
 
-@kernel
+@hot
 def promise(s: State, i: int, line: int, start_us: int, end_us: int) -> None:
     """Promise [start_us, end_us) of a line, which may overlap what is already late."""
     head = s.lines[line]
@@ -78,7 +78,7 @@ def promise(s: State, i: int, line: int, start_us: int, end_us: int) -> None:
         head.free_from = end_us
 
 
-@kernel
+@hot
 def release(s: State, i: int) -> None:
     """Take a promise back; harmless when there is none."""
     mine = s.promises[i]

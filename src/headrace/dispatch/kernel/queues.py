@@ -1,6 +1,6 @@
 """Requests that wait for a decision: a ring of rows per model, most urgent first."""
 
-from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.dispatch.kernel.compile import hot, inlined, kernel
 from headrace.dispatch.kernel.layout import State
 
 
@@ -43,7 +43,7 @@ def insert(s: State, model: int, request: int) -> int:
     return place
 
 
-@kernel
+@hot
 def take_first(s: State, model: int) -> int:
     request = at(s, model, 0)
     queue = s.models[model]

@@ -1,12 +1,12 @@
 """Rows of batches and requests: taken from lists of free ones, and given back."""
 
 from headrace.dispatch.kernel import policy, queues
-from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.dispatch.kernel.compile import hot, inlined, kernel
 from headrace.dispatch.kernel.journal import DROPPED, ENDED, note
 from headrace.dispatch.kernel.layout import State
 
 
-@kernel
+@hot
 def add_request(s: State, request_id: int, arrived_at: int, deadline_at: int, priority: int) -> int:
     world = s.world[0]
     row = world.free_request
@@ -19,7 +19,7 @@ def add_request(s: State, request_id: int, arrived_at: int, deadline_at: int, pr
     return row
 
 
-@inlined
+@hot
 def free_request(s: State, row: int) -> None:
     world = s.world[0]
     s.requests[row].after = world.free_request
