@@ -10,6 +10,7 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -64,7 +65,7 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def tell(folder: Path, duration_s: float, budget_s: float, pictures: list[Path]) -> int:
+def tell(folder: Path, duration_s: float, budget_s: float, pictures: Sequence[Path] = ()) -> int:
     """The whole story; returns how many of the drawn pictures were misread.
 
     Raises:
@@ -146,7 +147,7 @@ def serve(folder: Path, events: str) -> Server:
     return Server(folder, "plan.json", *arguments, "--port", "0", "--events", events)
 
 
-def use_and_rehearse(folder: Path, rps: float, duration_s: float, pictures: list[Path]) -> int:
+def use_and_rehearse(folder: Path, rps: float, duration_s: float, pictures: Sequence[Path]) -> int:
     """Read pictures, and load the server for a while; returns misread ones."""
     explain("Serve it: the app is an async function that calls modules, and a model to clients.")
     with serve(folder, "rehearsal.events") as server:
@@ -177,7 +178,7 @@ def is_right(page: Page, lines: list[Line]) -> bool:
     return tuple(line.text for line in lines) == page.lines
 
 
-def read_pictures(url: str, pictures: list[Path]) -> None:
+def read_pictures(url: str, pictures: Sequence[Path]) -> None:
     client = Client(url)
     for path in pictures:
         console.print(f"  {path}")
