@@ -1,5 +1,7 @@
 """The whole story on this machine: profile, plan, verify, simulate, serve, read, load, trace.
 
+First with one network, then with an app of three (`examples/ocr`): pictures in, text out.
+
 Run it with `make demo`. Everything it makes lies in `.demo/`, and every command it runs is shown
 as one would type it there.
 """
@@ -17,6 +19,7 @@ from examples.demo.lines import LINES
 from examples.demo.problem import choose, problem_text
 from examples.demo.recogniser import INPUT, decode, read_alphabet, render_line, to_tensor
 from examples.demo.shell import Server, StepFailedError, console, explain, headrace
+from examples.ocr import run as ocr
 
 from headrace.catalog.documents import read_plan, read_profile
 from headrace.domain.errors import HeadraceError
@@ -51,11 +54,16 @@ def main() -> int:
         compare(folder, options.load_factors)
         explain("See what happened: every slot, reserved against actual.")
         headrace(folder, "trace", EVENTS, "--out", "run.trace.json")
+        explain("Now an app: three networks behind one objective. Where is text, and what is it?")
+        misread = ocr.tell(folder / "ocr", options.duration_s, options.app_budget_s)
     except (StepFailedError, HeadraceError) as error:
         console.print(f"demo: {error}", style="bold red", markup=False)
         return 1
     if wrong:
         console.print(f"demo: {wrong} of {len(LINES)} lines were misread", style="bold red")
+        return 1
+    if misread:
+        console.print(f"demo: {misread} pictures were misread", style="bold red")
         return 1
     console.print(f"\n[bold green]Done.[/bold green] All files are in {folder}")
     return 0
@@ -73,6 +81,9 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--duration-s", type=float, default=20.0, help="of each load")
     parser.add_argument("--budget-s", type=float, default=40.0, help="of profiling")
+    parser.add_argument(
+        "--app-budget-s", type=float, default=8.0, help="of profiling each of the app's networks"
+    )
     parser.add_argument("--blocks", type=int, default=10, help="how finely to cut")
     parser.add_argument("--max-batch", type=int, default=4, help="largest batch to profile")
     parser.add_argument("--quick", action="store_true", help="a minute less, and rougher")
@@ -80,6 +91,7 @@ def parse_options() -> argparse.Namespace:
     if options.quick:
         options.duration_s, options.budget_s = 5.0, 10.0
         options.blocks, options.max_batch = 4, 2
+        options.app_budget_s = 2.0
     return options
 
 

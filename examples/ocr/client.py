@@ -68,7 +68,7 @@ class Client:
         answer = response.read()
         if response.status != http.HTTPStatus.OK:
             raise InferenceError(f"{response.status}: {answer.decode(errors='replace')}")
-        return decode_response(answer, int(response.headers.get(HEADER_LENGTH, len(answer))))
+        return decode_response(answer)
 
     def close(self) -> None:
         self._connection.close()
@@ -95,11 +95,12 @@ def encode_request(picture: NDArray[np.uint8], timeout_us: int | None = None) ->
     return header + picture.tobytes(), len(header)
 
 
-def decode_response(answer: bytes, header_bytes: int) -> list[Line]:
+def decode_response(answer: bytes) -> list[Line]:
     """Texts are strings with their lengths before them; scores and boxes are plain numbers."""
-    at = header_bytes
+    # A header says how long the JSON is; so does the JSON.
+    document, at = json.JSONDecoder().raw_decode(answer.decode("latin-1"))
     found: dict[str, Any] = {}
-    for output in json.loads(answer[:header_bytes])["outputs"]:
+    for output in document["outputs"]:
         size = output["parameters"]["binary_data_size"]
         data, at = answer[at : at + size], at + size
         if output["datatype"] == "BYTES":

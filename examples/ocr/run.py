@@ -10,6 +10,7 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,6 +37,10 @@ FUNCTION = Path(__file__).with_name("app.py")
 SEED = 1
 REHEARSAL_SEED = 1_000_000
 LOAD_FACTOR = 0.8
+POLICY = "reservation"
+"""Not the one under which the plan's worst cases are proven (batch-aware): machines that run one
+line at a time have nothing to collect, and lines come several at once. Same plan and arrivals,
+simulated: p99 of 461 ms instead of 771 ms."""
 LEAST_RATE_RPS = 0.5
 
 
@@ -60,7 +65,7 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def tell(folder: Path, duration_s: float, budget_s: float, pictures: list[Path]) -> int:
+def tell(folder: Path, duration_s: float, budget_s: float, pictures: Sequence[Path] = ()) -> int:
     """The whole story; returns how many of the drawn pictures were misread.
 
     Raises:
@@ -138,11 +143,11 @@ def offered_rps(folder: Path) -> float:
 
 def serve(folder: Path, events: str) -> Server:
     """The app, on any free port."""
-    arguments = ("--app", os.path.relpath(FUNCTION, folder), "--port", "0", "--events", events)
-    return Server(folder, "plan.json", *arguments)
+    arguments = ("--app", os.path.relpath(FUNCTION, folder), "--policy", POLICY)
+    return Server(folder, "plan.json", *arguments, "--port", "0", "--events", events)
 
 
-def use_and_rehearse(folder: Path, rps: float, duration_s: float, pictures: list[Path]) -> int:
+def use_and_rehearse(folder: Path, rps: float, duration_s: float, pictures: Sequence[Path]) -> int:
     """Read pictures, and load the server for a while; returns misread ones."""
     explain("Serve it: the app is an async function that calls modules, and a model to clients.")
     with serve(folder, "rehearsal.events") as server:
@@ -173,7 +178,7 @@ def is_right(page: Page, lines: list[Line]) -> bool:
     return tuple(line.text for line in lines) == page.lines
 
 
-def read_pictures(url: str, pictures: list[Path]) -> None:
+def read_pictures(url: str, pictures: Sequence[Path]) -> None:
     client = Client(url)
     for path in pictures:
         console.print(f"  {path}")
@@ -210,9 +215,17 @@ def load(
     )
 
 
-def simulate(folder: Path, rps: float, duration_s: float) -> Report | None:
-    """Nothing yet: see `compare`."""
-    return None
+def simulate(folder: Path, rps: float, duration_s: float) -> Report:
+    explain(
+        "Simulate, with the dispatcher and deadlines that serve and the times of the rehearsal."
+    )
+    headrace(
+        folder,
+        *("simulate", "plan.json", "--rps", f"{rps:g}", "--duration-s", f"{duration_s:g}"),
+        *("--seed", str(SEED), "--policy", POLICY, "--times", "rehearsal.events", "--json"),
+        into="simulated.report.json",
+    )
+    return msgspec.json.decode((folder / "simulated.report.json").read_bytes(), type=Report)
 
 
 def measure(folder: Path, rps: float, duration_s: float) -> Report:
@@ -225,7 +238,7 @@ def measure(folder: Path, rps: float, duration_s: float) -> Report:
     return msgspec.structs.replace(logged, models={**logged.models, **seen.models})
 
 
-def compare(folder: Path, rps: float, simulated: Report | None, measured: Report) -> None:
+def compare(folder: Path, rps: float, simulated: Report, measured: Report) -> None:
     explain("Prediction, simulation and reality, end to end and per module.")
     plan = read_plan(folder / "plan.json")
     profiles = plan_profiles(plan, folder / "plan.json")

@@ -22,7 +22,11 @@ def offered_rates(
         DocumentError: no rate, or two.
         PlanError: the plan does not deploy `model`.
     """
-    planned = {d.name: d.throughput_rps for d in plan.deployments}
+    planned = {d.model: d.throughput_rps for d in plan.deployments}
+    weights = {demand.model: demand.weight for demand in plan.demands}
+    if plan.apps:
+        # Requests are an app's; its modules are called by it.
+        planned = weights = {claim.app.name: claim.app.rate_rps for claim in plan.apps}
     if model is not None:
         if model not in planned:
             raise PlanError(f"the plan has no model {model!r}; it has: {', '.join(planned)}")
@@ -30,7 +34,6 @@ def offered_rates(
     if rps is not None and load_factor is not None:
         raise DocumentError("give --rps or --load-factor, not both")
     if rps is not None:
-        weights = {demand.model: demand.weight for demand in plan.demands}
         return split_rate(rps, {name: weights[name] for name in planned})
     if load_factor is not None:
         return {name: rate * load_factor for name, rate in planned.items()}

