@@ -97,7 +97,11 @@ def run(
     while True:
         why = loop.run(addresses(state), addresses(session))
         if log is not None and why in (loop.LOG_FULL, loop.DONE):
-            log.extend(facts_of(session.log.reshape(-1, JOURNAL_WIDTH)[: int(progress["logged"][0])].tolist()))
+            log.extend(
+                facts_of(
+                    session.log.reshape(-1, JOURNAL_WIDTH)[: int(progress["logged"][0])].tolist()
+                )
+            )
             progress["logged"] = 0
         if why == loop.DONE:
             break
