@@ -215,7 +215,9 @@ def _define_attribute(name: str, place: int, dtype: np.dtype[Any]) -> None:
 
         return look_up
 
-    overload_attribute(StateType, name, jit_options={"forceinline": True})(of_type)
+    # Numba lets only code that counts references return an array that it was not given.
+    options = {"forceinline": True, "_nrt": True}
+    overload_attribute(StateType, name, jit_options=options)(of_type)
 
 
 for _place, _name in enumerate(State._fields):
