@@ -2,6 +2,9 @@
 
 The same events in the same order as `SimClock` and `SimDriver` bring about, two orders of magnitude
 faster. Scheduled events lie in a binary heap, ordered by instant, then by when they were scheduled.
+
+Everything is compiled into `run`: handing the session's arrays over to another function costs more
+than most of these do.
 """
 
 from math import exp
@@ -9,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.dispatch.kernel.compile import entry, inlined, kernel, source_stamp
+from headrace.dispatch.kernel.compile import entry, inlined, source_stamp
 from headrace.dispatch.kernel.handle import ARRIVE, AWAKE, RAN, TRANSFERRED, tell
 from headrace.dispatch.kernel.journal import (
     ANSWERED,
@@ -121,7 +124,7 @@ def _compiled(stamp: str) -> Any:
     return run
 
 
-@kernel
+@inlined
 def _next_event(state_addresses: Ints, session: Session) -> int:
     """Let the earliest event happen; how many rows the journal has then."""
     progress, heap = session.progress[0], session.heap
@@ -144,7 +147,7 @@ def _next_event(state_addresses: Ints, session: Session) -> int:
     return tell(state_addresses, kind, at_us, a, b, c, d, e, f)
 
 
-@kernel
+@inlined
 def _carry_out(s: State, session: Session, written: int) -> None:
     """Do what the journal orders, and note what became of requests."""
     progress = session.progress[0]
@@ -187,7 +190,7 @@ def _duration(s: State, session: Session, entry_of: int) -> int:
     return max(1, round(p50_us * exp(session.sigma[entry_of] * normal)))
 
 
-@kernel
+@inlined
 def _schedule(
     session: Session, at_us: int, kind: int, a: int, b: int, c: int, d: int, e: int, f: int
 ) -> None:
@@ -210,7 +213,7 @@ def _schedule(
     mine.at_us, mine.sequence, mine.event = at_us, sequence, row
 
 
-@kernel
+@inlined
 def _pop(session: Session) -> None:
     """Take the first event off the heap."""
     progress, heap = session.progress[0], session.heap

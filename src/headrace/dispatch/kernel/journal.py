@@ -17,7 +17,7 @@ Columns after the kind and the instant:
     SLOT_LOST, SLOT_GAINED  slot
 """
 
-from headrace.dispatch.kernel.compile import hot, kernel
+from headrace.dispatch.kernel.compile import hot
 from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, State
 from headrace.domain.request import DropReason
 

@@ -21,7 +21,7 @@ NUMBER = np.dtype("i8")
 
 
 def addresses(arrays: Iterable[npt.NDArray[Any]]) -> Ints:
-    """Where each array is and how long: (address, length) pairs. The arrays must outlive its use."""
+    """Where each array is and how long: (address, length) pairs; the arrays must outlive it."""
     return np.array(
         [number for array in arrays for number in (array.ctypes.data, array.size)], dtype=np.int64
     )
@@ -65,11 +65,11 @@ def define_table(
 
         return types.int64(table_type, types.int64), generate
 
+    # Numba lets only code that counts references return an array that it was not given.
+    options = {"forceinline": True, "_nrt": True}
     for place, field in enumerate(fields):
         dtype = dtypes.get(field, NUMBER)
-        overload_attribute(Table, field, jit_options={"forceinline": True})(
-            _attribute(number_at, place, dtype)
-        )
+        overload_attribute(Table, field, jit_options=options)(_attribute(number_at, place, dtype))
 
     @inlined
     def table_at(numbers: Ints) -> Any:

@@ -1,7 +1,7 @@
 """Rows of batches and requests: taken from lists of free ones, and given back."""
 
 from headrace.dispatch.kernel import policy, queues
-from headrace.dispatch.kernel.compile import hot, inlined, kernel
+from headrace.dispatch.kernel.compile import hot, kernel
 from headrace.dispatch.kernel.journal import DROPPED, ENDED, note
 from headrace.dispatch.kernel.layout import State
 

@@ -1,0 +1,127 @@
+"""The OCR app as a server: the library's own answers, and nothing lost when a worker dies."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cv2", reason="the extra `ocr` is not installed")
+pytest.importorskip("rapidocr_onnxruntime", reason="`make test` installs it")
+
+from examples.ocr.client import APP, Client, InferenceError
+from examples.ocr.pages import PAGES, draw
+from examples.ocr.run import FUNCTION, POLICY, prepare
+from rapidocr_onnxruntime import RapidOCR
+
+from headrace.catalog.documents import read_plan
+from headrace.catalog.event_log import read_event_log
+from headrace.domain.events import Answered, Arrived, SlotGained
+from helpers.live_server import LiveServer, serving
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """With the app's verified plan; roughly profiled, since nothing is timed here."""
+    folder = tmp_path_factory.mktemp("ocr")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADRACE_CACHE", str(folder / "cache"))
+        prepare(folder, budget_s=0.5)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[LiveServer]:
+    arguments = ("--app", str(FUNCTION), "--policy", POLICY, "--events", str(folder / "run.events"))
+    environment = {"XDG_RUNTIME_DIR": str(folder)}
+    with serving(folder / "plan.json", *arguments, environment=environment) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def library() -> RapidOCR:
+    """At the app's detection size, which is a setting of the library."""
+    return RapidOCR(
+        det_limit_side_len=480,
+        det_limit_type="max",
+        intra_op_num_threads=1,
+        inter_op_num_threads=1,
+    )
+
+
+PATIENT_US = 20_000_000
+"""The tests' machine may be busy."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.lines[0])
+def test_the_app_reads_what_was_drawn_and_what_the_library_reads(
+    server: LiveServer, library: RapidOCR, page: object
+) -> None:
+    picture = draw(page)  # type: ignore[arg-type]
+    client = Client(server.url)
+    lines = client.read(picture, PATIENT_US)
+    client.close()
+
+    found, _ = library(np.ascontiguousarray(picture[:, :, ::-1]))
+    assert [line.text for line in lines] == [text for _, text, _ in found]
+    assert tuple(line.text for line in lines) == page.lines  # type: ignore[attr-defined]
+    for line, (box, _, _) in zip(lines, found, strict=True):
+        np.testing.assert_allclose(line.box, box, atol=2)
+
+
+def test_pictures_of_other_sizes_and_without_text_are_read_too(server: LiveServer) -> None:
+    client = Client(server.url)
+    large = np.kron(draw(PAGES[1]), np.ones((2, 2, 1), np.uint8))
+    small = np.full((40, 60, 3), 255, np.uint8)
+
+    assert tuple(line.text for line in client.read(large, PATIENT_US)) == PAGES[1].lines
+    assert client.read(small, PATIENT_US) == []
+    client.close()
+
+
+def test_a_client_in_a_hurry_is_told_what_the_app_needs(server: LiveServer) -> None:
+    client = Client(server.url)
+    with pytest.raises(InferenceError, match=r"429.*app 'ocr' needs at least"):
+        client.read(draw(PAGES[0]), timeout_us=1_000)
+    client.close()
+
+
+def test_after_a_worker_was_killed_the_app_answers_again(server: LiveServer, folder: Path) -> None:
+    plan = read_plan(folder / "plan.json")
+    orient = next(d for d in plan.deployments if d.module == "orient")
+    [[only]] = [pipeline.stages[0].pool for pipeline in orient.pipelines]
+    # Workers start in the order of the slots.
+    workers = sorted(server.processes() - {server.process.pid})
+    os.kill(workers[[slot.name for slot in plan.slots].index(only)], signal.SIGKILL)
+    client = Client(server.url)
+    texts: list[tuple[str, ...]] = []
+    refusals: list[str] = []
+    for _ in range(500):
+        try:
+            texts.append(tuple(line.text for line in client.read(draw(PAGES[0]), PATIENT_US)))
+        except InferenceError as error:
+            refusals.append(str(error))
+            continue
+        if len(texts) == 2:
+            break
+    client.close()
+    assert texts == [PAGES[0].lines] * 2
+    assert all("no-slot" in told or "deadline" in told for told in refusals)
+
+
+def test_the_servers_log_has_the_app_beside_its_modules(server: LiveServer, folder: Path) -> None:
+    server.signal(signal.SIGTERM)
+    code, _ = server.wait()
+    header, events = read_event_log(folder / "run.events")
+    app = header.models.index(APP)
+    requests = {e.request for e in events if isinstance(e, Arrived) and e.model == app}
+    answered = {e.request for e in events if isinstance(e, Answered)}
+
+    assert code == 0
+    assert header.models == ("ocr.detect", "ocr.orient", "ocr.recognise", "ocr")
+    assert len(requests & answered) >= len(PAGES) + 2
+    assert any(isinstance(event, SlotGained) for event in events)
