@@ -48,8 +48,9 @@ def main() -> None:
     asked = parser.parse_args()
     library = load(synthetic=asked.synthetic)
     every = workloads(library)
-    step = max(1, round(len(every) / asked.sample))
-    some = every[::step]
+    # By places rather than by a step, which might pick one app only: apps come in turn.
+    places = np.linspace(0, len(every) - 1, min(asked.sample, len(every)))
+    some = [every[int(place)] for place in places]
     print(f"profiles: {library.origin}; {len(some)} of {len(every)} workloads")
     found = run_planner("least-cost", some).modules
     documents = [
