@@ -1,0 +1,142 @@
+"""Theorem 1 under its own assumption, and what it is worth when that does not hold."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.dispatch.topology import ModelRoutes, Route, StageTable, Topology
+from headrace.domain.plan import MachineLoad
+from headrace.planning.apps.candidates import ModuleCase, worst_case_us
+from headrace.planning.apps.exact_module import front_schedule, module_front
+from headrace.planning.apps.module_scheduling import Schedule, remaining_rps
+from headrace.simulation.compiled import Offered, run
+from helpers.apps import random_module
+
+POLICY = "batch-aware"
+
+
+def machines_of(schedule: Schedule) -> tuple[Topology, int]:
+    """A planned module as the dispatcher sees it, and Theorem 1's bound for it.
+
+    A batch that is not full takes its part of what a full one takes, and at least half of it.
+    """
+    routes, slots, bound_us = [], 0, 0
+    for i, (entry, left) in enumerate(
+        zip(schedule.entries, remaining_rps(schedule.entries), strict=True)
+    ):
+        pool = tuple(range(slots, slots + max(1, round(entry.machines))))
+        slots += len(pool)
+        candidate = entry.candidate
+        worst_us = worst_case_us("remaining", candidate, left, entry.machines)
+        bound_us = max(bound_us, worst_us)
+        full_us = candidate.duration_us
+        times = tuple(
+            full_us // 2 + full_us * size // (2 * candidate.batch)
+            for size in range(1, candidate.batch)
+        )
+        stage = StageTable(0, 1, pool, (*times, full_us), (*times, full_us), 0)
+        load = MachineLoad(
+            machines=entry.machines,
+            rate_rps=entry.rate_rps,
+            machine_rps=entry.rate_rps / len(pool),
+            remaining_rps=left,
+            collect_us=worst_us - full_us,
+            worst_case_us=worst_us,
+            cost_per_hour=entry.cost,
+        )
+        routes.append(Route(f"p{i}", candidate.batch, (stage,), (0,) * candidate.batch, load))
+    topology = Topology(
+        models=(ModelRoutes("m", bound_us, tuple(routes)),),
+        slots=tuple(f"s{i}" for i in range(slots)),
+        slot_node=(0,) * slots,
+        nodes=("n",),
+        node_bytes_per_us=(None,),
+    )
+    return topology, bound_us
+
+
+def slowest_us(topology: Topology, rate_rps: float, bound_us: int, count: int = 1_500) -> int:
+    """Of calls at equal gaps, that ask to be answered within the bound; -1: one was dropped."""
+    at_us = np.round(np.arange(count) * 1e6 / rate_rps).astype(np.int64)
+    offered = Offered(
+        arrived_at_us=at_us,
+        model=np.zeros(count, dtype=np.int64),
+        deadline_at_us=at_us + bound_us,
+        priority=np.zeros(count, dtype=np.int64),
+    )
+    ended_at_us = run(topology, POLICY, offered).ended_at_us
+    return -1 if (ended_at_us < 0).any() else int((ended_at_us - at_us).max())
+
+
+def planned(module: ModuleCase, budget_us: int, point: float) -> Schedule | None:
+    """Any plan of the front, not only the cheapest."""
+    front = module_front(module, budget_us)
+    return front_schedule(module, front, int(point * len(front))) if len(front) else None
+
+
+@given(seed=st.integers(min_value=0, max_value=2**32 - 1))
+def test_no_call_exceeds_theorem_1_under_uniform_arrivals_where_the_last_machine_has_room(
+    seed: int,
+) -> None:
+    """Room: 3 % of it. Nearer to full, batches may not fit into the gaps that others leave."""
+    rng = random.Random(seed)
+    module = random_module(rng)
+    schedule = planned(module, rng.randint(100, 1_200) * 1_000, rng.random())
+    if schedule is None or 0.97 < schedule.entries[-1].machines < 1:
+        return
+    topology, bound_us = machines_of(schedule)
+
+    assert 0 <= slowest_us(topology, module.rate_rps, bound_us) <= bound_us
+
+
+@pytest.mark.parametrize(
+    ("policy", "collect_us"), [("round-robin", 80_000), ("machine-rate", 80_000 // 3 + 1)]
+)
+def test_the_rival_policies_collect_as_their_readings_say(policy: str, collect_us: int) -> None:
+    """Three machines, batches of four in 80 ms: one at a time, or a batch after the other."""
+    stage = StageTable(0, 1, (0, 1, 2), (50_000, 60_000, 70_000, 80_000), (80_000,) * 4, 0)
+    topology = Topology(
+        models=(ModelRoutes("m", 1_000_000, (Route("p", 4, (stage,), (0,) * 4),)),),
+        slots=("a", "b", "c"),
+        slot_node=(0, 0, 0),
+        nodes=("n",),
+        node_bytes_per_us=(None,),
+    )
+    at_us = np.arange(3_000, dtype=np.int64) * 6_667  # a hair below 3 x 4 / 80 ms
+    offered = Offered(
+        arrived_at_us=at_us,
+        model=np.zeros(len(at_us), dtype=np.int64),
+        deadline_at_us=at_us + 1_000_000,
+        priority=np.zeros(len(at_us), dtype=np.int64),
+    )
+    # The last requests wait for companions that never come.
+    took_us = (run(topology, policy, offered).ended_at_us - at_us)[:-12]
+
+    assert took_us.min() >= 80_000
+    assert took_us.max() <= 80_000 + collect_us
+
+
+def test_load_that_is_planned_for_and_never_sent_is_only_room() -> None:
+    """Two machines for 100 requests per second of which 70 come: batches go part full, in time."""
+    load = MachineLoad(
+        machines=2.0,
+        rate_rps=100.0,
+        machine_rps=50.0,
+        remaining_rps=100.0,
+        collect_us=40_000,
+        worst_case_us=120_000,
+        cost_per_hour=2.0,
+    )
+    stage = StageTable(0, 1, (0, 1), (50_000, 60_000, 70_000, 80_000), (80_000,) * 4, 0)
+    topology = Topology(
+        models=(ModelRoutes("m", 120_000, (Route("p", 4, (stage,), (0,) * 4, load),)),),
+        slots=("a", "b"),
+        slot_node=(0, 0),
+        nodes=("n",),
+        node_bytes_per_us=(None,),
+    )
+
+    assert 0 < slowest_us(topology, 70.0, 120_000) <= 120_000
