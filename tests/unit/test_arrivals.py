@@ -12,11 +12,10 @@ from headrace.simulation.arrivals import (
     from_file,
     merge,
     poisson,
-    poisson_us,
     rescaled,
     uniform,
-    uniform_us,
 )
+from headrace.simulation.processes import poisson_us, uniform_us
 
 
 def test_one_seed_gives_one_schedule() -> None:

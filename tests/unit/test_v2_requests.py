@@ -66,7 +66,7 @@ def test_a_binary_request_gets_the_bytes_back_behind_the_json() -> None:
     assert reply.body[text_length:] == (x + 1).tobytes()
 
 
-@pytest.mark.parametrize("dtype", sorted(DATATYPES))
+@pytest.mark.parametrize("dtype", sorted(DATATYPES.keys() - {"bytes"}))
 @pytest.mark.parametrize("binary", [True, False])
 def test_every_numeric_type_travels_in_both_forms(dtype: str, binary: bool) -> None:
     model = served_model(inputs=(("x", dtype, (2,)),), outputs=(("y", dtype, (2,)),))

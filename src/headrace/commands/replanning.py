@@ -13,6 +13,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
+    from headrace.domain.problem import PlanOptions
     from headrace.serving.changeover import Changeover
     from headrace.serving.engine import Engine
     from headrace.serving.prometheus import ModelCounters
@@ -61,6 +62,13 @@ def planned_loads(plan: "Plan") -> dict[str, float]:
     return {demand.model: demand.weight for demand in plan.demands}
 
 
+def _asked(options: "PlanOptions") -> dict[str, Any]:
+    """As a problem file has them: without what the planner wrote there."""
+    document: dict[str, Any] = msgspec.to_builtins(options)
+    del document["margin_reason"]
+    return document
+
+
 def problem_for(plan: "Plan", shares: Mapping[str, float], folder: Path) -> dict[str, Any]:
     """The plan's own problem with other loads, as a `headrace.problem/1` document.
 
@@ -98,7 +106,7 @@ def problem_for(plan: "Plan", shares: Mapping[str, float], folder: Path) -> dict
             ],
         },
         "models": models,
-        "options": msgspec.to_builtins(plan.options),
+        "options": _asked(plan.options),
     }
 
 
