@@ -63,10 +63,14 @@ def planned_loads(plan: "Plan") -> dict[str, float]:
 
 
 def _asked(options: "PlanOptions") -> dict[str, Any]:
-    """As a problem file has them: without what the planner wrote there."""
-    document: dict[str, Any] = msgspec.to_builtins(options)
-    del document["margin_reason"]
-    return document
+    """What a problem file may ask for; planners add options of their own."""
+    from headrace.catalog.problem_file import OptionsEntry
+
+    return {
+        name: value
+        for name, value in msgspec.to_builtins(options).items()
+        if name in OptionsEntry.__struct_fields__
+    }
 
 
 def problem_for(plan: "Plan", shares: Mapping[str, float], folder: Path) -> dict[str, Any]:
