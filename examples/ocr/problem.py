@@ -70,7 +70,7 @@ cluster:
     # Gateway, app and load generator need processor time as well.
     cpu:
       price_per_hour: {PRICE_PER_CORE_HOUR}
-      shares: ["1", {", ".join(f'"{share}"' for share in SHARES.split(","))}]
+      shares: [{", ".join(f'"{share}"' for share in offered_shares(wish.cores))}]
       max_utilisation: {wish.max_utilisation}
   nodes:
     - {{name: local, devices: {{cpu: {wish.cores}}}}}
@@ -90,6 +90,12 @@ apps:
         fan_out: {_fan_out()}
 options: {{margin: {MARGIN}}}
 """
+
+
+def offered_shares(cores: int) -> tuple[str, ...]:
+    """Whole cores only where each network can have one: a plan may not be bent to fit."""
+    parts = tuple(SHARES.split(","))
+    return ("1", *parts) if cores > len(MODULES) else parts
 
 
 def _fan_out() -> str:

@@ -14,14 +14,16 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.e2e
 @pytest.mark.xdist_group("serve")
-def test_the_demo_reads_its_lines_right_and_leaves_all_its_files(tmp_path: Path) -> None:
+def test_the_demo_reads_its_lines_and_pictures_right_and_leaves_all_its_files(
+    tmp_path: Path,
+) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.demo.run", "--quick", "--folder", tmp_path],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=180,
+        timeout=300,
     )
 
     assert done.returncode == 0, done.stdout
@@ -30,3 +32,6 @@ def test_the_demo_reads_its_lines_right_and_leaves_all_its_files(tmp_path: Path)
     report = msgspec.json.decode((tmp_path / "measured-0.7.report.json").read_bytes(), type=Report)
     assert report.total.arrived == report.total.answered + report.total.dropped_total
     assert (tmp_path / "run.trace.json").stat().st_size > 0
+    app = msgspec.json.decode((tmp_path / "ocr" / "measured.report.json").read_bytes(), type=Report)
+    assert app.total.arrived == app.total.answered + app.total.dropped_total
+    assert "ocr.recognise" in done.stdout
