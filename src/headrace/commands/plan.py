@@ -161,9 +161,11 @@ def _planned(problem: "Problem") -> "Plan":
 
 def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
     """The plan by the margin that simulation prefers; what it was compared with is printed."""
+    from headrace.commands.kernel import load_kernel
     from headrace.reporting.margins import margins_table
     from headrace.simulation.margin import choose_margin
 
+    load_kernel(simulator=True)
     with notices.status("planning and simulating") as status:
         choice = choose_margin(problem, attainment=attainment, on_progress=status.update)
     # With --json standard output holds the plan alone.
@@ -173,8 +175,10 @@ def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
 
 def _with_headroom(problem: "Problem", arrivals: str, attainment: float) -> "Plan":
     """The cheapest plan of apps that attains under such arrivals; what it costs is printed."""
+    from headrace.commands.kernel import load_kernel
     from headrace.simulation.headroom import plan_for_arrivals
 
+    load_kernel(simulator=True)
     with notices.status("planning and simulating") as status:
         room = plan_for_arrivals(
             problem, arrivals, attainment=attainment, on_progress=status.update

@@ -131,6 +131,7 @@ def serve(
     """
     import uvloop
 
+    from headrace.commands.kernel import load_kernel
     from headrace.dispatch.policies import policy_for
     from headrace.serving.access import Access, default_token_path, read_or_create_token
     from headrace.serving.vetting import read_served_plan, refuse_violations
@@ -158,6 +159,7 @@ def serve(
         else:
             _print_ready(plan, url, token_path, tuple(functions))
 
+    load_kernel(simulator=False)
     uvloop.run(
         _run(
             served,

@@ -111,6 +111,7 @@ def simulate(
     """
     from headrace.catalog.documents import plan_profiles, read_plan
     from headrace.catalog.event_log import EventLogWriter, read_event_log
+    from headrace.commands.kernel import load_kernel
     from headrace.commands.offer import offered_arrivals, offered_rates
     from headrace.commands.progress import counting
     from headrace.dispatch.policies import policy_for
@@ -124,6 +125,7 @@ def simulate(
     policy = policy or policy_for(document)
     profiles = plan_profiles(document, plan)
     rates = offered_rates(document, rps=rps, load_factor=load_factor, model=model, source=arrivals)
+    load_kernel(simulator=True)
     requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
     report = None
     if migrate is not None and document.apps:

@@ -10,8 +10,12 @@ from headrace.dispatch.topology import ModelRoutes, Route, StageTable, Topology
 from headrace.simulation.compiled import offer, run
 
 
-def warm_up() -> None:
-    """A fraction of a second; half a minute the first time on a machine."""
+def warm_up(*, simulator: bool = True) -> None:
+    """A fraction of a second; half a minute the first time on a machine.
+
+    Args:
+        simulator: its loop as well; a server does not need it.
+    """
     stage = StageTable(0, 1, (0,), (1,), (1,), 0)
     topology = Topology(
         models=(ModelRoutes("m", 10, (Route("p", 1, (stage,), (0,)),)),),
@@ -22,4 +26,5 @@ def warm_up() -> None:
     )
     state = make_state(topology, rules_of("reservation"), queue_max=1)
     handle.tell(addresses(state), handle.NOTHING, 0, 0, 0, 0, 0, 0, 0)
-    run(topology, "reservation", offer(topology, np.zeros(1, dtype=np.int64)))
+    if simulator:
+        run(topology, "reservation", offer(topology, np.zeros(1, dtype=np.int64)))
