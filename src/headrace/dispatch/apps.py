@@ -329,6 +329,10 @@ class AppTracker:
         """App requests without an end."""
         return len(self._runs)
 
+    def runs(self, app: str) -> list[AppRun]:
+        """Accepted requests of an app without an end."""
+        return [run for run in self._runs.values() if run.table.name == app]
+
     def open(
         self,
         run_id: int,

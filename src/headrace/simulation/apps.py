@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.dispatch.app_admission import admission
 from headrace.dispatch.apps import AppRun, AppTracker, Step, app_tables
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.kernel.layout import Ints
@@ -111,6 +112,12 @@ class _Session(SimDriver):
         tables = app_tables(plan)
         self._tracker = AppTracker(tables)
         self._tables = {table.name: table for table in tables}
+        self._doors = {
+            table.name: admission(
+                plan, table, [topology.models[m.model].fastest_us for m in table.modules]
+            )
+            for table in tables
+        }
         self._apps = [claim.app.name for claim in plan.apps]
         self._arrivals = arrivals
         self._check_arrivals()
@@ -143,6 +150,11 @@ class _Session(SimDriver):
     def _arrive(self, number: int) -> None:
         self.schedule(number + 1)
         arrival = self._arrivals[number]
+        ahead = self._tracker.runs(arrival.model)
+        allowed_us = self._deadline_at_us(number) - arrival.at_us
+        if self._doors[arrival.model].excess_us(ahead, allowed_us):
+            self._ended[number] = None, "deadline"
+            return
         run = self._tracker.open(
             number,
             arrival.model,
