@@ -25,7 +25,8 @@ def run_of(table: AppTable) -> AppRun:
 
 def test_machines_count_as_always_busy_and_the_path_as_idle() -> None:
     # Utilisation is a half: 50 and 100 calls per second are planned, 100 and 200 are possible.
-    assert DOOR == Admission(calls=(1.0, 2.0), rates_rps=(100.0, 200.0), fastest_us=30_000)
+    found = admission(PLAN, TABLE, tuple(TAKES_US.values()))
+    assert found == Admission(calls=(1.0, 2.0), rates_rps=(100.0, 200.0), fastest_us=30_000)
 
 
 def test_an_empty_app_takes_whoever_allows_the_fastest_path() -> None:
