@@ -31,7 +31,7 @@ MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4)
 
 SEED = 1
 SEEDS_APART = 1_000
-SESSIONS = 2
+SESSIONS = 4
 """With different arrivals; the worst of them counts, so that a plan does not attain by luck."""
 REQUESTS = 10_000
 """Per session."""
