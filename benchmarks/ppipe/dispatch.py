@@ -2,8 +2,8 @@
 
 `outcomes` is the one function through which the experiments reach it. Servers and links are those
 that the artifact simulates (`artifact_mode.hardware`), so that only the dispatcher differs; unlike
-there, downlinks take one transfer at a time, too. `ours.outcomes` has the stricter servers of our
-own placement.
+there, downlinks take one transfer at a time, too. `ours.session_log` has the stricter servers of
+our own placement.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,7 @@
-"""One model of a plan, served by our dispatcher in virtual time.
+"""One model of a plan on servers of its own, in virtual time: the whole event log.
 
-`outcomes` is the one function through which every experiment reaches it.
+Slots are placed as our planner places them, and pools on one server share its link; `dispatch`
+has the artifact's servers instead, and only what became of requests.
 """
 
 from collections import Counter
@@ -12,7 +13,7 @@ from benchmarks.ppipe.planning_rows import problem_of
 from msgspec.structs import replace
 
 from headrace.catalog.ppipe_artifact import ReferencePlan
-from headrace.domain.events import Answered, AnyEvent, EventLogHeader
+from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.planning.imported import place_reference
@@ -25,29 +26,6 @@ POLICY = "reservation"
 
 _KEPT: dict[tuple[int, int], tuple[ReferencePlan, Plan]] = {}
 """(Identity of a plan, model) -> the plan itself, which keeps it alive, and where it is placed."""
-
-
-def outcomes(
-    task: ReferencePlan,
-    profiles: Mapping[str, Profile],
-    model: int,
-    arrived_at_us: Ints,
-    policy: str = POLICY,
-) -> Ints:
-    """When every request of one model is done.
-
-    Args:
-        arrived_at_us: shape (N,), non-decreasing.
-
-    Returns:
-        Shape (N,), microseconds; -1: dropped.
-    """
-    _, events = session_log(task, profiles, model, arrived_at_us, policy)
-    done_us = np.full(len(arrived_at_us), -1, np.int64)
-    for event in events:
-        if isinstance(event, Answered):
-            done_us[event.request] = event.at_us
-    return done_us
 
 
 def session_log(

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from benchmarks.ppipe import fig6, fig7
 from benchmarks.ppipe.cases import Case, cases_of, task_of
+from benchmarks.ppipe.dispatch import outcomes
 from benchmarks.ppipe.estimated import estimated_profiles
 from benchmarks.ppipe.experiment import show
 from benchmarks.ppipe.fig10 import capacity_rps
-from benchmarks.ppipe.ours import alone, outcomes
+from benchmarks.ppipe.ours import alone
 from benchmarks.ppipe.planners import PLANNERS, plan_free
 from benchmarks.ppipe.systems import (
     Load,
@@ -84,7 +85,7 @@ def test_our_dispatcher_answers_a_lone_request_after_latencies_and_transfer(case
     mine = plan.deployments[0].pipelines[0]
     wanted_us = sum(p.stated_latency_us + p.stated_transfer_us for p in mine.partitions)
 
-    done_us = outcomes(plan, case.profiles, 0, np.array([5], np.int64))
+    done_us = outcomes(plan, case.profiles, 0, np.array([5], np.int64)).ended_at_us
 
     assert done_us[0] - 5 <= plan.deployments[0].slo_us
     assert (
