@@ -12,7 +12,7 @@ from headrace.domain.epochs import joined
 from headrace.domain.events import Answered, Dropped, Ran
 from headrace.metrics import UNFINISHED, outcomes
 from headrace.simulation.arrivals import Arrival
-from headrace.simulation.driver import JitteredDurations
+from headrace.simulation.driver import JitteredDurations, exact_durations
 from headrace.simulation.migration import SimulatedMigration
 from helpers.topologies import (
     assert_each_request_ended_once,
@@ -118,6 +118,26 @@ def assert_devices_run_one_plan_at_a_time(session: SimulatedMigration, what: str
         for (_, ended_us, before), (started_us, _, after) in pairwise(sorted(runs)):
             assert started_us >= ended_us, f"{what}: {device} runs two batches at once"
             assert after >= before, f"{what}: {device} goes back to the old plan"
+
+
+@pytest.mark.parametrize("how", ["drain", "flush"])
+def test_requests_are_held_until_the_last_stage_that_they_need_has_loaded(how: How) -> None:
+    devices: list[Device] = [("n", "d", number) for number in range(3)]
+    two_stages = make_route(make_stage([0], [1_000]), make_stage([1], [1_000]))
+    wider = make_route(make_stage([0, 1], [1_000]), make_stage([2], [1_000]))
+    old = Site(make_topology([two_stages], slo_us=1_000_000), tuple(devices[:2]))
+    new = Site(make_topology([wider], slo_us=1_000_000), tuple(devices))
+    session = SimulatedMigration(old, new, "reservation", exact_durations)
+    # The device that only the new plan uses is ready long after the others changed hands.
+    session.loading_us = {2: 300_000}
+    arrivals = [Arrival(at_us=at_us, model="m0") for at_us in range(0, 200_000, 2_000)]
+
+    session.run(arrivals, 50_000, how)
+
+    both = [event for log in session.logs() for event in log.events]
+    assert sum(isinstance(event, Answered) for event in both) == len(arrivals)
+    assert session.done_at_us is not None
+    assert session.done_at_us >= 350_000
 
 
 def test_every_device_changes_hands_in_exactly_one_step() -> None:

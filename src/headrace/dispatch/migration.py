@@ -156,6 +156,8 @@ class Migration:
         self._todo: list[tuple[Device, ...]] = []
         self._not_before_us = 0
         self._held: list[list[Request]] = [[] for _ in new.site.topology.models]
+        self._to_come: set[int] = set()
+        """Slots of the new plan that are being made ready."""
         self._unwanted: set[int] = set()
         self._share: dict[str, float] = {}
         self._patience_us = min(
@@ -173,7 +175,7 @@ class Migration:
         if self.how == "drain":
             self._todo = list(handover_steps(self.old.site, self.new.site))
             fresh = [s for s, device in enumerate(self.new.site.devices) if device not in ours]
-            self._prepare(fresh, lambda: self._open(fresh))
+            self._make_ready(fresh)
         else:
             self._todo = [tuple(dict.fromkeys((*self.old.site.devices, *self.new.site.devices)))]
         self.steps = tuple(self._todo)
@@ -290,7 +292,7 @@ class Migration:
 
     def _begin_step(self) -> bool:
         if not self._todo:
-            if self.old.gate.open_requests:
+            if self.old.gate.open_requests or self._to_come:
                 return False
             self._finish()
             return True
@@ -324,14 +326,19 @@ class Migration:
         slots = [slot for slot in self.new.site.slots_on(free) if slot not in step.asked]
         step.asked.update(slots)
         if slots:
-            self._prepare(slots, lambda: self._open(slots))
+            self._make_ready(slots)
 
     def _is_over(self, step: Step) -> bool:
         """Whether the old plan has left the step's devices and the new one has them all."""
         arrived = self.new.site.slots_on(step.devices)
         return step.is_clear and all(self.new.gate.in_use(slot) for slot in arrived)
 
+    def _make_ready(self, slots: Sequence[int]) -> None:
+        self._to_come.update(slots)
+        self._prepare(slots, lambda: self._open(slots))
+
     def _open(self, slots: Sequence[int]) -> None:
+        self._to_come.difference_update(slots)
         for slot in slots:
             self.new.gate.open(slot)
         self._clock.call_at(self._clock.now_us(), self._advance)

@@ -1,6 +1,6 @@
 """A change of plans in virtual time: the migration that the server runs, over simulated slots."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,6 +73,9 @@ class MigrationSession:
         self.clock = clock
         self.done_at_us: int | None = None
         self.migration: Migration | None = None
+        self.loading_us: Mapping[int, int] = {}
+        """How long the workers of slots of the new plan load when their devices are handed over;
+        of those that are not in it: not at all, they are preloaded."""
 
     def schedule(self, arrivals: Sequence[Arrival], at_us: int, how: How) -> None:
         """Offer the arrivals and migrate at `at_us`, as soon as the clock runs."""
@@ -83,8 +86,22 @@ class MigrationSession:
         """Begin the migration now."""
         for slot in range(len(self.new.site.devices)):
             self.new.gate.close(slot)
-        self.migration = Migration(self.old, self.new, self.clock, how=how, on_done=self._note_done)
+        self.migration = Migration(
+            self.old,
+            self.new,
+            self.clock,
+            how=how,
+            on_done=self._note_done,
+            prepare=self._load,
+        )
         self.migration.start()
+
+    def _load(self, slots: Sequence[int], ready: Callable[[], None]) -> None:
+        took_us = max((self.loading_us.get(slot, 0) for slot in slots), default=0)
+        if took_us:
+            self.clock.call_at(self.clock.now_us() + took_us, ready)
+        else:
+            ready()
 
     def _offer(self, arrivals: Iterator[tuple[int, Arrival]]) -> None:
         entry = next(arrivals, None)
