@@ -38,17 +38,17 @@ def decide(s: State, model: int, now_us: int) -> Decision:
     for _ in range(usable):
         route = _least_waiting(s, first, end)
         s.routes[route].done = 1
-        what, at_us, size = _full_batch(s, model, route, now_us)
+        what, choice, size = _full_batch(s, model, route, now_us)
         if what != DROP:
-            return what, at_us, size
+            return what, choice, size
     for route in range(first, end):
         s.routes[route].done = s.routes[route].waiting < 0
     for _ in range(usable):
         route = _least_waiting(s, first, end)
         s.routes[route].done = 1
-        what, at_us, size = _smaller_batch(s, model, route, now_us)
+        what, choice, size = _smaller_batch(s, model, route, now_us)
         if what != DROP:
-            return what, at_us, size
+            return what, choice, size
     return DROP, DEADLINE, _backlog_us(s, model, now_us)
 
 
