@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from headrace.dispatch.kernel import promises
-from headrace.dispatch.kernel.layout import State
+from headrace.dispatch.kernel import handle, promises
+from headrace.dispatch.kernel.journal import ARRIVED
+from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, State, addresses
 from headrace.dispatch.kernel.tables import make_state
 from headrace.dispatch.policies import rules_of
 from helpers.topologies import make_route, make_stage, make_topology
@@ -91,3 +92,10 @@ def test_the_earliest_gap_is_the_one_a_scan_of_all_instants_finds(state: State) 
             start for start in range(at, 200) if not taken & set(range(start, start + length))
         )
         assert promises.earliest(state, LINE, at, length) == first
+
+
+def test_a_journal_without_room_is_counted_and_not_written_past_its_end(state: State) -> None:
+    small = state._replace(journal=np.full(JOURNAL_WIDTH, -7, dtype=np.int64))
+    rows = handle.tell(addresses(small), handle.ARRIVE, 0, 1, 0, 0, 1_000, 0, 0)
+    assert rows > 1
+    assert small.journal[0] == ARRIVED

@@ -139,6 +139,7 @@ class Dispatcher:
     ) -> None:
         """Let the kernel decide; log the facts and pass on the orders, in their order."""
         written = events.tell(self._at, event, self._clock.now_us(), a, b, c, d, e, f)
+        assert written <= len(self._journal), "the journal has room for all an event can bring"
         if written:
             # A copy: what a driver does may make the kernel write its journal anew.
             rows = iter(self._journal[:written].tolist())

@@ -103,6 +103,7 @@ def run(
                 )
             )
             progress["logged"] = 0
+        assert why != loop.JOURNAL_FULL, "the journal has room for all an event can bring"
         if why == loop.DONE:
             break
         if why == loop.PAUSED:

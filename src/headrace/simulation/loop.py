@@ -26,7 +26,7 @@ from headrace.dispatch.kernel.journal import RAN as HAS_RUN
 from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, State, state_at
 from headrace.dispatch.kernel.pointers import Ints, define_table
 
-RUNNING, DONE, ROWS_FULL, LOG_FULL, HEAP_FULL, NO_NORMALS, PAUSED = range(7)
+RUNNING, DONE, ROWS_FULL, LOG_FULL, HEAP_FULL, NO_NORMALS, PAUSED, JOURNAL_FULL = range(8)
 """Why `run` returned: all is over, or something must grow (or report progress) first."""
 
 EVENT = np.dtype([(name, "i8") for name in ("kind", "a", "b", "c", "d", "e", "f")])
@@ -119,6 +119,8 @@ def _compiled(stamp: str) -> Any:
             if len(session.sigma) and len(session.normals) - progress.normals_used < heap_margin:
                 return NO_NORMALS
             written = _next_event(state_addresses, session)
+            if written * JOURNAL_WIDTH > len(s.journal):
+                return JOURNAL_FULL
             _carry_out(s, session, written)
 
     return run

@@ -96,7 +96,7 @@ def decide(s: State, model: int, now_us: int) -> None:
             batch = add_batch(s, model, first, second)
             policy.on_dispatched(s, batch)
             note_path(s, batch, 0, now_us)
-            _enter_stage(s, batch, now_us)
+            enter_stage(s, batch, now_us)
         elif what == DROP:
             request = queues.take_first(s, model)
             note(s, DROPPED, now_us, s.requests[request].id, first, second)
@@ -131,7 +131,7 @@ def hop_of(s: State, batch: int) -> int:
 
 
 @kernel
-def _enter_stage(s: State, batch: int, now_us: int) -> None:
+def enter_stage(s: State, batch: int, now_us: int) -> None:
     """The batch is ready for its stage: cross the network first where it must."""
     hopeless = policy.next_hop(s, batch, now_us)
     if hopeless != NO_REASON:
@@ -142,11 +142,11 @@ def _enter_stage(s: State, batch: int, now_us: int) -> None:
         _join_links(s, batch, hop)
         advance_links(s, now_us)
     else:
-        _join_slot(s, batch, s.hops[hop].slot, now_us)
+        join_slot(s, batch, s.hops[hop].slot, now_us)
 
 
 @kernel
-def _join_slot(s: State, batch: int, slot: int, now_us: int) -> None:
+def join_slot(s: State, batch: int, slot: int, now_us: int) -> None:
     s.batches[batch].next_ready = s.slots[slot].first_ready
     s.slots[slot].first_ready = batch
     advance_slot(s, slot, now_us)
@@ -301,16 +301,6 @@ def enter_next_stage(s: State, batch: int, now_us: int) -> None:
     mine = s.batches[batch]
     if mine.stage + 1 < s.routes[mine.route].stages:
         mine.stage += 1
-        _enter_stage(s, batch, now_us)
+        enter_stage(s, batch, now_us)
     else:
         finish(s, batch, now_us)
-
-
-@kernel
-def enter_stage(s: State, batch: int, now_us: int) -> None:
-    _enter_stage(s, batch, now_us)
-
-
-@kernel
-def join_slot(s: State, batch: int, slot: int, now_us: int) -> None:
-    _join_slot(s, batch, slot, now_us)

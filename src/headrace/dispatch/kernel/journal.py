@@ -45,10 +45,16 @@ DEADLINE, NO_SLOT, DRAINING, QUEUE_FULL, FAILED, CANCELLED = range(6)
 
 @hot
 def note(s: State, kind: int, at_us: int, a: int, b: int, c: int) -> None:
-    """Add a row; there is room for all that one event can bring about (`grow`)."""
+    """Add a row.
+
+    There is room for all that one event can bring about (`grow`). Were there not, rows would be
+    counted but not written, which whoever reads them refuses.
+    """
     world = s.world[0]
     i = world.journal * JOURNAL_WIDTH
     world.journal += 1
+    if i + JOURNAL_WIDTH > len(s.journal):
+        return
     s.journal[i] = kind
     s.journal[i + 1] = at_us
     s.journal[i + 2] = a
@@ -60,6 +66,8 @@ def note(s: State, kind: int, at_us: int, a: int, b: int, c: int) -> None:
 def note_more(s: State, d: int, e: int, f: int, g: int) -> None:
     """The rest of the last row, where its kind has more columns."""
     i = (s.world[0].journal - 1) * JOURNAL_WIDTH
+    if i + JOURNAL_WIDTH > len(s.journal):
+        return
     s.journal[i + 5] = d
     s.journal[i + 6] = e
     s.journal[i + 7] = f
