@@ -45,6 +45,13 @@ class Route:
         return self.load.collect_us if self.load else self.stages[0].p50_us[-1]
 
     @property
+    def longest_us(self) -> int:
+        """What a batch takes at most, spread included. Measured, one of two can take longer than
+        one of four."""
+        alone = (sum(s.p50_us[size] for s in self.stages) for size in range(self.batch_size))
+        return max(map(sum, zip(alone, self.slack_us, strict=False)))
+
+    @property
     def is_part(self) -> bool:
         """Whether its one machine has less load than it could take."""
         return self.load is not None and self.load.machines < 1

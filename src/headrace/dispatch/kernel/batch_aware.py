@@ -55,7 +55,7 @@ def decide(s: State, model: int, now_us: int) -> Decision:
             late_us = _least_us(s, model, now_us) + now_us - request.deadline_at
             return DROP, DEADLINE, max(1, late_us)
         s.slots[slot].seen += 1
-        _note_given(s, slot, request.deadline_at)
+        _note_given(s, slot, request.arrived_at, request.deadline_at)
     return _start_or_wait(s, model, now_us)
 
 
@@ -70,7 +70,8 @@ def _count_given(s: State, model: int, now_us: int) -> bool:
         stage = s.stages[s.routes[route].first_stage]
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.slots[s.pools[i]]
-            slot.given, slot.seen, slot.tightest_at, slot.route = 0, 0, NEVER_US, route
+            slot.given, slot.seen, slot.route = 0, 0, route
+            slot.tightest_at = slot.first_at = NEVER_US
             left |= slot.alive == 1
             if slot.due_at < 0:
                 # Machines of one configuration are due in turn, not all at once.
@@ -82,14 +83,16 @@ def _count_given(s: State, model: int, now_us: int) -> bool:
         if request.slot != NOBODY and not s.slots[request.slot].alive:
             request.slot = NOBODY
         if request.slot != NOBODY:
-            _note_given(s, request.slot, request.deadline_at)
+            _note_given(s, request.slot, request.arrived_at, request.deadline_at)
     return left
 
 
 @inlined
-def _note_given(s: State, slot: int, deadline_at: int) -> None:
-    s.slots[slot].given += 1
-    s.slots[slot].tightest_at = min(s.slots[slot].tightest_at, deadline_at)
+def _note_given(s: State, slot: int, arrived_at: int, deadline_at: int) -> None:
+    mine = s.slots[slot]
+    mine.given += 1
+    mine.first_at = min(mine.first_at, arrived_at)
+    mine.tightest_at = min(mine.tightest_at, deadline_at)
 
 
 @inlined
@@ -237,23 +240,36 @@ def _start_or_wait(s: State, model: int, now_us: int) -> Decision:
             slot = s.slots[s.pools[i]]
             if not slot.alive or slot.given == 0:
                 continue
-            # By the time of a full batch: it may fill while we wait.
-            must_go_at = slot.tightest_at - path_us(s, route, mine.batch_size)
-            if slot.given >= mine.batch_size:
-                must_go_at = now_us
             if slot.free_at > now_us:
                 wait_until = min(wait_until, slot.free_at)
             elif slot.running >= 0 or slot.first_ready >= 0:
                 wait_until = min(wait_until, now_us + SLOT_RECOVERY_US)  # its report comes first
-            elif must_go_at <= now_us:
+            elif _goes_at(s, route, s.pools[i], now_us) <= now_us:
                 size = min(slot.given, mine.batch_size)
                 _gather(s, model, s.pools[i], size)
-                slot.due_at = now_us + full_us(s, route)
                 send(s, mine.first_stage, s.pools[i], size, now_us, 0)
+                slot.due_at = slot.free_at
                 return SEND, route, size
             else:
-                wait_until = min(wait_until, must_go_at)
+                wait_until = min(wait_until, _goes_at(s, route, s.pools[i], now_us))
     return WAIT, max(wait_until, now_us + 1), 0
+
+
+@kernel
+def _goes_at(s: State, route: int, slot: int, now_us: int) -> int:
+    """When an idle machine starts what it was given, if no more comes."""
+    mine, own = s.routes[route], s.slots[slot]
+    # By the longest that it may take: the batch may fill while we wait.
+    at_us = own.tightest_at - mine.longest_us
+    if s.world[0].fill != CONSECUTIVE:
+        return now_us if own.given >= mine.batch_size else at_us
+    if own.given < mine.batch_size:
+        return min(at_us, own.first_at + mine.patience_us)
+    if own.last_use == 0 and not mine.is_part and now_us >= own.due_at - mine.collect_us:
+        # The first start is in its turn: machines that start at even distances leave requests to
+        # the one behind them at even distances.
+        return min(own.due_at, at_us)
+    return now_us
 
 
 @kernel

@@ -40,22 +40,23 @@ MODEL = np.dtype(
 
 ROUTE = np.dtype(
     _ints("batch_size", "shrunk", "first_stage", "stages", "waiting", "done")
-    + _ints("collect_us", "is_part", "gap", "turn_at", "turn")
+    + _ints("collect_us", "patience_us", "longest_us", "is_part", "gap", "turn_at", "turn")
 )
 """`shrunk`: its last batch was smaller than planned, because full ones came too late. `waiting`,
-`done`: scratch of a decision that compares routes. The rest is of `batch_aware`; `gap` and
-`turn_at` are nanoseconds of load."""
+`done`: scratch of a decision that compares routes. The rest is of `batch_aware`: a batch that is
+not full goes when its first request has waited for `patience_us`; `longest_us` is what one takes at
+most, of any size; `gap` and `turn_at` are nanoseconds of load."""
 
 STAGE = np.dtype(_ints("first_pool", "end_pool", "input_bytes", "output_bytes", "item_transfer_us"))
 """`item_transfer_us`: into the stage, per item, at least."""
 
 SLOT = np.dtype(
     _ints("node", "alive", "running_hop", "running", "first_ready", "wake_at", "free_at")
-    + _ints("last_use", "route", "due_at", "given", "seen", "tightest_at")
+    + _ints("last_use", "route", "due_at", "given", "seen", "first_at", "tightest_at")
 )
 """`running`: the batch on the slot; `running_hop`: the same as the reservations know it. `route`
-and what follows it are of `batch_aware`: `given` requests are to run next, of which the most urgent
-must end at `tightest_at`.
+and what follows it are of `batch_aware`: `given` requests are to run next, of which the first came at
+`first_at` and the most urgent must end at `tightest_at`.
 `free_at`, `last_use`: of the reactive policy."""
 
 NODE = np.dtype(

@@ -23,7 +23,7 @@ from headrace.dispatch.kernel.layout import (
     State,
 )
 from headrace.dispatch.policies import Rules
-from headrace.dispatch.topology import StageTable, Topology
+from headrace.dispatch.topology import ModelRoutes, Route, StageTable, Topology
 
 FIRST_ROWS = 64
 """Requests there is room for at first; doubled when needed."""
@@ -82,6 +82,10 @@ def _lay_out(state: State, topology: Topology) -> None:
     state.routes["stages"] = [len(route.stages) for route in routes]
     state.routes["first_stage"] = _before(np.cumsum(state.routes["stages"]))
     state.routes["collect_us"] = [route.collect_us for route in routes]
+    state.routes["patience_us"] = [
+        _patience_us(model, route) for model in topology.models for route in model.routes
+    ]
+    state.routes["longest_us"] = [route.longest_us for route in routes]
     state.routes["is_part"] = [route.is_part for route in routes]
     state.routes["gap"] = [max(1, round(1e9 / route.rate_rps)) for route in routes]
     state.stages["item_transfer_us"] = [
@@ -101,6 +105,17 @@ def _lay_out(state: State, topology: Topology) -> None:
     state.nodes["bytes_per_us"] = [speed or 0.0 for speed in topology.node_bytes_per_us]
     state.nodes["sending"] = -1
     state.lines["first"] = state.lines["last"] = -1
+
+
+def _patience_us(model: ModelRoutes, route: Route) -> int:
+    """How long a machine with part of a load lets its first request wait for a full batch.
+
+    What it collects comes at its rate, save for the time in which others take all that comes.
+    """
+    if not route.is_part:
+        return NEVER_US
+    first = model.routes[0]
+    return route.collect_us + (first.collect_us if first is not route else 0)
 
 
 def _least_item_transfer_us(topology: Topology, before: StageTable, stage: StageTable) -> int:
