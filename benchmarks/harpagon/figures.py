@@ -9,6 +9,7 @@ from benchmarks.harpagon.workloads import Workload
 from headrace.domain.plan import Reading
 from headrace.planning.apps.candidates import worst_case_us
 from headrace.planning.apps.module_scheduling import Schedule, remaining_rps
+from headrace.planning.apps.schemes import SCHEMES
 
 Row = tuple[str, str, str]
 """(what, paper, ours), as text."""
@@ -68,7 +69,9 @@ def figure_5(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
         rows.append((f"5  {name}: finds no plan", "0.0 %", share(np.isnan(runs[name].cost))))
     rows.append(("5a harpagon at the optimum", "91.5 %", share(gap < SAME)))
     rows.append(("5a harpagon over the optimum, most", "+12.1 %", percent(float(np.nanmax(gap)))))
-    rows.append(("5a harpagon over the optimum, mean", "not given", percent(float(np.mean(gap)))))
+    rows.append(
+        ("5a harpagon over the optimum, mean", "not given", percent(float(np.nanmean(gap))))
+    )
     rows.append(("5  harpagon, mean runtime", "5 ms", f"{harpagon.runtime_ms.mean():.2f} ms"))
     rows.append(("5  optimum, mean runtime", "35,900 ms", f"{least.runtime_ms.mean():.2f} ms"))
     return rows
@@ -80,35 +83,50 @@ def figure_6(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
         (
             f"6  {name}: extra over harpagon, mean",
             f"{paper:+.1f} %",
-            percent(float(np.nanmean(extra(runs[name], runs["harpagon"]))))
-            + _unplanned(runs[name]),
+            percent(_mean(extra(runs[name], runs["harpagon"]))) + _remarks(runs, name),
         )
         for name, paper in ABLATIONS.items()
     ]
 
 
-def _unplanned(run: Run) -> str:
-    missing = float(np.mean(np.isnan(run.cost)))
-    return f" ({100 * missing:.1f} % without a plan)" if missing else ""
+def _mean(values: Floats) -> float:
+    """Of what is known; NaN where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(np.mean(known)) if len(known) else float("nan")
+
+
+def _remarks(runs: Runs, name: str) -> str:
+    """How often an ablation is cheaper all the same, and finds no plan."""
+    over = extra(runs[name], runs["harpagon"])
+    parts = {"cheaper": np.mean(over < -SAME), "without a plan": np.mean(np.isnan(runs[name].cost))}
+    said = [f"{100 * part:.1f} % {what}" for what, part in parts.items() if part]
+    return f" ({', '.join(said)})" if said else ""
+
+
+LATENCY_7A = {"harp-2d": 90.4, "harp-dt": 42.8}
+"""The paper's extra worst case of both policies on the same machines, percent."""
+
+MODULES_7B = ("detect", "vehicle", "pedestrian")
 
 
 def figure_7(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
     """Worst cases of harp-2d's machines under each dispatch; throughput of three modules."""
-    ratios: dict[Reading, list[float]] = {"twice": [], "group": []}
-    for found in runs["harp-2d"].modules:
-        for schedule in found or ():
-            ours = _worst(schedule, "remaining")
-            for reading, values in ratios.items():
-                values.append(_worst(schedule, reading) / ours - 1)
     rows = [
-        ("7a 2d: extra worst case", "+90.4 %", percent(float(np.mean(ratios["twice"])))),
-        ("7a dt: extra worst case", "+42.8 %", percent(float(np.mean(ratios["group"])))),
+        (f"7a {name[5:]}: extra worst case", f"+{paper} %", percent(extra_latency(runs, name)))
+        for name, paper in LATENCY_7A.items()
     ]
-    for module in ("detect", "vehicle", "pedestrian"):
-        for name, paper in (("harp-2d", "-40.7 to -45.6 %"), ("harp-dt", "-22.7 to -28.0 %")):
-            what = f"7b {name}: throughput of traffic/{module}"
-            rows.append((what, paper, _lower(runs, name, "traffic", module, workloads)))
+    for module in MODULES_7B:
+        for name, paper_range in (("harp-2d", "-40.7 to -45.6 %"), ("harp-dt", "-22.7 to -28.0 %")):
+            found = percent(lower(runs, name, "traffic", module, workloads))
+            rows.append((f"7b {name}: throughput of traffic/{module}", paper_range, found))
     return rows
+
+
+def extra_latency(runs: Runs, name: str) -> float:
+    """Of harp-2d's machines under a scheme's dispatch, over that under harpagon's; a fraction."""
+    reading = SCHEMES[name].reading
+    schedules = [schedule for found in runs["harp-2d"].modules for schedule in found or ()]
+    return float(np.mean([_worst(s, reading) / _worst(s, "remaining") - 1 for s in schedules]))
 
 
 def _worst(schedule: Schedule, reading: Reading) -> int:
@@ -119,10 +137,11 @@ def _worst(schedule: Schedule, reading: Reading) -> int:
     )
 
 
-def _lower(runs: Runs, name: str, app: str, module: str, workloads: Sequence[Workload]) -> str:
+def lower(runs: Runs, name: str, app: str, module: str, workloads: Sequence[Workload]) -> float:
+    """Mean throughput per price of a module against harpagon's, as a fraction below or above."""
     ours = throughput_per_price(runs["harpagon"], app, module, workloads)
     theirs = throughput_per_price(runs[name], app, module, workloads)
-    return percent(float(np.nanmean(theirs / ours) - 1))
+    return _mean(theirs / ours) - 1
 
 
 def figure_8(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
@@ -138,12 +157,12 @@ def figure_8(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
         (
             "8b harp-1c: throughput of traffic/detect",
             "-45.0 %",
-            _lower(runs, "harp-1c", "traffic", "detect", workloads),
+            percent(lower(runs, "harp-1c", "traffic", "detect", workloads)),
         ),
         (
             "8b harp-2c: throughput of traffic/detect",
             "second configuration -26.1 %",
-            _lower(runs, "harp-2c", "traffic", "detect", workloads),
+            percent(lower(runs, "harp-2c", "traffic", "detect", workloads)),
         ),
     ]
 
@@ -152,35 +171,46 @@ def configurations(schedule: Schedule) -> int:
     return len({id(entry.candidate) for entry in schedule.entries})
 
 
+THROUGHPUT_9 = {"harp-nb": -68.0, "harp-nhc": -31.2, "harp-nhe": -7.2}
+"""The paper's throughput of a module below harpagon's, percent."""
+
+
 def figure_9(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
     """Without batching; on the cheapest, on the dearest devices alone."""
-    papers = (("harp-nb", "-68.0 %"), ("harp-nhc", "-31.2 %"), ("harp-nhe", "-7.2 %"))
     return [
         (
             f"9  {name}: throughput of traffic/detect",
-            paper,
-            _lower(runs, name, "traffic", "detect", workloads),
+            f"{paper} %",
+            percent(lower(runs, name, "traffic", "detect", workloads)),
         )
-        for name, paper in papers
+        for name, paper in THROUGHPUT_9.items()
     ]
+
+
+LEFT_10 = {"harp-0re": 2.93, "harp-1re": 1.14}
+"""The paper's remaining budget, times harpagon's."""
 
 
 def figure_10(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
     """Budget that is left over, against harpagon's."""
-    left = {name: _left(runs[name], workloads) for name in ("harpagon", "harp-0re", "harp-1re")}
     rows = [
         (
             f"10 {name}: remaining budget, of harpagon's",
-            paper,
-            f"{np.nanmean(left[name]) / np.nanmean(left['harpagon']):.2f} x",
+            f"{paper} x",
+            f"{left_over(runs, name, workloads):.2f} x",
         )
-        for name, paper in (("harp-0re", "2.93 x"), ("harp-1re", "1.14 x"))
+        for name, paper in LEFT_10.items()
     ]
     times = [detail.reassigned > 0 for detail in runs["harpagon"].details if detail]
     rows.append(("10 workloads whose budget is reassigned", "23.0 %", share(np.array(times))))
     dummies = [any(s.dummy_rps for s in found or ()) for found in runs["harpagon"].modules]
     rows.append(("6  workloads with dummy load", "15.8 %", share(np.array(dummies))))
     return rows
+
+
+def left_over(runs: Runs, name: str, workloads: Sequence[Workload]) -> float:
+    """Mean remaining budget, as a multiple of harpagon's."""
+    return _mean(_left(runs[name], workloads)) / _mean(_left(runs["harpagon"], workloads))
 
 
 def _left(run: Run, workloads: Sequence[Workload]) -> Floats:
@@ -192,15 +222,18 @@ def _left(run: Run, workloads: Sequence[Workload]) -> Floats:
     )
 
 
+MODULES_11 = ("detect", "pose", "activity")
+
+
 def figure_11(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
     """A three-module app split by throughput."""
     rows = [
         (
             f"11 harp-tb: throughput of pose/{module}",
             "(bars)",
-            _lower(runs, "harp-tb", "pose", module, workloads),
+            percent(lower(runs, "harp-tb", "pose", module, workloads)),
         )
-        for module in ("detect", "pose", "activity")
+        for module in MODULES_11
     ]
     for name, paper in (("harpagon", "10.9"), ("harp-tb", "3.2")):
         moves = [detail.iterations for detail in runs[name].details if detail]

@@ -82,8 +82,7 @@ class _Search:
         from_at = [max(at_us, next_at) for at_us in free_at]
         if waiting:
             soonest = min(
-                at_us + min(table)
-                for at_us, table in zip(from_at, self.duration_us, strict=True)
+                at_us + min(table) for at_us, table in zip(from_at, self.duration_us, strict=True)
             )
             if soonest > self.arrives_at(waiting[0]) + self.bound_us:
                 return

@@ -10,15 +10,14 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from benchmarks.harpagon.figures import ABLATIONS, BASELINES, FIGURES, Row
+from benchmarks.harpagon.plots import plot
 from benchmarks.harpagon.profiles import PRICES, load
 from benchmarks.harpagon.runs import Run, extra, run_planner
 from benchmarks.harpagon.verified import violations
 from benchmarks.harpagon.workloads import COUNT, Workload, workloads
-from benchmarks.ppipe.plots import draw
 
 from headrace.planning.apps.schemes import SCHEMES
 
@@ -43,7 +42,7 @@ def main() -> None:
         title = str(figure.__doc__).split("\n", 1)[0]
         print_rows(f"Figure {figure.__name__[7:]}: {title}", figure(runs, drawn))
     if asked.plots:
-        plot(runs, asked.plots)
+        plot(runs, drawn, asked.plots)
     sys.exit(0 if verdicts(runs, drawn) else 1)
 
 
@@ -88,36 +87,6 @@ def verdicts(runs: Mapping[str, Run], drawn: Sequence[Workload]) -> bool:
     for what, target, measured, met in lines:
         print(f"{what:<44}{target:>16}{measured:>12}  {'met' if met else 'MISSED'}")
     return all(met for *_, met in lines)
-
-
-def plot(runs: Mapping[str, Run], folder: Path) -> None:
-    """Figures 5 and 6 as bars, 5b, 8a and 12 as distributions."""
-    base = runs["harpagon"]
-
-    def means(axis: Any, names: Sequence[str], paper: Mapping[str, float]) -> None:
-        ours = [1 + float(np.nanmean(extra(runs[name], base))) for name in names]
-        places = np.arange(len(names))
-        axis.bar(places - 0.2, ours, 0.4, label="ours", color="#2b6cb0")
-        told = [name in paper for name in names]
-        theirs = [1 + paper[name] / 100 for name in names if name in paper]
-        axis.bar(places[told] + 0.2, theirs, 0.4, label="paper", color="#9aa5b1")
-        axis.set_xticks(places, names, rotation=60, fontsize="small")
-        axis.set_ylabel("cost / harpagon's")
-
-    def curves(axis: Any, names: Sequence[str]) -> None:
-        for name in names:
-            costs = 1 + extra(runs[name], base)
-            costs = np.sort(costs[~np.isnan(costs)])
-            axis.plot(costs, np.arange(1, len(costs) + 1) / len(costs), label=name)
-        axis.set_xlabel("cost / harpagon's")
-        axis.set_ylabel("part of workloads")
-        axis.legend(fontsize="small")
-
-    draw(folder / "fig5a.svg", 1, lambda axes: means(axes[0], ("least-cost", *BASELINES), {}))
-    draw(folder / "fig5b.svg", 1, lambda axes: curves(axes[0], ("least-cost", *BASELINES)))
-    draw(folder / "fig6.svg", 1, lambda axes: means(axes[0], tuple(ABLATIONS), ABLATIONS), width=8)
-    draw(folder / "fig8a.svg", 1, lambda axes: curves(axes[0], ("harp-1c", "harp-2c")))
-    draw(folder / "fig12.svg", 1, lambda axes: curves(axes[0], ("harp-q0.01", "harp-q0.1")))
 
 
 if __name__ == "__main__":

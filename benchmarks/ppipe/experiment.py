@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.ppipe.cases import Case, estimated_cases, published_cases
 from benchmarks.ppipe.reference import reference_folder
-from benchmarks.ppipe.systems import BASELINES, OURS, Load, checked
+from benchmarks.ppipe.systems import BASELINES, OURS, POISSON, Load, checked
 
 Row = Mapping[str, Any]
 
@@ -47,8 +47,9 @@ def options(
     parser.add_argument("--seconds", type=float, default=30.0, help="length of a session [30]")
     parser.add_argument(
         "--arrivals",
-        default="poisson",
-        help="poisson, gamma[:CV], mmpp[:BURST[:SECONDS]], or a public trace's file [poisson]",
+        default=POISSON,
+        help="poisson (as the artifact draws it), poisson-exact, gamma[:CV],"
+        " mmpp[:BURST[:SECONDS]], or a public trace's file [poisson]",
     )
     parser.add_argument(
         "--systems", default=",".join(systems), help=f"comma-separated [{','.join(systems)}]"

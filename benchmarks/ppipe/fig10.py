@@ -6,7 +6,8 @@
 three partitions. The reactive scheduler as shipped lists the slots of one network link after the
 other; shuffled and in rounds over the links (fair) it is a stronger baseline. The plans of four
 models need more than the links carry in the published simulator; the means are with and without
-them. Lateness counts; the reactive scheduler is never late, it drops.
+them. Lateness counts; the reactive scheduler is never late, it drops. `fluid` is no dispatcher: it
+is what the plan's capacity allows on the same arrivals.
 """
 
 import csv
@@ -14,22 +15,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from benchmarks.ppipe import paper
 from benchmarks.ppipe.cases import ALGORITHMS, Case, short
 from benchmarks.ppipe.experiment import Options, mean, options, reference_or_skip, report
+from benchmarks.ppipe.fluid import capacity_rps
 from benchmarks.ppipe.planning_rows import profiles_of
 from benchmarks.ppipe.plots import bars, draw
 from benchmarks.ppipe.reference import reference_plans
 from benchmarks.ppipe.systems import REACTIVE, hardware_of, largest_load
 
 from headrace.commands.progress import counting
-from headrace.simulation.artifact_mode import Hardware
 
 FITS = 0.98
 """Of the planned throughput, at least, that links must carry."""
 
-COMPARED = ("np", *REACTIVE, "ours-reactive", "ppipe", "ours")
+COMPARED = ("np", *REACTIVE, "ours-reactive", "ppipe", "ours", "fluid")
 
 
 def ablation_cases(folder: Path) -> list[Case]:
@@ -47,23 +47,6 @@ def ablation_cases(folder: Path) -> list[Case]:
         )
         for whole, ppipe in zip(plans["np"], plans["ppipe"], strict=True)
     ]
-
-
-def capacity_rps(hardware: Hardware) -> float:
-    """What the slots and uplinks of artifact mode carry: the slowest stage of every pipeline."""
-    total = 0.0
-    for pipeline, batch in enumerate(hardware.batch):
-        stages = range(hardware.stage_at[pipeline], hardware.stage_at[pipeline + 1])
-        total += min(_stage_rps(hardware, stage, int(batch)) for stage in stages)
-    return total
-
-
-def _stage_rps(hardware: Hardware, stage: int, batch: int) -> float:
-    slots = slice(hardware.slot_at[stage], hardware.slot_at[stage + 1])
-    _, on_link = np.unique(hardware.link[slots], return_counts=True)
-    inferred = on_link * batch * 1e6 / hardware.latency_us[stage, batch]
-    item_us = hardware.item_transfer_us[stage]
-    return float((np.minimum(inferred, 1e6 / item_us) if item_us else inferred).sum())
 
 
 def artifact_figures(folder: Path) -> dict[tuple[str, str], float]:

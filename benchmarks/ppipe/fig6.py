@@ -16,7 +16,7 @@ from benchmarks.ppipe.cases import Case
 from benchmarks.ppipe.experiment import Options, cases, mean, options, report
 from benchmarks.ppipe.plots import bars, draw
 from benchmarks.ppipe.reference import anchor_means, reference_folder
-from benchmarks.ppipe.systems import largest_load
+from benchmarks.ppipe.systems import EXACT_POISSON, POISSON, largest_load
 
 from headrace.commands.progress import counting
 
@@ -46,8 +46,9 @@ def measure(chosen: Options, todo: list[Case]) -> Found:
 def table(chosen: Options, found: Found) -> list[dict[str, Any]]:
     """Per cluster and group, then per cluster, then all: paper | artifact | ours."""
     folder = None if chosen.estimated else reference_folder()
-    poisson = chosen.load.arrivals == "poisson"
-    artifact = anchor_means(folder, lateness_counted=True) if folder and poisson else {}
+    poisson = chosen.load.arrivals in (POISSON, EXACT_POISSON)
+    drawn_alike = chosen.load.arrivals == POISSON
+    artifact = anchor_means(folder, lateness_counted=True) if folder and drawn_alike else {}
     stated = paper.LOAD_FACTOR if poisson else paper.LOAD_FACTOR_BURSTY
     clusters = list(dict.fromkeys(key[0] for key in found))
     groups = sorted({key[1] for key in found})

@@ -5,6 +5,7 @@ reactive…            PPipe's plan, the reactive scheduler: as shipped, shuffle
 ours                 PPipe's plan, our dispatcher
 ours-reactive        PPipe's plan, our dispatcher with its reactive policy, which is the paper's
 ours-plan            our plan by our own rule, our dispatcher
+fluid                PPipe's plan, its capacity without any dispatcher (`fluid`)
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from benchmarks.ppipe.cases import Case
 from benchmarks.ppipe.dispatch import POLICY, outcomes
+from benchmarks.ppipe.fluid import run_fluid
 from benchmarks.ppipe.planners import plan_free
 
 from headrace.catalog.ppipe_artifact import ReferencePlan
@@ -29,7 +31,10 @@ from headrace.simulation.traces import Trace, read_trace
 BASELINES = ("np", "dart-r", "ppipe")
 REACTIVE = ("reactive", "reactive-shuffled", "reactive-fair")
 OURS = ("ours", "ours-plan")
-SYSTEMS = (*BASELINES, *REACTIVE, "ours-reactive", *OURS)
+SYSTEMS = (*BASELINES, *REACTIVE, "ours-reactive", *OURS, "fluid")
+
+POISSON, EXACT_POISSON = "poisson", "poisson-exact"
+"""As the artifact draws it, at a rate that is higher by rate / 2 per million; and at the rate."""
 
 STEP_PERCENT = 5
 
@@ -40,8 +45,8 @@ Run = Callable[[Ints], Outcome]
 class Load:
     """How arrivals are drawn."""
 
-    arrivals: str = "poisson"
-    """A process, or the path of a public trace."""
+    arrivals: str = POISSON
+    """A process, `EXACT_POISSON`, or the path of a public trace."""
     seconds: float = 30.0
     our_margin: float | None = None
     """Of our plan; None: the published plan's."""
@@ -51,8 +56,10 @@ class Load:
     def draw(self, rate_rps: float, seed: int, case: str) -> Ints:
         """Same seed, case and rate: same arrivals, whatever the system."""
         rng = np.random.default_rng([seed, *case.encode(), int(rate_rps)])
-        if self.arrivals == "poisson":
+        if self.arrivals == POISSON:
             return poisson_us(rate_rps, round(self.seconds * 1e6), rng)
+        if self.arrivals == EXACT_POISSON:
+            return process_named(POISSON)(rate_rps, self.seconds, rng)
         if is_generated(self.arrivals):
             return process_named(self.arrivals)(rate_rps, self.seconds, rng)
         return _trace(self.arrivals)(rate_rps, self.seconds, rng)
@@ -81,6 +88,9 @@ def runner(case: Case, system: str, load: Load) -> Run | None:
             "reactive-fair": fair_slots(hardware),
         }[system]
         return lambda at_us: run_session(hardware, at_us, "reactive", slot_order=order)
+    if system == "fluid":
+        hardware = hardware_of(case, "ppipe")
+        return lambda at_us: run_fluid(hardware, at_us)
     if system in BASELINES:
         if system not in case.plans:
             return None

@@ -12,7 +12,7 @@ from benchmarks.ppipe.cases import Case, cases_of, task_of
 from benchmarks.ppipe.dispatch import outcomes
 from benchmarks.ppipe.estimated import estimated_profiles
 from benchmarks.ppipe.experiment import show
-from benchmarks.ppipe.fig10 import capacity_rps
+from benchmarks.ppipe.fluid import capacity_rps, run_fluid
 from benchmarks.ppipe.ours import alone
 from benchmarks.ppipe.planners import PLANNERS, plan_free
 from benchmarks.ppipe.systems import (
@@ -99,6 +99,26 @@ def test_every_system_gets_the_same_arrivals() -> None:
     assert load.draw(100.0, 1, "a").tolist() == load.draw(100.0, 1, "a").tolist()
     for rate, seed, model in ((100.0, 2, "a"), (100.0, 1, "b"), (101.0, 1, "a")):
         assert load.draw(rate, seed, model).tolist() != load.draw(100.0, 1, "a").tolist()
+
+
+def test_exact_poisson_arrivals_come_at_the_rate_and_the_artifact_s_at_more() -> None:
+    # 40,000 gaps of 25 us: cutting them takes half a microsecond, 2 %, from each.
+    exact, cut = (
+        len(Load(arrivals=name, seconds=1.0).draw(40_000.0, 0, "a"))
+        for name in ("poisson-exact", "poisson")
+    )
+    assert exact == pytest.approx(40_000, rel=0.01)
+    assert cut == pytest.approx(40_800, rel=0.01)
+
+
+def test_a_fluid_takes_what_its_slots_work_off_before_a_deadline() -> None:
+    # Two slots of 10 ms each: 200 requests/s, and for 15 - 10 ms one request may wait.
+    hardware = make_hardware([[(2, 10_000)]], slo_us=15_000)
+    at_us = np.array([0, 0, 4_000, 5_000, 5_000], np.int64)
+
+    outcome = run_fluid(hardware, at_us)
+
+    assert outcome.done_us.tolist() == [15_000, -1, -1, 20_000, -1]
 
 
 def test_a_trace_is_drawn_from_at_the_rate(tmp_path: Path) -> None:

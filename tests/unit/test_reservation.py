@@ -232,6 +232,20 @@ def test_under_lasting_overload_batches_stay_full() -> None:
     assert len(dropped(sim)) <= 0.22 * 1_000
 
 
+def test_until_the_path_is_idle_again_one_batch_shrinks() -> None:
+    # As many requests come as full batches carry, so that their deadlines are never far away.
+    at_us = np.cumsum(np.random.default_rng(0).exponential(50, 4_000)).astype(int).tolist()
+    sim = Sim(make_topology([make_route(make_stage([0, 1], [180, 200]))]))
+    sim.run([request(i, at, at + 1_000) for i, at in enumerate(at_us)])
+    shrunk = [0]
+    for batch in (e for e in sim.events if isinstance(e, Dispatched)):
+        if batch.path[0].start_at_us == batch.at_us:
+            shrunk.append(0)
+        elif len(batch.requests) == 1:
+            shrunk[-1] += 1
+    assert set(shrunk) == {0, 1}
+
+
 def test_a_transfer_that_is_a_little_late_goes_before_those_promised_after_it() -> None:
     # The link is promised back to back: 0-10 to one batch, 10-20 to the next, and so on.
     route = make_route(make_stage([0], [10]), make_stage([1], [8], input_bytes=100))

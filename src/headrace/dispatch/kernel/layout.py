@@ -42,10 +42,10 @@ ROUTE = np.dtype(
     _ints("batch_size", "shrunk", "first_stage", "stages", "waiting", "done")
     + _ints("collect_us", "patience_us", "longest_us", "is_part", "gap", "turn_at", "turn")
 )
-"""`shrunk`: its last batch was smaller than planned, because full ones came too late. `waiting`,
-`done`: scratch of a decision that compares routes. The rest is of `batch_aware`: a batch that is
-not full goes when its first request has waited for `patience_us`; `longest_us` is what one takes at
-most, of any size; `gap` and `turn_at` are nanoseconds of load."""
+"""`shrunk`: since its path was last idle, a batch was smaller than planned because full ones came
+too late. `waiting`, `done`: scratch of a decision that compares routes. The rest is of
+`batch_aware`: a batch that is not full goes when its first request has waited for `patience_us`;
+`longest_us` is what one takes at most, of any size; `gap` and `turn_at` are nanoseconds of load."""
 
 STAGE = np.dtype(_ints("first_pool", "end_pool", "input_bytes", "output_bytes", "item_transfer_us"))
 """`item_transfer_us`: into the stage, per item, at least."""

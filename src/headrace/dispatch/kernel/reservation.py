@@ -59,7 +59,8 @@ def _full_batch(s: State, model: int, route: int, now_us: int) -> Decision:
     waiting, end_at = probe(s, route, planned, now_us)
     if end_at + _slack(s, route, planned) > tightest(s, model, planned):
         return DROP, DEADLINE, 0
-    s.routes[route].shrunk = 0
+    if waiting == 0:
+        s.routes[route].shrunk = 0
     return _settle(s, model, route, planned, waiting, end_at, now_us)
 
 
@@ -67,9 +68,10 @@ def _full_batch(s: State, model: int, route: int, now_us: int) -> Decision:
 def _smaller_batch(s: State, model: int, route: int, now_us: int) -> Decision:
     """Because a full batch would be late, even on an idle path or only for its turn to come.
 
-    In the latter case not twice in a row. A smaller batch makes it, but takes more of each slot
-    per request; the next would have to wait longer and be smaller still, for as long as the load
-    lasts that full batches could carry. A few requests are dropped instead until one is in time.
+    In the latter case only once until the path was idle. A smaller batch makes it, but takes more
+    of each slot per request; the next would have to wait longer and be smaller still, for as long
+    as the load lasts that full batches could carry. A few requests are dropped instead until a full
+    batch is in time.
     """
     table = s.routes[route]
     planned = table.batch_size

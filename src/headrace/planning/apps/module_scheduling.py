@@ -163,7 +163,7 @@ def schedule_module(
     if entries is None:
         stacks = _rounded_up(candidates, load, budget_us, make, reading)
     elif dummy:
-        stacks = [entries, *_filled(entries)]
+        stacks = [entries, *_filled(candidates, load, entries)]
     else:
         stacks = [entries]
     schedules = [schedule_of(stack, load, reading) for stack in stacks]
@@ -171,24 +171,33 @@ def schedule_module(
     return min(within, key=lambda schedule: schedule.cost, default=None)
 
 
-def _filled(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """What is left over by an entry as one more machine of it, filled up with dummy load.
+def _filled(
+    candidates: Sequence[Candidate], load: float, entries: Sequence[Entry]
+) -> Iterator[list[Entry]]:
+    """What configurations leave over as one more machine of theirs, filled up with dummy load.
 
-    Theorem 2: u_i, the load behind entry i, is below t_i, so dum_i = t_i - u_i. Of the last
-    machine, which has part of a load, dum_i is what it lacks of a whole one.
+    Theorem 2: u_i, the load behind configuration i, is below t_i, so dum_i = t_i - u_i. It is of
+    every configuration of the module, also one that Algorithm 1 has no machine of: with n_i = 0,
+    all of the load that those ranked before it leave over may fill its first machine.
     """
-    behind = 0.0
-    for i in range(len(entries) - 1, -1, -1):
-        entry = entries[i]
-        whole = float(floor(entry.machines + WHOLE))
-        left = behind if whole else entry.rate_rps
-        if LEAST_RPS < left < entry.candidate.rate_rps - LEAST_RPS:
-            more = Entry(candidate=entry.candidate, machines=whole + 1)
-            same = i > 0 and entries[i - 1].candidate is entry.candidate
-            # A part of the configuration before it: `i - 1` yields the same machines.
-            if not same:
-                yield [*entries[:i], more]
-        behind += entry.rate_rps
+    cost = sum(entry.cost for entry in entries)
+    machines: dict[int, int] = {}
+    for entry in entries:
+        key = id(entry.candidate)
+        machines[key] = machines.get(key, 0) + floor(entry.machines + WHOLE)
+    kept: list[Entry] = []
+    left, paid = load, 0.0
+    for candidate in candidates:
+        whole = machines.get(id(candidate), 0)
+        left -= whole * candidate.rate_rps
+        paid += whole * candidate.price
+        if left <= LEAST_RPS:
+            return
+        fills = left < candidate.rate_rps - LEAST_RPS
+        if fills and paid + candidate.price < cost:
+            yield [*kept, Entry(candidate=candidate, machines=float(whole + 1))]
+        if whole:
+            kept.append(Entry(candidate=candidate, machines=float(whole)))
 
 
 def _rounded_up(

@@ -26,8 +26,8 @@ Devices = Literal["all", "cheapest", "dearest", "one"]
 """all: any; cheapest, dearest: of those that can run the module; one: the same type for the whole
 app, the one with which it costs least."""
 
-CHOSEN_UNDO_MAX = 4
-"""Moves that cost-direct may take back."""
+CHOSEN_UNDO_MAX = 8
+"""Moves that cost-direct may take back; the paper leaves R open (decision 0015)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

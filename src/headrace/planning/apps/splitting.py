@@ -101,6 +101,7 @@ class Splitter:
         self._options = [module_options(module, reading) for module in case.modules]
         self._units = merged_units(case.before) if merge else [(m,) for m in range(count)]
         self._ladders = [self._ladder(members) for members in self._units]
+        self._steps = [self._every_step(members) for members in self._units]
 
     def start(self) -> list[Option] | None:
         """The smallest batch on the dearest device; where that is too slow, the fastest there is.
@@ -142,7 +143,7 @@ class Splitter:
         best: Move | None = None
         for unit, members in enumerate(self._units):
             room_us = self._case.budget_us - rest[members[0]]
-            for options in self._offers(unit, state, room_us):
+            for options in self._offers(rule, unit, state, room_us):
                 score = self._score(rule, members, [state[m] for m in members], options)
                 if score > (best.score if best else 0.0):
                     best = Move(score, unit, options)
@@ -152,7 +153,8 @@ class Splitter:
         """(latency, cheapest options within it), each cheaper than the one before.
 
         Of a super-module, every member at its cheapest within the same latency. Options that
-        others beat in both latency and cost are left out: no rule would choose them.
+        others beat in both latency and cost are left out: by the cost of stand-ins alone, no rule
+        would choose them.
         """
         own = [_undominated(self._options[m]) for m in members]
         first = max(options[0].latency_us for options in own)
@@ -165,10 +167,31 @@ class Splitter:
             for limit in limits
         ]
 
+    def _every_step(self, members: tuple[int, ...]) -> list[tuple[int, tuple[Option, ...]]]:
+        """(latency, slowest options within it), at the latency of every option of every member.
+
+        What cost-direct chooses from. An option that another beats as a stand-in is a budget all
+        the same, within which the machines may be the cheapest.
+        """
+        own = [sorted(self._options[m], key=lambda o: o.latency_us) for m in members]
+        first = max(options[0].latency_us for options in own)
+        limits = sorted({o.latency_us for options in own for o in options if o.latency_us >= first})
+        return [
+            (
+                limit,
+                tuple([o for o in options if o.latency_us <= limit][-1] for options in own),
+            )
+            for limit in limits
+        ]
+
     def _offers(
-        self, unit: int, state: Sequence[Option], room_us: int
+        self, rule: Rule, unit: int, state: Sequence[Option], room_us: int
     ) -> Iterator[tuple[Option, ...]]:
         members = self._units[unit]
+        if rule == "cost":
+            now_us = max(state[m].latency_us for m in members)
+            yield from (new for limit, new in self._steps[unit] if now_us < limit <= room_us)
+            return
         for latency_us, options in self._ladders[unit]:
             if latency_us > room_us:
                 return
@@ -199,14 +222,14 @@ class Splitter:
     def _saved_by_machines(
         self, members: tuple[int, ...], now: Sequence[Option], new: Sequence[Option]
     ) -> float:
-        """Cost-direct looks at what is paid in the end: the machines within each budget."""
+        """Cost-direct looks at what is paid in the end: the machines within the unit's budget."""
+        if self._cost_at is None:
+            return 0.0
+        before_us, after_us = (max(o.latency_us for o in options) for options in (now, new))
         saved = 0.0
-        for m, old, option in zip(members, now, new, strict=True):
-            if option is old or self._cost_at is None:
-                continue
+        for m in members:
             module = self._case.modules[m]
-            before = self._cost_at(module, old.latency_us)
-            after = self._cost_at(module, option.latency_us)
+            before, after = self._cost_at(module, before_us), self._cost_at(module, after_us)
             if after is None or before is None:
                 return 0.0
             saved += before - after
