@@ -32,8 +32,10 @@ def answered_at_most(
         duration_us: per machine; entry b - 1 is batch size b, the last the largest it may run.
             Machines of one kind stand side by side.
 
-    >>> answered_at_most([(10_000,)], 90.0, 21_000, 100), answered_at_most([(10_000,)], 110.0, 21_000, 100)
-    (100, 13)
+    >>> answered_at_most([(10_000,)], 90.0, 21_000, requests=100)
+    100
+    >>> answered_at_most([(10_000,)], 110.0, 21_000, requests=100)
+    13
     """
     search = _Search(tuple(map(tuple, duration_us)), rate_rps, bound_us)
     states: list[State] = [((), (0,) * len(duration_us))]

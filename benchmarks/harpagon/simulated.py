@@ -5,8 +5,8 @@
 
 uniform  every module of every least-cost plan, calls at equal gaps: no call may take longer than
          Theorem 1 says. Where one does, whether any dispatcher could have kept it (`possible`), and
-         what 1 % of head-room does about it. Then whole apps, where calls of later modules come in the clusters in
-         which batches end: no request may miss its SLO.
+         what 1 % of head-room does about it. Then whole apps, where calls of later modules come in
+         the clusters in which batches end: no request may miss its SLO.
 tail     attainment under Poisson and bursty arrivals without head-room; and with head-room chosen
          by simulation (`headrace plan --arrivals poisson`), measured with arrivals of another seed.
 """

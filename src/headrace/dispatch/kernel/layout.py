@@ -55,8 +55,8 @@ SLOT = np.dtype(
     + _ints("last_use", "route", "due_at", "given", "seen", "first_at", "tightest_at")
 )
 """`running`: the batch on the slot; `running_hop`: the same as the reservations know it. `route`
-and what follows it are of `batch_aware`: `given` requests are to run next, of which the first came at
-`first_at` and the most urgent must end at `tightest_at`.
+and what follows it are of `batch_aware`: `given` requests are to run next, of which the first came
+at `first_at` and the most urgent must end at `tightest_at`.
 `free_at`, `last_use`: of the reactive policy."""
 
 NODE = np.dtype(
