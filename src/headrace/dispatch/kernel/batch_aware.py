@@ -12,8 +12,9 @@ machine-rate  to configurations as often as their rates say; within one, batch a
 
 Under uniform arrivals these collect at w, at a machine's own rate and at that of its configuration
 (`domain.plan.Reading`). Real arrivals are not uniform: a batch that is not full goes when a
-deadline needs it; a request that its machine could not answer in time is given to whoever can; and
-one that nobody can is dropped. Load that is planned for and never sent is only room.
+deadline needs it, and on a machine with part of a load when its collection is over; a request that
+its machine could not answer in time is given to whoever can; and one that nobody can is dropped.
+Load that is planned for and never sent is only room.
 """
 
 from headrace.dispatch.kernel.compile import inlined, kernel
