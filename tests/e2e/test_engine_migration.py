@@ -12,8 +12,8 @@ import pytest
 from headrace.dispatch.migration import How
 from headrace.domain.events import AnyEvent, EventLogHeader, Ran
 from headrace.domain.profile import TensorSpec
-from headrace.serving import live_migration
-from headrace.serving.inference import Answer
+from headrace.serving import live_migration, supervised
+from headrace.serving.inference import Answer, Refusal
 from headrace.serving.live_migration import MigrationError, MigrationReport, Shortage
 from headrace.serving.plan_in_service import ServedPlan
 from helpers.onnx_models import chain_model
@@ -151,6 +151,108 @@ def test_a_model_may_not_change_its_tensors(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
 
+class Spoiler:
+    """Makes stage files unreadable once the new plan is prepared, and leaves no memory for two."""
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._sound: dict[Path, bytes] = {}
+
+    def memory_short_of(self, *given: object) -> Shortage:
+        """Stands in for the function of that name, which is asked between the two."""
+        self._sound = {file: file.read_bytes() for file in self._cache.rglob("*.onnx")}
+        for file in self._sound:
+            file.write_bytes(b"not a model")
+        return Shortage("this machine", 2, 1)
+
+    def mend(self) -> None:
+        for file, content in self._sound.items():
+            file.write_bytes(content)
+
+
+@pytest.fixture
+def spoiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spoiler:
+    spoiler = Spoiler(tmp_path / "cache")
+    monkeypatch.setattr(live_migration, "memory_short_of", spoiler.memory_short_of)
+    monkeypatch.setattr(supervised, "RESTART_DELAYS_S", (0.0, 0.05))
+    return spoiler
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0)  # the loop's turns, not time
+
+
+def test_the_old_plan_serves_on_until_the_first_exchanged_worker_can_load(
+    tmp_path: Path, spoiler: Spoiler
+) -> None:
+    served = two_stages(tmp_path)
+
+    async def test() -> None:
+        engine = served.engine()
+        await engine.start()
+        try:
+            client = Client(engine)
+            move = asyncio.ensure_future(engine.migrate(other_pools(served)))
+            offered = asyncio.ensure_future(offer_while(client, move))
+            await until(lambda: any(slot.restarts >= 3 for slot in engine.status().slots))
+            status = engine.status()
+            assert status.migrating
+            assert status.outages == {"lost": 0, "load-failed": 1}
+            assert engine.ready
+            spoiler.mend()
+            report = await move
+            assert await offered > 0
+            assert (report.preloaded, report.slots_out) == (False, ())
+            assert engine.status().outages == {"lost": 0, "load-failed": 0}
+            assert all(slot.up for slot in engine.status().slots)
+        finally:
+            await engine.stop()
+
+    before = _children(), _descriptors()
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+    assert (_children(), _descriptors()) == before
+
+
+@pytest.mark.parametrize("mended", [True, False], ids=["mended", "stopped"])
+def test_a_model_whose_only_slot_could_not_be_exchanged_is_refused_until_it_can(
+    tmp_path: Path, spoiler: Spoiler, mended: bool
+) -> None:
+    served = served_chain(tmp_path, pools=(1,), slo_us=SLO_US)
+    same = ServedPlan(plan=served.plan, profiles=served.profiles, folders=served.folders)
+    row = np.ones((1, WIDTH), np.float32)
+
+    async def test() -> None:
+        engine = served.engine()
+        await engine.start()
+        try:
+            client = Client(engine)
+            expected = rows_of(await client.send(row))
+            report = await engine.migrate(same)
+            assert report.slots_out == ("slot0",)
+            await until(lambda: engine.status().slots[0].restarts >= 3)
+            assert not engine.ready
+            refusal = await client.send(row)
+            assert isinstance(refusal, Refusal)
+            assert refusal.reason == "no-slot"
+            assert refusal.retry_after_us > 0
+            assert "lacks a worker" in refusal.message
+            if mended:
+                spoiler.mend()
+                await until(lambda: engine.ready)
+                np.testing.assert_array_equal(rows_of(await client.send(row)), expected)
+                # And the next migration is as any other.
+                report = await engine.migrate(same)
+                assert report.slots_out == ("slot0",)
+                spoiler.mend()
+        finally:
+            await engine.stop()
+
+    before = _children(), _descriptors()
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+    assert (_children(), _descriptors()) == before
+
+
 def test_stopping_in_the_middle_of_a_migration_leaves_nothing(tmp_path: Path) -> None:
     served = two_stages(tmp_path)
 
@@ -168,6 +270,10 @@ def test_stopping_in_the_middle_of_a_migration_leaves_nothing(tmp_path: Path) ->
     before = _children()
     asyncio.run(asyncio.wait_for(test(), WAIT_S))
     assert _children() == before
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 def _children() -> set[str]:

@@ -1,5 +1,6 @@
 """`headrace migrate` and SIGHUP against a real server under load."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -7,15 +8,19 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.catalog.documents import write_document
 from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import Answered, Arrived
 from helpers.gateway import Reply, get, parse_reply, post
-from helpers.live_server import PATIENCE_S, LiveServer, serving, write_plan
+from helpers.live_server import PATIENCE_S, LiveServer, alive, serving, write_plan
 from helpers.served import WIDTH, plan_by_hand, served_chain
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
@@ -124,8 +129,6 @@ def names(count: int) -> list[str]:
 def test_a_plan_that_claims_too_much_is_refused_and_the_old_one_stays(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    import msgspec
-
     from headrace.catalog.documents import read_plan
 
     first, second = plans(tmp_path)
@@ -141,6 +144,68 @@ def test_a_plan_that_claims_too_much_is_refused_and_the_old_one_stays(
         assert missing.status == 409
         assert ask_once(server, post("/admin/migrate", b'{"plan": "plan.json"}')).status == 400
         assert ask_once(server, INFER).status == 200
+
+
+@contextmanager
+def after_a_failed_exchange(
+    tmp_path: Path, environment: dict[str, str]
+) -> Iterator[tuple[LiveServer, Callable[[], int], list[str]]]:
+    """A server whose only slot has no worker: its device has no memory for two plans, so the old
+    worker had to go first, and the new one finds no readable stage. Yields how to mend that, and
+    the names of the slots that are out."""
+    served = served_chain(tmp_path, pools=(1,), stage_us=STAGE_US, slo_us=SLO_US)
+    # The weights of a block are 1 byte.
+    [kind] = served.plan.cluster.device_types
+    kinds = (msgspec.structs.replace(kind, memory_bytes=1),)
+    cluster = msgspec.structs.replace(served.plan.cluster, device_types=kinds)
+    served = dataclasses.replace(served, plan=msgspec.structs.replace(served.plan, cluster=cluster))
+    plan = write_plan(served, tmp_path)
+    with serving(plan, environment=environment) as server:
+        assert ask_once(server, INFER).status == 200
+        [stage] = (tmp_path / "cache").rglob("*.onnx")
+        sound = stage.read_bytes()
+        stage.write_bytes(b"not a model")
+        done = migrate(plan, server)
+        assert done.returncode == 0, done.stderr
+        yield server, partial(stage.write_bytes, sound), json.loads(done.stdout)["slots_out"]
+
+
+def test_a_slot_whose_new_worker_cannot_load_comes_into_service_when_it_can(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with after_a_failed_exchange(tmp_path, environment) as (server, mend, out):
+        assert out == ["slot0"]
+        metrics = ask_once(server, get("/metrics")).body.decode()
+        assert 'headrace_slots_out{why="load-failed"} 1.0' in metrics
+        ready = ask_once(server, get("/v2/health/ready"))
+        assert (ready.status, ready.json["slots_out"]) == (503, 1)
+        refused = ask_once(server, INFER)
+        assert (refused.status, refused.json["reason"]) == (503, "no-slot")
+        assert int(refused.headers["retry-after"]) >= 1
+        mend()
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as probe:
+            while ask(probe, get("/v2/health/ready")).status != 200:
+                pass
+            assert ask(probe, INFER).status == 200
+            metrics = ask(probe, get("/metrics")).body.decode()
+        assert 'headrace_slots_out{why="load-failed"} 0.0' in metrics
+        server.signal(signal.SIGTERM)
+        code, errors = server.wait()
+    assert code == 0, errors
+    assert "Traceback" not in errors
+    assert errors.count("out of service") == 1, errors
+
+
+def test_a_server_that_retries_a_worker_ends_on_sigterm_and_leaves_nothing(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    with after_a_failed_exchange(tmp_path, environment) as (server, _, _):
+        processes = server.processes()
+        server.signal(signal.SIGTERM)
+        code, errors = server.wait()
+        assert code == 0, errors
+        assert "Traceback" not in errors
+        assert alive(processes) == set()
 
 
 def test_sighup_reads_the_plan_file_again(tmp_path: Path, environment: dict[str, str]) -> None:

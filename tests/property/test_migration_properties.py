@@ -8,8 +8,9 @@ import pytest
 
 from headrace.dispatch.handover import Device, Site, handover_steps
 from headrace.dispatch.migration import How
+from headrace.dispatch.topology import Topology
 from headrace.domain.epochs import joined
-from headrace.domain.events import Answered, Dropped, Ran
+from headrace.domain.events import Answered, Arrived, Dropped, Ran, SlotLost
 from headrace.metrics import UNFINISHED, outcomes
 from headrace.simulation.arrivals import Arrival
 from headrace.simulation.driver import JitteredDurations, exact_durations
@@ -138,6 +139,109 @@ def test_requests_are_held_until_the_last_stage_that_they_need_has_loaded(how: H
     assert sum(isinstance(event, Answered) for event in both) == len(arrivals)
     assert session.done_at_us is not None
     assert session.done_at_us >= 350_000
+
+
+@pytest.mark.parametrize("how", ["drain", "flush"])
+def test_no_request_is_lost_when_workers_of_the_new_plan_fail_to_load_at_first(how: How) -> None:
+    answered = refused = 0
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        old, new = random_sites(rng)
+        arrivals, at_us = random_arrivals(old, new, rng, float(rng.choice([0.4, 0.8, 1.6])))
+        session = SimulatedMigration(
+            old, new, "reservation", JitteredDurations(np.random.default_rng(seed))
+        )
+        failing = rng.permutation(len(new.devices))[: int(rng.integers(1, 4))].tolist()
+        session.failing_us = {slot: int(rng.integers(1, 200_000)) for slot in failing}
+        session.run(arrivals, at_us, how)
+
+        assert session.done_at_us is not None, f"seed {seed}: the migration did not end"
+        both = [event for log in session.logs() for event in log.events]
+        assert_each_request_ended_once(both)
+        ended = [event for event in both if isinstance(event, Answered | Dropped)]
+        assert len({event.request for event in ended}) == len(arrivals)
+        for log, site in zip(session.logs(), (old, new), strict=True):
+            assert_exclusive(log.events, site.topology)
+        assert_devices_run_one_plan_at_a_time(session, f"seed {seed}")
+        assert all(session.new.gate.serves(slot) for slot in range(len(new.devices)))
+        answered += sum(isinstance(event, Answered) for event in both)
+        refused += sum(isinstance(e, Dropped) and e.reason == "no-slot" for e in both)
+    assert answered > 700
+    assert refused > 0
+
+
+SECOND_US = 1_000_000
+
+
+def replaced_by(new: Topology, count: int) -> SimulatedMigration:
+    """From a pool of `count` slots of 10 ms, one on each device, to another plan for them."""
+    devices: tuple[Device, ...] = tuple(("n", "d", number) for number in range(count))
+    pool = make_topology([make_route(make_stage(range(count), [10_000]))], slo_us=SECOND_US)
+    return SimulatedMigration(
+        Site(pool, devices), Site(new, devices), "reservation", exact_durations
+    )
+
+
+def every(step_us: int, until_us: int) -> list[Arrival]:
+    return [Arrival(at_us=at_us, model="m0") for at_us in range(0, until_us, step_us)]
+
+
+@pytest.mark.parametrize("how", ["drain", "flush"])
+def test_requests_of_a_model_without_any_worker_are_refused_at_once_until_it_has_one(
+    how: How,
+) -> None:
+    one = make_topology([make_route(make_stage([0], [10_000]))], slo_us=SECOND_US)
+    session = replaced_by(one, 1)
+    session.failing_us = {0: 3 * SECOND_US}
+    session.run(every(20_000, 5 * SECOND_US), SECOND_US, how)
+
+    old, new = (log.events for log in session.logs())
+    assert not any(isinstance(event, Dropped) for event in old)
+    arrived_us = {event.request: event.at_us for event in new if isinstance(event, Arrived)}
+    refused = [event for event in new if isinstance(event, Dropped)]
+    assert {event.reason for event in refused} == {"no-slot"}
+    assert all(event.at_us == arrived_us[event.request] for event in refused), "none was held"
+    assert all(event.retry_after_us > 0 for event in refused)
+    assert len(refused) == pytest.approx(3 * SECOND_US / 20_000, abs=2)
+    back_at_us = max(event.at_us for event in refused)
+    assert back_at_us == pytest.approx(4 * SECOND_US, abs=40_000)
+    answered_us = [event.at_us for event in new if isinstance(event, Answered)]
+    assert min(answered_us) > back_at_us
+    assert len(answered_us) == pytest.approx(SECOND_US / 20_000, abs=2)
+
+
+def test_the_old_plan_keeps_its_devices_while_a_stage_of_the_new_one_loads_nowhere() -> None:
+    cut = make_topology(
+        [make_route(make_stage([0, 1], [5_000]), make_stage([2, 3], [5_000]))], slo_us=SECOND_US
+    )
+    session = replaced_by(cut, 4)
+    session.failing_us = dict.fromkeys(range(2), 3 * SECOND_US)
+    session.run(every(10_000, 6 * SECOND_US), SECOND_US, "drain")
+
+    assert len(session.migration.steps if session.migration else ()) > 1
+    logs = session.logs()
+    ends = [event for log in logs for event in log.events if isinstance(event, Answered | Dropped)]
+    assert len(ends) == 600
+    assert all(isinstance(event, Answered) for event in ends)
+    closed_us = [event.at_us for event in logs[0].events if isinstance(event, SlotLost)]
+    assert min(closed_us) < 2 * SECOND_US
+    assert max(closed_us) > 4 * SECOND_US, "the rest only changed hands when the stage had loaded"
+
+
+def test_one_device_that_fails_does_not_hold_up_those_that_load() -> None:
+    pool = make_topology([make_route(make_stage([0, 1, 2, 3], [5_000]))], slo_us=SECOND_US)
+    session = replaced_by(pool, 4)
+    session.run(every(10_000, 2 * SECOND_US), SECOND_US, "drain")
+    assert session.migration is not None
+    steps = session.migration.steps
+    assert len(steps) == 3, "the failing device is neither the first nor the last"
+    failing = session.new.site.devices.index(steps[1][0])
+
+    session = replaced_by(pool, 4)
+    session.failing_us = {failing: 60 * SECOND_US}
+    session.run(every(10_000, 2 * SECOND_US), SECOND_US, "drain")
+    assert session.done_at_us is not None
+    assert session.done_at_us < 2 * SECOND_US
 
 
 def test_every_device_changes_hands_in_exactly_one_step() -> None:

@@ -108,3 +108,11 @@ def _print(report: dict[str, Any]) -> None:
         f" {loaded}; switched in {report['switch_us'] / 1e3:.1f} ms",
         soft_wrap=True,
     )
+    if report["slots_out"]:
+        notices.print(
+            f"warning: out of service: {', '.join(report['slots_out'])}: their workers could not"
+            " load, and are tried again until they can; the server's log says why",
+            soft_wrap=True,
+            style="yellow",
+            markup=False,
+        )

@@ -102,6 +102,10 @@ class Gate:
         """Whether the dispatcher may start batches there."""
         return not (slot in self._closed or slot in self._closing or slot in self._down)
 
+    def is_out(self, slot: int) -> bool:
+        """Whether the slot is in service, but its worker is lost, or could not load."""
+        return slot in self._down and slot not in self._closed
+
     # -- what a migration does -------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:

@@ -21,8 +21,9 @@ from headrace.domain.request import Request
 
 How = Literal["drain", "flush"]
 
-Prepare = Callable[[Sequence[int], Callable[[], None]], None]
-"""Given slots of the new plan whose devices are free: make them ready, then call back."""
+Prepare = Callable[[Sequence[int], Callable[[Sequence[int]], None]], None]
+"""Given slots of the new plan whose devices are free: make them ready, and call back with those
+that are; also with those that cannot be yet, once the gate knows that they are lost."""
 
 
 class Epoch:
@@ -42,6 +43,22 @@ class Epoch:
             self.site.pipeline_rps(model, pipeline, serving)
             for pipeline in range(len(topology.models[model].routes))
             if (model, pipeline) not in self.ended
+        )
+
+    def has_a_way(self, model: int) -> bool:
+        """Whether a pipeline of the model lacks no stage for workers that cannot load or are
+        lost; slots that are not in service yet count as sound."""
+        return any(
+            not any(all(map(self.gate.is_out, stage.slots)) for stage in route.stages)
+            for route in self.site.topology.models[model].routes
+        )
+
+    def has_failed_stage(self, model: int) -> bool:
+        """Whether a stage of the model has no worker in any of its slots that are in service."""
+        return any(
+            any(map(self.gate.is_out, stage.slots)) and not any(map(self.gate.serves, stage.slots))
+            for route in self.site.topology.models[model].routes
+            for stage in route.stages
         )
 
     def has_room(self, model: int) -> bool:
@@ -138,7 +155,7 @@ class Migration:
         *,
         how: How = "drain",
         on_done: Callable[[], None] = lambda: None,
-        prepare: Prepare = lambda slots, ready: ready(),
+        prepare: Prepare = lambda slots, ready: ready(slots),
         hold_limit: int = 10_000,
     ) -> None:
         """`on_done`: the old plan has nothing left. `hold_limit`: requests that may be held back
@@ -226,7 +243,7 @@ class Migration:
         return self.how == "flush" and not self.done
 
     def _must_hold(self, model: int) -> bool:
-        if self.done or self.held >= self._hold_limit:
+        if self.done or self.held >= self._hold_limit or self._is_hopeless(model):
             return False
         return self._is_flushing or bool(self._held[model]) or not self._has_room(model)
 
@@ -242,7 +259,9 @@ class Migration:
             held.remove(request)
             self._let_go(self.new, request)
         while held:
-            epoch = self.new if everything else self._epoch_with_room(model)
+            epoch = self._epoch_with_room(model)
+            if epoch is None and (everything or self._is_hopeless(model)):
+                epoch = self.new
             if epoch is None:
                 return
             self._let_go(epoch, held.pop(0))
@@ -257,6 +276,16 @@ class Migration:
         if number is None or not self.old.has_room(number) or self.old.rps(number) == 0:
             return None
         return self.old
+
+    def _is_hopeless(self, model: int) -> bool:
+        """Whether to hold a request of the new plan's model leads nowhere: its dispatcher refuses
+        it with the reason, and says when to come back."""
+        return not self.new.has_a_way(model) and not self._old_rps(model)
+
+    def _old_rps(self, model: int) -> float:
+        """What the old plan carries of the new one's model."""
+        number = self.old.site.number(self.new.site.topology.models[model].name)
+        return 0.0 if number is None else self.old.rps(number)
 
     def _let_go(self, epoch: Epoch, request: Request) -> None:
         if epoch is self.old:
@@ -291,15 +320,29 @@ class Migration:
         return False
 
     def _begin_step(self) -> bool:
+        if self._to_come:
+            return False  # devices that only the new plan uses; the old one loses nothing yet
         if not self._todo:
-            if self.old.gate.open_requests or self._to_come:
+            if self.old.gate.open_requests:
                 return False
             self._finish()
             return True
         if self._not_before_us > self._clock.now_us() and not self._is_calm():
             return False  # what the last step has held up goes first
+        if self._is_risky():
+            return False
         self._step = Step(self.old, self._todo.pop(0))
         return True
+
+    def _is_risky(self) -> bool:
+        """Whether the old plan still carries a model that the new one may be unable to: a stage
+        of it has loaded nowhere so far. Then it keeps its devices until one has, unless another
+        model has nothing meanwhile."""
+        models = range(len(self.new.site.topology.models))
+        carried = [bool(self._old_rps(model) or self.new.rps(model)) for model in models]
+        return all(carried) and any(
+            self.new.has_failed_stage(model) and self._old_rps(model) for model in models
+        )
 
     def _is_calm(self) -> bool:
         """Whether nothing is left of the last step's backlog."""
@@ -335,7 +378,7 @@ class Migration:
 
     def _make_ready(self, slots: Sequence[int]) -> None:
         self._to_come.update(slots)
-        self._prepare(slots, lambda: self._open(slots))
+        self._prepare(slots, self._open)
 
     def _open(self, slots: Sequence[int]) -> None:
         self._to_come.difference_update(slots)

@@ -49,6 +49,8 @@ class Desk:
         """Called for requests nobody waits for any more; they may leave the queue."""
         self.on_idle: Callable[[], None] = lambda: None
         """Called when results were handed over and no inference is open any more."""
+        self.retry_in_us: Callable[[str], int] = lambda model: 0
+        """Until the next attempt to give a model, named, the workers that it has lost."""
 
     @property
     def open_requests(self) -> int:
@@ -153,6 +155,9 @@ class Desk:
         ticket = self._tickets.get(request.id)
         if ticket is not None:
             self._close(ticket, but=request.id)
+            if reason == "no-slot":
+                # The dispatcher allows for the loading alone.
+                retry_after_us += self.retry_in_us(ticket.model.name)
             message = _explain(ticket, reason, retry_after_us)
             refusal = Refusal(reason=reason, message=message, retry_after_us=retry_after_us)
             self._hand_over(ticket, refusal)
@@ -245,7 +250,10 @@ def _explain(ticket: Ticket, reason: DropReason, retry_after_us: int) -> str:
                 f" try again in {retry_after_us / 1000:.1f} ms or send fewer requests"
             )
         case "no-slot":
-            return f"model {name!r} has lost the workers it needs; they are being restarted"
+            return (
+                f"model {name!r} lacks a worker for one of its stages; it is being started again,"
+                f" try again in {retry_after_us / 1e6:.1f} s"
+            )
         case "draining":
             return "the server is shutting down and takes no new requests"
         case "queue-full":

@@ -141,6 +141,7 @@ class Engine:
         self._desk = Desk(self._clock.now_us, loop.call_soon)
         self._desk.on_idle = self._idle.set
         self._desk.on_abandoned = self._forget
+        self._desk.retry_in_us = self._retry_in_us
         try:
             await self._current.prepare(self._clock, self._desk, self._sink)
             await self._current.start()
@@ -213,6 +214,9 @@ class Engine:
     def _refuse(self, inference: Inference, message: str) -> None:
         refusal = Refusal(reason="draining", message=message, retry_after_us=0)
         asyncio.get_running_loop().call_soon(inference.on_done, refusal)
+
+    def _retry_in_us(self, model: str) -> int:
+        return round(self._current.retry_in_s(model) * 1e6)
 
     def _forget(self, request_id: int) -> None:
         """Nobody waits for a request any more; it may leave its queue."""

@@ -181,11 +181,14 @@ class Gateway:
     # -- everything but inference ---------------------------------------------------------------
 
     def _ready(self, exchange: Exchange) -> None:
+        out = sum(self._backend.status().outages.values())
         if self._backend.ready:
-            exchange.respond(json_response({"ready": True}))
+            exchange.respond(json_response({"ready": True, "slots_out": out}))
         else:
             sentence = "not ready: starting, shutting down, or a stage has lost all its slots"
-            exchange.respond(problem(503, sentence, b"Retry-After: 1\r\n", ready=False))
+            exchange.respond(
+                problem(503, sentence, b"Retry-After: 1\r\n", ready=False, slots_out=out)
+            )
 
     def _index(self, exchange: Exchange) -> None:
         ready = self._backend.ready

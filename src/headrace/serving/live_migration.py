@@ -5,9 +5,10 @@ import contextlib
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headrace.dispatch.handover import Device
 from headrace.dispatch.migration import How, Migration
@@ -53,6 +54,8 @@ class MigrationReport(Record, frozen=True, kw_only=True):
     """From the first arrival for the new plan to the end of the old one."""
     began_at_us: int
     """When the switch began, on the event logs' clock."""
+    slots_out: tuple[str, ...]
+    """Whose workers could not load yet; they are tried again until they can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ class LiveMigration:
             return
         began_at_us = self._clock.now_us()
         try:
-            await self._start_gently(None)
+            await self._gently(self._new.start())
         except ModelError as error:
             raise MigrationError(f"the new plan cannot be loaded: {error}") from error
         self._load_us = self._clock.now_us() - began_at_us
@@ -142,6 +145,7 @@ class LiveMigration:
             load_us=self._load_us,
             switch_us=self._clock.now_us() - self._began_at_us,
             began_at_us=self._began_at_us,
+            slots_out=tuple(slot.name for slot in self._new.slots() if slot.outage),
         )
 
     def submit(self, inference: Inference) -> None:
@@ -154,53 +158,55 @@ class LiveMigration:
 
     # -- without memory for both -------------------------------------------------------------------
 
-    def _prepare(self, slots: Sequence[int], ready: Callable[[], None]) -> None:
+    def _prepare(self, slots: Sequence[int], ready: Callable[[Sequence[int]], None]) -> None:
         if self._preloaded:
-            ready()
+            ready(slots)
             return
         task = asyncio.get_running_loop().create_task(self._exchange(slots, ready))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _exchange(self, slots: Sequence[int], ready: Callable[[], None]) -> None:
-        """Stop the old workers of these slots' devices, then start the new ones."""
+    async def _exchange(self, slots: Sequence[int], ready: Callable[[Sequence[int]], None]) -> None:
+        """Stop the old workers of these slots' devices, then start the new ones.
+
+        There is no way back: where a new worker cannot load, its supervisor tries again, and the
+        slot serves as soon as it has one.
+        """
         devices = {self._new_plane.epoch.site.devices[slot] for slot in slots}
         gate = self._old_plane.gate
         left = [
             slot for slot in self._old_plane.epoch.site.slots_on(devices) if not gate.in_use(slot)
         ]
         assert self._old.supervisor is not None, "the old plan is in service until its last slot"
-        try:
-            await self._old.supervisor.stop_slots(left)
-            await self._start_gently(slots)
-        except (HeadraceError, OSError) as error:
-            # There is no way back: the old workers are gone. The other devices carry on.
-            logger.critical("slots of the new plan stay out of service: %s", error)
-            for slot in slots:
-                self._new_plane.gate.on_slot_lost(slot)
-        ready()
+        await self._old.supervisor.stop_slots(left)
+        await self._gently(self._new.insist(slots, ready))
 
-    async def _start_gently(self, slots: Sequence[int] | None) -> None:
-        """Start workers at the lowest priority, and raise it when they have loaded."""
-        starting = asyncio.ensure_future(self._new.start(slots))
+    async def _gently(self, loading: Coroutine[Any, Any, None]) -> None:
+        """Let workers load at the lowest priority; raise it when they have."""
+        starting = asyncio.ensure_future(loading)
         try:
             while not starting.done():
-                self._renice(LOADING_NICENESS)
+                self._renice()
                 await asyncio.wait({starting}, timeout=0.02)
             await starting
         except asyncio.CancelledError:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             raise
-        self._renice(SERVING_NICENESS)
+        self._renice()
 
-    def _renice(self, niceness: int) -> None:
+    def _renice(self) -> None:
         supervised = self._new.supervisor.slots if self._new.supervisor else ()
-        for process in {slot.process_id for slot in supervised if slot.process_id is not None}:
+        niceness = {
+            slot.process_id: SERVING_NICENESS if slot.up else LOADING_NICENESS
+            for slot in supervised
+            if slot.process_id is not None
+        }
+        for process, wanted in niceness.items():
             # Raising a priority again may be denied; then all workers of the new plan, and only
             # they, stay at the lowest one, which is the same among themselves.
             with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, process, niceness)
+                os.setpriority(os.PRIO_PROCESS, process, wanted)
 
 
 def memory_short_of(

@@ -1,7 +1,7 @@
 """One plan with all that serves it on this machine: workers, tensor memory, data plane."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -121,6 +121,12 @@ class PlanInService:
         assert self.supervisor is not None, "prepare() comes before start()"
         await self.supervisor.start(slots)
 
+    async def insist(self, slots: Sequence[int], on_tried: Callable[[Sequence[int]], None]) -> None:
+        """Start the workers of these slots, again and again where they cannot load; see
+        `Supervisor.insist`."""
+        assert self.supervisor is not None, "prepare() comes before insist()"
+        await self.supervisor.insist(slots, on_tried)
+
     async def stop(self) -> None:
         """End all workers and give the memory back. Idempotent."""
         self.plane = None
@@ -150,6 +156,19 @@ class PlanInService:
             for route in model.routes
         )
 
+    def retry_in_s(self, name: str) -> float:
+        """Until the model may be answered again: until each stage of one of its pipelines has a
+        worker, or has tried to load one. 0 where it can be answered now, or is not served."""
+        if self.supervisor is None or name not in self.models:
+            return 0.0
+        waits_s = [0.0 if slot.up else slot.retry_in_s for slot in self.supervisor.slots]
+        return min(
+            max(min(waits_s[slot] for slot in stage.slots) for stage in route.stages)
+            for model in self.topology.models
+            if model.name == name
+            for route in model.routes
+        )
+
     def slots(self) -> tuple[SlotStatus, ...]:
         supervised = self.supervisor.slots if self.supervisor else ()
         return tuple(
@@ -161,7 +180,7 @@ class PlanInService:
                 process_id=keeper.process_id,
                 executor=keeper.spec.executor,
                 core=keeper.spec.core,
-                given_up=keeper.given_up,
+                outage=keeper.outage,
             )
             for slot, keeper in zip(self.served.plan.slots, supervised, strict=False)
         )

@@ -129,13 +129,23 @@ class GatewayCollector:
             "headrace_slot_up", "1 while the slot's worker runs", labels=["slot"]
         )
         restarts = CounterMetricFamily(
-            "headrace_worker_restarts", "workers started again after a loss", labels=["slot"]
+            "headrace_worker_restarts",
+            "workers started again for a slot that is out",
+            labels=["slot"],
         )
+        out = GaugeMetricFamily(
+            "headrace_slots_out",
+            "slots out of service while workers are started for them again",
+            labels=["why"],
+        )
+        for why, count in status.outages.items():
+            out.add_metric([why], count)
         for slot in status.slots:
             up.add_metric([slot.name], float(slot.up))
             restarts.add_metric([slot.name], slot.restarts)
         yield up
         yield restarts
+        yield out
 
     def _requests(self) -> Metric:
         family = CounterMetricFamily(

@@ -1,8 +1,17 @@
 """What an engine is doing, as /metrics and the READY table show it."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from headrace.serving.frames import ExecutorKind
+
+Outage = Literal["lost", "load-failed"]
+"""Why a slot is out of service, though it is being brought back:
+
+lost         its worker died, hung, or was killed
+load-failed  the worker that was to follow it, or another plan's, could not load its stages
+"""
+OUTAGES: tuple[Outage, ...] = get_args(Outage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +27,8 @@ class SlotStatus:
     """`emulated` slots answer zeros."""
     core: int | None
     """The CPU core that the worker stays on."""
-    given_up: bool
-    """Its worker failed to start too often; it stays lost."""
+    outage: Outage | None
+    """None: it has a worker, or was not to have one yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +51,9 @@ class EngineStatus:
     """A new plan is being loaded, or devices are changing hands."""
     held_requests: int = 0
     """Requests that wait for slots of the new plan."""
+
+    @property
+    def outages(self) -> dict[Outage, int]:
+        """Why slots are out of service -> how many."""
+        found = [slot.outage for slot in self.slots]
+        return {why: found.count(why) for why in OUTAGES}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -76,6 +77,8 @@ class MigrationSession:
         self.loading_us: Mapping[int, int] = {}
         """How long the workers of slots of the new plan load when their devices are handed over;
         of those that are not in it: not at all, they are preloaded."""
+        self.failing_us: Mapping[int, int] = {}
+        """How long the workers of slots of the new plan fail to load, from then on."""
 
     def schedule(self, arrivals: Sequence[Arrival], at_us: int, how: How) -> None:
         """Offer the arrivals and migrate at `at_us`, as soon as the clock runs."""
@@ -96,12 +99,17 @@ class MigrationSession:
         )
         self.migration.start()
 
-    def _load(self, slots: Sequence[int], ready: Callable[[], None]) -> None:
+    def _load(self, slots: Sequence[int], ready: Callable[[Sequence[int]], None]) -> None:
+        for slot in slots:
+            if slot in self.failing_us:
+                self.new.gate.on_slot_lost(slot)
+                back_at_us = self.clock.now_us() + self.failing_us[slot]
+                self.clock.call_at(back_at_us, partial(self.new.gate.on_slot_gained, slot))
         took_us = max((self.loading_us.get(slot, 0) for slot in slots), default=0)
         if took_us:
-            self.clock.call_at(self.clock.now_us() + took_us, ready)
+            self.clock.call_at(self.clock.now_us() + took_us, lambda: ready(slots))
         else:
-            ready()
+            ready(slots)
 
     def _offer(self, arrivals: Iterator[tuple[int, Arrival]]) -> None:
         entry = next(arrivals, None)

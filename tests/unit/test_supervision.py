@@ -1,0 +1,262 @@
+"""Workers that die or cannot load are started again, ever more patiently, for as long as it takes.
+
+Over virtual time, with fakes behind the supervisor: a worker is whatever its script says.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import closing
+from itertools import chain, count, pairwise, repeat
+from typing import Any
+
+import pytest
+
+from headrace.domain.errors import ModelError
+from headrace.serving.arena import Arena
+from headrace.serving.frames import AnyFrame, Failed, Ran, Run
+from headrace.serving.supervised import LOAD_TIMEOUT_S, RESTART_DELAYS_S
+from headrace.serving.supervisor import Supervisor
+from headrace.serving.worker_process import WorkerSpec
+from helpers.virtual_loop import VirtualTimeLoop
+
+LOAD_S = 1.0
+FAILS, LOADS, HANGS = "fails", "loads", "hangs"
+
+
+class FakeWorker:
+    def __init__(self, host: "Host", what: str, on_lost: Callable[[str], None]) -> None:
+        self.process_id = next(host.numbers)
+        self._host = host
+        self._what = what
+        self.lose = on_lost
+        host.alive.add(self)
+
+    def send(self, frame: Run) -> None:
+        """Nothing is run here."""
+
+    async def load(self, timeout_s: float) -> None:
+        host = self._host
+        host.loading += 1
+        together, host.most_loading = host.loading, max(host.most_loading, host.loading)
+        try:
+            await asyncio.sleep(timeout_s if self._what == HANGS else LOAD_S)
+        finally:
+            host.loading -= 1
+        if self._what != LOADS or max(together, host.loading + 1) > host.room:
+            raise ModelError("no memory")
+
+    def kill(self) -> None:
+        self.lose("killed")
+
+    async def stop(self) -> None:
+        self._host.alive.discard(self)
+
+    async def reap(self) -> int:
+        self._host.alive.discard(self)
+        return 1
+
+
+class Host:
+    """A machine on which workers start: with room for so many that load at once."""
+
+    def __init__(self, script: Iterator[str], room: int = 100) -> None:
+        self.script = script
+        self.room = room
+        self.loading = 0
+        self.most_loading = 0
+        self.alive: set[FakeWorker] = set()
+        self.numbers = count(1)
+        self.started_at_s: list[float] = []
+
+    def spawn(
+        self,
+        specs: Sequence[WorkerSpec],
+        arena: Arena,
+        loop: asyncio.AbstractEventLoop,
+        on_frame: Callable[[AnyFrame], None],
+        on_lost: Callable[[str], None],
+    ) -> FakeWorker:
+        self.started_at_s.append(loop.time())
+        return FakeWorker(self, next(self.script), on_lost)
+
+
+class Told:
+    """What the supervisor said of slots, and when."""
+
+    def __init__(self) -> None:
+        self.lost: list[tuple[float, int]] = []
+        self.gained: list[tuple[float, int]] = []
+        self.changed = asyncio.Event()
+
+    def on_ran(self, slot: int, frame: Ran) -> None:
+        raise AssertionError("nothing runs here")
+
+    def on_failed(self, slot: int, frame: Failed) -> None:
+        raise AssertionError("nothing runs here")
+
+    def on_slot_lost(self, slot: int) -> None:
+        self.lost.append((asyncio.get_running_loop().time(), slot))
+
+    def on_slot_gained(self, slot: int) -> None:
+        self.gained.append((asyncio.get_running_loop().time(), slot))
+        self.changed.set()
+
+    async def until_gained(self, times: int) -> None:
+        while len(self.gained) < times:
+            self.changed.clear()
+            await self.changed.wait()
+
+
+def specs(slots: int) -> list[WorkerSpec]:
+    return [WorkerSpec(slot=f"slot{i}", executor="onnx", core=None, loads=()) for i in range(slots)]
+
+
+Scene = Callable[[Supervisor, Told], Coroutine[Any, Any, None]]
+
+
+def play(host: Host, scene: Scene, slots: int = 1) -> None:
+    """Run a scene in virtual time; afterwards no worker may be left."""
+
+    async def main() -> None:
+        with closing(Arena(1 << 12)) as arena:
+            supervisor, told = Supervisor(specs(slots), arena, host.spawn), Told()
+            supervisor.connect(told)
+            try:
+                await scene(supervisor, told)
+            finally:
+                await supervisor.stop()
+
+    with closing(VirtualTimeLoop()) as loop:
+        loop.run_until_complete(main())
+    assert not host.alive
+
+
+def gaps_s(host: Host, took_s: float = LOAD_S) -> list[float]:
+    """Between an attempt's end and the next one's start."""
+    return [after - before - took_s for before, after in pairwise(host.started_at_s)]
+
+
+def test_a_worker_that_cannot_load_is_tried_again_with_growing_delays_until_it_can(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failures = len(RESTART_DELAYS_S) + 3
+    host = Host(chain(repeat(FAILS, failures), repeat(LOADS)))
+    caplog.set_level(logging.INFO)
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        tried: list[int] = []
+        await supervisor.insist([0], tried.extend)
+        assert tried == [0]
+        assert told.lost == [(LOAD_S, 0)]
+        [slot] = supervisor.slots
+        assert (slot.up, slot.outage) == (False, "load-failed")
+        await told.until_gained(1)
+        assert (slot.up, slot.outage, slot.restarts) == (True, None, failures)
+        assert len(told.gained) == 1
+
+    play(host, scene)
+    longest_s = RESTART_DELAYS_S[-1]
+    assert gaps_s(host) == pytest.approx([*RESTART_DELAYS_S, longest_s, longest_s, longest_s])
+    levels = [record.levelno for record in caplog.records if "no memory" in record.message]
+    assert levels == [logging.ERROR] + [logging.INFO] * (failures - 1)
+    assert "back" in caplog.records[-1].message
+
+
+def test_nobody_is_given_up_however_long_it_takes() -> None:
+    failures = 2_000
+    host = Host(chain(repeat(FAILS, failures), repeat(LOADS)))
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.insist([0], lambda slots: None)
+        await told.until_gained(1)
+        assert told.gained[0][0] > 16 * 3600
+
+    play(host, scene)
+    assert max(gaps_s(host)) == pytest.approx(RESTART_DELAYS_S[-1])
+
+
+def test_a_worker_that_dies_early_waits_longer_each_time_and_one_that_lived_does_not() -> None:
+    host = Host(repeat(LOADS))
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        for number, lived_s in enumerate((1.0, 1.0, 1.0, 60.0, 1.0), start=1):
+            await asyncio.sleep(lived_s)
+            [worker] = host.alive
+            worker.kill()
+            assert supervisor.slots[0].outage == "lost"
+            await told.until_gained(number)
+        down_s = [up - down for (down, _), (up, _) in zip(told.lost, told.gained, strict=True)]
+        waited = [seconds - LOAD_S for seconds in down_s]
+        assert waited == pytest.approx([*RESTART_DELAYS_S[:3], *RESTART_DELAYS_S[:2]])
+
+    play(host, scene)
+
+
+def test_workers_that_find_no_memory_together_load_one_after_the_other() -> None:
+    host = Host(repeat(LOADS), room=1)
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.insist([0, 1, 2], lambda slots: None)
+        assert [slot for _, slot in told.lost] == [0, 1, 2]
+        host.most_loading = 0
+        await told.until_gained(3)
+        assert host.most_loading == 1
+
+    play(host, scene, slots=3)
+
+
+def test_a_slot_is_told_as_soon_as_its_own_worker_has_loaded() -> None:
+    host = Host(iter([LOADS, HANGS]))
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        tried: list[tuple[float, list[int]]] = []
+        loop = asyncio.get_running_loop()
+        await supervisor.insist([0, 1], lambda slots: tried.append((loop.time(), [*slots])))
+        assert tried == [(LOAD_S, [0]), (LOAD_TIMEOUT_S, [1])]
+        assert [slot.up for slot in supervisor.slots] == [True, False]
+
+    play(host, scene, slots=2)
+
+
+@pytest.mark.parametrize("at_s", [0.5, 1.1, 1.9, 5.0, 5.9], ids="at {} s".format)
+def test_stopping_ends_at_once_whether_a_worker_loads_or_is_waited_for(at_s: float) -> None:
+    host = Host(repeat(FAILS))
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        loop = asyncio.get_running_loop()
+        trying = loop.create_task(supervisor.insist([0], lambda slots: None))
+        await asyncio.sleep(at_s)
+        trying.cancel()
+        await asyncio.gather(trying, return_exceptions=True)
+        await supervisor.stop()
+        assert loop.time() == at_s
+        assert not host.alive
+        started = len(host.started_at_s)
+        await asyncio.sleep(100.0)
+        assert len(host.started_at_s) == started, "nobody tries again after the end"
+
+    play(host, scene)
+
+
+def test_two_who_want_a_shared_process_start_it_once() -> None:
+    host = Host(repeat(LOADS))
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        nothing: Callable[[Sequence[int]], None] = lambda slots: None  # noqa: E731
+        await asyncio.gather(supervisor.insist([0], nothing), supervisor.insist([0], nothing))
+        assert len(host.alive) == 1
+
+    play(host, scene)
+
+
+def test_a_start_that_must_succeed_says_why_it_does_not_and_leaves_nothing() -> None:
+    host = Host(iter([LOADS, FAILS]))
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        with pytest.raises(ModelError, match="no memory"):
+            await supervisor.start()
+        assert not host.alive
+
+    play(host, scene, slots=2)
