@@ -98,7 +98,7 @@ def plan(
         typer.Option(
             "--explain",
             help="Apps: say why each module has its machines, which one eats the budget, and what"
-            " one more millisecond or machine would buy.",
+            " one more millisecond, machine, or device of a type that is short would buy.",
         ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
@@ -217,10 +217,10 @@ def _explain(plan: "Plan", problem: "Problem") -> None:
 
     if not plan.apps:
         raise DocumentError("--explain: only plans of apps can be explained so far")
-    from headrace.planning.apps.explain import explain
+    from headrace.planning.apps.explain import explain, explain_stock
     from headrace.reporting.app_table import explanation
 
-    console.print(explanation(explain(plan, problem)))
+    console.print(explanation(explain(plan, problem), explain_stock(plan, problem)))
 
 
 def _overridden(problem: "Problem", **options: object) -> "Problem":

@@ -12,7 +12,7 @@ from headrace.reporting.summary import milliseconds, rate
 
 if TYPE_CHECKING:
     # The planners load numba, which a printed plan does not need.
-    from headrace.planning.apps.explain import AppReason, ModuleReason
+    from headrace.planning.apps.explain import AppReason, ModuleReason, StockReason
 
 _READINGS = {
     "remaining": "batches of consecutive requests (d + b/w)",
@@ -73,25 +73,41 @@ def apps_table(plan: Plan) -> Table:
     return table
 
 
-def explanation(reasons: Sequence["AppReason"]) -> Group:
-    """`headrace plan --explain`."""
+def explanation(reasons: Sequence["AppReason"], stock: Sequence["StockReason"] = ()) -> Group:
+    """`headrace plan --explain`; `stock`: the device types that there are too few of."""
     parts: list[Table | str] = []
     for reason in reasons:
-        parts += [_headline(reason), _modules(reason.modules)]
+        parts += [_headline(reason, short=bool(stock)), _modules(reason.modules)]
+    parts += [_scarce(one) for one in stock]
     return Group(*parts)
 
 
-def _headline(reason: "AppReason") -> str:
+def _scarce(reason: "StockReason") -> str:
+    saved = (
+        f"saves {reason.saved_by_one:,.4g} per hour"
+        if reason.saved_by_one > 0
+        else "by itself saves nothing"
+    )
+    return (
+        f"stock: {reason.used} of {reason.there} {escape(reason.device)} used;"
+        f" with enough devices {reason.wanted} would be; one more {saved}"
+        + ("" if reason.proven else ", or more (time limit)")
+    )
+
+
+def _headline(reason: "AppReason", *, short: bool) -> str:
+    cheaper = "with more devices, see stock below" if short else "least-cost"
     lines = [
         f"{escape(reason.app)}: {reason.cost:,.6g} per hour"
         + (
             ", the least there is"
             if reason.cost <= reason.least_cost * (1 + 1e-9)
-            else f"; {reason.least_cost:,.6g} would do (least-cost)"
+            else f"; {reason.least_cost:,.6g} would do ({cheaper})"
         ),
         f"  {escape(reason.eater)} eats most of the budget;"
         f" {milliseconds(reason.budget_us - reason.worst_case_us)} are left over",
-        f"  one more ms of SLO saves {reason.saved_by_1_ms:,.4g} per hour",
+        f"  one more ms of SLO saves {reason.saved_by_1_ms:,.4g} per hour"
+        + (", with as many devices as that takes" if short else ""),
     ]
     if reason.next_saving_us is None:
         lines.append("  half as much SLO again would save nothing")

@@ -40,6 +40,26 @@ class Planned:
         return path_us(self.case.before, [m.worst_case_us for m in self.solution.modules])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What is proven of all apps together."""
+
+    bound: float | None
+    stopped: Stopped
+
+    @classmethod
+    def of(cls, planned: Sequence[Planned]) -> "Proof":
+        """Apps that share nothing: their bounds add up, and the weakest reason is that of all."""
+        bounds = [one.solution.bound for one in planned]
+        known = [bound for bound in bounds if bound is not None]
+        order: tuple[Stopped, ...] = ("heuristic", "time-limit", "optimal")
+        reasons = [one.solution.stopped for one in planned]
+        return cls(
+            bound=sum(known) if len(known) == len(bounds) else None,
+            stopped=next(reason for reason in order if reason in reasons),
+        )
+
+
 def pipeline_name(app: str, module: str, entry: int) -> str:
     """Unlike every other pipeline of the plan, also where two modules run one model."""
     return f"{app}.{module}.{entry}"
@@ -84,8 +104,14 @@ def assemble_apps(
     *,
     binding: str,
     runtime_s: float,
+    proof: Proof | None = None,
 ) -> Plan:
-    """Place every machine and write everything down."""
+    """Place every machine and write everything down.
+
+    Args:
+        proof: None: what the apps' own solutions prove.
+    """
+    proof = proof or Proof.of(planned)
     slots, names = place(problem.cluster, machine_pools(problem, planned))
     pools = iter(names)
     deployments: list[Deployment] = []
@@ -106,9 +132,7 @@ def assemble_apps(
             )
         )
     objective = sum(claim.cost_per_hour for claim in claims)
-    bounds = [one.solution.bound for one in planned]
-    known = [bound for bound in bounds if bound is not None]
-    bound = min(sum(known), objective) if len(known) == len(bounds) else None
+    bound = None if proof.bound is None else min(proof.bound, objective)
     return Plan(
         planner=problem.options.planner,
         options=problem.options,
@@ -120,18 +144,12 @@ def assemble_apps(
         objective=objective,
         bound=bound,
         gap=None if bound is None else abs(bound - objective) / objective,
-        stopped=_stopped([one.solution.stopped for one in planned]),
+        stopped=proof.stopped,
         binding=binding,
         cost_per_hour=cost_per_hour(problem, slots),
         runtime_s=runtime_s,
         apps=tuple(claims),
     )
-
-
-def _stopped(each: Sequence[Stopped]) -> Stopped:
-    """The weakest reason of all apps."""
-    order: tuple[Stopped, ...] = ("heuristic", "time-limit", "optimal")
-    return next(reason for reason in order if reason in each)
 
 
 def _deployment(

@@ -1,26 +1,34 @@
 """Why a plan of an app is as it is, and what a little more of something would buy.
 
-Everything is read off the exact fronts: of each module, and of the app as a whole. What is said of
-more SLO or one more machine therefore holds of the cheapest plans, whoever made this one.
+What is said of an app is read off the exact fronts: of each module, and of the app as a whole. What
+is said of more SLO or one more machine therefore holds of the cheapest plans, whoever made this
+one, with as many devices as they take. What the stock of devices costs is searched for anew.
 """
 
 import numpy as np
+from msgspec.structs import replace
 
 from headrace.domain.app import App
 from headrace.domain.base import Record
 from headrace.domain.plan import AppClaim, Deployment, Plan
 from headrace.domain.problem import Problem
+from headrace.planning.apps.assembly import Planned
 from headrace.planning.apps.candidates import AppCase, ModuleCase, app_case, worst_case_us
 from headrace.planning.apps.exact_app import Combined, app_front
 from headrace.planning.apps.exact_module import Front
 from headrace.planning.apps.order import decompose
-from headrace.planning.apps.solve import app_fronts
+from headrace.planning.apps.solve import app_fronts, plan_least_cost
+from headrace.planning.apps.within_stock import device_needs, search_stock
 
 LOOK_AHEAD = 1.5
 """How far beyond its budget an app's front is drawn."""
 
 MORE_US = 1000
 """One more millisecond."""
+
+
+STOCK_S = 10.0
+"""At most, for what one more device of a type would save."""
 
 
 class Rejected(Record, frozen=True, kw_only=True):
@@ -73,9 +81,66 @@ class AppReason(Record, frozen=True, kw_only=True):
     modules: tuple[ModuleReason, ...]
 
 
+class StockReason(Record, frozen=True, kw_only=True):
+    """A device type of which the cluster has fewer than the cheapest machines would take."""
+
+    device: str
+    there: int
+    used: int
+    wanted: int
+    """By the cheapest machines, if there were enough of every type."""
+    saved_by_one: float
+    """Cost per hour that one more device of this type would save, of all apps together."""
+    proven: bool
+    """Whether no more than this could be saved."""
+
+
 def explain(plan: Plan, problem: Problem) -> tuple[AppReason, ...]:
     """One explanation per app of the plan."""
     return tuple(_explain_app(plan, claim, problem) for claim in plan.apps)
+
+
+def explain_stock(plan: Plan, problem: Problem) -> tuple[StockReason, ...]:
+    """The device types whose stock makes the cheapest plan dearer; empty: none does."""
+    # With the plan's own head-room, that its costs contain.
+    problem = replace(problem, options=plan.options)
+    planned = []
+    for claim in plan.apps:
+        case = app_case(problem, claim.app)
+        solution = plan_least_cost(case)
+        if solution is None:
+            return ()
+        planned.append(Planned(app=claim.app, case=case, solution=solution))
+    wanted = device_needs(problem, planned)
+    count = problem.cluster.count
+    if all(needed <= count(device) for device, needed in wanted.items()):
+        return ()
+    limit_s = min(STOCK_S, problem.options.time_limit_s)
+    least = plan.objective
+    if plan.planner != "least-cost":
+        now = search_stock(problem, planned, limit_s=limit_s)
+        least = min(least, now.cost)
+    used = {device: _devices_used(plan, device) for device in wanted}
+    reasons = []
+    for device, needed in wanted.items():
+        if not count(device) or (used[device] < count(device) and needed <= count(device)):
+            continue
+        more = search_stock(problem, planned, limit_s=limit_s, more={device: 1})
+        reasons.append(
+            StockReason(
+                device=device,
+                there=count(device),
+                used=used[device],
+                wanted=needed,
+                saved_by_one=max(0.0, least - more.cost),
+                proven=more.proven,
+            )
+        )
+    return tuple(reasons)
+
+
+def _devices_used(plan: Plan, device: str) -> int:
+    return len({(slot.node, slot.device_index) for slot in plan.slots if slot.device == device})
 
 
 def _explain_app(plan: Plan, claim: AppClaim, problem: Problem) -> AppReason:

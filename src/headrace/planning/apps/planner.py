@@ -1,22 +1,25 @@
 """Problem -> PlanResult for apps, by any planner, with a refusal that says what would do."""
 
 import time
-from collections import Counter
+from collections.abc import Sequence
 
 from headrace.domain.errors import DocumentError
-from headrace.domain.plan import PlanResult
+from headrace.domain.plan import PlanResult, Stopped
 from headrace.domain.problem import Problem
-from headrace.planning.apps.assembly import Planned, assemble_apps, machine_pools
+from headrace.planning.apps.assembly import Planned, assemble_apps
 from headrace.planning.apps.candidates import AppCase, app_case
 from headrace.planning.apps.exact_module import module_front
 from headrace.planning.apps.exhaustive import TooManyError
 from headrace.planning.apps.order import path_us
 from headrace.planning.apps.solve import solve_app
-from headrace.planning.packing import SlotSize, pack
+from headrace.planning.apps.within_stock import Lack, Refusal, fit_stock, lacks
 
 
 def plan_apps(problem: Problem, planner: str) -> PlanResult:
     """Plan every app of the problem; apps share no machine, so each is planned alone.
+
+    They do share the cluster's devices. Where their machines do not fit together, `least-cost`
+    looks for the cheapest that do, and every other planner refuses.
 
     Raises:
         DocumentError: the problem has no app, no prices, or another objective than least cost.
@@ -36,14 +39,23 @@ def plan_apps(problem: Problem, planner: str) -> PlanResult:
         if solution is None:
             return _refused(refusal or _too_slow(case, planner), planner, began)
         planned.append(Planned(app=app, case=case, solution=solution))
-    lacking = _lacking(problem, planned)
+    proof, binding = None, _binding(planned)
+    lacking = lacks(problem, planned)
+    if lacking and planner != "least-cost":
+        return _refused(_unfitting(lacking, planner), planner, began, "heuristic")
     if lacking:
-        return _refused(lacking, planner, began)
+        fitting = fit_stock(problem, planned, lacking)
+        if isinstance(fitting, Refusal):
+            stopped: Stopped = "infeasible" if fitting.certain else "time-limit"
+            return _refused(fitting.text, planner, began, stopped)
+        planned, proof = fitting
+        binding = f"{_scarce(lacking)}; {_binding(planned)}"
     plan = assemble_apps(
         problem,
         planned,
-        binding=_binding(planned),
+        binding=binding,
         runtime_s=time.perf_counter() - began,
+        proof=proof,
     )
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s)
 
@@ -61,10 +73,13 @@ def _check(problem: Problem, planner: str) -> None:
         )
 
 
-def _refused(refusal: str, planner: str, began: float) -> PlanResult:
+def _refused(
+    refusal: str, planner: str, began: float, stopped: Stopped | None = None
+) -> PlanResult:
+    exact = planner in ("least-cost", "exhaustive")
     return PlanResult(
         plan=None,
-        stopped="infeasible" if planner in ("least-cost", "exhaustive") else "heuristic",
+        stopped=stopped or ("infeasible" if exact else "heuristic"),
         bound=None,
         runtime_s=time.perf_counter() - began,
         refusal=refusal,
@@ -105,25 +120,22 @@ def _too_slow(case: AppCase, planner: str) -> str:
     )
 
 
-def _lacking(problem: Problem, planned: list[Planned]) -> str | None:
-    """Which device type has too few devices for the cheapest machines; None: all fit."""
-    pools = machine_pools(problem, planned)
-    for kind in problem.cluster.device_types:
-        sizes: Counter[SlotSize] = Counter()
-        for pool in pools:
-            if pool.device == kind.name:
-                sizes[pool.size] += pool.count
-        there = problem.cluster.count(kind.name)
-        needed = len(pack(sizes, device=kind.name, memory_bytes=kind.memory_bytes))
-        if needed > there:
-            return (
-                f"the cheapest machines do not fit the cluster: {kind.name}\n"
-                f"  needs     {needed} devices\n"
-                f"  has       {there}\n"
-                f"  try       {needed} of {kind.name} under `cluster.nodes`, a lower rate, or"
-                f" without {kind.name}"
-            )
-    return None
+def _unfitting(lacking: Sequence[Lack], planner: str) -> str:
+    """The refusal of a planner that does not look at the stock."""
+    devices = ", ".join(lack.device for lack in lacking)
+    return (
+        f"the machines of {planner} do not fit the cluster: too few {devices}\n"
+        f"  needs     {', '.join(f'{lack.needed} {lack.device}' for lack in lacking)}\n"
+        f"  has       {', '.join(f'{lack.there} {lack.device}' for lack in lacking)}\n"
+        "  try       --planner least-cost, which plans with the devices that there are"
+    )
+
+
+def _scarce(lacking: Sequence[Lack]) -> str:
+    return "the stock: " + ", ".join(
+        f"{lack.there} {lack.device} where the cheapest machines take {lack.needed}"
+        for lack in lacking
+    )
 
 
 def _binding(planned: list[Planned]) -> str:

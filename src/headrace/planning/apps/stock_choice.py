@@ -1,0 +1,154 @@
+"""The cheapest machines of one app within limits on its slots, at prices of scarce devices."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from headrace.planning.apps.candidates import AppCase
+from headrace.planning.apps.exact_app import least_cost
+from headrace.planning.apps.exact_module import Front, front_schedule
+from headrace.planning.apps.module_scheduling import Schedule
+from headrace.planning.apps.order import decompose, rest_us
+from headrace.planning.apps.stock import Stock
+from headrace.planning.apps.stock_module import front_within
+from headrace.planning.candidates import Floats, Ints
+
+KNOWN_MAX = 32
+"""Answers kept per app or module and prices; the oldest are forgotten."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """Machines of every module of an app, or none where nothing fits."""
+
+    fronts: tuple[Front, ...]
+    """Per module a front of one point, the one chosen; costs contain the charges. Empty: none."""
+    slots: Ints
+    """Shape (M, Q)."""
+    cost: float
+    """Without charges."""
+    charged: float
+    proven: bool
+    """Whether no other machines within the limits are cheaper, charges included."""
+
+    def schedules(self, case: AppCase) -> tuple[Schedule, ...]:
+        return tuple(
+            front_schedule(module, front, 0)
+            for module, front in zip(case.modules, self.fronts, strict=True)
+        )
+
+
+class _Memory(Generic[Answer]):
+    """Answers, and between which limits each holds: slots not taken may as well not be there."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Ints, Ints, Answer]] = []
+
+    def find(self, limits: Ints) -> Answer | None:
+        for taken, most, answer in reversed(self._known):
+            if (taken <= limits).all() and (limits <= most).all():
+                return answer
+        return None
+
+    def add(self, taken: Ints, limits: Ints, answer: Answer) -> None:
+        self._known.append((taken, limits.copy(), answer))
+        if len(self._known) > KNOWN_MAX:
+            self._known.pop(0)
+
+
+class AppChoice:
+    """One app; remembers what it has worked out."""
+
+    def __init__(self, case: AppCase, stock: Stock) -> None:
+        self.case = case
+        self._shares = stock.shares
+        self._kinds = [stock.kind_of(module) for module in case.modules]
+        self._part = decompose(case.before)
+        least = [int(module.duration_us.min()) for module in case.modules]
+        self._rooms = [case.budget_us - rest for rest in rest_us(case.before, least)]
+        self._fronts: dict[tuple[int, bytes], _Memory[Front]] = defaultdict(_Memory)
+        self._chosen: dict[bytes, _Memory[Machines]] = defaultdict(_Memory)
+
+    def cheapest(self, limits: Ints, prices: Floats) -> Machines:
+        """The cheapest machines within limits and budget, charges included.
+
+        Args:
+            limits: shape (M, Q), slots that each module may take.
+            prices: shape (D,), of a device, on top of its price.
+        """
+        known = self._chosen[prices.tobytes()]
+        machines = known.find(limits)
+        if machines is None:
+            machines = self._cheapest(limits, self._shares @ prices)
+            known.add(machines.slots, limits, machines)
+        return machines
+
+    def _cheapest(self, limits: Ints, charge: Floats) -> Machines:
+        fronts = [self._front(m, limits[m], charge) for m in range(len(limits))]
+        proven = all(front.proven for front in fronts)
+        points = least_cost(self._part, fronts, self.case.before, self.case.budget_us)
+        slots = np.zeros_like(limits)
+        if points is None:
+            return Machines(fronts=(), slots=slots, cost=np.inf, charged=np.inf, proven=proven)
+        chosen = tuple(_one(front, point) for front, point in zip(fronts, points, strict=True))
+        for m, front in enumerate(chosen):
+            slots[m] = _slots(front, self._kinds[m], len(charge))[0]
+        charged = sum(float(front.cost[0]) for front in chosen)
+        return Machines(
+            fronts=chosen,
+            slots=slots,
+            cost=charged - float(slots.sum(axis=0) @ charge),
+            charged=charged,
+            proven=proven,
+        )
+
+    def _front(self, module: int, limits: Ints, charge: Floats) -> Front:
+        known = self._fronts[module, charge.tobytes()]
+        front = known.find(limits)
+        if front is None:
+            kind = self._kinds[module]
+            front = front_within(
+                self.case.modules[module], self._rooms[module], kind, limits, charge
+            )
+            taken = _slots(front, kind, len(charge)).max(axis=0, initial=0)
+            known.add(taken, limits, front)
+        return front
+
+
+def _one(front: Front, point: int) -> Front:
+    here = slice(point, point + 1)
+    return replace(
+        front,
+        latency_us=front.latency_us[here],
+        cost=front.cost[here],
+        whole=front.whole[here],
+        last=front.last[here],
+        part=front.part[here],
+    )
+
+
+def _slots(front: Front, kind: Ints, kinds: int) -> Ints:
+    """Per point and kind of slot: one per machine, also for a part of a machine. Shape (P, Q)."""
+    of_kind = np.zeros((len(kind), kinds), np.int64)
+    of_kind[np.arange(len(kind)), kind] = 1
+    slots: Ints = front.whole @ of_kind
+    parts = np.flatnonzero(front.last >= 0)
+    slots[parts, kind[front.last[parts]]] += 1
+    return slots
+
+
+def cheapest_of_all(
+    apps: Sequence[AppChoice], limits: Ints, prices: Floats
+) -> tuple[Machines, ...]:
+    """Of every app by itself; `limits` has the modules of all apps, shape (N, Q)."""
+    found, first = [], 0
+    for app in apps:
+        end = first + len(app.case.modules)
+        found.append(app.cheapest(limits[first:end], prices))
+        first = end
+    return tuple(found)

@@ -1,0 +1,184 @@
+"""Apps on a cluster that is too small for their cheapest machines: plans, refusals, reasons."""
+
+import io
+import re
+from fractions import Fraction
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from headrace.domain.cluster import Node
+from headrace.domain.plan import Plan
+from headrace.domain.problem import Problem
+from headrace.planning import solve
+from headrace.planning.apps.explain import explain, explain_stock
+from headrace.planning.apps.names import APP_PLANNERS
+from headrace.reporting.app_table import explanation
+from headrace.verify import verify
+from helpers.apps import make_app_problem
+
+
+def with_devices(problem: Problem, **devices: int) -> Problem:
+    nodes = (Node(name="n", devices={name: n for name, n in devices.items() if n}),)
+    return replace(problem, cluster=replace(problem.cluster, nodes=nodes))
+
+
+def tight(planner: str = "least-cost", **devices: int) -> Problem:
+    """At 150 ms the cheapest machines are three T4."""
+    return with_devices(make_app_problem(planner, slo_ms=150.0), **devices)
+
+
+def with_apps(problem: Problem, *rates: float) -> Problem:
+    (app,) = problem.apps
+    apps = tuple(replace(app, name=f"app{i}", rate_rps=rate) for i, rate in enumerate(rates))
+    return replace(problem, apps=apps)
+
+
+def with_halves(problem: Problem) -> Problem:
+    """T4s may be cut in two; a half takes as long for twice the time."""
+    profiles = {
+        name: replace(
+            profile,
+            block_times=profile.block_times
+            + tuple(
+                replace(
+                    times,
+                    share=Fraction(1, 2),
+                    p50_us=tuple(tuple(2 * us for us in row) for row in times.p50_us),
+                    p99_us=tuple(tuple(2 * us for us in row) for row in times.p99_us),
+                )
+                for times in profile.block_times
+                if times.device == "T4"
+            ),
+        )
+        for name, profile in problem.profiles.items()
+    }
+    types = tuple(
+        replace(kind, shares=(Fraction(1), Fraction(1, 2))) if kind.name == "T4" else kind
+        for kind in problem.cluster.device_types
+    )
+    return replace(problem, profiles=profiles, cluster=replace(problem.cluster, device_types=types))
+
+
+def plan_of(problem: Problem) -> Plan:
+    result = solve(problem)
+    assert result.plan is not None, result.refusal
+    assert verify(result.plan, problem.profiles) == []
+    return result.plan
+
+
+def used(plan: Plan, device: str) -> int:
+    return len({slot.device_index for slot in plan.slots if slot.device == device})
+
+
+def test_a_plan_within_stock_is_dearer_and_proven() -> None:
+    plenty, few = plan_of(tight(T4=40, A100=40)), plan_of(tight(T4=1, A100=40))
+
+    assert used(plenty, "T4") == 3
+    assert used(few, "T4") <= 1
+    assert few.stopped == "optimal"
+    assert few.bound == pytest.approx(few.objective)
+    assert few.objective > plenty.objective
+    assert "1 T4 where the cheapest machines take 3" in few.binding
+
+
+def test_more_devices_never_cost_more() -> None:
+    costs = [plan_of(tight(T4=n, A100=3)).objective for n in range(4)]
+
+    assert costs == sorted(costs, reverse=True)
+    assert costs[0] > costs[-1]
+
+
+def test_apps_share_the_stock() -> None:
+    alone = plan_of(tight(T4=3, A100=3))
+
+    both = plan_of(with_apps(tight(T4=3, A100=3), 60.0, 60.0))
+
+    assert used(both, "T4") == 3
+    assert {deployment.app for deployment in both.deployments} == {"app0", "app1"}
+    assert both.stopped == "optimal"
+    assert both.objective > 2 * alone.objective
+
+
+def test_halves_of_a_device_are_packed() -> None:
+    whole = tight(T4=2, A100=2)
+
+    halves = plan_of(with_halves(whole))
+
+    assert {slot.share for slot in halves.slots} >= {Fraction(1, 2)}
+    assert used(halves, "T4") <= 2
+    assert halves.objective < plan_of(whole).objective
+
+
+def test_a_refusal_within_stock_names_devices_that_are_enough_and_barely() -> None:
+    result = solve(tight(T4=1))
+
+    assert result.plan is None
+    assert result.stopped == "infeasible"
+    assert result.refusal is not None
+    assert "too few T4" in result.refusal
+    assert "needs     3 T4" in result.refusal
+    assert "has       1 T4" in result.refusal
+    found = re.search(r"try       (\d+) of T4", result.refusal)
+    assert found
+    enough = int(found[1])
+    assert solve(tight(T4=enough)).plan is not None
+    assert solve(tight(T4=enough - 1)).plan is None
+
+
+def test_a_refusal_names_less_than_the_cheapest_machines_take_where_that_is_enough() -> None:
+    slow = with_apps(tight(T4=3), 60.0, 60.0)
+    cheapest = used(plan_of(with_devices(slow, T4=40)), "T4")
+
+    refusal = solve(slow).refusal
+
+    assert refusal is not None
+    found = re.search(r"try       (\d+) of T4", refusal)
+    assert found
+    assert int(found[1]) <= cheapest
+    assert solve(with_devices(slow, T4=int(found[1]))).plan is not None
+
+
+def test_time_that_runs_out_is_said_and_proves_nothing() -> None:
+    problem = tight(T4=2)
+    options = replace(problem.options, time_limit_s=1e-9)
+
+    result = solve(replace(problem, options=options))
+
+    assert result.plan is None
+    assert result.stopped == "time-limit"
+    assert result.refusal is not None
+    assert "--time-limit-s" in result.refusal
+
+
+@pytest.mark.parametrize("planner", [name for name in APP_PLANNERS if name != "least-cost"])
+def test_other_planners_refuse_and_point_to_least_cost(planner: str) -> None:
+    result = solve(tight(planner, T4=1, A100=1))
+
+    assert result.plan is None
+    assert result.refusal is not None
+    assert "--planner least-cost" in result.refusal
+
+
+def test_an_explanation_says_which_stock_binds_and_what_one_more_saves() -> None:
+    problem = tight(T4=1, A100=40)
+    plan = plan_of(problem)
+
+    reasons = explain_stock(plan, problem)
+
+    (reason,) = reasons
+    assert (reason.device, reason.there, reason.used, reason.wanted) == ("T4", 1, 1, 3)
+    one_more = plan_of(tight(T4=2, A100=40))
+    assert reason.proven
+    assert reason.saved_by_one == pytest.approx(plan.objective - one_more.objective)
+    text = io.StringIO()
+    Console(file=text, width=200).print(explanation(explain(plan, problem), reasons))
+    assert "stock: 1 of 1 T4 used" in text.getvalue()
+    assert f"one more saves {reason.saved_by_one:.4g}" in text.getvalue()
+
+
+def test_stock_that_does_not_bind_is_not_explained() -> None:
+    problem = tight(T4=3, A100=1)
+
+    assert explain_stock(plan_of(problem), problem) == ()
