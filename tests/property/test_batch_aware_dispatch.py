@@ -181,6 +181,45 @@ def test_a_machine_with_part_of_a_load_waits_no_longer_for_others_than_it_is_pla
     assert slowest_us(topology, 1.0, 1_000_000, 5) == 100_000 + 20_000
 
 
+def test_machines_of_batches_of_one_share_what_comes_at_once() -> None:
+    """Two full and one with part of a load, 100 ms each: six at once take two rounds, not four."""
+    loads = [
+        MachineLoad(
+            machines=machines,
+            rate_rps=10.0 * machines,
+            machine_rps=10.0 * min(1.0, machines),
+            remaining_rps=left,
+            collect_us=collect_us,
+            worst_case_us=100_000 + collect_us,
+            cost_per_hour=machines,
+        )
+        for machines, left, collect_us in ((2.0, 25.0, 40_000), (0.5, 5.0, 100_000))
+    ]
+    pools = ((0, 1), (2,))
+    routes = tuple(
+        Route(f"p{i}", 1, (StageTable(0, 1, pool, (100_000,), (100_000,), 0),), (0,), load)
+        for i, (pool, load) in enumerate(zip(pools, loads, strict=True))
+    )
+    topology = Topology(
+        models=(ModelRoutes("m", 1_000_000, routes),),
+        slots=("a", "b", "c"),
+        slot_node=(0, 0, 0),
+        nodes=("n",),
+        node_bytes_per_us=(None,),
+    )
+    warm_then_six = np.array([0, 0, 0, *[1_000_000] * 6], dtype=np.int64)
+    offered = Offered(
+        arrived_at_us=warm_then_six,
+        model=np.zeros(9, dtype=np.int64),
+        deadline_at_us=warm_then_six + 1_000_000,
+        priority=np.zeros(9, dtype=np.int64),
+    )
+
+    took_us = run(topology, POLICY, offered).ended_at_us - warm_then_six
+
+    assert sorted(took_us[3:]) == [100_000] * 3 + [200_000] * 3
+
+
 @pytest.mark.parametrize(
     ("policy", "collect_us"), [("round-robin", 80_000), ("machine-rate", 80_000 // 3 + 1)]
 )

@@ -136,24 +136,39 @@ def _collecting(s: State, model: int, deadline_at: int, now_us: int) -> int:
     """Of the machines that collect, the one that is due first; else one with part of a load.
 
     That one may take more than a batch: bringing the others' windows forward would tear apart the
-    batches that they are about to collect.
+    batches that they are about to collect. Batches of one cannot be torn: their machines take what
+    would wait behind a batch, also before their windows.
     """
-    best, part = NOBODY, NOBODY
+    best, part, early = NOBODY, NOBODY, NOBODY
+    behind = False
     for route in range(s.models[model].first_route, s.models[model].end_route):
         mine, stage = s.routes[route], s.stages[s.routes[route].first_stage]
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.pools[i]
             if mine.is_part:
-                filled = 4 if s.slots[slot].given >= mine.batch_size else 0
-                if _fits(s, slot, deadline_at, now_us, filled):
+                behind = s.slots[slot].given >= mine.batch_size
+                if _fits(s, slot, deadline_at, now_us, 4 if behind else 0):
                     part = slot
-            elif s.slots[slot].due_at - mine.collect_us <= now_us and (
-                best == NOBODY or s.slots[slot].due_at < s.slots[best].due_at
-            ):
-                room = s.slots[slot].given < mine.batch_size
-                if room and _fits(s, slot, deadline_at, now_us, 0):
+                continue
+            if s.slots[slot].given >= mine.batch_size:
+                continue
+            if s.slots[slot].due_at - mine.collect_us <= now_us:
+                if _due_before(s, slot, best) and _fits(s, slot, deadline_at, now_us, 0):
                     best = slot
-    return best if best != NOBODY else part
+            elif (
+                mine.batch_size == 1
+                and _due_before(s, slot, early)
+                and _fits(s, slot, deadline_at, now_us, 0)
+            ):
+                early = slot
+    if best != NOBODY:
+        return best
+    return early if behind and early != NOBODY else part
+
+
+@inlined
+def _due_before(s: State, slot: int, other: int) -> bool:
+    return other == NOBODY or s.slots[slot].due_at < s.slots[other].due_at
 
 
 @kernel
