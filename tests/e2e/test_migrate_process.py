@@ -6,8 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,8 +17,9 @@ import pytest
 from headrace.catalog.documents import write_document
 from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import Answered, Arrived
-from helpers.gateway import Reply, get, parse_reply, post
+from helpers.gateway import get, post
 from helpers.live_server import PATIENCE_S, LiveServer, alive, serving, write_plan
+from helpers.migrating import Caller, ask, ask_once, migrate
 from helpers.served import WIDTH, plan_by_hand, served_chain
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
@@ -30,39 +29,6 @@ INFER = post("/v2/models/m/infer", json.dumps({"inputs": [INPUT]}).encode())
 SLO_US, STAGE_US = 5_000_000, 2_000
 
 
-class Caller(threading.Thread):
-    """One client that asks again as soon as it is answered, until told to stop."""
-
-    def __init__(self, server: LiveServer) -> None:
-        super().__init__()
-        self._port = server.port
-        self.stop = threading.Event()
-        self.statuses: list[int] = []
-
-    def run(self) -> None:
-        with socket.create_connection(("127.0.0.1", self._port), PATIENCE_S) as connection:
-            while not self.stop.is_set():
-                self.statuses.append(ask(connection, INFER).status)
-
-
-def ask(connection: socket.socket, request: bytes) -> Reply:
-    connection.sendall(request)
-    data = b""
-    while True:
-        piece = connection.recv(1 << 16)
-        assert piece, f"the connection ended after {data!r}"
-        data += piece
-        try:
-            return parse_reply(data)[0]
-        except AssertionError:
-            continue
-
-
-def ask_once(server: LiveServer, request: bytes) -> Reply:
-    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as connection:
-        return ask(connection, request)
-
-
 def plans(tmp_path: Path) -> tuple[Path, Path]:
     """A plan with one slot per stage, and one with two for the first; same profile."""
     served = served_chain(tmp_path, pools=(1, 1), stage_us=STAGE_US, slo_us=SLO_US)
@@ -70,17 +36,6 @@ def plans(tmp_path: Path) -> tuple[Path, Path]:
     wider = plan_by_hand([2, 1], 4, SLO_US, STAGE_US, "cpu", 1, None)
     served = type(served)(plan=wider, profiles=served.profiles, folders=served.folders)
     return first, write_plan(served, tmp_path)
-
-
-def migrate(plan: Path, server: LiveServer, *options: str) -> "subprocess.CompletedProcess[str]":
-    program = str(Path(sys.executable).with_name("headrace"))
-    return subprocess.run(
-        [program, "migrate", str(plan), "--url", server.url, "--json", *options],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
 
 
 @pytest.fixture
@@ -95,7 +50,7 @@ def test_the_plan_changes_twice_under_load_and_every_request_is_answered(
     log = tmp_path / "run.events"
     options = ("--executor", "emulated", "--events", str(log))
     with serving(first, *options, environment=environment) as server:
-        callers = [Caller(server) for _ in range(2)]
+        callers = [Caller(server, INFER) for _ in range(2)]
         for caller in callers:
             caller.start()
         there = migrate(second, server)

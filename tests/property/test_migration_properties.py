@@ -66,7 +66,7 @@ def random_arrivals(
 
 
 @pytest.mark.parametrize("how", ["drain", "flush"])
-@pytest.mark.parametrize("policy", ["reservation", "reactive"])
+@pytest.mark.parametrize("policy", ["reservation", "reactive", "batch-aware"])
 @pytest.mark.parametrize("with_faults", [False, True], ids=["sound", "faulty"])
 def test_no_request_is_lost_or_answered_twice(how: How, policy: str, with_faults: bool) -> None:
     answered = 0

@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from headrace.apps import app, aside, gather, module, tensor, time_left_us
-from headrace.domain.events import Answered, Arrived, Dropped
+from headrace.domain.errors import PlanError
+from headrace.domain.events import Answered, AnyEvent, Arrived, Dropped, EventLogHeader
+from headrace.serving.apps import AppLog
 from headrace.serving.inference import AppAnswer, Refusal
 from helpers.served_app import BUDGETS_US, SLO_US, TAKES_US, FakeModules, Served, app_plan
 from helpers.virtual_loop import VirtualTimeLoop
@@ -302,6 +305,61 @@ def test_after_a_migration_requests_go_by_the_new_plan() -> None:
         assert isinstance(await served.send()[1], Refusal)
 
     run(test)
+
+
+def test_a_request_whose_app_leaves_with_the_plan_is_refused_at_its_next_call() -> None:
+    async def test() -> None:
+        served = Served(chain)
+        _, done = served.send()
+        await asyncio.sleep(0.001)
+        served.engine.plan = app_plan("other")
+        refusal = await done
+        assert isinstance(refusal, Refusal)
+        assert (refusal.reason, "not served any more" in refusal.message) == ("draining", True)
+        assert [call.model for call in served.engine.answered] == ["app.first"]
+
+    run(test)
+
+
+def test_only_a_plan_of_the_same_apps_and_modules_can_take_over() -> None:
+    async def test() -> None:
+        served = Served(chain)
+        served.runtime.check(app_plan(slo_us=200_000))
+        with pytest.raises(PlanError, match="functions for"):
+            served.runtime.check(app_plan("other"))
+        with pytest.raises(PlanError, match="functions for"):
+            served.runtime.check(replace(app_plan(), apps=()))
+        plan = app_plan()
+        claim = plan.apps[0]
+        modules = (*claim.app.modules, replace(claim.app.modules[1], name="third"))
+        changed = replace(claim, app=replace(claim.app, modules=modules))
+        third = replace(plan.deployments[1], module="third")
+        with pytest.raises(PlanError, match="other modules"):
+            served.runtime.check(
+                replace(plan, apps=(changed,), deployments=(*plan.deployments, third))
+            )
+
+    run(test)
+
+
+def test_the_log_of_a_plan_that_never_came_into_service_gets_no_app_events() -> None:
+    logs: list[list[AnyEvent]] = []
+
+    def open_sink(header: EventLogHeader) -> Callable[[AnyEvent], None]:
+        logs.append([])
+        return logs[-1].append
+
+    header = EventLogHeader(
+        clock="virtual", policy="none", models=("app.first",), pipelines=(), slots=(), nodes=()
+    )
+    log = AppLog(("app",), open_sink)
+    for _ in range(2):
+        log.open(header)
+        log.turn()
+        log.sink(Dropped(1, 2, "deadline", 3))
+    log.open(header)
+    log.sink(Dropped(4, 5, "deadline", 6))
+    assert [len(events) for events in logs] == [1, 2, 0]
 
 
 def test_work_aside_runs_on_another_thread() -> None:

@@ -132,7 +132,6 @@ def serve(
     import uvloop
 
     from headrace.commands.kernel import load_kernel
-    from headrace.dispatch.policies import policy_for
     from headrace.serving.access import Access, default_token_path, read_or_create_token
     from headrace.serving.vetting import read_served_plan, refuse_violations
 
@@ -140,7 +139,6 @@ def serve(
     served = read_served_plan(plan_path)
     refuse_violations(served)
     plan = served.plan
-    policy = policy or policy_for(plan)
     if replan and plan.apps:
         raise DocumentError("serve: --replan plans models anew, and this plan is of apps")
     functions = _functions(app or [], plan)
@@ -195,6 +193,7 @@ async def _run(
     body_bytes: int,
 ) -> None:
     from headrace.commands.replanning import keep_planned
+    from headrace.dispatch.policies import policy_for
     from headrace.dispatch.topology import Topology
     from headrace.serving.apps import AppLog, AppRuntime
     from headrace.serving.changeover import Changeover
@@ -206,13 +205,15 @@ async def _run(
     topology = Topology.from_plan(served.plan, served.profiles)
     logs = EpochLogs(events)
     log = AppLog(tuple(functions), logs.open)
-    sink = log.open(topology.event_log_header("live", engine["policy"]))
+    policy = engine["policy"] or policy_for(served.plan)
+    sink = log.open(topology.event_log_header("live", policy))
     running = Engine(served.plan, served.profiles, served.folders, sink=sink, **engine)
     changeover = Changeover(running, plan_path, engine["executor"], log.open)
     limits = Limits(body_bytes=body_bytes)
-    behind = (
-        AppRuntime(running, functions, logs.counters, log, app_threads) if functions else running
-    )
+    behind: Any = running
+    if functions:
+        behind = AppRuntime(running, functions, logs.counters, log, app_threads)
+        changeover.check = behind.check
     front = Server(behind, limits=limits, counters=logs.counters, changeover=changeover, **server)
     aside = [asyncio.create_task(logs.keep_flushed())]
     if replan is not None:

@@ -106,9 +106,9 @@ class _Shift(NamedTuple):
                 )
             case Ran():
                 return change(event, batch=event.batch + self.batches, slot=event.slot + self.slots)
-            case Answered():
-                return change(event, batch=event.batch + self.batches)
+            case Answered(batch=batch) if batch >= 0:
+                return change(event, batch=batch + self.batches)
             case SlotLost() | SlotGained():
                 return change(event, slot=event.slot + self.slots)
-            case Dropped():
-                return event
+            case Answered() | Dropped():
+                return event  # an app's answer comes from no batch

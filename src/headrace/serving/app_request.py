@@ -116,11 +116,16 @@ class AppRequest:
             raise asyncio.CancelledError(NOT_CALLED)
         call = step.calls[0]
         name = f"{self.run.table.name}.{module}"
+        model = self._modules.models.get(name)
+        if model is None:
+            # The plan has changed since the request began.
+            self.stop("draining", f"app {self._function.name!r} is not served any more")
+            raise asyncio.CancelledError(NOT_CALLED)
         inference = Inference(
             model=name,
             items=1,
-            inputs=_items(name, self._modules.models[name].inputs, tensors),
-            on_done=partial(self._on_done, call, name),
+            inputs=_items(name, model.inputs, tensors),
+            on_done=partial(self._on_done, call, model),
             # A call that is already late is still sent: its refusal says by how much.
             timeout_us=max(1, call.deadline_at_us - now_us),
             priority=call.priority,
@@ -140,11 +145,11 @@ class AppRequest:
     def time_left_us(self) -> int:
         return max(0, self.run.deadline_at_us - self._modules.now_us())
 
-    def _on_done(self, call: Call, name: str, result: Answer | Refusal) -> None:
+    def _on_done(self, call: Call, model: ServedModel, result: Answer | Refusal) -> None:
         inference, future = self._waiting.pop(call.id, (None, None))
         if inference is None or future is None:
             return
-        counters = self._counters[name]
+        counters = self._counters[model.name]
         if isinstance(result, Refusal):
             counters.count_refusal(result.reason)
             future.cancel()
@@ -156,7 +161,7 @@ class AppRequest:
         counters.count_answer(1, took_us, result.late_us > 0)
         self.run.answered(call.id, result.ended_at_us)
         if not future.done():
-            future.set_result(_arrays(self._modules.models[name].outputs, result))
+            future.set_result(_arrays(model.outputs, result))
 
     def _give_up(self, call_id: int) -> None:
         """Nobody waits for the call any more."""

@@ -19,6 +19,7 @@ import msgspec
 from headrace.dispatch.app_admission import Admission, admission
 from headrace.dispatch.apps import AppRun, AppTable, app_tables
 from headrace.dispatch.protocols import EventSink
+from headrace.domain.errors import PlanError
 from headrace.domain.events import Answered, Arrived, Dropped, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.serving.app_api import AppFunction
@@ -67,17 +68,25 @@ class AppLog:
         self.first = 0
         """The first app's index among the models of the log."""
         self._open = open_sink
+        self._next: tuple[EventSink, int] | None = None
 
     def open(self, header: EventLogHeader) -> EventSink:
-        self.first = len(header.models)
-        self.sink = self._open(
+        """The log of another plan, which the apps' own events go to from `turn` on: the plan may
+        yet fail to load."""
+        sink = self._open(
             msgspec.structs.replace(
                 header,
                 models=(*header.models, *self.names),
                 pipelines=(*header.pipelines, *(() for _ in self.names)),
             )
         )
-        return self.sink
+        self._next = sink, len(header.models)
+        return sink
+
+    def turn(self) -> None:
+        """The plan of the log opened last is in service."""
+        if self._next is not None:
+            self.sink, self.first = self._next
 
 
 class AppInService:
@@ -134,6 +143,8 @@ class AppRuntime:
         self._plan: Plan | None = None
         self._apps: dict[str, AppInService] = {}
         self._models: dict[str, ServedModel] = {}
+        self._modules: dict[str, tuple[str, ...]] = {}
+        """App -> the modules that its function was written for, in topological order."""
         self._requests: dict[Inference, AppRequest] = {}
         self._ids = count(FIRST_REQUEST)
         self._calls = count()
@@ -156,18 +167,47 @@ class AppRuntime:
     def status(self) -> EngineStatus:
         return self._engine.status()
 
+    def check(self, plan: Plan) -> None:
+        """Whether these apps can be served by another plan. Requests under way go on in it, with
+        the budgets that they began with; an app that it does not have is served no longer.
+
+        Raises:
+            PlanError: it has no app, one without a function, or one with other modules.
+        """
+        self._follow_plan()
+        apps = {claim.app.name for claim in plan.apps}
+        if not apps or apps - set(self._functions):
+            raise PlanError(
+                "the plan's apps are not those that this server has functions for\n"
+                f"  plan      {', '.join(sorted(apps)) or 'none'}\n"
+                f"  server    {', '.join(sorted(self._functions))}\n"
+                "  try       a server of its own for that plan"
+            )
+        for table in app_tables(plan):
+            modules = tuple(module.name for module in table.modules)
+            if modules != self._modules.get(table.name, modules):
+                raise PlanError(
+                    f"app {table.name!r} has other modules in the new plan\n"
+                    f"  plan      {', '.join(modules)}\n"
+                    f"  server    {', '.join(self._modules[table.name])}\n"
+                    "  try       another name for the changed app"
+                )
+
     def _follow_plan(self) -> None:
         """Budgets and objectives are those of the plan in service, whichever it is now."""
         plan = self._engine.plan
         if plan is self._plan:
             return
         self._plan = plan
+        self._log.turn()
         self._apps = {
             table.name: AppInService(self._functions[table.name], plan, table, self._engine.models)
             for table in app_tables(plan)
             if table.name in self._functions
         }
         self._models = {name: app.model for name, app in self._apps.items()}
+        for name, app in self._apps.items():
+            self._modules.setdefault(name, tuple(module.name for module in app.table.modules))
 
     # -- its life ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from headrace.dispatch.migration import How
 from headrace.dispatch.protocols import EventSink
 from headrace.domain.events import EventLogHeader
+from headrace.domain.plan import Plan
 from headrace.serving.live_migration import MigrationError, MigrationReport
 from headrace.serving.placement import ExecutorChoice
 from headrace.serving.plan_in_service import ServedPlan
@@ -44,6 +45,8 @@ class Changeover:
         self.plan_path = plan_path.resolve()
         self.on_switch: Callable[[], None] = lambda: None
         """Called when the engine's models are the new plan's."""
+        self.check: Callable[[Plan], None] = lambda plan: None
+        """Raises HeadraceError where whoever stands before the engine cannot serve the plan."""
         self._engine = engine
         self._executor = executor
         self._open_sink = open_sink
@@ -62,6 +65,7 @@ class Changeover:
             logger.info("vetting %s", plan_path)
             await vet(plan_path, self._executor)
             served = await asyncio.to_thread(read_served_plan, plan_path)
+            self.check(served.plan)
             logger.info("loading the workers of %s", plan_path)
             report = await self._engine.migrate(
                 served, how=how, open_sink=self._open_sink, on_switch=self._switched

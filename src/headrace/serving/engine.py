@@ -38,7 +38,7 @@ class Engine:
         profiles: Mapping[str, Profile],
         profile_folders: Mapping[str, Path],
         *,
-        policy: str = "reservation",
+        policy: str | None = None,
         executor: ExecutorChoice = "auto",
         processes: int | None = None,
         sink: EventSink | None = None,
@@ -51,6 +51,7 @@ class Engine:
         Args:
             profiles: by model name.
             profile_folders: by model name; what a profile's relative paths are relative to.
+            policy: None: of each plan the one that it was made for.
             processes: that emulated slots share; None: one for each slot.
             sink: gets every event, on the loop's thread; must be fast.
             queue_limit: requests that may wait for batches, per model.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headrace.dispatch.policies import policy_for
 from headrace.dispatch.protocols import Clock, EventSink
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import EventLogHeader
@@ -35,7 +36,8 @@ class ServedPlan:
 class ServiceOptions:
     """How plans are served, whichever it is."""
 
-    policy: str = "reservation"
+    policy: str | None = None
+    """None: the one that the plan was made for."""
     executor: ExecutorChoice = "auto"
     processes: int | None = None
     """That emulated slots share; None: one for each slot."""
@@ -60,6 +62,7 @@ class PlanInService:
         self.topology = Topology.from_plan(served.plan, served.profiles)
         self.models = served_models(served.plan, self.topology, served.profiles)
         self._options = options
+        self._policy = options.policy or policy_for(served.plan)
         self._specs: tuple[WorkerSpec, ...] = ()
         self.arena: Arena | None = None
         self.supervisor: Supervisor | None = None
@@ -68,7 +71,7 @@ class PlanInService:
     @property
     def header(self) -> EventLogHeader:
         """First line of the plan's event log."""
-        return self.topology.event_log_header("live", self._options.policy)
+        return self.topology.event_log_header("live", self._policy)
 
     async def prepare(
         self, clock: Clock, desk: Desk, sink: EventSink, cores: Mapping[object, int] | None = None
@@ -106,7 +109,7 @@ class PlanInService:
             links=self.supervisor.slots,
             arena=self.arena,
             sink=sink,
-            policy=options.policy,
+            policy=self._policy,
             queue_limit=options.queue_limit,
             desk=desk,
         )

@@ -1,0 +1,103 @@
+"""`headrace migrate` against a server of an app: its requests go on, whichever plan answers."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.catalog.documents import sha256_file, write_document
+from headrace.catalog.event_log import read_event_log
+from headrace.domain.epochs import EpochLog, joined
+from headrace.domain.events import Answered, Arrived
+from headrace.domain.problem import ProfileRef
+from headrace.metrics import outcomes
+from headrace.planning import solve
+from helpers.apps import make_app_problem
+from helpers.gateway import get, post
+from helpers.live_server import PATIENCE_S, serving, write_plan
+from helpers.migrating import Caller, ask_once, migrate
+from helpers.served import served_chain
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
+
+FUNCTION = """
+from headrace.apps import app, gather, module, tensor
+
+detect, vehicle, face = module("detect"), module("vehicle"), module("face")
+
+
+@app(
+    name="traffic",
+    inputs=[tensor("x", "float32", (3,))],
+    outputs=[tensor("y", "float32", (-1, 3))],
+)
+async def traffic(x):
+    found = await detect(x)
+    return {"y": await gather(vehicle(found), vehicle(found), face(found))}
+"""
+# Longer than its objective: the tests' machine may be busy.
+BODY = {
+    "inputs": [{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}],
+    "parameters": {"timeout": 20_000_000},
+}
+INFER = post("/v2/models/traffic/infer", json.dumps(BODY).encode())
+
+
+def planned(folder: Path, name: str, slo_ms: float) -> Path:
+    problem = make_app_problem(slo_ms=slo_ms)
+    plan = solve(problem).plan
+    assert plan is not None
+    refs = []
+    for model, profile in problem.profiles.items():
+        path = folder / f"{model}.json"
+        write_document(profile, path)
+        refs.append(ProfileRef(model=model, path=path.name, sha256=sha256_file(path)))
+    write_document(replace(plan, profiles=tuple(refs)), folder / name)
+    return folder / name
+
+
+def test_an_app_changes_its_plan_under_load_and_every_request_is_answered(tmp_path: Path) -> None:
+    first, second = planned(tmp_path, "first.json", 400.0), planned(tmp_path, "second.json", 300.0)
+    models = write_plan(served_chain(tmp_path), tmp_path)
+    function = tmp_path / "traffic.py"
+    function.write_text(FUNCTION)
+    log = tmp_path / "run.events"
+    environment = {"XDG_RUNTIME_DIR": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
+    options = ("--app", str(function), "--executor", "emulated", "--processes", "1")
+    with serving(
+        first, *options, "--policy", "reservation", "--events", str(log), environment=environment
+    ) as server:
+        callers = [Caller(server, INFER) for _ in range(2)]
+        for caller in callers:
+            caller.start()
+        there = migrate(second, server)
+        back = migrate(first, server, "--how", "flush")
+        refused = migrate(models, server)
+        for caller in callers:
+            caller.stop.set()
+        for caller in callers:
+            caller.join(PATIENCE_S)
+        assert b"headrace_plan_number 3.0" in ask_once(server, get("/metrics")).body
+        server.signal(signal.SIGTERM)
+        code, errors = server.wait()
+    assert code == 0, errors
+    assert "Traceback" not in errors
+    assert (there.returncode, back.returncode) == (0, 0), there.stderr + back.stderr
+    assert "functions for" in refused.stderr
+    statuses = [status for caller in callers for status in caller.statuses]
+    assert len(statuses) > 10
+    assert set(statuses) == {200}
+    logs = [
+        EpochLog(*read_event_log(tmp_path / name))
+        for name in ("run.events", "run.2.events", "run.3.events")
+    ]
+    for header, events in logs:
+        app = header.models.index("traffic")
+        assert any(isinstance(event, Arrived) and event.model == app for event in events)
+        assert any(isinstance(event, Answered) and event.batch == -1 for event in events)
+    found = outcomes(*joined(logs))
+    assert len(found["traffic"]) == len(statuses)
+    assert all(outcome.ended_at_us is not None for outcome in found["traffic"])
+    assert len(found["traffic.vehicle"]) == 2 * len(statuses)
