@@ -5,16 +5,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
-from headrace.catalog.documents import sha256_file, write_document
 from headrace.catalog.event_log import read_event_log
 from headrace.domain.epochs import EpochLog, joined
 from headrace.domain.events import Answered, Arrived
-from headrace.domain.problem import ProfileRef
 from headrace.metrics import outcomes
-from headrace.planning import solve
-from helpers.apps import make_app_problem
+from helpers.apps import write_app_plan
 from helpers.gateway import get, post
 from helpers.live_server import PATIENCE_S, serving, write_plan
 from helpers.migrating import Caller, ask_once, migrate
@@ -45,21 +41,9 @@ BODY = {
 INFER = post("/v2/models/traffic/infer", json.dumps(BODY).encode())
 
 
-def planned(folder: Path, name: str, slo_ms: float) -> Path:
-    problem = make_app_problem(slo_ms=slo_ms)
-    plan = solve(problem).plan
-    assert plan is not None
-    refs = []
-    for model, profile in problem.profiles.items():
-        path = folder / f"{model}.json"
-        write_document(profile, path)
-        refs.append(ProfileRef(model=model, path=path.name, sha256=sha256_file(path)))
-    write_document(replace(plan, profiles=tuple(refs)), folder / name)
-    return folder / name
-
-
 def test_an_app_changes_its_plan_under_load_and_every_request_is_answered(tmp_path: Path) -> None:
-    first, second = planned(tmp_path, "first.json", 400.0), planned(tmp_path, "second.json", 300.0)
+    first = write_app_plan(tmp_path, "first.json", 400.0)
+    second = write_app_plan(tmp_path, "second.json", 300.0)
     models = write_plan(served_chain(tmp_path), tmp_path)
     function = tmp_path / "traffic.py"
     function.write_text(FUNCTION)

@@ -6,11 +6,16 @@ case = make_case([("a", 100.0, [(2, 160, 1.0), (4, 200, 1.0)])], budget_ms=400)
 import random
 from collections.abc import Sequence
 from fractions import Fraction
+from pathlib import Path
 
+import msgspec
+
+from headrace.catalog.documents import sha256_file, write_document
 from headrace.domain.app import App, FanOut, Module
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.problem import PlanOptions, Problem, ProfileRef
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.planning import solve
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
 
 M1 = [(2, 160, 1.0), (4, 200, 1.0), (8, 320, 1.0)]
@@ -114,6 +119,20 @@ def make_app_problem(planner: str = "least-cost", *, slo_ms: float = 400.0) -> P
         ),
         apps=(app,),
     )
+
+
+def write_app_plan(folder: Path, name: str, slo_ms: float) -> Path:
+    """The plan of `make_app_problem` as a file, beside its profiles."""
+    problem = make_app_problem(slo_ms=slo_ms)
+    plan = solve(problem).plan
+    assert plan is not None
+    refs = []
+    for model, profile in problem.profiles.items():
+        path = folder / f"{model}.json"
+        write_document(profile, path)
+        refs.append(ProfileRef(model=model, path=path.name, sha256=sha256_file(path)))
+    write_document(msgspec.structs.replace(plan, profiles=tuple(refs)), folder / name)
+    return folder / name
 
 
 def _profile(model: str, fixed: float, each: float, speed: dict[str, float]) -> Profile:

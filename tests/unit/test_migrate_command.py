@@ -10,6 +10,7 @@ import pytest
 from headrace import cli
 from headrace.catalog.event_log import read_event_log
 from headrace.metrics import Report
+from helpers.apps import write_app_plan
 from helpers.live_server import write_plan
 from helpers.served import plan_by_hand, served_chain
 
@@ -69,6 +70,25 @@ def test_a_simulated_migration_reports_both_plans_as_one_run(
     assert len(events) > report.total.arrived
     code, _, err = run("trace", str(log))
     assert code == 0, err
+
+
+def test_a_simulated_migration_of_an_app_counts_its_requests_and_their_calls(
+    run: Run, plans: tuple[Path, Path], tmp_path: Path
+) -> None:
+    old = str(write_app_plan(tmp_path, "old.json", 400.0))
+    new = str(write_app_plan(tmp_path, "new.json", 250.0))
+    options = ("--load-factor", "0.5", "--duration-s", "4", "--at", "2", "--json")
+    code, out, err = run("simulate", old, "--migrate", new, *options)
+    assert code == 0, err
+    assert "migrated by drain" in err
+    report = msgspec.json.decode(out, type=Report)
+    assert report.total.arrived == report.models["traffic"].arrived > 80
+    assert report.models["traffic.detect"].arrived == report.models["traffic"].arrived
+    assert report.models["traffic"].in_time > 0.9 * report.models["traffic"].arrived
+    assert {slot.slot.partition(":")[0] for slot in report.slots} == {"1", "2"}
+
+    code, _, err = run("simulate", old, "--migrate", str(plans[0]), *options)
+    assert (code, "from apps to apps" in err) == (2, True)
 
 
 def test_options_that_mean_nothing_are_refused(run: Run, plans: tuple[Path, Path]) -> None:

@@ -9,9 +9,10 @@ import typer
 from headrace.commands.output import console, next_step, notices, print_json
 
 if TYPE_CHECKING:
-    from headrace.domain.epochs import EpochLog
+    from headrace.domain.events import AnyEvent, EventLogHeader
     from headrace.domain.plan import Plan
     from headrace.domain.profile import Profile
+    from headrace.metrics import Report
     from headrace.simulation.arrivals import Arrival
 
 
@@ -115,28 +116,26 @@ def simulate(
     from headrace.commands.offer import offered_arrivals, offered_rates
     from headrace.commands.progress import counting
     from headrace.dispatch.policies import policy_for
-    from headrace.domain.errors import DocumentError
     from headrace.metrics import run_report
     from headrace.reporting.summary import slots_table, summary_table
     from headrace.simulation.apps import simulate_apps
     from headrace.simulation.session import simulate as run
 
     document = read_plan(plan)
-    policy = policy or policy_for(document)
+    asked, policy = policy, policy or policy_for(document)
     profiles = plan_profiles(document, plan)
     rates = offered_rates(document, rps=rps, load_factor=load_factor, model=model, source=arrivals)
     load_kernel(simulator=True)
     requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
     report = None
-    if migrate is not None and document.apps:
-        raise DocumentError("simulate: --migrate is for plans of models, and this one is of apps")
     if migrate is not None:
-        header, log = _migrated(
+        header, log, report = _migrated(
             (document, profiles),
             migrate,
             requests,
             (at, how),
-            policy=policy,
+            span_us,
+            policy=asked,
             jitter=jitter,
             seed=seed,
             times=times,
@@ -185,13 +184,14 @@ def _migrated(
     new_path: Path,
     arrivals: "Sequence[Arrival]",
     when: tuple[float, str],
+    span_us: int | None,
     *,
-    policy: str,
+    policy: str | None,
     jitter: bool,
     seed: int,
     times: Path | None,
-) -> "EpochLog":
-    """Both plans' logs as one.
+) -> "tuple[EventLogHeader, Sequence[AnyEvent], Report]":
+    """Both plans' logs as one, and the report on them.
 
     Raises:
         DocumentError: an option that means nothing here.
@@ -200,8 +200,11 @@ def _migrated(
 
     from headrace.catalog.documents import plan_profiles, read_plan
     from headrace.dispatch.migration import How
+    from headrace.dispatch.policies import policy_for
     from headrace.domain.epochs import joined
     from headrace.domain.errors import DocumentError
+    from headrace.metrics import run_report
+    from headrace.simulation.app_migration import simulate_app_migration
     from headrace.simulation.migration import simulate_migration
 
     at_s, how = when
@@ -210,17 +213,30 @@ def _migrated(
     if times is not None:
         raise DocumentError("simulate: --times are of one plan; leave them out with --migrate")
     new = read_plan(new_path)
-    run = simulate_migration(
-        old,
-        (new, plan_profiles(new, new_path)),
-        arrivals,
-        at_us=round(at_s * 1e6),
-        how="flush" if how == "flush" else "drain",
-        policy=policy,
-        jitter=jitter,
-        seed=seed,
-    )
+    if bool(new.apps) != bool(old[0].apps):
+        raise DocumentError("simulate: --migrate goes from models to models, or from apps to apps")
+    following = (new, plan_profiles(new, new_path))
+    at_us = round(at_s * 1e6)
+    way: How = "flush" if how == "flush" else "drain"
+    if new.apps:
+        run, session = simulate_app_migration(
+            old, following, arrivals, at_us=at_us, how=way, policy=policy, jitter=jitter, seed=seed
+        )
+        found = session.header, session.events, session.report(span_us)
+    else:
+        run = simulate_migration(
+            old,
+            following,
+            arrivals,
+            at_us=at_us,
+            how=way,
+            policy=policy or policy_for(new),
+            jitter=jitter,
+            seed=seed,
+        )
+        header, log = joined(run.epochs)
+        found = header, list(log), run_report("simulated", header, log, span_us)
     if run.done_at_us is not None:
         took_ms = (run.done_at_us - run.began_at_us) / 1e3
         notices.print(f"migrated by {how} in {run.steps} steps, {took_ms:.1f} ms")
-    return joined(run.epochs)
+    return found

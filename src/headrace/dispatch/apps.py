@@ -324,6 +324,10 @@ class AppTracker:
         self._runs: dict[int, AppRun] = {}
         self._owner: dict[int, AppRun] = {}
 
+    def serve(self, tables: Sequence[AppTable]) -> None:
+        """Open requests by these tables from now on; those under way keep theirs."""
+        self._tables = {table.name: table for table in tables}
+
     @property
     def in_flight(self) -> int:
         """App requests without an end."""

@@ -162,7 +162,13 @@ class SimulatedMigration(MigrationSession):
         self._events: tuple[list[AnyEvent], list[AnyEvent]] = ([], [])
         self._clock = SimClock()
         epochs = [
-            _epoch(site, policy, self._clock, durations, events)
+            epoch_over(
+                site,
+                policy,
+                self._clock,
+                SimDriver(site.topology, self._clock, durations),
+                events,
+            )
             for site, events in zip((old, new), self._events, strict=True)
         ]
         super().__init__(epochs[0], epochs[1], self._clock)
@@ -180,10 +186,10 @@ class SimulatedMigration(MigrationSession):
         )
 
 
-def _epoch(
-    site: Site, policy: str, clock: Clock, durations: Durations, events: list[AnyEvent]
+def epoch_over(
+    site: Site, policy: str, clock: Clock, driver: SimDriver, events: list[AnyEvent]
 ) -> Epoch:
-    driver = SimDriver(site.topology, clock, durations)
+    """A plan in service over simulated slots."""
     gate = Gate(site.topology, clock, driver)
     gate.dispatcher = Dispatcher(site.topology, policy, clock, gate, events.append)
     driver.reports = gate
