@@ -11,6 +11,7 @@ from math import prod
 import pytest
 
 from headrace.domain.cluster import Cluster, DeviceType, Node
+from headrace.planning.apps import stock_module
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
 from headrace.planning.apps.exhaustive import stacks
 from headrace.planning.apps.module_scheduling import Entry, schedule_of
@@ -226,3 +227,21 @@ def test_a_search_that_ends_early_claims_no_more_than_is_true(seed: int) -> None
         assert found.cost >= least * (1 - 1e-9)
         assert not found.proven or found.cost == pytest.approx(least)
     assert (first.machines is None) == (tried is None)
+
+
+@pytest.mark.parametrize("nodes_max", [2, 5, 15])
+@pytest.mark.parametrize("seed", range(60))
+def test_walks_that_are_cut_short_claim_no_more_than_is_true(
+    seed: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stock_module, "NODES_MAX", nodes_max)
+    small = make_small(random.Random(f"short {seed}"), (CHAIN, ONE))
+    tried = cheapest_by_trying(small)
+    stock = Stock.of(small.cluster, flat(small.cases), small.weights_bytes)
+
+    found = cheapest_within(small.cases, stock, stop_at=time.perf_counter() + 60.0)
+
+    least = float("inf") if tried is None else tried
+    assert found.bound <= least * (1 + 1e-9)
+    assert found.cost >= least * (1 - 1e-9)
+    assert not found.proven or found.cost == pytest.approx(least)

@@ -8,12 +8,12 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from headrace.planning.apps.candidates import AppCase
-from headrace.planning.apps.exact_app import least_cost
+from headrace.planning.apps.exact_app import Steps, least_cost
 from headrace.planning.apps.exact_module import Front, front_schedule
 from headrace.planning.apps.module_scheduling import Schedule
 from headrace.planning.apps.order import decompose, rest_us
 from headrace.planning.apps.stock import Stock
-from headrace.planning.apps.stock_module import front_within
+from headrace.planning.apps.stock_module import FrontWithin, front_within
 from headrace.planning.candidates import Floats, Ints
 
 KNOWN_MAX = 32
@@ -32,9 +32,8 @@ class Machines:
     """Shape (M, Q)."""
     cost: float
     """Without charges."""
-    charged: float
-    proven: bool
-    """Whether no other machines within the limits are cheaper, charges included."""
+    at_least: float
+    """No machines within the limits cost less, charges included; infinite: there are none."""
 
     def schedules(self, case: AppCase) -> tuple[Schedule, ...]:
         return tuple(
@@ -71,7 +70,7 @@ class AppChoice:
         self._part = decompose(case.before)
         least = [int(module.duration_us.min()) for module in case.modules]
         self._rooms = [case.budget_us - rest for rest in rest_us(case.before, least)]
-        self._fronts: dict[tuple[int, bytes], _Memory[Front]] = defaultdict(_Memory)
+        self._fronts: dict[tuple[int, bytes], _Memory[FrontWithin]] = defaultdict(_Memory)
         self._chosen: dict[bytes, _Memory[Machines]] = defaultdict(_Memory)
 
     def cheapest(self, limits: Ints, prices: Floats) -> Machines:
@@ -89,12 +88,18 @@ class AppChoice:
         return machines
 
     def _cheapest(self, limits: Ints, charge: Floats) -> Machines:
-        fronts = [self._front(m, limits[m], charge) for m in range(len(limits))]
-        proven = all(front.proven for front in fronts)
-        points = least_cost(self._part, fronts, self.case.before, self.case.budget_us)
+        found = [self._front(m, limits[m], charge) for m in range(len(limits))]
+        fronts = [one.front for one in found]
+        points = self._points(fronts)
         slots = np.zeros_like(limits)
+        at_least = np.inf
+        if not all(one.front.proven for one in found):
+            ladders = [one.at_least or one.front for one in found]
+            lowest = self._points(ladders)
+            if lowest is not None:
+                at_least = sum(float(x.cost[p]) for x, p in zip(ladders, lowest, strict=True))
         if points is None:
-            return Machines(fronts=(), slots=slots, cost=np.inf, charged=np.inf, proven=proven)
+            return Machines(fronts=(), slots=slots, cost=np.inf, at_least=at_least)
         chosen = tuple(_one(front, point) for front, point in zip(fronts, points, strict=True))
         for m, front in enumerate(chosen):
             slots[m] = _slots(front, self._kinds[m], len(charge))[0]
@@ -103,21 +108,23 @@ class AppChoice:
             fronts=chosen,
             slots=slots,
             cost=charged - float(slots.sum(axis=0) @ charge),
-            charged=charged,
-            proven=proven,
+            at_least=min(charged, at_least),
         )
 
-    def _front(self, module: int, limits: Ints, charge: Floats) -> Front:
+    def _points(self, fronts: Sequence[Steps]) -> list[int] | None:
+        return least_cost(self._part, fronts, self.case.before, self.case.budget_us)
+
+    def _front(self, module: int, limits: Ints, charge: Floats) -> FrontWithin:
         known = self._fronts[module, charge.tobytes()]
-        front = known.find(limits)
-        if front is None:
+        found = known.find(limits)
+        if found is None:
             kind = self._kinds[module]
-            front = front_within(
+            found = front_within(
                 self.case.modules[module], self._rooms[module], kind, limits, charge
             )
-            taken = _slots(front, kind, len(charge)).max(axis=0, initial=0)
-            known.add(taken, limits, front)
-        return front
+            taken = _slots(found.front, kind, len(charge)).max(axis=0, initial=0)
+            known.add(taken, limits, found)
+        return found
 
 
 def _one(front: Front, point: int) -> Front:

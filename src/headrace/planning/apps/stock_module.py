@@ -11,19 +11,32 @@ that may follow, cheapest first and each as far as its slots can carry it, excee
 """
 
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 
 from headrace.planning.apps.candidates import Candidate, ModuleCase
+from headrace.planning.apps.exact_app import Ladder
 from headrace.planning.apps.exact_module import FRONT_MAX, Front
 from headrace.planning.candidates import Floats, Ints
 from headrace.planning.compiled import compiled
 
 NODES_MAX = 1_000_000
-"""Per point of the front. A search has many fronts, so this is less than without limits."""
+"""Per walk, some 20 ms."""
+
+SLACKS = (0.0, 1e-3, 1e-2)
+"""Where a walk takes longer, its point need only be this close to the least."""
 
 _TINY = 1e-9
 _SAME = 1e-12
+
+
+class FrontWithin(NamedTuple):
+    """A module's front, and what is proven of it."""
+
+    front: Front
+    at_least: Ladder | None
+    """Per latency, a cost that no machines as fast stay below; None: the front's own costs."""
 
 
 @compiled
@@ -35,6 +48,14 @@ def _wait(batch: int, duration: int, rate: float) -> int:
     if batch == 1 and duration < wait:
         return duration
     return wait
+
+
+@compiled
+def _least_rate(batch: int, duration: int, budget: int) -> float:
+    """The rate below which a batch is not together in time; a little less, against rounding."""
+    if batch == 1 and 2 * duration <= budget:
+        return 0.0
+    return 1e6 * batch / (budget - duration + 1) * (1 - 1e-9)
 
 
 @compiled
@@ -105,6 +126,7 @@ def _cheapest(
     most: Floats,
     order: Ints,
     filled: bool,
+    slack: float,
     best_cost: float,
     best_latency: int,
     best: Ints,
@@ -116,6 +138,7 @@ def _cheapest(
         charge: (K,), on top of the price, per slot.
         room: (Q,), slots that there are; as it was when the walk ends within `nodes_max`.
         filled: the last machine is filled up with dummy load.
+        slack: a leaf is passed over that would save no more than this part of the cost.
         best: (K + 1,), out: whole machines, and the last machine's candidate or -1.
 
     Returns:
@@ -127,6 +150,8 @@ def _cheapest(
     left = np.empty(candidates + 1, np.float64)
     cost = np.empty(candidates + 1, np.float64)
     slowest = np.empty(candidates + 1, np.int64)
+    dummy = np.zeros(candidates + 1, np.float64)
+    """Dummy load without which what is chosen so far would collect for too long."""
     at = np.empty(candidates + 1, np.int64)
     """Next candidate to try on this level; the one of the level above may serve a last part."""
     tiny = _TINY * max(1.0, load)
@@ -139,7 +164,7 @@ def _cheapest(
         nodes += 1
         over = j >= candidates or nodes > nodes_max
         if not over:
-            hoped, carried = cost[depth], here
+            hoped, carried = cost[depth], here + dummy[depth]
             for place in range(kinds):
                 q = order[j, place]
                 taken = min(carried, room[q] * most[j, q])
@@ -147,7 +172,7 @@ def _cheapest(
                 carried -= taken
                 if carried <= tiny:
                     break
-            over = carried > tiny or hoped > best_cost * (1 + _SAME)
+            over = carried > tiny or hoped > best_cost * (1 + _SAME - slack)
         if over:
             # One machine fewer of the choice that led here, or the next candidate there. Fewer may
             # be cheaper again: their slots may go to configurations that carry more.
@@ -170,9 +195,13 @@ def _cheapest(
         again = depth > 0 and chosen[depth - 1] == j
         collecting = here
         if filled:
+            # The last machine is never filled up with more than it can carry.
             behind = rate[j]
             for other in range(kinds):
                 behind = max(behind, most[j, other])
+            if behind < dummy[depth]:
+                at[depth] = candidates
+                continue
             collecting += behind
         own = duration[j] + _wait(batch[j], duration[j], collecting)
         if own > budget or room[q] == 0:
@@ -211,6 +240,8 @@ def _cheapest(
         left[depth + 1] = here - n * rate[j]
         cost[depth + 1] = cost[depth] + n * unit
         slowest[depth + 1] = latency
+        if filled:
+            dummy[depth + 1] = max(dummy[depth], _least_rate(batch[j], duration[j], budget) - here)
         # A part of the load of one machine may go to the same configuration.
         at[depth + 1] = j if taken_all and not filled else j + 1
         depth += 1
@@ -231,49 +262,63 @@ def _front(
     latencies: Ints,
     costs: Floats,
     machines: Ints,
+    least: Floats,
+    slacks: Floats,
     nodes_max: int,
 ) -> tuple[int, bool]:
-    """Fill in the front, cheapest first; number of points, and whether all are proven."""
+    """Fill in the front, cheapest first; number of points, and whether nothing is faster.
+
+    Args:
+        least: out, per point and one more: what machines as fast cost at least.
+    """
     candidates = batch.shape[0]
-    least, most, order = _behind(kind, rate, price + charge, room.shape[0])
+    per_load, most, order = _behind(kind, rate, price + charge, room.shape[0])
     best = np.zeros(candidates + 1, np.int64)
-    points, proven = 0, True
+    least[0], points = load * per_load[0][most[0] > 0].min(), 0
     while points < latencies.shape[0]:
-        cost, latency = np.inf, 1 << 50
-        for filled in (False, True):
-            cost, latency, nodes = _cheapest(
-                load,
-                budget,
-                batch,
-                duration,
-                rate,
-                price,
-                charge,
-                kind,
-                room.copy(),
-                least,
-                most,
-                order,
-                filled,
-                cost,
-                latency,
-                best,
-                nodes_max,
-            )
-            proven = proven and nodes <= nodes_max
+        cost, latency, known = np.inf, 1 << 50, False
+        for slack in slacks:
+            known = True
+            for filled in (False, True):
+                cost, latency, nodes = _cheapest(
+                    load,
+                    budget,
+                    batch,
+                    duration,
+                    rate,
+                    price,
+                    charge,
+                    kind,
+                    room.copy(),
+                    per_load,
+                    most,
+                    order,
+                    filled,
+                    slack,
+                    cost,
+                    latency,
+                    best,
+                    nodes_max,
+                )
+                known = known and nodes <= nodes_max
+            if known:
+                least[points] = max(least[points], cost * (1 - slack))
+                break
         if cost == np.inf:
-            break
+            return points, known
         latencies[points] = latency
         costs[points] = cost
         machines[points] = best
         points += 1
+        # What is faster is not cheaper.
+        least[points] = least[points - 1]
         budget = latency - 1
-    return points, proven
+    return points, False
 
 
 def front_within(
     module: ModuleCase, budget_us: int, kind: Ints, room: Ints, charge: Floats
-) -> Front:
+) -> FrontWithin:
     """Every undominated (worst case, cost with charges) of machines that have a slot each.
 
     Args:
@@ -282,10 +327,11 @@ def front_within(
         charge: shape (Q,), what a slot of each kind costs on top of its price.
     """
     candidates = len(module.candidates)
-    latencies = np.empty(FRONT_MAX, np.int64)
+    latencies = np.empty(FRONT_MAX + 1, np.int64)
     costs = np.empty(FRONT_MAX, np.float64)
     machines = np.empty((FRONT_MAX, candidates + 1), np.int64)
-    points, proven = _front(
+    least = np.empty(FRONT_MAX + 1, np.float64)
+    points, ends = _front(
         module.rate_rps,
         budget_us,
         module.batch,
@@ -295,22 +341,30 @@ def front_within(
         charge[kind],
         kind,
         room,
-        latencies,
+        latencies[:-1],
         costs,
         machines,
+        least,
+        np.array(SLACKS),
         NODES_MAX,
     )
     whole = machines[:points][::-1].copy()
     last = whole[:, candidates]
     left = module.rate_rps - whole[:, :candidates] @ module.rates_rps
-    return Front(
+    proven = ends and bool((least[:points] == costs[:points]).all())
+    front = Front(
         latency_us=latencies[:points][::-1].copy(),
         cost=costs[:points][::-1].copy(),
         whole=whole[:, :candidates],
         last=last,
         part=np.where(last >= 0, left / module.rates_rps[last], 0.0),
-        proven=proven and points < FRONT_MAX,
+        proven=proven,
     )
+    if proven:
+        return FrontWithin(front, None)
+    known = points if ends else points + 1
+    latencies[points] = module.duration_us.min()
+    return FrontWithin(front, Ladder(latencies[:known][::-1].copy(), least[:known][::-1].copy()))
 
 
 def load_kernel() -> None:

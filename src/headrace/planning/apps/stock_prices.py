@@ -35,7 +35,7 @@ class Relaxed:
 def relaxed_at(prices: Floats, priced: Priced, stock: Stock) -> Relaxed:
     """The bound at given prices."""
     machines = priced(prices)
-    bound = sum(one.charged for one in machines) - float(prices @ stock.counts)
+    bound = sum(one.at_least for one in machines) - float(prices @ stock.counts)
     return Relaxed(bound=bound, prices=prices, machines=machines)
 
 

@@ -29,9 +29,9 @@ SAME = 1e-9
 OPTIMAL_GAP = 1e-6
 """As for other planners."""
 
-FIRST_STEPS = 40
-STEPS = 3
-"""Of prices: at the root, and at every other node from its parent's."""
+STEPS = 20
+"""Of prices, at the root. The other nodes keep the root's: what is known at these prices is used
+again, and a better bound from steps of their own took longer than the nodes that it saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +64,20 @@ class _Node:
 
 
 def cheapest_within(
-    cases: Sequence[AppCase], stock: Stock, *, stop_at: float, first_will_do: bool = False
+    cases: Sequence[AppCase],
+    stock: Stock,
+    *,
+    stop_at: float,
+    at_least: float = 0.0,
+    first_will_do: bool = False,
 ) -> Within:
     """Search until proven, or until `stop_at` on the clock `time.perf_counter`.
 
     Args:
+        at_least: what is known to be no more than the least cost.
         first_will_do: only whether anything fits is asked.
     """
-    return _Search(cases, stock, stop_at, first_will_do).run()
+    return _Search(cases, stock, stop_at, first_will_do).run(at_least)
 
 
 class _Search:
@@ -87,13 +93,13 @@ class _Search:
         # A plan within the stock pays at most for every device there is.
         self._cost = stock.price_per_hour * (1 + 1000 * SAME)
         self._unproven = np.inf
-        """The least bound of a node whose own solution was not proven, and counts for nothing."""
+        """The least bound of a node that was left although something cheaper may be in it."""
         self._serial = 0
         self._open: list[_Node] = []
 
-    def run(self) -> Within:
+    def run(self, at_least: float) -> Within:
         nothing = np.zeros((self._modules, len(self._stock.kinds)), np.int64)
-        node = self._node(nothing, self._stock.limits(nothing), None)
+        node = self._node(nothing, self._stock.limits(nothing), at_least)
         while node is not None and self._goes_on():
             parts = [part for part in self._split(node) if part is not None]
             for part in parts:
@@ -124,23 +130,24 @@ class _Search:
     def _too_dear(self, bound: float) -> bool:
         return bound >= self._cost * (1 - SAME)
 
-    def _node(self, low: Ints, high: Ints, parent: _Node | None) -> _Node | None:
+    def _node(
+        self, low: Ints, high: Ints, inherited: float, parent: _Node | None = None
+    ) -> _Node | None:
         """None: nothing in it is better than the best, or its best is."""
-        inherited = parent.bound if parent else 0.0
         self._serial += 1
         machines = self._cheapest(high, np.zeros(len(self._stock.devices)))
-        if not all(one.proven for one in machines):
-            self._unproven = min(self._unproven, inherited)
-        bound = max(inherited, sum(one.cost for one in machines))
-        if not np.isfinite(bound) or self._too_dear(bound):
+        cost = sum(one.cost for one in machines)
+        bound = max(inherited, sum(one.at_least for one in machines))
+        if self._too_dear(bound):
             return None
         lacking = self._lacking(machines)
-        if not len(lacking):
+        if not np.isfinite(cost) or not len(lacking):
             self._offer(machines)
+            if bound < cost * (1 - SAME):
+                self._unproven = min(self._unproven, bound)
             return None
         relaxed = self._relax(high, parent)
-        if all(one.proven for one in relaxed.machines):
-            bound = max(bound, relaxed.bound)
+        bound = max(bound, relaxed.bound)
         if self._too_dear(bound):
             return None
         return _Node(
@@ -159,23 +166,26 @@ class _Search:
     def _relax(self, high: Ints, parent: _Node | None) -> Relaxed:
         def priced(prices: Floats) -> tuple[Machines, ...]:
             machines = self._cheapest(high, prices)
-            if sum(one.cost for one in machines) < self._cost and not len(self._lacking(machines)):
+            if not len(self._lacking(machines)):
                 self._offer(machines)
             return machines
 
-        start = parent.relaxed.prices if parent else np.zeros(len(self._stock.devices))
+        if parent:
+            return relaxed_at(parent.relaxed.prices, priced, self._stock)
         return raise_bound(
-            relaxed_at(start, priced, self._stock),
+            relaxed_at(np.zeros(len(self._stock.devices)), priced, self._stock),
             priced,
             self._stock,
             lambda: self._cost if self._best is not None else np.inf,
-            steps=STEPS if parent else FIRST_STEPS,
+            steps=STEPS,
             go_on=self._goes_on,
         )
 
     def _offer(self, machines: tuple[Machines, ...]) -> None:
-        self._best = machines
-        self._cost = sum(one.cost for one in machines)
+        """Keep machines that fit, if they are the cheapest so far."""
+        cost = sum(one.cost for one in machines)
+        if cost < self._cost:
+            self._best, self._cost = machines, cost
 
     def _lacking(self, machines: Sequence[Machines]) -> Ints:
         """Indices of the device types of which there are too few."""
@@ -191,9 +201,9 @@ class _Search:
         low = node.low.copy()
         low[module, kind] = most + 1
         more = np.minimum(node.high, self._stock.limits(low))
-        parts = [self._node(node.low, fewer, node)]
+        parts = [self._node(node.low, fewer, node.bound, node)]
         if (low <= more).all() and (self._stock.needed(low) <= self._stock.counts).all():
-            parts.append(self._node(low, more, node))
+            parts.append(self._node(low, more, node.bound, node))
         return parts
 
     def _where(self, node: _Node) -> tuple[int, int, int]:

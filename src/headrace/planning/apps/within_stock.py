@@ -104,7 +104,13 @@ def search_stock(
     stock = Stock.of(problem.cluster, flat(cases), weights)
     extra = [(more or {}).get(device.name, 0) for device in stock.devices]
     larger = replace(stock, counts=stock.counts + np.array(extra, np.int64))
-    return cheapest_within(cases, larger, stop_at=stop_at, first_will_do=first_will_do)
+    return cheapest_within(
+        cases,
+        larger,
+        stop_at=stop_at,
+        at_least=sum(one.solution.bound or 0.0 for one in planned),
+        first_will_do=first_will_do,
+    )
 
 
 def _refusal(
