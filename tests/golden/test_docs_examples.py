@@ -4,7 +4,6 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,57 +12,30 @@ import typer.main
 
 from headrace.catalog.documents import read_problem, write_document
 from headrace.cli import app
+from helpers.docs import BLOCKS, FENCED, PAGES, ROOT, Block, inline_code
 from helpers.problems import make_profile
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")])
-
-_BLOCK = re.compile(
-    r"^(?:<!-- test: (?P<test>[^>]*?) -->\n+)?```(?P<kind>\w+)\n(?P<body>.*?)^```$",
-    re.MULTILINE | re.DOTALL,
-)
 _LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#]*)(?:#(?P<anchor>[^)]+))?\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+_MODULE = re.compile(r"python -m ((?:benchmarks|examples)[\w.]*)(.*)")
+_PLACES = ("src", "tests", "docs", "benchmarks", "examples", "changelog.d")
 
-
-@dataclass(frozen=True)
-class Block:
-    """One fenced block."""
-
-    page: Path
-    line: int
-    kind: str
-    test: str
-    body: str
-
-    def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-
-def blocks_of(page: Path) -> list[Block]:
-    text = page.read_text()
-    return [
-        Block(
-            page=page,
-            line=text.count("\n", 0, found.start("body")) + 1,
-            kind=found["kind"],
-            test=found["test"] or "",
-            body=found["body"],
-        )
-        for found in _BLOCK.finditer(text)
-    ]
-
-
-BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PROBLEMS = [block for block in BLOCKS if block.test.startswith("problem")]
 SESSIONS = [block for block in BLOCKS if block.test == "console"]
-COMMANDS = [
-    (block, line.removeprefix("$ "))
-    for block in BLOCKS
-    if block.kind == "console"
-    for line in block.body.splitlines()
-    if line.startswith("$ headrace ")
+SHOWN = [(str(block), line) for block in BLOCKS for line in block.commands()] + [
+    (str(page.relative_to(ROOT)), code) for page in PAGES for code in inline_code(page)
 ]
+"""Where, and what stands there: commands in blocks, and all code in the prose."""
+COMMANDS = [(where, line) for where, line in SHOWN if line.startswith("headrace ")]
+MODULES = [(where, found[1], found[2]) for where, line in SHOWN if (found := _MODULE.search(line))]
+FILES = sorted(
+    {(where, code) for where, code in SHOWN if re.fullmatch(r"[a-z_\d./-]+\.py", code)}
+    | {
+        (where, code)
+        for where, code in SHOWN
+        if re.fullmatch(rf"({'|'.join(map(re.escape, _PLACES))})/[\w./-]*", code)
+    }
+)
 
 
 @pytest.mark.parametrize("block", PROBLEMS, ids=str)
@@ -99,14 +71,14 @@ def test_a_session_that_is_shown_prints_what_it_shows(block: Block, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("block", "line"), COMMANDS, ids=[f"{b}-{c.split()[1]}" for b, c in COMMANDS]
+    ("where", "line"), COMMANDS, ids=[f"{where}-{line.split()[1]}" for where, line in COMMANDS]
 )
-def test_a_command_that_is_shown_exists_with_its_options(block: Block, line: str) -> None:
+def test_a_command_that_is_shown_exists_with_its_options(where: str, line: str) -> None:
     program: Any = typer.main.get_command(app)
     words = shlex.split(line.partition(" > ")[0].partition(" | ")[0], comments=True)[1:]
     if words[0].startswith("--"):
         return
-    assert words[0] in program.commands, f"{block}: no command {words[0]!r}"
+    assert words[0] in program.commands, f"{where}: no command {words[0]!r}"
     known = {
         name
         for param in program.commands[words[0]].params
@@ -117,9 +89,30 @@ def test_a_command_that_is_shown_exists_with_its_options(block: Block, line: str
     assert options <= known | {"--help"}
 
 
+@pytest.mark.parametrize(("where", "module", "arguments"), MODULES)
+def test_a_measurement_that_is_named_exists_with_its_options(
+    where: str, module: str, arguments: str
+) -> None:
+    file = ROOT / Path(*module.split("."))
+    assert file.with_suffix(".py").exists(), f"{where}: no module {module}"
+    package = "".join(path.read_text() for path in file.parent.glob("*.py"))
+
+    for option in re.findall(r"(?<!\S)--[a-z-]+", arguments):
+        assert f'"{option}"' in package, f"{where}: {module} has no {option}"
+
+
+@pytest.mark.parametrize(("where", "name"), FILES)
+def test_a_file_that_is_named_exists(where: str, name: str) -> None:
+    within = [path for place in _PLACES for path in (ROOT / place).rglob(Path(name).name)]
+
+    assert (ROOT / name).exists() or any(
+        path.as_posix().endswith(f"/{name.strip('/')}") for path in within
+    )
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    text = _BLOCK.sub("", page.read_text())
+    text = FENCED.sub("", page.read_text())
     for link in _LINK.finditer(text):
         target = (page.parent / link["path"]).resolve() if link["path"] else page
         assert target.exists(), f"{page.name}: {link['path']} is not there"

@@ -1,0 +1,93 @@
+"""The commands that the documentation shows run, page by page, in the order in which they stand.
+
+Those that need no server and time nothing: plan, verify, simulate, trace, schema. Profiles are made
+up; files that other commands would have left (a plan, event logs) are there.
+"""
+
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from headrace import cli
+from headrace.catalog.documents import write_document
+from helpers.docs import BLOCKS, PAGES, ROOT, Block
+from helpers.problems import make_profile
+
+RUN = ("plan", "verify", "simulate", "trace", "schema")
+
+Run = Callable[[str], None]
+
+
+def commands_of(page: Path, *, app: bool) -> list[str]:
+    return [
+        line
+        for block in BLOCKS
+        if block.page == page and (block.test == "app") == app and block.test != "console"
+        for line in block.commands()
+        if line.startswith(tuple(f"headrace {name} " for name in RUN))
+    ]
+
+
+def problem_of(page: Path, *, app: bool) -> str:
+    """The page's own problem; where it shows none, the README's, or that of the how-to on apps."""
+
+    def shown(on: Path) -> Block | None:
+        wanted = "app" if app else "problem"
+        found = (b for b in BLOCKS if b.page == on and b.kind == "yaml")
+        return next((b for b in found if b.test.startswith(wanted)), None)
+
+    default = ROOT / ("docs/how-to/plan-an-app.md" if app else "README.md")
+    block = shown(page) or shown(default)
+    assert block is not None
+    return block.body
+
+
+def write_problem(text: str, path: Path) -> None:
+    """The problem, and a profile for each that it names."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    devices = dict.fromkeys(yaml.safe_load(text)["cluster"]["devices"], 1.0)
+    for model in re.findall(r"(\w+)\.profile\.json", text):
+        profile = make_profile(model, devices=devices, cut_bytes=4_000)
+        write_document(profile, path.parent / f"{model}.profile.json")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command line in the folder; it must end with exit code 0."""
+    monkeypatch.chdir(tmp_path)
+
+    def runner(line: str) -> None:
+        words = shlex.split(line.partition(" > ")[0], comments=True)
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code, f"$ {line}\n{capsys.readouterr().err}"
+
+    return runner
+
+
+PARTS = [(page, app) for page in PAGES for app in (False, True) if commands_of(page, app=app)]
+
+
+@pytest.mark.parametrize(
+    ("page", "app"),
+    PARTS,
+    ids=[f"{page.relative_to(ROOT)}{'-app' if app else ''}" for page, app in PARTS],
+)
+def test_the_commands_of_a_page_run(page: Path, app: bool, run: Run) -> None:
+    write_problem(problem_of(page, app=app), Path("problem.yaml"))
+    # As `headrace import` would leave it, and what the reference calls its example of apps.
+    write_problem(problem_of(page, app=app), Path("g1/problem.yaml"))
+    write_problem(problem_of(page, app=True), Path("apps.yaml"))
+    run("headrace plan problem.yaml -o plan.json")
+    for events in ("run.events", "rehearsal.events"):
+        run(f"headrace simulate plan.json --load-factor 0.5 --duration-s 2 --events {events}")
+
+    for line in commands_of(page, app=app):
+        run(line)
