@@ -148,11 +148,14 @@ def choose_margin(
         seed: of arrivals and execution times.
 
     Raises:
-        DocumentError: apps, which are not simulated, or an attainment outside (0, 1).
+        DocumentError: apps, which `headroom` is for, or an attainment outside (0, 1).
         InfeasibleError: no margin gives a plan, or none that attains at any load tried.
     """
     if problem.apps:
-        raise DocumentError("--margin auto: plans of apps cannot be simulated; give a number")
+        raise DocumentError(
+            "--margin auto: chooses among plans of models, and the problem has apps\n"
+            "  try       --arrivals poisson, which finds rate and margin for apps; or a number"
+        )
     if not 0 < attainment < 1:
         raise DocumentError(f"--attainment: {attainment} must lie between 0 and 1")
     trials: list[Trial] = []
