@@ -1,5 +1,7 @@
 """What the documentation shows is true: files parse, commands exist, links lead somewhere."""
 
+import ast
+import importlib
 import re
 import shlex
 import subprocess
@@ -20,6 +22,7 @@ _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _MODULE = re.compile(r"python -m ((?:benchmarks|examples)[\w.]*)(.*)")
 _PLACES = ("src", "tests", "docs", "benchmarks", "examples", "changelog.d")
 
+PROGRAMS = [block for block in BLOCKS if block.kind == "python"]
 PROBLEMS = [block for block in BLOCKS if block.test.startswith("problem")]
 SESSIONS = [block for block in BLOCKS if block.test == "console"]
 SHOWN = [(str(block), line) for block in BLOCKS for line in block.commands()] + [
@@ -47,6 +50,14 @@ def test_a_problem_that_is_shown_is_read(block: Block, tmp_path: Path) -> None:
     (tmp_path / "problem.yaml").write_text(block.body)
 
     assert read_problem(tmp_path / "problem.yaml").demands[0].model == "recogniser"
+
+
+@pytest.mark.parametrize("block", PROGRAMS, ids=str)
+def test_a_program_that_is_shown_imports_what_there_is(block: Block) -> None:
+    for node in ast.walk(ast.parse(block.body)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("headrace"):
+            module = importlib.import_module(str(node.module))
+            assert all(hasattr(module, alias.name) for alias in node.names)
 
 
 @pytest.mark.parametrize("block", SESSIONS, ids=str)
