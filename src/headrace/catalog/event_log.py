@@ -1,5 +1,6 @@
 """Event logs in files: a header line, then one JSON array per event, in the order it happened."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,9 @@ class EventLogWriter:
 
     `append` only keeps the event, which is immutable, until a chunk is full; it serves directly
     as a dispatcher's `EventSink`. Not thread-safe: one dispatcher, one writer.
+
+    A file that takes no more, of a full disk say, is closed and given up: that is raised once, and
+    events from then on are thrown away.
     """
 
     def __init__(self, path: Path, header: EventLogHeader) -> None:
@@ -40,27 +44,38 @@ class EventLogWriter:
         Raises:
             DocumentError: it cannot be written.
         """
+        self.path: Final = path
         try:
             self._file: BinaryIO = path.open("wb")
         except OSError as error:
-            raise DocumentError(f"{path}: cannot write an event log: {error.strerror}") from error
+            raise _unwritable(path, error) from error
         self._encoder = msgspec.json.Encoder()
         self._waiting: list[AnyEvent] = []
         self._file.write(self._encoder.encode(header) + b"\n")
 
     def append(self, event: AnyEvent) -> None:
+        """Raises:
+        DocumentError: the file takes no more.
+        """
         waiting = self._waiting
         waiting.append(event)
         if len(waiting) >= CHUNK_EVENTS:
             self._write()
 
     def flush(self) -> None:
-        """Hand everything to the operating system; after that a killed process loses nothing."""
-        self._write()
-        self._file.flush()
+        """Hand everything to the operating system; after that a killed process loses nothing.
+
+        Raises:
+            DocumentError: the file takes no more.
+        """
+        self._write(flush=True)
 
     def close(self) -> None:
-        """Flush and close; closing twice is harmless."""
+        """Flush and close; closing twice is harmless.
+
+        Raises:
+            DocumentError: the file takes no more.
+        """
         if not self._file.closed:
             self.flush()
             self._file.close()
@@ -76,9 +91,22 @@ class EventLogWriter:
     ) -> None:
         self.close()
 
-    def _write(self) -> None:
-        self._file.write(self._encoder.encode_lines(self._waiting))
-        self._waiting.clear()
+    def _write(self, *, flush: bool = False) -> None:
+        waiting, self._waiting = self._waiting, []
+        if self._file.closed:
+            return
+        try:
+            self._file.write(self._encoder.encode_lines(waiting))
+            if flush:
+                self._file.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.close()  # Tries to flush once more, and is closed all the same.
+            raise _unwritable(self.path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> DocumentError:
+    return DocumentError(f"{path}: cannot write an event log: {error.strerror}")
 
 
 def read_event_log(

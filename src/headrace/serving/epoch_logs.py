@@ -1,19 +1,26 @@
 """Where events go: counters always, and a file per plan where a log is wanted."""
 
 import asyncio
-from collections.abc import Callable
+import logging
 from pathlib import Path
 
 from headrace.catalog.event_log import EventLogWriter
 from headrace.dispatch.protocols import EventSink
+from headrace.domain.errors import DocumentError
 from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.serving.prometheus import BatchCounter, ModelCounters
+
+logger = logging.getLogger(__name__)
 
 FLUSH_PERIOD_S = 1.0
 
 
 class EpochLogs:
-    """A server's event logs: RUN.events for its first plan, RUN.2.events for its second, …"""
+    """A server's event logs: RUN.events for its first plan, RUN.2.events for its second, …
+
+    Requests are answered whether or not they can be logged: a log that cannot be written any more,
+    because the disk is full, ends with a line in the server's own log.
+    """
 
     def __init__(self, path: Path | None) -> None:
         """`path` None: events are only counted."""
@@ -37,18 +44,36 @@ class EpochLogs:
             return count
         log = EventLogWriter(epoch_path(self._path, self._opened), header)
         self._logs.append(log)
-        return _both(count, log.append)
+
+        def sink(event: AnyEvent) -> None:
+            count(event)
+            try:
+                log.append(event)
+            except DocumentError as error:
+                _give_up(error)
+
+        return sink
 
     async def keep_flushed(self) -> None:
         """Hand the logs over every second: the log of a server that was killed is wanted most."""
         while True:
             await asyncio.sleep(FLUSH_PERIOD_S)
             for log in self._logs:
-                log.flush()
+                try:
+                    log.flush()
+                except DocumentError as error:
+                    _give_up(error)
 
     def close(self) -> None:
         for log in self._logs:
-            log.close()
+            try:
+                log.close()
+            except DocumentError as error:
+                _give_up(error)
+
+
+def _give_up(error: DocumentError) -> None:
+    logger.error("%s; its events are lost from here on, serving goes on", error)
 
 
 def epoch_path(path: Path, number: int) -> Path:
@@ -58,11 +83,3 @@ def epoch_path(path: Path, number: int) -> Path:
     ('run.events', 'run.2.events')
     """
     return path if number == 1 else path.with_name(f"{path.stem}.{number}{path.suffix}")
-
-
-def _both(count: Callable[[AnyEvent], None], write: Callable[[AnyEvent], None]) -> EventSink:
-    def sink(event: AnyEvent) -> None:
-        count(event)
-        write(event)
-
-    return sink
