@@ -54,7 +54,7 @@ def main() -> int:
         compare(folder, options.load_factors)
         explain("See what happened: every slot, reserved against actual.")
         headrace(folder, "trace", EVENTS, "--out", "run.trace.json")
-        explain("Now an app: three networks behind one objective. Where is text, and what is it?")
+        explain("Now an app: three models behind one objective. Where is text, and what is it?")
         misread = ocr.tell(folder / "ocr", options.duration_s, options.app_budget_s)
     except (StepFailedError, HeadraceError) as error:
         console.print(f"demo: {error}", style="bold red", markup=False)
@@ -82,7 +82,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--duration-s", type=float, default=20.0, help="of each load")
     parser.add_argument("--budget-s", type=float, default=40.0, help="of profiling")
     parser.add_argument(
-        "--app-budget-s", type=float, default=8.0, help="of profiling each of the app's networks"
+        "--app-budget-s", type=float, default=8.0, help="of profiling each of the models of the app"
     )
     parser.add_argument("--blocks", type=int, default=10, help="how finely to cut")
     parser.add_argument("--max-batch", type=int, default=4, help="largest batch to profile")

@@ -85,7 +85,7 @@ def tell(folder: Path, duration_s: float, budget_s: float, pictures: Sequence[Pa
 def prepare(folder: Path, budget_s: float) -> None:
     """Models, profiles, problem, verified plan."""
     get_models(folder)
-    explain("Profile the three networks of PP-OCRv4, on whole cores and on parts of one.")
+    explain("Profile the three models of PP-OCRv4, on whole cores and on parts of one.")
     for module, shape in MODULES.items():
         headrace(
             folder,

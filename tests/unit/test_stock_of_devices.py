@@ -176,6 +176,7 @@ def test_an_explanation_says_which_stock_binds_and_what_one_more_saves() -> None
     Console(file=text, width=200).print(explanation(explain(plan, problem), reasons))
     assert "stock: 1 of 1 T4 used" in text.getvalue()
     assert f"one more saves {reason.saved_by_one:.4g}" in text.getvalue()
+    assert "batches of 6 on T4 are better per price but none is left" in text.getvalue()
 
 
 def test_stock_that_does_not_bind_is_not_explained() -> None:

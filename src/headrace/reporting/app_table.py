@@ -138,10 +138,11 @@ def _modules(modules: Sequence["ModuleReason"]) -> Table:
 
 
 def _why(module: "ModuleReason") -> str:
-    if not module.rejected:
+    better = module.unavailable or next(iter(module.rejected), None)
+    if better is None:
         return f"{escape(module.first)}: the best per price that there is"
-    best = module.rejected[0]
+    but = "but none is left" if module.unavailable else f"and need {milliseconds(better.needs_us)}"
     return (
-        f"{escape(module.first)}; batches of {best.batch_size} on {escape(best.device)} are better"
-        f" per price and need {milliseconds(best.needs_us)}"
+        f"{escape(module.first)}; batches of {better.batch_size} on {escape(better.device)} are better"
+        f" per price {but}"
     )

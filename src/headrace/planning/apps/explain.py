@@ -5,15 +5,23 @@ is said of more SLO or one more machine therefore holds of the cheapest plans, w
 one, with as many devices as they take. What the stock of devices costs is searched for anew.
 """
 
+from collections.abc import Collection
+
 import numpy as np
 from msgspec.structs import replace
 
 from headrace.domain.app import App
 from headrace.domain.base import Record
-from headrace.domain.plan import AppClaim, Deployment, Plan
+from headrace.domain.plan import AppClaim, Deployment, Plan, Reading
 from headrace.domain.problem import Problem
 from headrace.planning.apps.assembly import Planned
-from headrace.planning.apps.candidates import AppCase, ModuleCase, app_case, worst_case_us
+from headrace.planning.apps.candidates import (
+    AppCase,
+    Candidate,
+    ModuleCase,
+    app_case,
+    worst_case_us,
+)
 from headrace.planning.apps.exact_app import Combined, app_front
 from headrace.planning.apps.exact_module import Front
 from headrace.planning.apps.order import decompose
@@ -55,6 +63,8 @@ class ModuleReason(Record, frozen=True, kw_only=True):
     """Its first configuration, in words."""
     rejected: tuple[Rejected, ...]
     """Better ones by price that are too slow for what the module has, best first; at most three."""
+    unavailable: Rejected | None
+    """The best of those that would be fast enough, but of whose device type none is left."""
     faster_us: int | None
     """How much faster one more machine's price could make this module; None: no faster."""
     extra_rps: float
@@ -151,8 +161,20 @@ def _explain_app(plan: Plan, claim: AppClaim, problem: Problem) -> AppReason:
     own = {d.module: d for d in plan.deployments if d.app == claim.app.name}
     worst = {module.name: int(own[module.name].worst_case_us or 0) for module in case.modules}
     critical = _critical(claim.app, worst)
+    used_up = {
+        kind.name
+        for kind in problem.cluster.device_types
+        if _devices_used(plan, kind.name) >= problem.cluster.count(kind.name)
+    }
     modules = tuple(
-        _explain_module(module, module_front, own[module.name], claim, module.name in critical)
+        _explain_module(
+            module,
+            module_front,
+            own[module.name],
+            claim,
+            critical=module.name in critical,
+            used_up=used_up,
+        )
         for module, module_front in zip(case.modules, fronts, strict=True)
     )
     least = _cost_within(front, case.budget_us)
@@ -190,7 +212,13 @@ def _next_saving(front: Combined, case: AppCase, least: float) -> tuple[int | No
 
 
 def _explain_module(
-    module: ModuleCase, front: Front, deployment: Deployment, claim: AppClaim, critical: bool
+    module: ModuleCase,
+    front: Front,
+    deployment: Deployment,
+    claim: AppClaim,
+    *,
+    critical: bool,
+    used_up: Collection[str],
 ) -> ModuleReason:
     first = deployment.pipelines[0]
     stage = first.stages[0]
@@ -200,20 +228,7 @@ def _explain_module(
         for c in module.candidates
         if (c.batch, c.device, c.share) == (first.batch_size, stage.device, stage.share)
     )
-    rejected = []
-    for candidate in module.candidates:
-        machines = module.rate_rps / candidate.rate_rps
-        count = float(int(machines)) if machines >= 1 else machines
-        needs_us = worst_case_us(claim.reading, candidate, module.rate_rps, count)
-        if candidate.per_price > chosen.per_price and needs_us > worst_us:
-            rejected.append(
-                Rejected(
-                    batch_size=candidate.batch,
-                    device=candidate.device,
-                    rate_per_price=candidate.per_price,
-                    needs_us=needs_us,
-                )
-            )
+    too_slow, unavailable = _better_by_price(module, chosen, worst_us, claim.reading, used_up)
     affordable = np.flatnonzero(front.cost <= float(deployment.cost_per_hour or 0) + chosen.price)
     faster = worst_us - int(front.latency_us[affordable[0]]) if len(affordable) else 0
     return ModuleReason(
@@ -223,8 +238,37 @@ def _explain_module(
         critical=critical,
         cost_fraction=float(deployment.cost_per_hour or 0.0) / claim.cost_per_hour,
         first=f"batches of {first.batch_size} on {stage.device}",
-        rejected=tuple(rejected[:3]),
+        rejected=tuple(too_slow[:3]),
+        unavailable=unavailable,
         faster_us=faster if faster > 0 else None,
         extra_rps=chosen.rate_rps,
         extra_cost=chosen.price,
     )
+
+
+def _better_by_price(
+    module: ModuleCase,
+    chosen: Candidate,
+    worst_us: int,
+    reading: Reading,
+    used_up: Collection[str],
+) -> tuple[list[Rejected], Rejected | None]:
+    """Candidates that are too slow, best first; and the best of whose devices none is left."""
+    too_slow: list[Rejected] = []
+    unavailable: Rejected | None = None
+    for candidate in module.candidates:
+        if candidate.per_price <= chosen.per_price:
+            continue
+        machines = module.rate_rps / candidate.rate_rps
+        count = float(int(machines)) if machines >= 1 else machines
+        better = Rejected(
+            batch_size=candidate.batch,
+            device=candidate.device,
+            rate_per_price=candidate.per_price,
+            needs_us=worst_case_us(reading, candidate, module.rate_rps, count),
+        )
+        if better.needs_us > worst_us:
+            too_slow.append(better)
+        elif candidate.device in used_up and candidate.device != chosen.device:
+            unavailable = unavailable or better
+    return too_slow, unavailable
