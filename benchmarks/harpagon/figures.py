@@ -41,7 +41,7 @@ SAME = 1e-9
 
 
 def percent(value: float) -> str:
-    return f"{100 * value:+.1f} %"
+    return "none" if np.isnan(value) else f"{100 * value:+.1f} %"
 
 
 def share(mask: "np.ndarray") -> str:
@@ -55,7 +55,7 @@ def figure_5(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
     rows = []
     for name in BASELINES:
         over = extra(runs[name], harpagon)
-        mean, most = percent(float(np.nanmean(over))), percent(float(np.nanmax(over)))
+        mean, most = percent(_mean(over)), percent(_most(over))
         rows.append((f"5a {name}: extra over harpagon, mean", "+49.3 to +137.2 %", mean))
         rows.append((f"5a {name}: most", "+91.3 to +220.0 %", most))
         rows.append((f"5b {name}: 10th, 50th, 90th percentile", "(curve)", quantiles(over)))
@@ -63,15 +63,13 @@ def figure_5(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
             (
                 f"5  {name}: extra over least-cost, mean",
                 "not given",
-                percent(float(np.nanmean(extra(runs[name], least)))),
+                percent(_mean(extra(runs[name], least))),
             )
         )
         rows.append((f"5  {name}: finds no plan", "0.0 %", share(np.isnan(runs[name].cost))))
     rows.append(("5a harpagon at the optimum", "91.5 %", share(gap < SAME)))
-    rows.append(("5a harpagon over the optimum, most", "+12.1 %", percent(float(np.nanmax(gap)))))
-    rows.append(
-        ("5a harpagon over the optimum, mean", "not given", percent(float(np.nanmean(gap))))
-    )
+    rows.append(("5a harpagon over the optimum, most", "+12.1 %", percent(_most(gap))))
+    rows.append(("5a harpagon over the optimum, mean", "not given", percent(_mean(gap))))
     rows.append(("5  harpagon, mean runtime", "5 ms", f"{harpagon.runtime_ms.mean():.2f} ms"))
     rows.append(("5  optimum, mean runtime", "35,900 ms", f"{least.runtime_ms.mean():.2f} ms"))
     return rows
@@ -93,6 +91,12 @@ def _mean(values: Floats) -> float:
     """Of what is known; NaN where nothing is."""
     known = values[~np.isnan(values)]
     return float(np.mean(known)) if len(known) else float("nan")
+
+
+def _most(values: Floats) -> float:
+    """Of what is known; NaN where nothing is."""
+    known = values[~np.isnan(values)]
+    return float(np.max(known)) if len(known) else float("nan")
 
 
 def _remarks(runs: Runs, name: str) -> str:
@@ -149,10 +153,10 @@ def figure_8(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
     one, two = (extra(runs[name], runs["harpagon"]) for name in ("harp-1c", "harp-2c"))
     more = [any(configurations(s) > 2 for s in found or ()) for found in runs["harpagon"].modules]
     return [
-        ("8a harp-1c: most extra", "+178.6 %", percent(float(np.nanmax(one)))),
+        ("8a harp-1c: most extra", "+178.6 %", percent(_most(one))),
         ("8a harp-1c: 10th, 50th, 90th percentile", "(curve)", quantiles(one)),
         ("8a harp-2c: as cheap as harpagon", "67.6 %", share(two < SAME)),
-        ("8a harp-2c: most extra", "+29.0 %", percent(float(np.nanmax(two)))),
+        ("8a harp-2c: most extra", "+29.0 %", percent(_most(two))),
         ("8  workloads with more than two configurations", "32.4 %", share(np.array(more))),
         (
             "8b harp-1c: throughput of traffic/detect",
@@ -245,10 +249,10 @@ def figure_12(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
     """Quantised splitting."""
     fine, coarse = (extra(runs[name], runs["harpagon"]) for name in ("harp-q0.01", "harp-q0.1"))
     return [
-        ("12 harp-q0.01: most extra", "+24.4 %", percent(float(np.nanmax(fine)))),
+        ("12 harp-q0.01: most extra", "+24.4 %", percent(_most(fine))),
         ("12 harp-q0.01: cheaper than harpagon", "7.3 %", share(fine < -SAME)),
         ("12 harp-q0.01: dearer than harpagon", "23.3 %", share(fine > SAME)),
-        ("12 harp-q0.1: most extra", "+65.5 %", percent(float(np.nanmax(coarse)))),
+        ("12 harp-q0.1: most extra", "+65.5 %", percent(_most(coarse))),
         ("12 harp-q0.01: 10th, 50th, 90th percentile", "(curve)", quantiles(fine)),
         ("12 harp-q0.1: 10th, 50th, 90th percentile", "(curve)", quantiles(coarse)),
         (
@@ -260,7 +264,10 @@ def figure_12(runs: Runs, workloads: Sequence[Workload]) -> list[Row]:
 
 
 def quantiles(values: Floats) -> str:
-    return ", ".join(percent(float(q)) for q in np.nanpercentile(values, [10, 50, 90]))
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return "none"
+    return ", ".join(percent(float(q)) for q in np.percentile(known, [10, 50, 90]))
 
 
 FIGURES = (
