@@ -137,6 +137,9 @@ REFUSALS = {
     "not a number": Refusal("0.3", ".nan", ("line 10", "not a number")),
     "infinity": Refusal("0.3", "-.inf", ("line 10", "not a number")),
     "infinity by size": Refusal("0.3", "1.0e+999", ("line 10", "too large")),
+    "a whole number beyond 2^53": Refusal(
+        "max_stages: 2", "max_stages: 9007199254740993", ("line 11", "too large")
+    ),
     "an integer of too many digits": Refusal("max_stages: 2", "max_stages: " + "9" * 99, ("int",)),
     "a field given twice": Refusal("weight: 2", "weight: 2, weight: 3", ("line 10", "twice")),
     "a tag": Refusal("name: m", "name: !!python/name:os.system x", ("line 10", "tag")),
@@ -207,6 +210,9 @@ def test_deep_nesting_is_refused(folder: Path, name: str) -> None:
         (b'{"schema": "headrace.profile/1", "model": NaN}', "NaN"),
         (b'{"schema": "headrace.profile/1", "model": 1e999}', "too large"),
         (b'{"schema": "headrace.profile/1", "model": ' + b"9" * 5000 + b"}", "digits"),
+        (b'{"schema": "headrace.profile/1", "model": 9007199254740993}', "a whole number"),
+        (b'{"schema": "headrace.profile/1", "model": -9007199254740993}', "a whole number"),
+        (b'{"schema": "headrace.profile/1", "model": ' + b"9" * 99 + b"}", "99... is too large"),
         (b'{"schema": 1}', "schema: 1"),
         (b'{"schema": "\\ud800"}', "lone surrogate"),
         (b'{"schema": "headrace.profile/1"}', "the field 'model'"),
@@ -302,6 +308,29 @@ def test_a_document_is_as_readable_as_any_new_file(tmp_path: Path) -> None:
 
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "m.json")]
     assert modes[0] == modes[1]
+
+
+def test_a_document_goes_where_a_link_points_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    target, link = tmp_path / "shared" / "m.json", tmp_path / "m.json"
+    link.symlink_to(target)
+
+    write_document(make_profile("m"), link)
+
+    assert link.is_symlink()
+    assert read_profile(target).model == "m"
+
+
+def test_a_pipe_is_written_into_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    write_document(make_profile("m"), pipe)
+
+    assert os.read(reader, 1 << 20) == encode_document(make_profile("m"))
+    assert pipe.is_fifo()
+    os.close(reader)
 
 
 def test_a_document_that_cannot_be_written_says_so(tmp_path: Path) -> None:

@@ -177,19 +177,26 @@ def plan_profiles(plan: Plan, plan_path: Path) -> dict[str, Profile]:
 def write_document(record: msgspec.Struct, path: Path) -> None:
     """Write a document whole or not at all: readers never see half of one.
 
+    A link is followed. What is no ordinary file, /dev/stdout or a pipe say, is written into: there
+    is nothing to replace.
+
     Raises:
         DocumentError: it cannot be written there.
     """
     content = encode_document(record)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            path.write_bytes(content)
+            return
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 # mkstemp gives 0600; a document is as readable as any other new file.
                 os.fchmod(file.fileno(), 0o666 & ~_umask())
-            Path(temporary).replace(path)
+            Path(temporary).replace(target)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from headrace.catalog.source import PathKey, Source
+from headrace.catalog.source import MAX_WHOLE, PathKey, Source, shortened
 from headrace.domain.errors import DocumentError
 
 MAX_YAML_BYTES = 1024 * 1024
@@ -99,7 +99,10 @@ class _Builder:
         if text in _WORDS:
             return _WORDS[text]
         if _INTEGER.fullmatch(text):
-            return int(text)
+            whole = int(text)
+            if not -MAX_WHOLE <= whole <= MAX_WHOLE:
+                raise self._refuse(node, f"{shortened(text)} is too large for a whole number")
+            return whole
         if _FLOAT.fullmatch(text):
             value = float(text)
             if not math.isfinite(value):
