@@ -1,5 +1,6 @@
 """A refusal names the binding constraint, and what it names as feasible is, and barely."""
 
+import math
 import re
 from fractions import Fraction
 
@@ -8,7 +9,7 @@ from msgspec.structs import replace
 
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult
-from headrace.domain.problem import PlanOptions, Problem
+from headrace.domain.problem import Demand, PlanOptions, Problem
 from headrace.planning import solve
 from helpers.problems import make_cluster, make_problem, make_profile
 
@@ -172,7 +173,6 @@ def test_more_stages_than_blocks_cannot_be_cut() -> None:
             "price_per_hour",
         ),
         (make_problem(options=PlanOptions(planner="crystal-ball")), "crystal-ball"),
-        (make_problem(options=PlanOptions(max_batch=0)), "max_batch"),
     ],
 )
 def test_a_problem_that_lacks_what_its_options_need_is_bad_input(
@@ -180,3 +180,27 @@ def test_a_problem_that_lacks_what_its_options_need_is_bad_input(
 ) -> None:
     with pytest.raises(DocumentError, match=missing):
         solve(problem)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("max_batch", 0),
+        ("time_limit_s", 0.0),
+        ("time_limit_s", math.nan),
+        ("time_limit_s", math.inf),
+        ("margin", math.nan),
+        ("max_stages", 0),
+    ],
+)
+def test_an_option_out_of_its_range_is_bad_input_whatever_the_planner(
+    option: str, value: float
+) -> None:
+    with pytest.raises(DocumentError, match=option):
+        replace(PlanOptions(), **{option: value})
+
+
+@pytest.mark.parametrize("rate_rps", [0.0, -1.0])
+def test_a_rate_that_is_asked_for_must_be_positive(rate_rps: float) -> None:
+    with pytest.raises(DocumentError, match="rate must be positive"):
+        Demand(model="m", slo_us=1, rate_rps=rate_rps)

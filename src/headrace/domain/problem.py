@@ -1,5 +1,6 @@
 """What the user asks: these models, these objectives, on this cluster."""
 
+import math
 from typing import Literal
 
 from headrace.domain.app import App
@@ -25,7 +26,8 @@ class Demand(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not is_name(self.model):
             raise DocumentError(f"demand: {self.model!r} is not a legal model name")
-        if self.slo_us < 1 or self.weight <= 0 or (self.rate_rps or 1.0) <= 0:
+        rate_rps = 1.0 if self.rate_rps is None else self.rate_rps
+        if self.slo_us < 1 or self.weight <= 0 or rate_rps <= 0:
             raise DocumentError(f"demand for {self.model!r}: slo, weight and rate must be positive")
 
 
@@ -60,8 +62,12 @@ class PlanOptions(Record, frozen=True, kw_only=True):
                 f"options: needs 1 <= min_stages <= max_stages,"
                 f" got {self.min_stages} and {self.max_stages}"
             )
-        if self.time_limit_s <= 0:
-            raise DocumentError("options: time_limit_s must be positive")
+        if self.max_batch is not None and self.max_batch < 1:
+            raise DocumentError(f"options: max_batch {self.max_batch} must be at least 1")
+        if not 0 < self.time_limit_s < math.inf:
+            raise DocumentError(
+                f"options: time_limit_s {self.time_limit_s} must be positive and finite"
+            )
 
 
 class ProfileRef(Record, frozen=True, kw_only=True):

@@ -85,8 +85,6 @@ def check_options(problem: Problem) -> None:
         DocumentError: the objective needs rates or prices that the problem does not give.
     """
     options, cluster = problem.options, problem.cluster
-    if options.max_batch is not None and options.max_batch < 1:
-        raise DocumentError(f"options: max_batch {options.max_batch} must be at least 1")
     if not any(node.devices for node in cluster.nodes):
         raise DocumentError("cluster: no node has a device; add some under `devices`")
     if options.objective == "least-cost":
