@@ -142,7 +142,5 @@ def _why(module: "ModuleReason") -> str:
     if better is None:
         return f"{escape(module.first)}: the best per price that there is"
     but = "but none is left" if module.unavailable else f"and need {milliseconds(better.needs_us)}"
-    return (
-        f"{escape(module.first)}; batches of {better.batch_size} on {escape(better.device)} are better"
-        f" per price {but}"
-    )
+    batches = f"batches of {better.batch_size} on {escape(better.device)}"
+    return f"{escape(module.first)}; {batches} are better per price {but}"
