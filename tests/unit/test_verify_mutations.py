@@ -1,6 +1,7 @@
 """Break correct plans in every way that the verifier knows; each must be rejected, and rightly."""
 
 import math
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -252,6 +253,20 @@ def test_a_broken_plan_is_rejected_for_the_right_reason(mutant: Mutant) -> None:
     broken = edited(planned.plan, mutant.path, mutant.change)
 
     assert mutant.check in caught(broken, planned.profiles)
+
+
+def test_a_range_far_beyond_the_model_is_reported_and_not_walked() -> None:
+    planned = SHAPES["single"]()
+    broken = edited(planned.plan, (*STAGE, "end_block"), to(1_000_000))
+
+    tracemalloc.start()
+    found = caught(broken, planned.profiles)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert "blocks" in found
+    # A set of a million numbers takes some 60 MB.
+    assert peak_bytes < 10_000_000
 
 
 def test_every_check_rejects_some_mutant() -> None:

@@ -113,7 +113,8 @@ class Topology:
         """Look the plan's stages up in the profiles.
 
         Raises:
-            PlanError: a profile or a slot that the plan names is missing.
+            PlanError: a profile or a slot that the plan names is missing, or something is left
+                without which nothing runs. Whether the numbers are right is the verifier's matter.
         """
         slot_index = {slot.name: i for i, slot in enumerate(plan.slots)}
         node_index = {node.name: i for i, node in enumerate(plan.cluster.nodes)}
@@ -143,6 +144,8 @@ def _link_speeds(cluster: Cluster) -> tuple[float | None, ...]:
 def _model_routes(
     deployment: Deployment, profile: Profile, slot_index: Mapping[str, int]
 ) -> ModelRoutes:
+    if not deployment.pipelines:
+        raise _not_runnable(deployment.name, "a pipeline", "none")
     return ModelRoutes(
         name=deployment.name,
         slo_us=deployment.slo_us,
@@ -151,6 +154,7 @@ def _model_routes(
 
 
 def _route(pipeline: Pipeline, profile: Profile, slot_index: Mapping[str, int]) -> Route:
+    _check_runnable(pipeline, profile)
     tables = []
     for stage in pipeline.stages:
         latencies = [
@@ -179,4 +183,33 @@ def _route(pipeline: Pipeline, profile: Profile, slot_index: Mapping[str, int]) 
         stages=tuple(tables),
         slack_us=slack,
         load=pipeline.load,
+    )
+
+
+def _check_runnable(pipeline: Pipeline, profile: Profile) -> None:
+    where = f"{profile.model}/{pipeline.name}"
+    if not pipeline.stages:
+        raise _not_runnable(where, "a stage", "none")
+    if pipeline.batch_size < 1:
+        raise _not_runnable(where, "a batch size from 1 on", pipeline.batch_size)
+    if pipeline.load is not None and not pipeline.load.rate_rps > 0:
+        raise _not_runnable(where, "a load above 0 requests/s", pipeline.load.rate_rps)
+    for index, stage in enumerate(pipeline.stages):
+        at = f"{where}/stage {index}"
+        if not stage.pool:
+            raise _not_runnable(at, "a slot", "none")
+        if not 0 <= stage.first_block < stage.end_block <= len(profile.blocks):
+            raise _not_runnable(
+                at,
+                f"some of the model's {len(profile.blocks)} blocks",
+                f"[{stage.first_block}, {stage.end_block})",
+            )
+
+
+def _not_runnable(where: str, needed: str, available: object) -> PlanError:
+    return PlanError(
+        f"plan: {where} cannot run\n"
+        f"  needs     {needed}\n"
+        f"  has       {available}\n"
+        "  try       `headrace verify`, which names all that is wrong with the plan"
     )

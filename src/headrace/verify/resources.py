@@ -59,9 +59,12 @@ def _blocks_held(case: Case) -> dict[str, dict[str, set[int]]]:
     """Slot -> model -> blocks whose weights it needs, at whatever depth its pipelines run."""
     held: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for chain in case.chains():
+        profile = case.profiles.get(chain.deployment.model)
+        # A range that reaches beyond the model is reported, and must not be walked to its end.
+        end = len(profile.blocks) if profile else 0
         for stage in chain.stages:
             for name in stage.pool:
-                blocks = range(stage.first_block, stage.end_block)
+                blocks = range(max(0, stage.first_block), min(stage.end_block, end))
                 held[name][chain.deployment.model].update(blocks)
     return held
 
