@@ -173,3 +173,8 @@ def test_a_missing_or_binary_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "noise").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DocumentError, match="not a text file"):
         from_file(tmp_path / "noise", ["m"])
+
+
+def test_a_file_that_has_no_lines_is_not_read_to_its_end() -> None:
+    with pytest.raises(DocumentError, match="a line of more than"):
+        from_file(Path("/dev/zero"), ["m"])

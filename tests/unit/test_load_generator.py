@@ -366,7 +366,16 @@ def test_a_foreign_configuration_states_no_objective(body: bytes) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["127.0.0.1:8000", "https://a:1", "http://", "http://a:99999", "http://a/v2", "http://u@a:1"],
+    [
+        "127.0.0.1:8000",
+        "https://a:1",
+        "http://",
+        "http://a:99999",
+        "http://a/v2",
+        "http://u@a:1",
+        "http://..:1",
+        f"http://{'a' * 64}:1",
+    ],
 )
 def test_a_url_that_is_no_plain_server_is_refused(url: str) -> None:
     with pytest.raises(DocumentError, match="http"):

@@ -99,5 +99,7 @@ def test_options_that_mean_nothing_are_refused(run: Run, plans: tuple[Path, Path
     assert (code, "'jump' is unknown" in err) == (2, True)
     code, _, err = run("migrate", "nowhere.json")
     assert (code, "there is no such file" in err) == (2, True)
+    code, _, err = run("migrate", "x" * 300)
+    assert (code, "File name too long" in err) == (2, True)
     code, _, err = run("migrate", new, "--url", "http://127.0.0.1:1")
     assert (code, "no answer from http://127.0.0.1:1" in err) == (2, True)

@@ -228,7 +228,10 @@ def test_find_max_shows_every_step_and_how_far_to_trust_it(
         (["--rps", "1", "--input", "missing.npy"], "missing.npy"),
         (["--rps", "1", "--token-file", "missing.token"], "missing.token"),
         (["--find-max", "--arrivals", "trace.csv"], "poisson or uniform"),
+        (["--rps", "1", "--token-file", "x" * 300], "File name too long"),
         (["--rps", "1", "--slo-ms", "-1"], "positive"),
+        (["--rps", "1", "--slo-ms", "nan"], "--slo-ms: expected milliseconds, got nan"),
+        (["--rps", "1", "--slo-ms", "inf"], "--slo-ms: expected milliseconds, got inf"),
     ],
 )
 def test_load_says_what_is_wrong_with_its_options(

@@ -199,6 +199,8 @@ def test_names_stand_for_loopback_only_if_every_address_does() -> None:
     assert is_loopback("::ffff:127.0.0.1")
     assert not is_loopback("192.0.2.1")
     assert not is_loopback("no-such-name.invalid")
+    assert not is_loopback("..")
+    assert not is_loopback("a" * 64)
 
 
 def test_not_ready_is_a_503_that_health_checks_understand() -> None:

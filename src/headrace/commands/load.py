@@ -121,7 +121,7 @@ def load(
     from headrace.simulation.processes import is_generated
 
     options = LoadOptions(
-        slo_us=None if slo_ms is None else round(slo_ms * 1000),
+        slo_us=None if slo_ms is None else _whole_us(slo_ms),
         timeout_s=timeout_s,
         connections=connections,
         binary=binary,
@@ -139,6 +139,20 @@ def load(
         raise DocumentError("give the rate with --rps, or search the highest with --find-max")
     schedule, span_us = offered_arrivals(arrivals, {model: rps or 0.0}, duration_s, seed)
     _measure(url, model, options, schedule, span_us, json)
+
+
+def _whole_us(slo_ms: float) -> int:
+    """
+    Raises:
+        DocumentError: it is not a number, or has no end.
+    """
+    import math
+
+    from headrace.domain.errors import DocumentError
+
+    if not math.isfinite(slo_ms):
+        raise DocumentError(f"--slo-ms: expected milliseconds, got {slo_ms}")
+    return round(slo_ms * 1000)
 
 
 def _measure(

@@ -48,7 +48,11 @@ def migrate(
 
     if how not in ("drain", "flush"):
         raise DocumentError(f"migrate: --how {how!r} is unknown; known: drain, flush")
-    if not plan.is_file():
+    try:
+        there = plan.is_file()
+    except OSError as error:
+        raise DocumentError(f"{plan}: {error.strerror}") from error
+    if not there:
         raise DocumentError(f"{plan}: there is no such file")
     with notices.status("the server verifies, loads and switches"):
         status, answer = _ask(url, {"plan": str(plan.resolve()), "how": how}, token_file)

@@ -41,6 +41,7 @@ def parse_url(url: str) -> Endpoint:
     try:
         parts = urlsplit(url)
         port = parts.port or 80
+        (parts.hostname or "").encode("idna")
     except ValueError as error:
         raise DocumentError(f"{url!r}: not a URL: {error}") from error
     extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username

@@ -29,6 +29,10 @@ def token_for(url: str, token_file: Path | None) -> str | None:
 
 
 def _existing(path: Path) -> str:
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError as error:
+        raise AccessError(f"token file {path}: {error.strerror}") from error
+    if not there:
         raise AccessError(f"token file {path}: there is none")
     return read_or_create_token(path)

@@ -129,7 +129,7 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         try:
             answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except OSError:
+        except (OSError, UnicodeError):  # Unicode: no name that a host can have.
             return False
         found = [ipaddress.ip_address(answer[4][0]) for answer in answers]
     return all(_unmapped(address).is_loopback for address in found)

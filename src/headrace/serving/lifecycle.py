@@ -138,9 +138,9 @@ class Server:
             listener = await loop.create_server(
                 self.http.connect, self._host, self._port, backlog=1024
             )
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # Unicode: no name that a host can have.
             address = f"{self._host}:{self._port}"
-            if error.errno == errno.EADDRINUSE:
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
                 sentence = f"serve: {address} is in use by another program\n  try    --port 0"
             else:
                 sentence = f"serve: cannot listen on {address}: {error}"

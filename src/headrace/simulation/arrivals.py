@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge as merge_sorted
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ from headrace.simulation.processes import (
 from headrace.simulation.traces import read_trace
 
 MAX_FILE_BYTES = 1 << 30
+MAX_LINE = 1 << 16
+"""Characters; what is no file of lines ends here instead of filling the memory."""
 COLUMNS = ("at_us", "at_s", "model", "timeout_ms", "priority")
 
 
@@ -144,8 +147,8 @@ def from_file(path: Path, models: Sequence[str]) -> list[Arrival]:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
             raise DocumentError(f"{path}: {size} bytes; an arrivals file may have {MAX_FILE_BYTES}")
-        with path.open(encoding="utf-8", newline="") as lines:
-            return list(_parsed(lines, path, models))
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(_parsed(_lines(file, path), path, models))
     except OSError as error:
         raise DocumentError(
             f"{path}: cannot read arrivals: {error.strerror};"
@@ -153,6 +156,13 @@ def from_file(path: Path, models: Sequence[str]) -> list[Arrival]:
         ) from error
     except UnicodeDecodeError as error:
         raise DocumentError(f"{path}: not a text file: {error}") from error
+
+
+def _lines(file: TextIO, path: Path) -> Iterator[str]:
+    while line := file.readline(MAX_LINE):
+        if len(line) == MAX_LINE:
+            raise DocumentError(f"{path}: has a line of more than {MAX_LINE} characters")
+        yield line
 
 
 def _parsed(lines: Iterator[str], path: Path, models: Sequence[str]) -> Iterator[Arrival]:
