@@ -14,7 +14,7 @@ import typer.main
 
 from headrace.catalog.documents import read_problem, write_document
 from headrace.cli import app
-from helpers.docs import BLOCKS, FENCED, PAGES, ROOT, Block, inline_code
+from helpers.doc_pages import BLOCKS, FENCED, PAGES, ROOT, Block, inline_code
 from helpers.problems import make_profile
 
 _LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#]*)(?:#(?P<anchor>[^)]+))?\)")

@@ -15,7 +15,7 @@ import yaml
 
 from headrace import cli
 from headrace.catalog.documents import write_document
-from helpers.docs import BLOCKS, PAGES, ROOT, Block
+from helpers.doc_pages import BLOCKS, PAGES, ROOT, Block
 from helpers.problems import make_profile
 
 RUN = ("plan", "verify", "simulate", "trace", "schema")

@@ -121,7 +121,9 @@ def clusters() -> st.SearchStrategy[Cluster]:
 plans = st.builds(
     Plan,
     planner=names,
-    options=st.builds(PlanOptions, margin=st.floats(0, 0.9), max_batch=st.none() | counts),
+    options=st.builds(
+        PlanOptions, margin=st.floats(0, 0.9), max_batch=st.none() | st.integers(1, 1000)
+    ),
     cluster=clusters(),
     demands=few(
         st.builds(
