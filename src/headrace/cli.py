@@ -25,6 +25,9 @@ from headrace.domain.errors import HeadraceError
 UNEXPECTED = 70
 """EX_SOFTWARE of sysexits.h: a bug of ours, not bad input."""
 
+REFUSED = 74
+"""EX_IOERR: the operating system refuses, because standard output goes to a full disk, say."""
+
 app = typer.Typer(
     name="headrace",
     no_args_is_help=True,
@@ -78,14 +81,22 @@ def main() -> None:
     except HeadraceError as error:
         print_error(str(error))
         sys.exit(error.exit_code)
+    except OSError as error:
+        _show_where(error)
+        print_error(f"the operating system refuses: {error}")
+        sys.exit(REFUSED)
     except Exception as error:
         _report_bug(error)
         sys.exit(UNEXPECTED)
 
 
-def _report_bug(error: Exception) -> None:
+def _show_where(error: Exception) -> None:
     if os.environ.get("HEADRACE_DEBUG") == "1":
         traceback.print_exception(error)
+
+
+def _report_bug(error: Exception) -> None:
+    _show_where(error)
     print_error(
         f"a bug in Headrace: {type(error).__name__}: {error}\n"
         "  try       HEADRACE_DEBUG=1 to see where, and report it with the command you ran"

@@ -169,6 +169,18 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [("schema",), ("schema", "--json"), ("schema", "plan")])
+def test_a_full_disk_under_standard_output_is_no_bug_of_ours(arguments: tuple[str, ...]) -> None:
+    program = Path(sys.executable).parent / "headrace"
+
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([program, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+
+    assert done.returncode == cli.REFUSED
+    assert "the operating system refuses: [Errno 28] No space left on device" in done.stderr
+
+
 def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:
     code, _, err = run("simulat")
 

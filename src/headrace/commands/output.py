@@ -1,9 +1,9 @@
 """How every command speaks: tables for people, JSON for programs, errors that end with a step."""
 
-import sys
 from typing import Any
 
 import msgspec
+import typer
 from rich.console import Console
 
 from headrace.domain.base import encode_fraction
@@ -18,7 +18,8 @@ notices = Console(stderr=True, highlight=False)
 def print_json(value: Any) -> None:
     """Write one JSON document, indented, to standard output."""
     encoded = msgspec.json.format(msgspec.json.encode(value, enc_hook=encode_fraction), indent=2)
-    sys.stdout.write(encoded.decode() + "\n")
+    # Flushed here: at exit a full disk would go unnoticed. Without a standard output, to nobody.
+    typer.echo(encoded.decode())
 
 
 def next_step(command: str) -> None:
