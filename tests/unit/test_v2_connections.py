@@ -39,6 +39,15 @@ def test_one_connection_serves_many_requests() -> None:
     assert not client.transport.closed
 
 
+def test_an_answer_to_head_has_no_body_that_the_next_answer_could_be_taken_for() -> None:
+    client = Bench().connect()
+    client.send(get("/v2/health/live").replace(b"GET", b"HEAD", 1) + infer(1))
+
+    head, _, rest = bytes(client.transport.written).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 405 ")
+    assert rest.startswith(b"HTTP/1.1 200 ")
+
+
 def test_pipelined_requests_are_answered_in_order_one_at_a_time() -> None:
     engine = FakeEngine(at_once=False)
     client = Bench(engine).connect()

@@ -295,7 +295,7 @@ class HttpConnection(asyncio.Protocol):
         self.current = None
         self._release(exchange)
         last = not exchange.keep_alive or self._server.draining
-        pieces = response.encode(not last)
+        pieces = response.encode(not last, head_only=exchange.method == b"HEAD")
         if len(pieces) == 1:
             self.transport.write(pieces[0])
         else:

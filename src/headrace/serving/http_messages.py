@@ -78,8 +78,13 @@ class Response:
             length += buffer.nbytes
         return length
 
-    def encode(self, keep_alive: bool) -> list[bytes | memoryview]:
-        """The message as it goes over the wire, in one piece unless copying would be dear."""
+    def encode(self, keep_alive: bool, *, head_only: bool) -> list[bytes | memoryview]:
+        """The message as it goes over the wire, in one piece unless copying would be dear.
+
+        Args:
+            head_only: the answer to HEAD, which never has a body (RFC 9110, section 9.3.2): the
+                client would take it for the beginning of the next answer.
+        """
         length = self.content_length
         head = b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
             _STATUS_LINES[self.status],
@@ -88,6 +93,8 @@ class Response:
             self.headers,
             b"" if keep_alive else b"Connection: close\r\n",
         )
+        if head_only:
+            return [head]
         if length > _COPY_BYTES:
             return [head + self.body, *self.tail]
         return [b"".join((head, self.body, *self.tail))]
