@@ -56,3 +56,21 @@ def test_the_log_of_another_plan_is_refused() -> None:
     other = make_topology([make_route(make_stage([0], [PROFILED_US]))])
     with pytest.raises(PlanError, match="slots"):
         measured_durations(other, header, events, np.random.default_rng(0))
+
+
+def test_the_log_of_a_plan_with_other_pipelines_on_the_same_slots_is_refused() -> None:
+    header, events = served_log(pair_of_slots(), 1)
+    stages = make_stage([0], [PROFILED_US]), make_stage([1], [PROFILED_US])
+    other = make_topology([make_route(*stages, name="p0"), make_route(*stages, name="p1")])
+    with pytest.raises(PlanError, match="not of this one"):
+        measured_durations(other, header, events, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("stage", [-1, 2])
+def test_the_run_of_a_stage_that_the_plan_does_not_have_is_refused(stage: int) -> None:
+    topology = pair_of_slots()
+    header, events = served_log(topology, 1)
+    first = next(event for event in events if isinstance(event, Ran))
+    events.append(Ran(first.at_us, first.batch, stage, first.slot, first.started_at_us))
+    with pytest.raises(PlanError, match=f"stage {stage} of a pipeline with 2"):
+        measured_durations(topology, header, events, np.random.default_rng(0))

@@ -62,7 +62,7 @@ def measured_durations(
     Raises:
         PlanError: the log is of another plan.
     """
-    if header.slots != topology.slots or not _same_models(header, topology):
+    if header.slots != topology.slots or not _same_pipelines(header, topology):
         raise PlanError(
             f"the event log is of a plan with slots {', '.join(header.slots)} and models"
             f" {', '.join(header.models)}, not of this one"
@@ -72,7 +72,13 @@ def measured_durations(
     runs_us: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for run in runs:
         batch = batches[run.batch]
-        stage = topology.models[batch.model].routes[batch.pipeline].stages[run.stage]
+        stages = topology.models[batch.model].routes[batch.pipeline].stages
+        if not 0 <= run.stage < len(stages):
+            raise PlanError(
+                f"the event log has a run of stage {run.stage} of a pipeline with {len(stages)}"
+                " stages, so it is not of this plan"
+            )
+        stage = stages[run.stage]
         runs_us[id(stage), len(batch.requests)].append(run.at_us - run.started_at_us)
     otherwise = JitteredDurations(rng)
     gaps_us = _gaps(runs, batches)
@@ -82,10 +88,15 @@ def measured_durations(
     return MeasuredDurations(enough, gaps_us, otherwise, rng)
 
 
-def _same_models(header: EventLogHeader, topology: Topology) -> bool:
+def _same_pipelines(header: EventLogHeader, topology: Topology) -> bool:
     """Behind the plan's models, a server's log may have the apps that call them."""
     names = tuple(model.name for model in topology.models)
-    return header.models[: len(names)] == names and not any(header.pipelines[len(names) :])
+    pipelines = tuple(tuple(route.name for route in model.routes) for model in topology.models)
+    return (
+        header.models[: len(names)] == names
+        and header.pipelines[: len(names)] == pipelines
+        and not any(header.pipelines[len(names) :])
+    )
 
 
 def _gaps(runs: Sequence[Ran], batches: Mapping[int, Dispatched]) -> list[int]:
