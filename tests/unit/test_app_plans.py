@@ -1,12 +1,15 @@
 """One suite over all planners of apps, and plans that are broken on purpose."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from headrace import cli
 from headrace.catalog.documents import read_plan, read_problem, write_document
 from headrace.domain.app import App, FanOut, Module
 from headrace.domain.errors import DocumentError
@@ -129,10 +132,13 @@ def test_a_broken_plan_of_apps_is_rejected_for_the_right_reason(
     assert check in found
 
 
-def test_a_problem_file_names_modules_edges_and_fan_outs(tmp_path: Path) -> None:
+@pytest.fixture
+def problem_file(tmp_path: Path) -> Path:
+    """What `make_app_problem` has, as files."""
     for model, profile in make_app_problem().profiles.items():
         write_document(profile, tmp_path / f"{model}.json")
-    (tmp_path / "problem.yaml").write_text("""schema: headrace.problem/1
+    path = tmp_path / "problem.yaml"
+    path.write_text("""schema: headrace.problem/1
 cluster:
   devices: {T4: {price_per_hour: 0.35}}
   nodes: [{name: n, devices: {T4: 8}}]
@@ -146,11 +152,30 @@ apps:
       face: {profile: faces.json, after: [detect], fan_out: {mean: 1.2, distribution: poisson}}
 options: {max_batch: 8}
 """)
+    return path
 
-    problem = read_problem(tmp_path / "problem.yaml")
+
+def test_a_problem_file_names_modules_edges_and_fan_outs(problem_file: Path) -> None:
+    problem = read_problem(problem_file)
 
     assert problem.apps == make_app_problem().apps
     assert problem.options == make_app_problem().options
+
+
+def test_with_json_an_explanation_goes_beside_the_plan(
+    problem_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = problem_file.with_name("plan.json")
+    command = ["headrace", "plan", str(problem_file), "-o", str(out), "--explain", "--json"]
+    monkeypatch.setattr(sys, "argv", command)
+
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+
+    printed, beside = capsys.readouterr()
+    assert ended.value.code == 0
+    assert msgspec.json.decode(printed)["schema"] == "headrace.plan/1"
+    assert "eats most of the budget" in beside
 
 
 def test_modules_that_wait_for_each_other_are_refused() -> None:

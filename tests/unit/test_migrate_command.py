@@ -95,6 +95,9 @@ def test_options_that_mean_nothing_are_refused(run: Run, plans: tuple[Path, Path
     old, new = map(str, plans)
     code, _, err = run("simulate", old, "--migrate", new, "--rps", "10", "--how", "jump")
     assert (code, "'jump' is unknown" in err) == (2, True)
+    for never in ("nan", "inf", "1e300"):
+        code, _, err = run("simulate", old, "--migrate", new, "--rps", "10", "--at", never)
+        assert (code, "--at" in err) == (2, True)
     code, _, err = run("migrate", new, "--how", "jump")
     assert (code, "'jump' is unknown" in err) == (2, True)
     code, _, err = run("migrate", "nowhere.json")

@@ -6,8 +6,6 @@ is nothing to keep in step. Unknown fields and wrong types are refused with file
 """
 
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -23,6 +21,7 @@ from headrace.catalog.problem_file import (
 )
 from headrace.catalog.source import Source, decode_text, parse_json, read_bounded
 from headrace.catalog.strict import convert
+from headrace.catalog.whole_file import whole_file
 from headrace.catalog.yaml_lines import parse_yaml
 from headrace.domain.app import App
 from headrace.domain.errors import DocumentError, PlanError
@@ -175,33 +174,14 @@ def plan_profiles(plan: Plan, plan_path: Path) -> dict[str, Profile]:
 
 
 def write_document(record: msgspec.Struct, path: Path) -> None:
-    """Write a document whole or not at all: readers never see half of one.
-
-    A link is followed. What is no ordinary file, /dev/stdout or a pipe say, is written into: there
-    is nothing to replace.
+    """Write a document, whole or not at all (`whole_file`).
 
     Raises:
         DocumentError: it cannot be written there.
     """
     content = encode_document(record)
-    try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            path.write_bytes(content)
-            return
-        target = Path(os.path.realpath(path))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                # mkstemp gives 0600; a document is as readable as any other new file.
-                os.fchmod(file.fileno(), 0o666 & ~_umask())
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
+    with whole_file(path) as file:
+        file.write(content)
 
 
 def sha256_file(path: Path) -> str:
@@ -231,9 +211,3 @@ def _json_or_yaml(path: Path, content: bytes) -> Source:
         path.suffix not in {".yaml", ".yml"} and text.lstrip().startswith("{")
     )
     return parse_json(path, text) if is_json else parse_yaml(path, text)
-
-
-def _umask() -> int:
-    current = os.umask(0o022)
-    os.umask(current)
-    return current

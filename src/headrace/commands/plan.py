@@ -8,6 +8,8 @@ import typer
 from headrace.commands.output import console, next_step, notices, print_json
 
 if TYPE_CHECKING:
+    from rich.console import Group
+
     from headrace.domain.plan import Plan
     from headrace.domain.problem import Problem, ProfileRef
 
@@ -138,8 +140,10 @@ def plan(
         print_json(found)
     else:
         console.print(plan_report(found))
-        if explain:
-            _explain(found, asked)
+    if explain:
+        # With --json standard output holds the plan alone.
+        (notices if json else console).print(_explained(found, asked))
+    if not json:
         notices.print(f"wrote {out}", soft_wrap=True)
     next_step(f"headrace verify {out}")
 
@@ -208,7 +212,7 @@ def _number(margin: str | None) -> float | None:
         ) from None
 
 
-def _explain(plan: "Plan", problem: "Problem") -> None:
+def _explained(plan: "Plan", problem: "Problem") -> "Group":
     """
     Raises:
         DocumentError: the plan is not one of apps.
@@ -220,7 +224,7 @@ def _explain(plan: "Plan", problem: "Problem") -> None:
     from headrace.planning.apps.explain import explain, explain_stock
     from headrace.reporting.app_table import explanation
 
-    console.print(explanation(explain(plan, problem), explain_stock(plan, problem)))
+    return explanation(explain(plan, problem), explain_stock(plan, problem))
 
 
 def _overridden(problem: "Problem", **options: object) -> "Problem":

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from headrace.metrics import Report
     from headrace.simulation.arrivals import Arrival
 
+LATEST_S = 1e9
+"""Instants are whole microseconds, and must stay exact."""
+
 
 def simulate(
     plan: Annotated[Path, typer.Argument(help="Plan, as `headrace plan` writes it.")],
@@ -210,6 +213,8 @@ def _migrated(
     at_s, how = when
     if how not in get_args(How):
         raise DocumentError(f"simulate: --how {how!r} is unknown; known: drain, flush")
+    if not at_s <= LATEST_S:
+        raise DocumentError(f"simulate: --at {at_s:g}: expected seconds, {LATEST_S:g} at most")
     if times is not None:
         raise DocumentError("simulate: --times are of one plan; leave them out with --migrate")
     new = read_plan(new_path)

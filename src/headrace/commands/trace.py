@@ -33,18 +33,15 @@ def trace(
     [dim]headrace trace run.events --out run.trace.json[/dim]
     """
     from headrace.catalog.event_log import read_event_log
+    from headrace.catalog.whole_file import whole_file
     from headrace.domain.epochs import EpochLog, joined
-    from headrace.domain.errors import DocumentError
     from headrace.reporting.timeline import write_timeline
 
     target = out if out is not None else events[0].with_name(f"{events[0].name}.trace.json")
     # The log of a server that was killed is the one that is wanted most.
     header, log = joined([EpochLog(*read_event_log(p, allow_cut_short=True)) for p in events])
-    try:
-        with target.open("wb") as file:
-            count = write_timeline(header, log, file)
-    except OSError as error:
-        raise DocumentError(f"{target}: cannot write the trace: {error.strerror}") from error
+    with whole_file(target) as file:
+        count = write_timeline(header, log, file)
     if json:
         print_json({"trace": str(target), "events": len(log), "trace_events": count})
     else:

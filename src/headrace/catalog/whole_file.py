@@ -1,0 +1,47 @@
+"""Files that are there whole or not at all: readers never see half of one."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from headrace.domain.errors import DocumentError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """What is written replaces the file at the end, unless an exception comes first.
+
+    A link is followed. What is no ordinary file, /dev/stdout or a pipe say, is written into: there
+    is nothing to replace.
+
+    Raises:
+        DocumentError: it cannot be written there.
+    """
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            with path.open("wb") as file:
+                yield file
+            return
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                # mkstemp gives 0600; a document is as readable as any other new file.
+                os.fchmod(file.fileno(), 0o666 & ~_umask())
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _umask() -> int:
+    current = os.umask(0o022)
+    os.umask(current)
+    return current

@@ -1,0 +1,34 @@
+"""Files that are there whole or not at all."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.catalog.whole_file import whole_file
+from headrace.domain.errors import DocumentError
+
+
+def test_what_was_there_stays_until_all_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    with whole_file(path) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+
+    assert path.read_bytes() == b"new"
+
+
+def test_a_disk_that_fills_up_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    refused = pytest.raises(DocumentError, match="file: cannot be written: No space left")
+    with refused, whole_file(path) as file:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
