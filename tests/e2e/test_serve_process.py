@@ -11,7 +11,7 @@ import pytest
 
 from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import Answered, Arrived
-from helpers.gateway import Reply, get, parse_reply, post
+from helpers.gateway import get, post, receive
 from helpers.live_server import PATIENCE_S, LiveServer, alive, command, serving, write_plan
 from helpers.served import WIDTH, served_add_one, served_chain
 
@@ -36,19 +36,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 def connect(server: LiveServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
-
-
-def receive(connection: socket.socket) -> Reply:
-    """One whole response."""
-    data = b""
-    while True:
-        piece = connection.recv(1 << 16)
-        assert piece, f"the connection ended after {data!r}"
-        data += piece
-        try:
-            return parse_reply(data)[0]
-        except AssertionError:
-            continue
 
 
 def run_failing(plan: Path, *arguments: str, environment: dict[str, str]) -> tuple[int, str]:

@@ -1,6 +1,7 @@
 """A gateway without sockets or processes: a fake engine behind, a fake transport before."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -258,6 +259,19 @@ def parse_reply(data: bytes) -> tuple[Reply, bytes]:
     length = int(headers.get("content-length", "0"))
     assert len(rest) >= length, "the response is shorter than its Content-Length"
     return Reply(int(first.split(" ")[1]), headers, rest[:length]), rest[length:]
+
+
+def receive(connection: socket.socket) -> Reply:
+    """One whole response."""
+    data = b""
+    while True:
+        piece = connection.recv(1 << 16)
+        assert piece, f"the connection ended after {data!r}"
+        data += piece
+        try:
+            return parse_reply(data)[0]
+        except AssertionError:
+            continue
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:

@@ -6,7 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
-from helpers.gateway import Reply, parse_reply
+from helpers.gateway import Reply, receive
 from helpers.live_server import PATIENCE_S, LiveServer
 
 
@@ -28,15 +28,7 @@ class Caller(threading.Thread):
 
 def ask(connection: socket.socket, request: bytes) -> Reply:
     connection.sendall(request)
-    data = b""
-    while True:
-        piece = connection.recv(1 << 16)
-        assert piece, f"the connection ended after {data!r}"
-        data += piece
-        try:
-            return parse_reply(data)[0]
-        except AssertionError:
-            continue
+    return receive(connection)
 
 
 def ask_once(server: LiveServer, request: bytes) -> Reply:

@@ -135,8 +135,8 @@ def test_no_dispatcher_keeps_theorem_1_for_every_plan() -> None:
     assert answered_at_most(durations, rate_rps * 0.97, bound_us, 500) == 500
 
 
-def test_a_batch_that_is_not_full_is_in_time_where_it_takes_longer_than_a_full_one() -> None:
-    """Two of four take longer than four, as measured ones may; and fewer come than planned."""
+def half_loaded(stage: StageTable, slo_us: int) -> Topology:
+    """One machine, batches of four, planned for half of what it can take."""
     load = MachineLoad(
         machines=0.5,
         rate_rps=40.0,
@@ -146,37 +146,26 @@ def test_a_batch_that_is_not_full_is_in_time_where_it_takes_longer_than_a_full_o
         worst_case_us=150_000,
         cost_per_hour=0.5,
     )
-    times = (28_000, 51_000, 50_500, 50_000)
-    stage = StageTable(0, 1, (0,), times, times, 0)
-    topology = Topology(
-        models=(ModelRoutes("m", 150_000, (Route("p", 4, (stage,), (0,) * 4, load),)),),
+    return Topology(
+        models=(ModelRoutes("m", slo_us, (Route("p", 4, (stage,), (0,) * 4, load),)),),
         slots=("a",),
         slot_node=(0,),
         nodes=("n",),
         node_bytes_per_us=(None,),
     )
+
+
+def test_a_batch_that_is_not_full_is_in_time_where_it_takes_longer_than_a_full_one() -> None:
+    """Two of four take longer than four, as measured ones may; and fewer come than planned."""
+    times = (28_000, 51_000, 50_500, 50_000)
+    topology = half_loaded(StageTable(0, 1, (0,), times, times, 0), 150_000)
 
     assert 0 < slowest_us(topology, 25.0, 150_000) <= 150_000
 
 
 def test_a_machine_with_part_of_a_load_waits_no_longer_for_others_than_it_is_planned_to() -> None:
-    load = MachineLoad(
-        machines=0.5,
-        rate_rps=40.0,
-        machine_rps=40.0,
-        remaining_rps=40.0,
-        collect_us=100_000,
-        worst_case_us=150_000,
-        cost_per_hour=0.5,
-    )
     stage = StageTable(0, 1, (0,), (20_000, 30_000, 40_000, 50_000), (50_000,) * 4, 0)
-    topology = Topology(
-        models=(ModelRoutes("m", 1_000_000, (Route("p", 4, (stage,), (0,) * 4, load),)),),
-        slots=("a",),
-        slot_node=(0,),
-        nodes=("n",),
-        node_bytes_per_us=(None,),
-    )
+    topology = half_loaded(stage, 1_000_000)
 
     assert slowest_us(topology, 1.0, 1_000_000, 5) == 100_000 + 20_000
 
