@@ -7,7 +7,7 @@ three partitions. The reactive scheduler as shipped lists the slots of one netwo
 other; shuffled and in rounds over the links (fair) it is a stronger baseline. The plans of four
 models need more than the links carry in the published simulator; the means are with and without
 them. Lateness counts; the reactive scheduler is never late, it drops. `fluid` is no dispatcher: it
-is what the plan's capacity allows on the same arrivals.
+is an estimate of what the plan's capacity allows on the same arrivals.
 """
 
 import csv

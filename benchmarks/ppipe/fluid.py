@@ -1,8 +1,8 @@
 """What a plan could carry if requests were a fluid: a mark to measure dispatchers by.
 
 Every pipeline runs at the rate of its slowest stage without a pause, and may hold what it can work
-off before a deadline. A dispatcher comes above this only by what is in its slots at the start and
-the end of a session.
+off before a deadline. An estimate and no bound: slots that are idle at first take requests at once,
+and other batch sizes than the planned ones may carry more.
 """
 
 import numpy as np
