@@ -154,22 +154,22 @@ def _carry_out(s: State, session: Session, written: int) -> None:
     """Do what the journal orders, and note what became of requests."""
     progress = session.progress[0]
     for i in range(written):
-        row = s.journal[i * JOURNAL_WIDTH : (i + 1) * JOURNAL_WIDTH]
-        kind, at_us = row[0], row[1]
+        row = i * JOURNAL_WIDTH
+        kind, at_us = s.journal[row], s.journal[row + 1]
         if kind == START_STAGE:
-            ends_at = at_us + _duration(s, session, row[8] * s.world[0].size_max + row[7] - 1)
-            _schedule(session, ends_at, RAN, row[2], row[3], row[4], row[5], at_us, ends_at)
+            ends_at = at_us + _duration(s, session, s.journal[row + 8] * s.world[0].size_max + s.journal[row + 7] - 1)
+            _schedule(session, ends_at, RAN, s.journal[row + 2], s.journal[row + 3], s.journal[row + 4], s.journal[row + 5], at_us, ends_at)
         elif kind == ANSWERED:
-            session.ended_at_us[row[2]] = at_us
+            session.ended_at_us[s.journal[row + 2]] = at_us
         elif kind == HAS_RUN:
-            session.busy_us[row[4]] += at_us - row[5]
+            session.busy_us[s.journal[row + 4]] += at_us - s.journal[row + 5]
         elif kind == START_TRANSFER:
-            ends_at = at_us + row[7]
-            _schedule(session, ends_at, TRANSFERRED, row[2], row[3], row[4], row[5], at_us, 0)
+            ends_at = at_us + s.journal[row + 7]
+            _schedule(session, ends_at, TRANSFERRED, s.journal[row + 2], s.journal[row + 3], s.journal[row + 4], s.journal[row + 5], at_us, 0)
         elif kind == WAKE:
-            _schedule(session, at_us, AWAKE, row[2], row[3], 0, 0, 0, 0)
+            _schedule(session, at_us, AWAKE, s.journal[row + 2], s.journal[row + 3], 0, 0, 0, 0)
         elif kind == DROPPED:
-            session.reason[row[2]] = row[3]
+            session.reason[s.journal[row + 2]] = s.journal[row + 3]
     if len(session.log):
         for i in range(written):
             kind = s.journal[i * JOURNAL_WIDTH]
