@@ -69,9 +69,9 @@ NODE = np.dtype(
 """`bytes_per_us` 0: never the limit. `sending`: id of the batch on the uplink, -1: idle.
 `probe…`: the transfer to this node that the probe of that number has found."""
 
-LINE = np.dtype(_ints("first", "last", "free_from"))
+LINE = np.dtype(_ints("first", "last", "free_from", "full_from", "full_to", "full_for"))
 """The promises of a slot, an uplink or a downlink, in order of start. From `free_from` on there
-is none."""
+is none. In [full_from, full_to) no gap starts that is as long as `full_for`."""
 
 PROMISE = np.dtype(_ints("start", "end", "before", "after", "line"))
 

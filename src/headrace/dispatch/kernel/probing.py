@@ -8,6 +8,8 @@ from headrace.dispatch.kernel.promises import (
     UPLINK,
     earliest,
     earliest_common,
+    earliest_noted,
+    is_full,
     promise,
     release,
 )
@@ -63,14 +65,17 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
     best, best_start, best_key, best_transfer_at, best_transfer_us = -1, 0, 0, at_us, 0
     transfer_at, length_us = at_us, 0
     # What no slot can beat: the search ends there. Where a slot lies decides about its transfer.
-    earliest_key = at_us + latency_us
-    if crosses:
-        earliest_key += table.item_transfer_us * size
+    ready_at = at_us + (table.item_transfer_us * size if crosses else 0)
     world.probes += 1
     for i in range(table.first_pool, table.end_pool):
         slot = s.pools[i]
         mine = s.slots[slot]
+        if best >= 0 and is_full(s, slot, ready_at, best_key - latency_us, latency_us):
+            continue
         if not mine.alive:
+            continue
+        start = earliest_noted(s, slot, ready_at, latency_us)
+        if best >= 0 and start + latency_us >= best_key:
             continue
         if crosses:
             # Slots of one node share its downlink: look its transfer up once.
@@ -81,7 +86,8 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
                 )
                 node.probe, node.probe_at, node.probe_us = world.probes, transfer_at, length_us
             transfer_at, length_us = node.probe_at, node.probe_us
-        start = earliest(s, slot, transfer_at + length_us, latency_us)
+            if transfer_at + length_us > start:
+                start = earliest(s, slot, transfer_at + length_us, latency_us)
         key = start + latency_us
         if best >= 0 and key >= best_key:
             continue
@@ -90,7 +96,7 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
         if best < 0 or key < best_key or (key == best_key and start < best_start):
             best, best_start, best_key = slot, start, key
             best_transfer_at, best_transfer_us = transfer_at, length_us
-            if key == earliest_key:
+            if key == ready_at + latency_us:
                 break  # nothing can go on earlier
     if best < 0:
         return False

@@ -28,6 +28,36 @@ def earliest(s: State, line: int, at_us: int, length_us: int) -> int:
     return start
 
 
+@inlined
+def is_full(s: State, line: int, at_us: int, to_us: int, length_us: int) -> bool:
+    """Whether it is known already that `earliest` from `at_us` on is `to_us` at least."""
+    mine = s.lines[line]
+    return mine.full_to >= to_us and mine.full_from <= at_us and mine.full_for <= length_us
+
+
+@hot
+def earliest_noted(s: State, line: int, at_us: int, length_us: int) -> int:
+    """As `earliest`, and kept for `is_full`.
+
+    Time goes on and promises are added: what was full stays full. Where one is taken back,
+    `_forget_full` says so.
+    """
+    mine = s.lines[line]
+    start = at_us
+    if mine.full_from <= at_us and mine.full_for <= length_us:
+        start = max(at_us, mine.full_to)
+    start = earliest(s, line, start, length_us)
+    mine.full_from, mine.full_to, mine.full_for = at_us, start, length_us
+    return start
+
+
+@inlined
+def _forget_full(s: State, line: int, end_us: int) -> None:
+    """A promise until `end_us` is taken back: for later instants nothing changes."""
+    mine = s.lines[line]
+    mine.full_from = max(mine.full_from, end_us)
+
+
 @kernel
 def earliest_common(s: State, one: int, other: int, at_us: int, length_us: int) -> int:
     """The earliest gap that both lines share (`earliestSlot`, PPipe, Algorithm 2)."""
@@ -93,6 +123,7 @@ def release(s: State, i: int) -> None:
         s.promises[mine.after].before = mine.before
     else:
         head.last = mine.before
+    _forget_full(s, mine.line, mine.end)
     mine.line = -1
     if mine.end == head.free_from:
         latest = 0
@@ -117,6 +148,7 @@ def push_back(s: State, slot: int) -> None:
         if mine.start < busy_to:
             hop = s.hops[i // 3]
             hop.start_at = busy_to
+            _forget_full(s, slot, mine.end)
             mine.start = busy_to
             mine.end = busy_to + hop.latency_us
             note_moved(s, i // 3)
