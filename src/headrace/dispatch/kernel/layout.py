@@ -47,8 +47,10 @@ too late. `waiting`, `done`: scratch of a decision that compares routes. The res
 `batch_aware`: a batch that is not full goes when its first request has waited for `patience_us`;
 `longest_us` is what one takes at most, of any size; `gap` and `turn_at` are nanoseconds of load."""
 
-STAGE = np.dtype(_ints("first_pool", "end_pool", "input_bytes", "output_bytes", "item_transfer_us"))
-"""`item_transfer_us`: into the stage, per item, at least."""
+STAGE = np.dtype(
+    [*_ints("first_pool", "end_pool", "input_bytes", "output_bytes"), ("bytes_per_us", "f8")]
+)
+"""`bytes_per_us`: no link into the stage is faster; 0: there may be none to cross."""
 
 SLOT = np.dtype(
     _ints("node", "alive", "running_hop", "running", "first_ready", "wake_at", "free_at")

@@ -1,7 +1,9 @@
 """The probe that finds the next path, and reserving it (PPipe, section 5.4; A.3, Algorithm 2)."""
 
+from typing import Any
+
 from headrace.dispatch.kernel.compile import inlined, kernel
-from headrace.dispatch.kernel.layout import State
+from headrace.dispatch.kernel.layout import NEVER_US, State
 from headrace.dispatch.kernel.promises import (
     DOWNLINK,
     SLOT,
@@ -9,7 +11,7 @@ from headrace.dispatch.kernel.promises import (
     earliest,
     earliest_common,
     earliest_noted,
-    is_full,
+    full_to,
     promise,
     release,
 )
@@ -51,6 +53,29 @@ def earliest_transfer(
 
 
 @kernel
+def _seems_free_first(s: State, table: Any, at_us: int, length_us: int) -> tuple[int, int]:
+    """(Place in `pools`, instant), as far as is known without a search through promises.
+
+    No slot of the pool can be used earlier.
+    """
+    best, best_at = table.first_pool, NEVER_US
+    for i in range(table.first_pool, table.end_pool):
+        free_at = full_to(s, s.pools[i], at_us, length_us)
+        if free_at < best_at:
+            best, best_at = i, free_at
+    return best, best_at
+
+
+@inlined
+def _goes_before(
+    key: int, start: int, place: int, other_key: int, other_start: int, other_place: int
+) -> bool:
+    if key != other_key:
+        return key < other_key
+    return start < other_start or (start == other_start and place < other_place)
+
+
+@kernel
 def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, place: int) -> bool:
     """Find the slot of a stage's pool from which a batch of `size` goes on first.
 
@@ -62,24 +87,28 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
     latency_us = s.p50_us[stage * world.size_max + size - 1]
     crosses = from_slot >= 0 and table.input_bytes > 0 and world.has_links != 0
     leaves = table.output_bytes > 0 and world.has_links != 0
-    best, best_start, best_key, best_transfer_at, best_transfer_us = -1, 0, 0, at_us, 0
+    best, best_start, best_key, best_place = -1, 0, 0, 0
+    best_transfer_at, best_transfer_us = at_us, 0
     transfer_at, length_us = at_us, 0
-    # What no slot can beat: the search ends there. Where a slot lies decides about its transfer.
-    ready_at = at_us + (table.item_transfer_us * size if crosses else 0)
+    ready_at = at_us
+    if crosses and table.bytes_per_us > 0:
+        ready_at += round(size * table.input_bytes / table.bytes_per_us)
+    first, seems_free_at = _seems_free_first(s, table, ready_at, latency_us)
     world.probes += 1
-    for i in range(table.first_pool, table.end_pool):
+    for turn in range(table.first_pool - 1, table.end_pool):
+        i = first if turn < table.first_pool else turn
         slot = s.pools[i]
-        mine = s.slots[slot]
-        if best >= 0 and is_full(s, slot, ready_at, best_key - latency_us, latency_us):
-            continue
-        if not mine.alive:
+        if best >= 0:
+            # Of slots that are equally good the pool's first is taken.
+            beaten_from = best_key - latency_us + (i < best_place)
+            if i == first or full_to(s, slot, ready_at, latency_us) >= beaten_from:
+                continue
+        if not s.slots[slot].alive:
             continue
         start = earliest_noted(s, slot, ready_at, latency_us)
-        if best >= 0 and start + latency_us >= best_key:
-            continue
         if crosses:
             # Slots of one node share its downlink: look its transfer up once.
-            node = s.nodes[mine.node]
+            node = s.nodes[s.slots[slot].node]
             if node.probe != world.probes:
                 transfer_at, length_us = earliest_transfer(
                     s, from_slot, slot, at_us, size * table.input_bytes
@@ -89,15 +118,13 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
             if transfer_at + length_us > start:
                 start = earliest(s, slot, transfer_at + length_us, latency_us)
         key = start + latency_us
-        if best >= 0 and key >= best_key:
-            continue
         if leaves:
             key = leaving_at(s, slot, key, size * table.output_bytes)
-        if best < 0 or key < best_key or (key == best_key and start < best_start):
-            best, best_start, best_key = slot, start, key
+        if best < 0 or _goes_before(key, start, i, best_key, best_start, best_place):
+            best, best_start, best_key, best_place = slot, start, key, i
             best_transfer_at, best_transfer_us = transfer_at, length_us
-            if key == ready_at + latency_us:
-                break  # nothing can go on earlier
+            if i == first and key == seems_free_at + latency_us:
+                break  # as early as it seemed, and no other seems to be free before
     if best < 0:
         return False
     hop = s.path[place]

@@ -29,24 +29,24 @@ def earliest(s: State, line: int, at_us: int, length_us: int) -> int:
 
 
 @inlined
-def is_full(s: State, line: int, at_us: int, to_us: int, length_us: int) -> bool:
-    """Whether it is known already that `earliest` from `at_us` on is `to_us` at least."""
+def full_to(s: State, line: int, at_us: int, length_us: int) -> int:
+    """`earliest` is not before, as far as is known without a search."""
     mine = s.lines[line]
-    return mine.full_to >= to_us and mine.full_from <= at_us and mine.full_for <= length_us
+    from_us, to_us, for_us = mine.full_from, mine.full_to, mine.full_for
+    # Without branches, which nobody could predict.
+    known = (from_us <= at_us) & (for_us <= length_us) & (to_us > at_us)
+    return to_us if known else at_us
 
 
 @hot
 def earliest_noted(s: State, line: int, at_us: int, length_us: int) -> int:
-    """As `earliest`, and kept for `is_full`.
+    """As `earliest`, and kept for `full_to`.
 
     Time goes on and promises are added: what was full stays full. Where one is taken back,
     `_forget_full` says so.
     """
     mine = s.lines[line]
-    start = at_us
-    if mine.full_from <= at_us and mine.full_for <= length_us:
-        start = max(at_us, mine.full_to)
-    start = earliest(s, line, start, length_us)
+    start = earliest(s, line, full_to(s, line, at_us, length_us), length_us)
     mine.full_from, mine.full_to, mine.full_for = at_us, start, length_us
     return start
 
@@ -106,6 +106,8 @@ def promise(s: State, i: int, line: int, start_us: int, end_us: int) -> None:
         head.last = i
     if end_us > head.free_from:
         head.free_from = end_us
+    if start_us <= head.full_to < end_us:
+        head.full_to = end_us
 
 
 @hot

@@ -88,8 +88,8 @@ def _lay_out(state: State, topology: Topology) -> None:
     state.routes["longest_us"] = [route.longest_us for route in routes]
     state.routes["is_part"] = [route.is_part for route in routes]
     state.routes["gap"] = [max(1, round(1e9 / route.rate_rps)) for route in routes]
-    state.stages["item_transfer_us"] = [
-        _least_item_transfer_us(topology, before, stage)
+    state.stages["bytes_per_us"] = [
+        _fastest_into(topology, before, stage)
         for route in routes
         for before, stage in zip((_NOTHING, *route.stages), route.stages, strict=False)
     ]
@@ -118,14 +118,14 @@ def _patience_us(model: ModelRoutes, route: Route) -> int:
     return route.collect_us + (first.collect_us if first is not route else 0)
 
 
-def _least_item_transfer_us(topology: Topology, before: StageTable, stage: StageTable) -> int:
-    """Over the fastest links between two stages, rounded down; 0 where both may share a node."""
+def _fastest_into(topology: Topology, before: StageTable, stage: StageTable) -> float:
+    """Bytes per us of the fastest link between two stages; 0 where both may share a node."""
     from_nodes = {topology.slot_node[slot] for slot in before.slots}
     to_nodes = {topology.slot_node[slot] for slot in stage.slots}
     speeds = [topology.node_bytes_per_us[node] for node in from_nodes | to_nodes]
     if not from_nodes or from_nodes & to_nodes or None in speeds:
-        return 0
-    return int(stage.input_bytes / max(speed for speed in speeds if speed))
+        return 0.0
+    return max(speed for speed in speeds if speed)
 
 
 def _before(ends: Ints) -> Ints:
