@@ -227,10 +227,11 @@ def _pop(session: Session) -> None:
         child = 2 * place + 1
         if child >= last:
             break
-        if child + 1 < last and _comes_before(
-            heap[child + 1], heap[child].at_us, heap[child].sequence
-        ):
-            child += 1
+        # Which child comes first is anybody's guess: a sum costs less than a wrong one.
+        left, right = heap[child], heap[child + 1]
+        same = left.at_us == right.at_us
+        before = (right.at_us < left.at_us) | (same & (right.sequence < left.sequence))
+        child += before & (child + 1 < last)
         if not _comes_before(heap[child], at_us, sequence):
             break
         _move(heap, child, place)

@@ -14,6 +14,7 @@ from headrace.dispatch.kernel.promises import (
     SLOT,
     behind,
     note_moved,
+    note_running,
     promise,
     push_back,
     release,
@@ -148,12 +149,27 @@ def extend_overruns(s: State, now_us: int) -> None:
     world = s.world[0]
     if now_us <= world.next_end_at:
         return
-    next_end_at = NEVER_US
-    for slot in range(world.slots):
-        hop = s.slots[slot].running_hop
-        if hop >= 0:
-            mine = s.hops[hop]
-            if mine.start_at + mine.latency_us < now_us:
-                stretch(s, hop, now_us + max(1, mine.latency_us >> 3))
-            next_end_at = min(next_end_at, mine.start_at + mine.latency_us)
+    next_end_at = _first_end(s)
+    if next_end_at < now_us:
+        for slot in range(world.slots):
+            if s.ends_at[slot] < now_us:
+                _extend(s, slot, now_us)
+        next_end_at = _first_end(s)
     world.next_end_at = next_end_at
+
+
+@inlined
+def _first_end(s: State) -> int:
+    first = NEVER_US
+    for slot in range(s.world[0].slots):
+        first = min(first, s.ends_at[slot])
+    return first
+
+
+@kernel
+def _extend(s: State, slot: int, now_us: int) -> None:
+    hop = s.slots[slot].running_hop
+    mine = s.hops[hop]
+    if mine.start_at + mine.latency_us < now_us:
+        stretch(s, hop, now_us + max(1, mine.latency_us >> 3))
+    note_running(s, slot, hop)

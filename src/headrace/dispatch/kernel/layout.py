@@ -108,6 +108,8 @@ class State(NamedTuple):
     slack_us: Any
     """(routes x K,): how much later than by medians a batch may end."""
     slots: Any
+    ends_at: Any
+    """(S,): what runs on a slot is promised to end then, or later; NEVER_US: nothing runs."""
     nodes: Any
     lines: Any
     """(S + 2 N,): slots, uplinks, downlinks."""

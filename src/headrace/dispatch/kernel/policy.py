@@ -6,6 +6,7 @@ from headrace.dispatch.kernel.feedback import follow_moved, place_anew
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
 from headrace.dispatch.kernel.layout import State
 from headrace.dispatch.kernel.probing import release_from, take_path
+from headrace.dispatch.kernel.promises import note_running
 from headrace.dispatch.kernel.reactive import NO_REASON
 from headrace.dispatch.kernel.reservation import Decision
 
@@ -125,11 +126,11 @@ def reroute(s: State, batch: int, first_stage: int, now_us: int) -> int:
 @inlined
 def on_slot_lost(s: State, slot: int) -> None:
     s.slots[slot].alive = 0
-    s.slots[slot].running_hop = -1
+    note_running(s, slot, -1)
 
 
 @inlined
 def on_slot_gained(s: State, slot: int, now_us: int) -> None:
     s.slots[slot].alive = 1
-    s.slots[slot].running_hop = -1
+    note_running(s, slot, -1)
     s.slots[slot].free_at = now_us

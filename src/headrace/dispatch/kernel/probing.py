@@ -12,6 +12,7 @@ from headrace.dispatch.kernel.promises import (
     earliest_common,
     earliest_noted,
     full_to,
+    note_running,
     promise,
     release,
 )
@@ -194,9 +195,9 @@ def take_path(s: State, batch: int, stage: int, place: int, from_slot: int) -> N
 @kernel
 def release_slot(s: State, hop: int) -> None:
     release(s, 3 * hop + SLOT)
-    slot = s.slots[s.hops[hop].slot]
-    if slot.running_hop == hop:
-        slot.running_hop = -1
+    slot = s.hops[hop].slot
+    if s.slots[slot].running_hop == hop:
+        note_running(s, slot, -1)
 
 
 @kernel

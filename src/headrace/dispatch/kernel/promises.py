@@ -6,7 +6,7 @@ when reality runs late, and a scan copes with that.
 """
 
 from headrace.dispatch.kernel.compile import hot, inlined, kernel
-from headrace.dispatch.kernel.layout import State
+from headrace.dispatch.kernel.layout import NEVER_US, State
 
 SLOT, UPLINK, DOWNLINK = range(3)
 """Which of a hop's promises."""
@@ -157,6 +157,13 @@ def push_back(s: State, slot: int) -> None:
         busy_to = max(busy_to, mine.end)
         i = mine.after
     s.lines[slot].free_from = busy_to
+
+
+@inlined
+def note_running(s: State, slot: int, hop: int) -> None:
+    """That hop runs on the slot now; -1: none does."""
+    s.slots[slot].running_hop = hop
+    s.ends_at[slot] = s.hops[hop].start_at + s.hops[hop].latency_us if hop >= 0 else NEVER_US
 
 
 @inlined

@@ -5,16 +5,22 @@ from headrace.dispatch.kernel.layout import State
 
 
 @inlined
+def _index(s: State, model: int, place: int) -> int:
+    """In `queues`; `place` is at most the length of the ring."""
+    room = s.world[0].queue_room
+    turn = s.models[model].queue_from + place
+    return model * room + (turn if turn < room else turn - room)
+
+
+@inlined
 def at(s: State, model: int, place: int) -> int:
     """The request at that place of the queue."""
-    room = s.world[0].queue_room
-    return s.queues[model * room + (s.models[model].queue_from + place) % room]
+    return s.queues[_index(s, model, place)]
 
 
 @inlined
 def _put(s: State, model: int, place: int, request: int) -> None:
-    room = s.world[0].queue_room
-    s.queues[model * room + (s.models[model].queue_from + place) % room] = request
+    s.queues[_index(s, model, place)] = request
 
 
 @inlined
@@ -47,7 +53,8 @@ def insert(s: State, model: int, request: int) -> int:
 def take_first(s: State, model: int) -> int:
     request = at(s, model, 0)
     queue = s.models[model]
-    queue.queue_from = (queue.queue_from + 1) % s.world[0].queue_room
+    after = queue.queue_from + 1
+    queue.queue_from = after if after < s.world[0].queue_room else 0
     queue.queued -= 1
     return request
 

@@ -9,7 +9,7 @@ from headrace.dispatch.kernel.feedback import extend_overruns, follow_moved, mov
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
 from headrace.dispatch.kernel.layout import NEVER_US, State
 from headrace.dispatch.kernel.probing import has_slots, probe, release_links, release_slot
-from headrace.dispatch.kernel.promises import DOWNLINK, SLOT, UPLINK, free_for
+from headrace.dispatch.kernel.promises import DOWNLINK, SLOT, UPLINK, free_for, note_running
 from headrace.dispatch.kernel.queues import at, tightest
 
 SEND, WAIT, DROP = range(3)
@@ -192,9 +192,9 @@ def on_started(s: State, hop: int, now_us: int) -> None:
     mine = s.hops[hop]
     if mine.start_at != now_us:
         move(s, hop, now_us)
-    s.slots[mine.slot].running_hop = hop
+    note_running(s, mine.slot, hop)
     world = s.world[0]
-    world.next_end_at = min(world.next_end_at, mine.start_at + mine.latency_us)
+    world.next_end_at = min(world.next_end_at, s.ends_at[mine.slot])
     follow_moved(s)
 
 

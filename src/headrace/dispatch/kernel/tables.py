@@ -45,6 +45,7 @@ def make_state(topology: Topology, rules: Rules, *, queue_max: int) -> State:
         p50_us=_padded([stage.p50_us for stage in stages]),
         slack_us=_padded([route.slack_us for route in routes]),
         slots=np.zeros(len(topology.slots), SLOT),
+        ends_at=np.full(len(topology.slots), NEVER_US, NUMBER),
         nodes=np.zeros(len(topology.nodes), NODE),
         lines=np.zeros(len(topology.slots) + 2 * len(topology.nodes), LINE),
         promises=np.zeros(0, PROMISE),
