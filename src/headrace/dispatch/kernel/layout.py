@@ -29,9 +29,9 @@ WORLD = np.dtype(
     _ints("policy", "fill", "stages_max", "size_max", "queue_max", "queue_room", "has_links")
     + _ints("slots", "nodes", "draining", "next_batch", "uses", "probes")
     + _ints("free_batch", "free_request", "first_batch", "last_batch", "batches", "requests")
-    + _ints("first_waiting", "links_wake_at", "next_end_at", "moved", "journal")
+    + _ints("first_waiting", "links_wake_at", "next_end_at", "moved", "journal", "logged")
 )
-"""One row: limits, counters and the heads of lists."""
+"""One row: limits, counters and the heads of lists. `logged`: somebody keeps a log of facts."""
 
 MODEL = np.dtype(
     _ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at", "turn_at")
@@ -39,11 +39,11 @@ MODEL = np.dtype(
 """`fill_size`: the queue waits until it has so many requests; 0: a decision is due."""
 
 ROUTE = np.dtype(
-    _ints("batch_size", "shrunk", "first_stage", "stages", "waiting", "done")
+    _ints("batch_size", "shrunk", "first_stage", "stages", "waiting", "end_at", "done")
     + _ints("collect_us", "patience_us", "longest_us", "is_part", "gap", "turn_at", "turn")
 )
 """`shrunk`: since its path was last idle, a batch was smaller than planned because full ones came
-too late. `waiting`, `done`: scratch of a decision that compares routes. The rest is of
+too late. `waiting`, `end_at`, `done`: scratch of a decision that compares routes. The rest is of
 `batch_aware`: a batch that is not full goes when its first request has waited for `patience_us`;
 `longest_us` is what one takes at most, of any size; `gap` and `turn_at` are nanoseconds of load."""
 
@@ -118,7 +118,7 @@ class State(NamedTuple):
     hops: Any
     """(B M,)"""
     path: Any
-    """(M,): what a probe found."""
+    """(routes x M,): what the last probe of each route found."""
     batches: Any
     """(B,)"""
     members: Any

@@ -26,16 +26,16 @@ def decide(s: State, model: int, now_us: int) -> Decision:
 
 @inlined
 def on_dispatched(s: State, batch: int) -> None:
-    """The requests of the last SEND are a batch now: its path is `path`."""
+    """The requests of the last SEND are a batch now: its path lies in `path`."""
     if s.world[0].policy != RESERVATION:
         reactive.take_path(s, batch)
         return
     mine = s.batches[batch]
     mine.hops = s.routes[mine.route].stages
-    from_slot = -1
+    first, from_slot = mine.route * s.world[0].stages_max, -1
     for stage in range(mine.hops):
-        take_path(s, batch, stage, stage, from_slot)
-        from_slot = s.path[stage].slot
+        take_path(s, batch, stage, first + stage, from_slot)
+        from_slot = s.path[first + stage].slot
 
 
 @kernel

@@ -149,33 +149,19 @@ def probe(s: State, route: int, size: int, at_us: int) -> tuple[int, int]:
 
     Returns:
         (waiting, end): the delays before links and slots (PPipe: waitTime) and the instant of
-        completion; the path lies in `path`. (-1, -1): some pool has no slot left.
+        completion; the path lies in the route's rows of `path`. (-1, -1): some pool has no slot left.
     """
     table = s.routes[route]
     waiting_us, from_slot = 0, -1
     for i in range(table.stages):
-        if not earliest_hop(s, table.first_stage + i, size, at_us, from_slot, i):
+        place = route * s.world[0].stages_max + i
+        if not earliest_hop(s, table.first_stage + i, size, at_us, from_slot, place):
             return -1, -1
-        hop = s.path[i]
+        hop = s.path[place]
         waiting_us += hop.start_at - at_us - hop.transfer_us
         at_us = hop.start_at + hop.latency_us
         from_slot = hop.slot
     return waiting_us, at_us
-
-
-@kernel
-def has_slots(s: State, route: int) -> bool:
-    """Whether every pool of the route has a slot left."""
-    table = s.routes[route]
-    for stage in range(table.first_stage, table.first_stage + table.stages):
-        alive = 0
-        for i in range(s.stages[stage].first_pool, s.stages[stage].end_pool):
-            alive += s.slots[s.pools[i]].alive
-            if alive:
-                break
-        if not alive:
-            return False
-    return True
 
 
 @kernel

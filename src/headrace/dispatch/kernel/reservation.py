@@ -8,7 +8,7 @@ from headrace.dispatch.kernel.compile import inlined, kernel
 from headrace.dispatch.kernel.feedback import extend_overruns, follow_moved, move, stretch
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
 from headrace.dispatch.kernel.layout import NEVER_US, State
-from headrace.dispatch.kernel.probing import has_slots, probe, release_links, release_slot
+from headrace.dispatch.kernel.probing import probe, release_links, release_slot
 from headrace.dispatch.kernel.promises import DOWNLINK, SLOT, UPLINK, free_for, note_running
 from headrace.dispatch.kernel.queues import at, tightest
 
@@ -54,14 +54,14 @@ def decide(s: State, model: int, now_us: int) -> Decision:
 
 @kernel
 def _full_batch(s: State, model: int, route: int, now_us: int) -> Decision:
-    """A batch of the planned size; DROP: it would be late."""
-    planned = s.routes[route].batch_size
-    waiting, end_at = probe(s, route, planned, now_us)
-    if end_at + _slack(s, route, planned) > tightest(s, model, planned):
+    """A batch of the planned size, on the path that `_mark_usable` found; DROP: it would be late."""
+    table = s.routes[route]
+    planned = table.batch_size
+    if table.end_at + _slack(s, route, planned) > tightest(s, model, planned):
         return DROP, DEADLINE, 0
-    if waiting == 0:
-        s.routes[route].shrunk = 0
-    return _settle(s, model, route, planned, waiting, end_at, now_us)
+    if table.waiting == 0:
+        table.shrunk = 0
+    return _settle(s, model, route, planned, table.waiting, table.end_at, now_us)
 
 
 @kernel
@@ -75,8 +75,8 @@ def _smaller_batch(s: State, model: int, route: int, now_us: int) -> Decision:
     """
     table = s.routes[route]
     planned = table.batch_size
-    waiting, end_at = probe(s, route, planned, now_us)
-    hurry = end_at - waiting + _slack(s, route, planned) > tightest(s, model, planned)
+    idle_end_at = table.end_at - table.waiting
+    hurry = idle_end_at + _slack(s, route, planned) > tightest(s, model, planned)
     if table.shrunk and not hurry:
         return DROP, DEADLINE, 0
     for size in range(planned - 1, 0, -1):
@@ -90,18 +90,13 @@ def _smaller_batch(s: State, model: int, route: int, now_us: int) -> Decision:
 
 @kernel
 def _mark_usable(s: State, first: int, end: int, now_us: int) -> int:
-    """How many routes have a slot left in every pool, and how long each makes wait."""
-    if end - first == 1:
-        # Nothing to choose from: that saves a probe.
-        s.routes[first].waiting = 0 if has_slots(s, first) else -1
-        s.routes[first].done = 0
-        return 1 + s.routes[first].waiting
+    """How many routes have a slot left in every pool; how long each makes wait, and until when."""
     usable = 0
     for route in range(first, end):
-        waiting, _ = probe(s, route, s.routes[route].batch_size, now_us)
-        s.routes[route].waiting = waiting
-        s.routes[route].done = waiting < 0
-        usable += waiting >= 0
+        table = s.routes[route]
+        table.waiting, table.end_at = probe(s, route, table.batch_size, now_us)
+        table.done = table.waiting < 0
+        usable += table.waiting >= 0
     return usable
 
 

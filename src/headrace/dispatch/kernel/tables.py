@@ -36,6 +36,7 @@ def make_state(topology: Topology, rules: Rules, *, queue_max: int) -> State:
     """An idle system: all slots alive, nothing promised, empty queues."""
     routes = [route for model in topology.models for route in model.routes]
     stages = [stage for route in routes for stage in route.stages]
+    stages_max = max(len(route.stages) for route in routes)
     state = State(
         world=np.zeros(1, WORLD),
         models=np.zeros(len(topology.models), MODEL),
@@ -50,7 +51,7 @@ def make_state(topology: Topology, rules: Rules, *, queue_max: int) -> State:
         lines=np.zeros(len(topology.slots) + 2 * len(topology.nodes), LINE),
         promises=np.zeros(0, PROMISE),
         hops=np.zeros(0, HOP),
-        path=np.zeros(max(len(route.stages) for route in routes), HOP),
+        path=np.zeros(len(routes) * stages_max, HOP),
         batches=np.zeros(0, BATCH),
         members=np.zeros(0, NUMBER),
         requests=np.zeros(0, REQUEST),
@@ -61,7 +62,8 @@ def make_state(topology: Topology, rules: Rules, *, queue_max: int) -> State:
     )
     world = state.world
     world["policy"], world["fill"], world["queue_max"] = rules.policy, rules.fill, queue_max
-    world["stages_max"] = len(state.path)
+    world["logged"] = 1
+    world["stages_max"] = stages_max
     world["size_max"] = max(route.batch_size for route in routes)
     world["slots"], world["nodes"] = len(topology.slots), len(topology.nodes)
     world["has_links"] = any(speed is not None for speed in topology.node_bytes_per_us)
