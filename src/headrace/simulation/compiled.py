@@ -90,7 +90,6 @@ def run(
         PlanError: no policy has this name.
     """
     state = make_state(topology, rules_of(policy), queue_max=10_000)
-    state.world["logged"] = log is not None
     session = _open(topology, offered, rng, changes, logged=log is not None)
     progress = session.progress
     step = PROGRESS_STEP if on_progress else NEVER

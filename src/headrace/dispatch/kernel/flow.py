@@ -23,7 +23,6 @@ from headrace.dispatch.kernel.journal import (
     WAKE_QUEUE,
     WAKE_SLOT,
     note,
-    note_fact,
     note_more,
 )
 from headrace.dispatch.kernel.layout import State
@@ -56,7 +55,7 @@ def arrive(
 ) -> None:
     """Take a request; from here on it is answered or refused exactly once."""
     world, queue = s.world[0], s.models[model]
-    note_fact(s, ARRIVED, arrived_at, request_id, model, deadline_at, 0, 0)
+    note(s, ARRIVED, arrived_at, request_id, model, deadline_at)
     if world.draining:
         note(s, DROPPED, now_us, request_id, DRAINING, RETRY_US)
         return
@@ -285,8 +284,6 @@ def finish(s: State, batch: int, now_us: int) -> None:
 def note_path(s: State, batch: int, first_stage: int, now_us: int) -> None:
     """The batch got its path, or the rest of it from `first_stage` on a new one."""
     mine, world = s.batches[batch], s.world[0]
-    if not world.logged:
-        return
     pipeline = mine.route - s.models[mine.model].first_route
     note(s, DISPATCHED, now_us, batch, mine.id, mine.model)
     note_more(s, pipeline, first_stage, mine.size, mine.hops - first_stage)

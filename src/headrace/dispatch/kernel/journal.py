@@ -63,14 +63,6 @@ def note(s: State, kind: int, at_us: int, a: int, b: int, c: int) -> None:
 
 
 @hot
-def note_fact(s: State, kind: int, at_us: int, a: int, b: int, c: int, d: int, e: int) -> None:
-    """Add a row that nobody needs but a log."""
-    if s.world[0].logged:
-        note(s, kind, at_us, a, b, c)
-        note_more(s, d, e, 0, 0)
-
-
-@hot
 def note_more(s: State, d: int, e: int, f: int, g: int) -> None:
     """The rest of the last row, where its kind has more columns."""
     i = (s.world[0].journal - 1) * JOURNAL_WIDTH

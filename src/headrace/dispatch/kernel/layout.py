@@ -29,9 +29,9 @@ WORLD = np.dtype(
     _ints("policy", "fill", "stages_max", "size_max", "queue_max", "queue_room", "has_links")
     + _ints("slots", "nodes", "draining", "next_batch", "uses", "probes")
     + _ints("free_batch", "free_request", "first_batch", "last_batch", "batches", "requests")
-    + _ints("first_waiting", "links_wake_at", "next_end_at", "moved", "journal", "logged")
+    + _ints("first_waiting", "links_wake_at", "next_end_at", "moved", "journal")
 )
-"""One row: limits, counters and the heads of lists. `logged`: somebody keeps a log of facts."""
+"""One row: limits, counters and the heads of lists."""
 
 MODEL = np.dtype(
     _ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at", "turn_at")

@@ -64,6 +64,8 @@ def _seems_free_first(s: State, table: Any, at_us: int, length_us: int) -> tuple
         free_at = full_to(s, s.pools[i], at_us, length_us)
         if free_at < best_at:
             best, best_at = i, free_at
+            if free_at == at_us:
+                break
     return best, best_at
 
 

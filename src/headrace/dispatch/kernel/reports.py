@@ -22,7 +22,6 @@ from headrace.dispatch.kernel.journal import (
     SLOT_LOST,
     TRANSFERRED,
     note,
-    note_fact,
     note_more,
 )
 from headrace.dispatch.kernel.layout import State
@@ -48,8 +47,8 @@ def on_transferred(
     if current:
         hop = hop_of(s, row)
         to_slot = s.hops[hop].slot
-        from_slot = s.hops[hop - 1].slot
-        note_fact(s, TRANSFERRED, now_us, batch_id, stage, from_slot, to_slot, started_at)
+        note(s, TRANSFERRED, now_us, batch_id, stage, s.hops[hop - 1].slot)
+        note_more(s, to_slot, started_at, 0, 0)
         policy.on_transferred(s, hop, now_us)
         join_slot(s, row, to_slot, now_us)
     advance_links(s, now_us)

@@ -62,7 +62,6 @@ def make_state(topology: Topology, rules: Rules, *, queue_max: int) -> State:
     )
     world = state.world
     world["policy"], world["fill"], world["queue_max"] = rules.policy, rules.fill, queue_max
-    world["logged"] = 1
     world["stages_max"] = stages_max
     world["size_max"] = max(route.batch_size for route in routes)
     world["slots"], world["nodes"] = len(topology.slots), len(topology.nodes)
