@@ -1,7 +1,8 @@
 """A simulated session without Python in its loop: arrays in, what became of every request out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from headrace.simulation.driver import NORMALS_AT_ONCE, sigma_of
 NEVER = 1 << 62
 FIRST_EVENTS = 1024
 LOG_ROWS = 1 << 16
+ROWS_AT_ONCE = 256
 PROGRESS_STEP = 10_000
 
 
@@ -97,11 +99,7 @@ def run(
     while True:
         why = loop.run(addresses(state), addresses(session))
         if log is not None and why in (loop.LOG_FULL, loop.DONE):
-            log.extend(
-                facts_of(
-                    session.log.reshape(-1, JOURNAL_WIDTH)[: int(progress["logged"][0])].tolist()
-                )
-            )
+            log.extend(facts_of(_rows_of(session.log, int(progress["logged"][0]))))
             progress["logged"] = 0
         assert why != loop.JOURNAL_FULL, "the journal has room for all an event can bring"
         if why == loop.DONE:
@@ -126,6 +124,17 @@ def run(
         busy_us=session.busy_us,
         batches=int(state.world["next_batch"][0]),
     )
+
+
+def _rows_of(log: Ints, count: int) -> Iterator[list[int]]:
+    """The first rows of a log as lists, of which only a few exist at a time.
+
+    Python's garbage collector looks at all lists again and again: with many of them that took
+    longer than all the rest.
+    """
+    rows = log.reshape(-1, JOURNAL_WIDTH)[:count]
+    pieces = (rows[at : at + ROWS_AT_ONCE].tolist() for at in range(0, count, ROWS_AT_ONCE))
+    return chain.from_iterable(pieces)
 
 
 def _open(
