@@ -156,8 +156,15 @@ def _planned(problem: "Problem") -> "Plan":
     from headrace.domain.errors import InfeasibleError
     from headrace.planning import solve
 
+    solving = solve
+    if problem.apps and problem.options.planner == "least-cost":
+        from headrace.commands.kernel import load_kernel
+        from headrace.simulation.worst_cases import plan_keeping_worst_cases
+
+        load_kernel(simulator=True)
+        solving = plan_keeping_worst_cases
     with notices.status(f"planning with {problem.options.planner}"):
-        result = solve(problem)
+        result = solving(problem)
     if result.plan is None:
         raise InfeasibleError(result.refusal or "no plan")
     return result.plan
