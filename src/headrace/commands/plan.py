@@ -117,8 +117,10 @@ def plan(
     [dim]headrace plan apps.yaml --arrivals poisson[/dim]
     """
     from headrace.catalog.documents import read_problem, write_document
+    from headrace.catalog.whole_file import check_writable
     from headrace.reporting.plan_table import plan_report
 
+    check_writable(out)
     asked = _overridden(
         read_problem(problem),
         planner=planner,
