@@ -33,6 +33,17 @@ class Demand(Record, frozen=True, kw_only=True):
             raise DocumentError(f"demand for {self.model!r}: slo, weight and rate must be positive")
 
 
+class HeadroomFor(Record, frozen=True, kw_only=True):
+    """What head-room was chosen for, so that the same can be asked of another plan."""
+
+    arrivals: str
+    """A process, such as `poisson` or `gamma:3`; see `simulation.processes`."""
+    attainment: float
+    """In time / arrived, of every app."""
+    margin: float
+    """The least; `PlanOptions.margin` is the one that was chosen."""
+
+
 class PlanOptions(Record, frozen=True, kw_only=True):
     """How to plan; defaults are the paper's."""
 
@@ -50,6 +61,8 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     """Of apps: every rate is planned for with this part on top, which is dummy load to the plan."""
     module_headroom: dict[str, float] = msgspec.field(default_factory=dict)
     """Of apps: the same for single modules, as `app.module` -> part; on top of `rate_headroom`."""
+    headroom_for: HeadroomFor | None = None
+    """Where arrivals are not uniform: what `rate_headroom` and `margin` were chosen for."""
     min_stages: int = 1
     max_stages: int = 3
     max_batch: int | None = None
