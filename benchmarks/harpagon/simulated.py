@@ -4,9 +4,10 @@
     python -m benchmarks.harpagon.simulated --sample 150
 
 uniform  every module of every least-cost plan, calls at equal gaps: no call may take longer than
-         Theorem 1 says. Where one does, whether any dispatcher could have kept it (`possible`), and
-         what 1 % of head-room does about it. Then whole apps, where calls of later modules come in
-         the clusters in which batches end: no request may miss its SLO.
+         Theorem 1 says. First plans by the formula alone and, where a call takes longer, whether
+         any dispatcher could do better (`possible`); then as `headrace plan` writes them, with
+         head-room for such modules. Last whole apps, where calls of later modules come in the
+         clusters in which batches end: no request may miss its SLO.
 tail     attainment under Poisson and bursty arrivals without head-room; and with head-room chosen
          by simulation (`headrace plan --arrivals poisson`), measured with arrivals of another seed.
 """
@@ -17,29 +18,23 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from benchmarks.harpagon.possible import answered_at_most
 from benchmarks.harpagon.profiles import Library, load
-from benchmarks.harpagon.runs import Floats, run_planner
+from benchmarks.harpagon.runs import Floats
+from benchmarks.harpagon.uniform import OPTIONS, planned, print_uniform
 from benchmarks.harpagon.verified import document
 from benchmarks.harpagon.workloads import COUNT, Workload, workload, workloads
+from msgspec.structs import replace
 
-from headrace.dispatch.topology import Topology
 from headrace.domain.plan import Plan
-from headrace.domain.problem import PlanOptions
 from headrace.domain.profile import Profile
 from headrace.planning.apps.solve import plan_least_cost
 from headrace.planning.candidates import budget_us
-from headrace.simulation.compiled import Offered, run
 from headrace.simulation.headroom import Headroom, attained, choose_headroom
 
 PROCESSES = ("poisson", "gamma:2", "mmpp:2")
 CHOSEN_WITH, MEASURED_WITH = 1, 2
 """Seeds."""
 WANTED = 0.99
-SEARCHED_MACHINES, SEARCHED_REQUESTS = 2, 2_000
-"""Up to so many, a search for a schedule that keeps the bound takes seconds."""
-
-Documents = list[tuple[Plan, dict[str, Profile]]]
 
 
 def main() -> None:
@@ -56,110 +51,19 @@ def main() -> None:
     places = np.linspace(0, len(every) - 1, min(asked.sample, len(every)))
     some = [every[int(place)] for place in places]
     print(f"profiles: {library.origin}; {len(some)} of {len(every)} workloads")
-    found = run_planner("least-cost", some).modules
-    documents = [
-        document(one, modules, "remaining", "least-cost")
-        for one, modules in zip(some, found, strict=True)
-        if modules is not None
-    ]
     if asked.only != "tail":
-        _print_uniform(some, documents, library)
+        print_uniform(some)
     if asked.only != "uniform":
-        _print_without_room(documents)
+        _print_without_room(some)
         _print_with_room(some, "poisson", library)
         if asked.bursty:
             for process in PROCESSES[1:]:
                 _print_with_room(some, process, library)
 
 
-# -- uniform --------------------------------------------------------------------------------------
-
-
-def _print_uniform(some: Sequence[Workload], documents: Documents, library: Library) -> None:
-    began = time.perf_counter()
-    worst = [beyond_bound(plan, profiles) for plan, profiles in documents]
-    modules = [ratio for ratios in worst for ratio in ratios]
-    over = sum(ratio > 1 for ratio in modules)
-    plans = sum(any(ratio > 1 for ratio in ratios) for ratios in worst)
-    print(
-        f"uniform, {len(modules)} modules of {len(documents)} plans: worst case / bound at most"
-        f" {max(modules):.4f}, median {np.median(modules):.4f}; above it: {over} modules of"
-        f" {plans} plans | target 0  ({time.perf_counter() - began:.0f} s)"
-    )
-    for (plan, profiles), ratios in zip(documents, worst, strict=True):
-        for module, ratio in enumerate(ratios):
-            if ratio > 1:
-                print(f"  {plan.deployments[module].name}: {_possible(plan, profiles, module)}")
-    cured = [
-        _with_one_percent(one, library)
-        for one, ratios in zip(some, worst, strict=True)
-        if max(ratios) > 1
-    ]
-    if cured:
-        print(
-            f"  the same {len(cured)} with 1 % head-room: worst case / bound at most"
-            f" {max(ratio for ratio, _ in cured):.4f}, cost"
-            f" {np.mean([cost for _, cost in cured]) - 1:+.2%} on average"
-        )
-    reached = [attained(*document, "uniform", CHOSEN_WITH) for document in documents]
-    print(
-        f"uniform, whole apps: every request within the SLO in {sum(r == 1 for r in reached)} of"
-        f" {len(reached)}; least attainment {min(reached):.4f}"
-    )
-
-
-def _possible(plan: Plan, profiles: dict[str, Profile], module: int) -> str:
-    deployment = plan.deployments[module]
-    machines = [
-        route.stages[0].p50_us
-        for route in Topology.from_plan(plan, profiles).models[module].routes
-        for _ in route.stages[0].slots
-    ]
-    if len(machines) > SEARCHED_MACHINES:
-        return f"{len(machines)} machines, not searched"
-    answered = answered_at_most(
-        machines, deployment.rate_rps or 0.0, deployment.worst_case_us or 0, SEARCHED_REQUESTS
-    )
-    if answered == SEARCHED_REQUESTS:
-        return f"another dispatcher could answer {answered} requests within the bound"
-    return f"no dispatcher can answer more than the first {answered} requests within the bound"
-
-
-def _with_one_percent(one: Workload, library: Library) -> tuple[float, float]:
-    """(worst case / bound, cost / cost without) of the plan for 1 % more load."""
-    larger = workload(library, one.app, one.rate_rps * 1.01, one.slo_us)
-    plain, roomy = plan_least_cost(one.case), plan_least_cost(larger.case)
-    assert plain is not None
-    assert roomy is not None
-    asked = dataclasses.replace(one, case=larger.case)
-    plan, profiles = document(asked, roomy.modules, "remaining", "least-cost")
-    return max(beyond_bound(plan, profiles)), roomy.cost / plain.cost
-
-
-def beyond_bound(plan: Plan, profiles: dict[str, Profile]) -> list[float]:
-    """Per module, its slowest call under uniform arrivals / its bound; inf: a call was dropped."""
-    topology = Topology.from_plan(plan, profiles)
-    ratios = []
-    for index, deployment in enumerate(plan.deployments):
-        rate_rps, bound_us = deployment.rate_rps or 0.0, deployment.worst_case_us or 0
-        count = int(min(20_000, max(2_000, 20 * rate_rps)))
-        at_us = np.round(np.arange(count) * 1e6 / rate_rps).astype(np.int64)
-        offered = Offered(
-            arrived_at_us=at_us,
-            model=np.full(count, index),
-            deadline_at_us=at_us + bound_us,
-            priority=np.zeros(count, dtype=np.int64),
-        )
-        ended_at_us = run(topology, "batch-aware", offered).ended_at_us
-        slowest = float((ended_at_us - at_us).max()) / bound_us
-        ratios.append(float("inf") if (ended_at_us < 0).any() else slowest)
-    return ratios
-
-
-# -- tails ----------------------------------------------------------------------------------------
-
-
-def _print_without_room(documents: Documents) -> None:
+def _print_without_room(some: Sequence[Workload]) -> None:
+    results = [planned(one, {}) for one in some]
+    documents = [(found.plan, named) for found, named in results if found.plan is not None]
     for process in PROCESSES:
         reached = np.array([attained(*one, process, MEASURED_WITH) for one in documents])
         print(f"{process}, no head-room: {_summary(reached)}")
@@ -200,13 +104,7 @@ def with_room(
         solution = plan_least_cost(case)
         if solution is None:
             return None
-        options = PlanOptions(
-            planner="least-cost",
-            objective="least-cost",
-            margin=margin,
-            rate_headroom=headroom,
-            max_stages=1,
-        )
+        options = replace(OPTIONS, margin=margin, rate_headroom=headroom)
         asked = dataclasses.replace(one, case=case)
         plan, named = document(asked, solution.modules, "remaining", "least-cost", options)
         profiles.update(named)

@@ -1,7 +1,7 @@
 """`headrace serve --replan` from a shifted load ratio to a plan file that is migrated to."""
 
 import asyncio
-from collections.abc import ItemsView
+from collections.abc import Callable, ItemsView
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,10 +9,17 @@ import msgspec
 import pytest
 
 from headrace.catalog.documents import plan_profiles, read_plan, read_problem, write_document
-from headrace.commands.replanning import keep_planned
+from headrace.commands.replanning import PlanningError, Replanner, run_headrace
+from headrace.dispatch.migration import How
 from headrace.planning import solve
+from headrace.serving.apps import OpenSink
+from headrace.serving.changeover import Changeover
+from headrace.serving.live_migration import MigrationReport
+from headrace.serving.plan_in_service import ServedPlan
 from headrace.serving.prometheus import ModelCounters
+from headrace.serving.vetting import VettingError
 from headrace.verify import verify
+from helpers.apps import write_app_plan
 from helpers.served import profile_by_hand
 
 pytestmark = pytest.mark.e2e
@@ -33,13 +40,15 @@ class RisingCounters(dict[str, ModelCounters]):
     """Three requests of model a for each of model b have ended whenever somebody looks."""
 
     def items(self) -> ItemsView[str, ModelCounters]:  # type: ignore[override]
-        self["a"].answered += 300
-        self["b"].answered += 100
+        for name, count in (("a", 300), ("b", 100)):
+            for _ in range(count):
+                self[name].count_answer(1, 10_000, late=False)
         return super().items()
 
 
-class Changeover:
-    def __init__(self) -> None:
+class Asked:
+    def __init__(self, in_service: Path) -> None:
+        self.in_service = in_service
         self.asked: asyncio.Future[Path] = asyncio.get_running_loop().create_future()
 
     async def migrate(self, plan_path: Path) -> None:
@@ -58,16 +67,16 @@ def test_a_shift_of_the_load_ratio_ends_in_a_verified_plan_for_the_new_shares(
     assert even is not None
 
     async def replanned() -> Path:
-        changeover = Changeover()
+        changeover = Asked(tmp_path / "plan.json")
         watch = asyncio.ensure_future(
-            keep_planned(
+            Replanner(
                 SimpleNamespace(plan=even),  # type: ignore[arg-type]
                 changeover,  # type: ignore[arg-type]
                 RisingCounters(a=ModelCounters(), b=ModelCounters()),
                 tmp_path,
                 fraction=0.25,
                 after_s=0.006,
-            )
+            ).run()
         )
         try:
             return await asyncio.wait_for(changeover.asked, WAIT_S)
@@ -82,3 +91,47 @@ def test_a_shift_of_the_load_ratio_ends_in_a_verified_plan_for_the_new_shares(
     after = {d.model: d.throughput_rps for d in plan.deployments}
     assert before["a"] == pytest.approx(before["b"])
     assert after["a"] == pytest.approx(3 * after["b"])
+
+
+def test_a_refusal_of_the_planner_says_why() -> None:
+    with pytest.raises(PlanningError, match=r"(?s)status 2.*missing\.json"):
+        asyncio.run(run_headrace(["plan", "missing.json"]))
+
+
+class MovingEngine:
+    """Takes any plan."""
+
+    async def migrate(
+        self,
+        served: ServedPlan,
+        *,
+        how: How,
+        open_sink: OpenSink | None,
+        on_switch: Callable[[], None],
+    ) -> MigrationReport:
+        on_switch()
+        return MigrationReport(
+            how=how,
+            steps=1,
+            devices=1,
+            preloaded=True,
+            load_us=0,
+            switch_us=0,
+            began_at_us=0,
+            slots_out=(),
+        )
+
+
+def test_profiles_are_looked_for_beside_the_plan_in_service(tmp_path: Path) -> None:
+    """A person may migrate a server to a plan in another folder."""
+    began, chosen = tmp_path / "began", tmp_path / "chosen"
+    began.mkdir()
+    chosen.mkdir()
+    first = write_app_plan(began, "plan.json", 400.0)
+    second = write_app_plan(chosen, "plan.json", 300.0)
+    changeover = Changeover(MovingEngine(), first, "emulated", lambda header: print)
+    with pytest.raises(VettingError):
+        asyncio.run(changeover.migrate(chosen / "missing.json"))
+    assert changeover.in_service == first
+    asyncio.run(changeover.migrate(second))
+    assert changeover.in_service == second

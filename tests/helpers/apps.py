@@ -4,7 +4,7 @@ case = make_case([("a", 100.0, [(2, 160, 1.0), (4, 200, 1.0)])], budget_ms=400)
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -24,6 +24,8 @@ M3 = [(2, 100, 1.0), (8, 250, 1.0), (32, 800, 1.0)]
 """Table I: (batch size, milliseconds, price)."""
 
 Rows = Sequence[tuple[int, float, float]]
+
+PLENTY = {"T4": 40, "A100": 40}
 
 DIAMOND = ((), (0,), (0,), (1, 2))
 CROSSED = ((), (), (0, 1), (1,))
@@ -83,8 +85,14 @@ def random_case(rng: random.Random, before: Sequence[Sequence[int]]) -> AppCase:
     )
 
 
-def make_app_problem(planner: str = "least-cost", *, slo_ms: float = 400.0) -> Problem:
-    """detect -> vehicle (2.5), face (1.2), at 60/s, on plenty of two device types."""
+def make_app_problem(
+    planner: str = "least-cost",
+    *,
+    slo_ms: float = 400.0,
+    rate_rps: float = 60.0,
+    devices: Mapping[str, int] = PLENTY,
+) -> Problem:
+    """detect -> vehicle (2.5), face (1.2)."""
     slow, fast = 3.0, 1.0
     profiles = {
         name: _profile(name, fixed, each, {"T4": slow, "A100": fast})
@@ -99,7 +107,7 @@ def make_app_problem(planner: str = "least-cost", *, slo_ms: float = 400.0) -> P
         ),
         edges=(("detect", "vehicle"), ("detect", "face")),
         slo_us=round(slo_ms * 1000),
-        rate_rps=60.0,
+        rate_rps=rate_rps,
     )
     return Problem(
         cluster=Cluster(
@@ -107,7 +115,7 @@ def make_app_problem(planner: str = "least-cost", *, slo_ms: float = 400.0) -> P
                 DeviceType(name="T4", price_per_hour=0.35),
                 DeviceType(name="A100", price_per_hour=2.93),
             ),
-            nodes=(Node(name="n", devices={"T4": 40, "A100": 40}),),
+            nodes=(Node(name="n", devices=dict(devices)),),
         ),
         demands=(),
         profiles=profiles,
@@ -121,9 +129,15 @@ def make_app_problem(planner: str = "least-cost", *, slo_ms: float = 400.0) -> P
     )
 
 
-def write_app_plan(folder: Path, name: str, slo_ms: float) -> Path:
+def write_app_plan(
+    folder: Path,
+    name: str,
+    slo_ms: float,
+    rate_rps: float = 60.0,
+    devices: Mapping[str, int] = PLENTY,
+) -> Path:
     """The plan of `make_app_problem` as a file, beside its profiles."""
-    problem = make_app_problem(slo_ms=slo_ms)
+    problem = make_app_problem(slo_ms=slo_ms, rate_rps=rate_rps, devices=devices)
     plan = solve(problem).plan
     assert plan is not None
     refs = []

@@ -1,18 +1,8 @@
 """When the load ratio is off for long enough the server plans anew, and for what."""
 
-from fractions import Fraction
-from pathlib import Path
-
-import msgspec
 import pytest
 
-from headrace.catalog.documents import read_plan, read_problem
-from headrace.catalog.problem_file import ProblemFile
-from headrace.commands.replanning import planned_loads, problem_for
-from headrace.domain.base import decode_fraction
 from headrace.serving.load_watch import PERIODS, LoadWatch
-from helpers.live_server import write_plan
-from helpers.served import served_chain
 
 EVEN = {"a": 1.0, "b": 1.0}
 SHIFTED = {"a": 300, "b": 100}
@@ -45,17 +35,3 @@ def test_a_model_that_nobody_asks_for_keeps_a_share() -> None:
     shares = [watch.add({"a": 100}) for _ in range(PERIODS)][-1]
     assert shares is not None
     assert 0 < shares["b"] < 0.01
-
-
-def test_the_new_problem_is_the_plans_own_with_other_loads(tmp_path: Path) -> None:
-    path = write_plan(served_chain(tmp_path, pools=(1, 1)), tmp_path)
-    plan = read_plan(path)
-    assert planned_loads(plan) == {"m": 1.0}
-    document = problem_for(plan, {"m": 1.0}, tmp_path)
-    msgspec.convert(document, ProblemFile, dec_hook=decode_fraction)
-    (tmp_path / "again.json").write_bytes(msgspec.json.encode(document))
-    problem = read_problem(tmp_path / "again.json")
-    assert problem.cluster == plan.cluster
-    assert problem.options == plan.options
-    assert problem.demands == plan.demands
-    assert problem.cluster.device_types[0].shares == (Fraction(1),)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.catalog.whole_file import whole_file
+from headrace.catalog.whole_file import check_writable, whole_file
 from headrace.domain.errors import DocumentError
 
 
@@ -32,3 +32,18 @@ def test_a_disk_that_fills_up_leaves_what_was_there_and_nothing_else(tmp_path: P
 
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_cannot_be_written_is_said_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+
+    for path, why in (("file/below", "Not a directory"), (".", "Is a directory")):
+        with pytest.raises(DocumentError, match=f"cannot be written: {why}"):
+            check_writable(tmp_path / path)
+
+
+def test_asking_whether_a_file_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "folder" / "file")
+    check_writable(Path(os.devnull))
+
+    assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,6 @@
 """Files that are there whole or not at all: readers never see half of one."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -37,6 +38,25 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def check_writable(path: Path) -> None:
+    """Before long work: refuse now what `whole_file` would refuse at its end. Leaves nothing.
+
+    Raises:
+        DocumentError: it cannot be written there.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        return  # A pipe or a device, where to open it is to write.
+    target = Path(os.path.realpath(path))
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        folder = next(parent for parent in target.parents if parent.exists())
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
 

@@ -82,11 +82,13 @@ def estimate(
     [dim]headrace estimate model.onnx --device L4 --like model.profile.json -o mixed.json[/dim]
     """
     from headrace.catalog.documents import read_profile, write_document
+    from headrace.catalog.whole_file import check_writable
     from headrace.commands.profile import parse_shape
     from headrace.profiling.estimate import EstimateOptions, estimate_model
     from headrace.profiling.profiler import legal_name
 
     target = out or Path(f"{name or legal_name(model.stem)}.estimate.json")
+    check_writable(target)
     options = EstimateOptions(
         devices=tuple(device),
         blocks=blocks,

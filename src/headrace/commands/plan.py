@@ -117,8 +117,10 @@ def plan(
     [dim]headrace plan apps.yaml --arrivals poisson[/dim]
     """
     from headrace.catalog.documents import read_problem, write_document
+    from headrace.catalog.whole_file import check_writable
     from headrace.reporting.plan_table import plan_report
 
+    check_writable(out)
     asked = _overridden(
         read_problem(problem),
         planner=planner,
@@ -156,8 +158,15 @@ def _planned(problem: "Problem") -> "Plan":
     from headrace.domain.errors import InfeasibleError
     from headrace.planning import solve
 
+    solving = solve
+    if problem.apps and problem.options.planner == "least-cost":
+        from headrace.commands.kernel import load_kernel
+        from headrace.simulation.worst_cases import plan_keeping_worst_cases
+
+        load_kernel(simulator=True)
+        solving = plan_keeping_worst_cases
     with notices.status(f"planning with {problem.options.planner}"):
-        result = solve(problem)
+        result = solving(problem)
     if result.plan is None:
         raise InfeasibleError(result.refusal or "no plan")
     return result.plan

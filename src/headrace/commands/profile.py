@@ -119,12 +119,14 @@ def profile(
     [dim]headrace profile recogniser.onnx --device cpu --blocks 10 -o recogniser.profile.json[/dim]
     """
     from headrace.catalog.documents import write_document
+    from headrace.catalog.whole_file import check_writable
     from headrace.profiling.options import ProfileOptions
     from headrace.profiling.profiler import legal_name, profile_model
     from headrace.profiling.shares import parse_shares, with_shares
 
     parts = parse_shares(shares or ())
     target = out or Path(f"{name or legal_name(model.stem)}.profile.json")
+    check_writable(target)
     options = ProfileOptions(
         device=device,
         blocks=blocks,

@@ -1,22 +1,24 @@
-"""`headrace serve --replan`: plan anew, in a process of its own, when the load ratio shifts."""
+"""`headrace serve --replan`: plan anew, in a process of its own, when the load leaves the plan."""
 
 import asyncio
 import contextlib
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
+from headrace.domain.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
     from headrace.domain.problem import PlanOptions
     from headrace.serving.changeover import Changeover
     from headrace.serving.engine import Engine
+    from headrace.serving.plan_watch import Loads
     from headrace.serving.prometheus import ModelCounters
+    from headrace.serving.replan_backoff import Backoff
 
 logger = logging.getLogger("headrace.replan")
 
@@ -24,130 +26,148 @@ LOWEST_PRIORITY = 19
 _PROGRAM = "from headrace.cli import main; main()"
 
 
-async def keep_planned(
-    engine: "Engine",
-    changeover: "Changeover",
-    counters: "Mapping[str, ModelCounters]",
-    folder: Path,
-    *,
-    fraction: float,
-    after_s: float,
-) -> None:
-    """Watch the load ratio for ever; plan and migrate when it is off for `after_s`.
+class PlanningError(HeadraceError):
+    """There is no new plan; the message says why, and what would do."""
 
-    Args:
-        folder: gets `replanned.problem.json` and `replanned.plan.json`; the plan's own folder, to
-            which its profiles' paths are relative.
+
+async def run_headrace(arguments: list[str]) -> None:
+    """Run `headrace` in a process of its own, at the lowest priority.
+
+    Raises:
+        PlanningError: it failed; the message is what it said.
     """
-    from headrace.serving.load_watch import PERIODS, LoadWatch
-
-    while True:
-        plan = engine.plan
-        watch = LoadWatch(planned_loads(plan), fraction)
-        before = _ended(counters)
-        while engine.plan is plan:
-            await asyncio.sleep(after_s / PERIODS)
-            now = _ended(counters)
-            shares = watch.add({name: count - before.get(name, 0) for name, count in now.items()})
-            before = now
-            if shares is not None:
-                await _replan(plan, shares, changeover, folder)
-
-
-def planned_loads(plan: "Plan") -> dict[str, float]:
-    """Model -> relative load that the plan was made for: rates where all are stated, or weights."""
-    rates = {demand.model: demand.rate_rps for demand in plan.demands}
-    if all(rate is not None for rate in rates.values()):
-        return {model: rate or 0.0 for model, rate in rates.items()}
-    return {demand.model: demand.weight for demand in plan.demands}
-
-
-def _asked(options: "PlanOptions") -> dict[str, Any]:
-    """What a problem file may ask for; planners add options of their own."""
-    from headrace.catalog.problem_file import OptionsEntry
-
-    return {
-        name: value
-        for name, value in msgspec.to_builtins(options).items()
-        if name in OptionsEntry.__struct_fields__
-    }
-
-
-def problem_for(plan: "Plan", shares: Mapping[str, float], folder: Path) -> dict[str, Any]:
-    """The plan's own problem with other loads, as a `headrace.problem/1` document.
-
-    Args:
-        folder: of the plan; relative paths of profiles are resolved against it.
-    """
-    paths = {ref.model: str((folder / ref.path).resolve()) for ref in plan.profiles}
-    needed_rps = sum(demand.rate_rps or 0.0 for demand in plan.demands)
-    models = []
-    for demand in plan.demands:
-        entry: dict[str, Any] = {
-            "name": demand.model,
-            "profile": paths[demand.model],
-            "slo_ms": demand.slo_us / 1000,
-            "weight": shares[demand.model],
-        }
-        if demand.rate_rps is not None:
-            entry["rate_rps"] = needed_rps * shares[demand.model]
-        models.append(entry)
-    return {
-        "schema": "headrace.problem/1",
-        "cluster": {
-            "devices": {
-                kind.name: {
-                    "shares": [str(share) for share in kind.shares],
-                    "price_per_hour": kind.price_per_hour,
-                    "memory_bytes": kind.memory_bytes,
-                    "max_utilisation": kind.max_utilisation,
-                }
-                for kind in plan.cluster.device_types
-            },
-            "nodes": [
-                {"name": node.name, "devices": node.devices, "bandwidth_gbps": node.bandwidth_gbps}
-                for node in plan.cluster.nodes
-            ],
-        },
-        "models": models,
-        "options": _asked(plan.options),
-    }
-
-
-async def _replan(
-    plan: "Plan", shares: Mapping[str, float], changeover: "Changeover", folder: Path
-) -> None:
-    from headrace.domain.errors import HeadraceError
-
-    told = ", ".join(f"{model} {share:.0%}" for model, share in shares.items())
-    logger.info("the load ratio has shifted to %s: planning anew", told)
-    problem, target = folder / "replanned.problem.json", folder / "replanned.plan.json"
-    problem.write_bytes(msgspec.json.encode(problem_for(plan, shares, folder)))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-c", _PROGRAM, "plan", str(problem), "-o", str(target)),
+        *(sys.executable, "-P", "-c", _PROGRAM, *arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
     try:
-        code = await process.wait()
+        _, said = await process.communicate()
     except asyncio.CancelledError:
         process.kill()
         await process.wait()
         raise
-    if code != 0:
-        logger.error("planning anew ended with status %d, see above; the plan stays", code)
-        return
-    try:
-        await changeover.migrate(target)
-    except HeadraceError as error:
-        logger.error("the plan stays: %s", error)
+    if process.returncode != 0:
+        text = said.decode(errors="replace").strip()
+        raise PlanningError(f"planning anew ended with status {process.returncode}\n{text}")
 
 
-def _ended(counters: "Mapping[str, ModelCounters]") -> dict[str, int]:
-    """Model -> requests that have ended so far; each arrival ends once."""
-    return {
-        name: model.answered + model.late + sum(model.refused.values())
-        for name, model in counters.items()
-    }
+class Replanner:
+    """Keeps a server's plan one for the load that it has."""
+
+    def __init__(
+        self,
+        engine: "Engine",
+        changeover: "Changeover",
+        counters: "Mapping[str, ModelCounters]",
+        folder: Path,
+        *,
+        fraction: float,
+        after_s: float,
+        headrace: Callable[[list[str]], Awaitable[None]] = run_headrace,
+    ) -> None:
+        """
+        Args:
+            counters: by model, module or app, since the server began.
+            folder: gets `replanned.problem.json` and `replanned.plan.json`.
+            fraction: by how much of what is planned the load must be off.
+            after_s: for how long.
+            headrace: runs the program with these arguments.
+        """
+        self._engine = engine
+        self._changeover = changeover
+        self._counters = counters
+        self._folder = folder
+        self._fraction = fraction
+        self._after_s = after_s
+        self._headrace = headrace
+        self._own: Plan | None = None
+        """The last plan made here; any other was chosen by a person."""
+
+    async def run(self) -> None:
+        """Watch the load for ever; plan and migrate when it is off for long enough."""
+        from headrace.serving.plan_watch import planned_loads
+
+        chosen: Loads = {}
+        while True:
+            if self._engine.plan is not self._own:
+                chosen = planned_loads(self._engine.plan)
+            await self._until_replaced(chosen)
+
+    async def _until_replaced(self, chosen: "Loads") -> None:
+        """Return when another plan is in service, whoever made it."""
+        from headrace.serving.load_watch import PERIODS
+        from headrace.serving.plan_watch import arrivals, watch_of
+        from headrace.serving.replan_backoff import Backoff
+
+        plan, now_s = self._engine.plan, asyncio.get_running_loop().time
+        watch = watch_of(plan, chosen, self._counters, self._fraction)
+        backoff = Backoff(self._after_s, self._fraction)
+        before, before_s = arrivals(self._counters), now_s()
+        while self._engine.plan is plan:
+            await asyncio.sleep(self._after_s / PERIODS)
+            now = arrivals(self._counters)
+            period = {name: count - before.get(name, 0) for name, count in now.items()}
+            loads = watch(period, now_s() - before_s)
+            if loads is not None and backoff.lets(loads, now_s()):
+                await self._try(plan, loads, backoff)
+                # What arrived meanwhile belongs to no period.
+                now = arrivals(self._counters)
+            before, before_s = now, now_s()
+
+    async def _try(self, plan: "Plan", loads: "Loads", backoff: "Backoff") -> None:
+        try:
+            await self._replan(plan, loads)
+        except Exception as error:
+            # As with SIGHUP: whatever is wrong with a new plan, the server goes on.
+            if backoff.failed(loads, asyncio.get_running_loop().time()):
+                ours = not isinstance(error, HeadraceError | OSError)
+                logger.error("the plan stays: %s", error, exc_info=ours)
+
+    async def _replan(self, plan: "Plan", loads: "Loads") -> None:
+        """
+        Raises:
+            Exception: the old plan stays.
+        """
+        from headrace.catalog.problem_of_plan import write_problem
+
+        logger.info("%s: planning anew", _told(plan, loads))
+        problem = self._folder / "replanned.problem.json"
+        target = self._folder / "replanned.plan.json"
+        write_problem(plan, loads, self._changeover.in_service.parent, problem)
+        await self._headrace(plan_command(plan.options, problem, target))
+        if self._engine.plan is not plan:
+            # A person has chosen another one meanwhile.
+            return
+        await self._changeover.migrate(target)
+        self._own = self._engine.plan
+
+
+def plan_command(options: "PlanOptions", problem: Path, target: Path) -> list[str]:
+    """Arguments of `headrace` that ask for what the plan in service was asked for."""
+    arguments = ["plan", str(problem), "-o", str(target)]
+    asked = options.headroom_for
+    if asked is not None:
+        arguments += ["--arrivals", asked.arrivals, "--attainment", repr(asked.attainment)]
+    elif options.arrivals != "uniform":
+        # A plan made before plans told what their head-room was chosen for.
+        arguments += ["--arrivals", options.arrivals]
+    return arguments
+
+
+def _told(plan: "Plan", loads: "Loads") -> str:
+    from headrace.serving.plan_watch import planned_loads
+
+    if not plan.apps:
+        shares = ", ".join(f"{model} {share:.0%}" for model, share in loads.items())
+        return f"the load ratio has shifted to {shares}"
+    planned = planned_loads(plan)
+    rates = ", ".join(
+        f"{name} is asked {rate:.4g} times per second, its plan is for {planned[name]:.4g}"
+        for name, rate in loads.items()
+        if rate != planned[name]
+    )
+    return f"the request rate has changed ({rates})"

@@ -104,17 +104,25 @@ def serve(
         bool,
         typer.Option(
             "--replan",
-            help="Plan anew, and migrate, when the models' shares of the load have shifted.",
+            help="Plan anew, and migrate, when the models' shares of the load have shifted; for"
+            " apps, when one's request rate is no longer the planned one.",
         ),
     ] = False,
     replan_fraction: Annotated[
         float,
         typer.Option(
-            min=0.01, help="--replan: how far off a model's share must be, as a part of it."
+            min=0.01,
+            help="--replan: how far off a model's share, or an app's rate, must be, as a part of"
+            " the planned one.",
         ),
     ] = 0.25,
     replan_after_s: Annotated[
-        float, typer.Option(min=6.0, help="--replan: for how long it must be off.")
+        float,
+        typer.Option(
+            min=6.0,
+            help="--replan: for how long it must be off; an app is planned for less after three"
+            " times as long.",
+        ),
     ] = 300.0,
     json: Annotated[
         bool, typer.Option("--json", help="One line of JSON when ready, for scripts to wait for.")
@@ -139,8 +147,6 @@ def serve(
     served = read_served_plan(plan_path)
     refuse_violations(served)
     plan = served.plan
-    if replan and plan.apps:
-        raise DocumentError("serve: --replan plans models anew, and this plan is of apps")
     functions = _functions(app or [], plan)
     token_path = None if no_auth else token_file or default_token_path()
     access = Access(
@@ -192,7 +198,7 @@ async def _run(
     server: dict[str, Any],
     body_bytes: int,
 ) -> None:
-    from headrace.commands.replanning import keep_planned
+    from headrace.commands.replanning import Replanner
     from headrace.dispatch.policies import policy_for
     from headrace.dispatch.topology import Topology
     from headrace.serving.apps import AppLog, AppRuntime
@@ -217,8 +223,15 @@ async def _run(
     front = Server(behind, limits=limits, counters=logs.counters, changeover=changeover, **server)
     aside = [asyncio.create_task(logs.keep_flushed())]
     if replan is not None:
-        watch = keep_planned(running, changeover, logs.counters, plan_path.parent, **replan)
-        aside.append(asyncio.create_task(watch))
+        replanner = Replanner(
+            running,
+            changeover,
+            logs.counters,
+            plan_path.parent,
+            fraction=replan["fraction"],
+            after_s=replan["after_s"],
+        )
+        aside.append(asyncio.create_task(replanner.run()))
     try:
         await front.run(on_ready)
     finally:

@@ -3,6 +3,8 @@
 import math
 from typing import Literal
 
+import msgspec
+
 from headrace.domain.app import App
 from headrace.domain.base import Record, is_name
 from headrace.domain.cluster import Cluster
@@ -31,6 +33,17 @@ class Demand(Record, frozen=True, kw_only=True):
             raise DocumentError(f"demand for {self.model!r}: slo, weight and rate must be positive")
 
 
+class HeadroomFor(Record, frozen=True, kw_only=True):
+    """What head-room was chosen for, so that the same can be asked of another plan."""
+
+    arrivals: str
+    """A process, such as `poisson` or `gamma:3`; see `simulation.processes`."""
+    attainment: float
+    """In time / arrived, of every app."""
+    margin: float
+    """The least; `PlanOptions.margin` is the one that was chosen."""
+
+
 class PlanOptions(Record, frozen=True, kw_only=True):
     """How to plan; defaults are the paper's."""
 
@@ -46,6 +59,10 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     simulated Poisson arrivals were answered in time."""
     rate_headroom: float = 0.0
     """Of apps: every rate is planned for with this part on top, which is dummy load to the plan."""
+    module_headroom: dict[str, float] = msgspec.field(default_factory=dict)
+    """Of apps: the same for single modules, as `app.module` -> part; on top of `rate_headroom`."""
+    headroom_for: HeadroomFor | None = None
+    """Where arrivals are not uniform: what `rate_headroom` and `margin` were chosen for."""
     min_stages: int = 1
     max_stages: int = 3
     max_batch: int | None = None
@@ -55,8 +72,10 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:
             raise DocumentError(f"options: margin {self.margin} must lie in [0, 1)")
-        if not 0 <= self.rate_headroom <= 100:
-            raise DocumentError(f"options: rate_headroom {self.rate_headroom} must lie in [0, 100]")
+        rooms = {"rate_headroom": self.rate_headroom, **self.module_headroom}
+        for name, room in rooms.items():
+            if not 0 <= room <= 100:
+                raise DocumentError(f"options: {name} {room} must lie in [0, 100]")
         if not 1 <= self.min_stages <= self.max_stages:
             raise DocumentError(
                 f"options: needs 1 <= min_stages <= max_stages,"
@@ -101,6 +120,10 @@ class Problem(Record, frozen=True, kw_only=True):
         for model in models:
             if model not in self.profiles:
                 raise DocumentError(f"problem: model {model!r} has no profile")
+        modules = {f"{app.name}.{module.name}" for app in self.apps for module in app.modules}
+        for name in self.options.module_headroom:
+            if name not in modules:
+                raise DocumentError(f"options: module_headroom names {name!r}, which is no module")
 
 
 def _check_apps(apps: tuple[App, ...], models: list[str]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -43,6 +44,8 @@ class Changeover:
     ) -> None:
         """`plan_path`: the file that `reload` reads again; the one the server began with."""
         self.plan_path = plan_path.resolve()
+        self.in_service = self.plan_path
+        """The file of the plan in service, to which its profiles' paths are relative."""
         self.on_switch: Callable[[], None] = lambda: None
         """Called when the engine's models are the new plan's."""
         self.check: Callable[[Plan], None] = lambda plan: None
@@ -68,7 +71,10 @@ class Changeover:
             self.check(served.plan)
             logger.info("loading the workers of %s", plan_path)
             report = await self._engine.migrate(
-                served, how=how, open_sink=self._open_sink, on_switch=self._switched
+                served,
+                how=how,
+                open_sink=self._open_sink,
+                on_switch=partial(self._switched, plan_path),
             )
         finally:
             self._busy = False
@@ -90,5 +96,6 @@ class Changeover:
         except Exception as error:
             logger.error("the plan stays: %s", error)
 
-    def _switched(self) -> None:
+    def _switched(self, plan_path: Path) -> None:
+        self.in_service = plan_path.resolve()
         self.on_switch()

@@ -18,7 +18,7 @@ from headrace.dispatch.policies import policy_for
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import DocumentError, InfeasibleError
 from headrace.domain.plan import AppClaim, Plan
-from headrace.domain.problem import Problem
+from headrace.domain.problem import HeadroomFor, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
 from headrace.simulation.app_flow import flow
@@ -198,7 +198,9 @@ def plan_for_arrivals(
         f"simulated ({arrivals}, {policy_for(found.plan)}, seed {seed}): {found.attainment:.2%}"
         f" in time; {found.premium:.1%} above the cost for uniform arrivals"
     )
-    plan = replace(found.plan, options=replace(found.plan.options, margin_reason=reason))
+    asked = HeadroomFor(arrivals=arrivals, attainment=attainment, margin=least)
+    options = replace(found.plan.options, margin_reason=reason, headroom_for=asked)
+    plan = replace(found.plan, options=options)
     return Headroom(
         plan=plan,
         rate_headroom=found.rate_headroom,

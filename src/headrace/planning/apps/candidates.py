@@ -32,7 +32,7 @@ from headrace.domain.app import App
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Reading
-from headrace.domain.problem import Problem
+from headrace.domain.problem import PlanOptions, Problem
 from headrace.domain.profile import Profile
 from headrace.planning.candidates import Floats, Ints, budget_us, usable_kinds
 
@@ -159,7 +159,7 @@ def app_case(problem: Problem, app: App) -> AppCase:
         modules=tuple(
             ModuleCase.of(
                 name,
-                app.module_rate_rps(name) * (1 + problem.options.rate_headroom),
+                planned_rps(problem.options, app, name),
                 profile_candidates(
                     problem.profiles[app.module(name).model], problem.cluster, limit
                 ),
@@ -168,6 +168,12 @@ def app_case(problem: Problem, app: App) -> AppCase:
         ),
         before=tuple(tuple(order.index(a) for a in waits[name]) for name in order),
     )
+
+
+def planned_rps(options: PlanOptions, app: App, module: str) -> float:
+    """What a module is planned for: its rate and all head-room."""
+    own = options.module_headroom.get(f"{app.name}.{module}", 0.0)
+    return app.module_rate_rps(module) * (1 + options.rate_headroom) * (1 + own)
 
 
 def check_prices(cluster: Cluster) -> None:

@@ -1,0 +1,118 @@
+"""The problem that a plan answers, with other loads: what `headrace serve --replan` plans anew.
+
+Only what a person may ask for is taken over. What `headrace plan` chose to answer it, such as
+head-room, is chosen anew for the new loads.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from headrace.catalog.problem_file import (
+    AppEntry,
+    ClusterEntry,
+    DeviceEntry,
+    ModelEntry,
+    ModuleEntry,
+    NodeEntry,
+    OptionsEntry,
+    ProblemFile,
+)
+from headrace.catalog.whole_file import whole_file
+from headrace.domain.app import App
+from headrace.domain.base import encode_fraction
+from headrace.domain.cluster import Cluster
+from headrace.domain.plan import Plan
+from headrace.domain.problem import PlanOptions
+
+CHOSEN = frozenset({"rate_headroom", "module_headroom"})
+"""Options that are the planner's answer, never asked for. So is a margin where it is head-room."""
+
+
+def write_problem(plan: Plan, loads: Mapping[str, float], folder: Path, path: Path) -> None:
+    """Write `problem_of` these.
+
+    Raises:
+        DocumentError: it cannot be written there.
+    """
+    # Not `write_document`, which sorts maps: modules and device types keep the plan's order.
+    content = msgspec.json.encode(problem_of(plan, loads, folder), enc_hook=encode_fraction)
+    with whole_file(path) as file:
+        file.write(msgspec.json.format(content) + b"\n")
+
+
+def problem_of(plan: Plan, loads: Mapping[str, float], folder: Path) -> ProblemFile:
+    """The plan's own problem for other loads, to be written as a `headrace.problem/1` document.
+
+    Args:
+        loads: model -> part of the whole load; of a plan of apps, app -> requests per second.
+        folder: of the plan; relative paths of profiles are resolved against it.
+    """
+    paths = {ref.model: str((folder / ref.path).resolve()) for ref in plan.profiles}
+    return ProblemFile(
+        schema="headrace.problem/1",
+        cluster=_cluster(plan.cluster),
+        models=_models(plan, loads, paths),
+        apps=tuple(_app(claim.app, loads[claim.app.name], paths) for claim in plan.apps),
+        options=_options(plan.options),
+    )
+
+
+def _cluster(cluster: Cluster) -> ClusterEntry:
+    return ClusterEntry(
+        devices={
+            kind.name: DeviceEntry(
+                shares=kind.shares,
+                price_per_hour=kind.price_per_hour,
+                memory_bytes=kind.memory_bytes,
+                max_utilisation=kind.max_utilisation,
+            )
+            for kind in cluster.device_types
+        },
+        nodes=tuple(
+            NodeEntry(name=node.name, devices=node.devices, bandwidth_gbps=node.bandwidth_gbps)
+            for node in cluster.nodes
+        ),
+    )
+
+
+def _models(
+    plan: Plan, shares: Mapping[str, float], paths: Mapping[str, str]
+) -> tuple[ModelEntry, ...]:
+    needed_rps = sum(demand.rate_rps or 0.0 for demand in plan.demands)
+    return tuple(
+        ModelEntry(
+            name=demand.model,
+            profile=paths[demand.model],
+            slo_ms=demand.slo_us / 1000,
+            weight=shares[demand.model],
+            rate_rps=None if demand.rate_rps is None else needed_rps * shares[demand.model],
+        )
+        for demand in plan.demands
+    )
+
+
+def _app(app: App, rate_rps: float, paths: Mapping[str, str]) -> AppEntry:
+    return AppEntry(
+        name=app.name,
+        slo_ms=app.slo_us / 1000,
+        rate_rps=rate_rps,
+        priority=app.priority,
+        modules={
+            module.name: ModuleEntry(
+                profile=paths[module.model],
+                after=tuple(before for before, after in app.edges if after == module.name),
+                fan_out=module.fan_out,
+            )
+            for module in app.modules
+        },
+    )
+
+
+def _options(options: PlanOptions) -> OptionsEntry:
+    given = msgspec.structs.asdict(options)
+    if options.headroom_for is not None:
+        given["margin"] = options.headroom_for.margin
+    asked = [name for name in OptionsEntry.__struct_fields__ if name not in CHOSEN]
+    return OptionsEntry(**{name: given[name] for name in asked})

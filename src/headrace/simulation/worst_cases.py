@@ -1,0 +1,114 @@
+"""Worst cases of apps under uniform arrivals, simulated; head-room where one does not hold.
+
+Theorem 1 (Harpagon, III.B) has load flow like a fluid. Requests are whole, so that a module whose
+last machine is nearly full may have a worst case that no schedule keeps (decision 0017). Such a
+module is planned for a little more load than it gets, the least of `HEADROOMS` with which no
+simulated call takes longer than the plan says.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+from msgspec.structs import replace
+
+from headrace.dispatch.policies import policy_for
+from headrace.dispatch.topology import Topology
+from headrace.domain.plan import Plan, PlanResult, Stopped
+from headrace.domain.problem import Problem
+from headrace.domain.profile import Profile
+from headrace.planning import solve
+from headrace.simulation.compiled import Offered, run
+
+HEADROOMS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+LEAST_CALLS, MOST_CALLS = 2_000, 20_000
+SECONDS = 20
+"""Of calls that a module is given, within these limits: what fails, fails early or never."""
+OPTIMAL_GAP = 1e-6
+
+
+def slowest_calls(plan: Plan, profiles: Mapping[str, Profile]) -> dict[str, float]:
+    """Module -> its slowest call / its worst case; inf: a call was dropped.
+
+    Every module by itself, with calls at equal gaps at its rate, as Theorem 1 assumes. Together
+    they see what the modules before them let out, which is never uniform.
+    """
+    topology = Topology.from_plan(plan, profiles)
+    policy = policy_for(plan)
+    slowest = {}
+    for index, deployment in enumerate(plan.deployments):
+        rate_rps, worst_us = deployment.rate_rps or 0.0, deployment.worst_case_us or 0
+        count = int(min(MOST_CALLS, max(LEAST_CALLS, SECONDS * rate_rps)))
+        at_us = np.round(np.arange(count) * 1e6 / rate_rps).astype(np.int64)
+        offered = Offered(
+            arrived_at_us=at_us,
+            model=np.full(count, index),
+            deadline_at_us=at_us + worst_us,
+            priority=np.zeros(count, dtype=np.int64),
+        )
+        ended_at_us = run(topology, policy, offered).ended_at_us
+        dropped = (ended_at_us < 0).any()
+        ratio = float((ended_at_us - at_us).max()) / worst_us
+        slowest[deployment.name] = float("inf") if dropped else ratio
+    return slowest
+
+
+Planning = Callable[[dict[str, float]], PlanResult]
+"""Head-room of modules -> plan."""
+
+
+def plan_keeping_worst_cases(problem: Problem) -> PlanResult:
+    """Plan apps such that simulated calls keep the worst cases of their modules.
+
+    Raises:
+        DocumentError: see `solve`.
+    """
+
+    def planning(headroom: dict[str, float]) -> PlanResult:
+        room = {**problem.options.module_headroom, **headroom}
+        options = replace(problem.options, module_headroom=room)
+        return solve(replace(problem, options=options))
+
+    return keep_worst_cases(planning, problem.profiles)
+
+
+def keep_worst_cases(planning: Planning, profiles: Mapping[str, Profile]) -> PlanResult:
+    """The first plan without head-room, or with more and more, that keeps its worst cases.
+
+    Where head-room was needed, `bound` stays that of the plan without, so that `gap` is what
+    keeping the worst cases costs at most. Where none helps, the plan is the one without, and
+    `binding` says which modules may be slower than planned.
+    """
+    first = result = planning({})
+    tried: Counter[str] = Counter()
+    while result.plan is not None:
+        slowest = slowest_calls(result.plan, profiles)
+        failing = [name for name, ratio in slowest.items() if ratio > 1]
+        if not failing:
+            return result if result is first else _kept(result, first)
+        tried.update(failing)
+        if max(tried.values()) > len(HEADROOMS):
+            break
+        result = planning({name: HEADROOMS[times - 1] for name, times in tried.items()})
+    return first if first.plan is None else _not_kept(first, first.plan, tried)
+
+
+def _kept(result: PlanResult, first: PlanResult) -> PlanResult:
+    """With what is proven of a plan without head-room: none is cheaper than its bound."""
+    plan = result.plan
+    assert plan is not None
+    bound = None if first.bound is None else min(first.bound, plan.objective)
+    gap = None if bound is None else (plan.objective - bound) / plan.objective
+    stopped: Stopped = first.stopped
+    if stopped == "optimal" and (gap is None or gap > OPTIMAL_GAP):
+        stopped = "heuristic"
+    rooms = sorted(plan.options.module_headroom.items())
+    more = ", ".join(f"{part:.2%} more load for {name}" for name, part in rooms)
+    told = f"planned with {more} to keep worst cases"
+    plan = replace(plan, bound=bound, gap=gap, stopped=stopped, binding=f"{plan.binding}; {told}")
+    return replace(result, plan=plan, stopped=stopped, bound=bound)
+
+
+def _not_kept(first: PlanResult, plan: Plan, failing: Iterable[str]) -> PlanResult:
+    told = f"{', '.join(sorted(failing))} may be slower than planned, also under uniform arrivals"
+    return replace(first, plan=replace(plan, binding=f"{plan.binding}; {told}"))

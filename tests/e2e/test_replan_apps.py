@@ -1,0 +1,89 @@
+"""`headrace serve --replan`: an app is asked many times as often as its plan was made for."""
+
+import json
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.catalog.documents import plan_profiles, read_plan
+from headrace.catalog.event_log import read_event_log
+from headrace.domain.epochs import EpochLog, joined
+from headrace.metrics import outcomes
+from headrace.verify import verify
+from helpers.apps import write_app_plan
+from helpers.gateway import get, post
+from helpers.live_server import PATIENCE_S, serving
+from helpers.migrating import Caller, ask
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
+
+PLANNED_RPS = 2.0
+FUNCTION = """
+from headrace.apps import app, gather, module, tensor
+
+detect, vehicle, face = module("detect"), module("vehicle"), module("face")
+
+
+@app(
+    name="traffic",
+    inputs=[tensor("x", "float32", (3,))],
+    outputs=[tensor("y", "float32", (-1, 3))],
+)
+async def traffic(x):
+    found = await detect(x)
+    return {"y": await gather(vehicle(found), vehicle(found), face(found))}
+"""
+# Longer than its objective: the tests' machine may be busy.
+BODY = {
+    "inputs": [{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}],
+    "parameters": {"timeout": 20_000_000},
+}
+INFER = post("/v2/models/traffic/infer", json.dumps(BODY).encode())
+
+
+def in_service(connection: socket.socket, plan: str) -> bool:
+    metrics = ask(connection, get("/metrics")).body.decode()
+    return f"headrace_plan_number {plan}.0" in metrics and "headrace_migrating 0.0" in metrics
+
+
+def test_an_app_that_is_asked_more_often_gets_a_plan_for_that_and_no_request_is_lost(
+    tmp_path: Path,
+) -> None:
+    plan = write_app_plan(tmp_path, "plan.json", 400.0, PLANNED_RPS)
+    function = tmp_path / "traffic.py"
+    function.write_text(FUNCTION)
+    log = tmp_path / "run.events"
+    environment = {"XDG_RUNTIME_DIR": str(tmp_path), "HEADRACE_CACHE": str(tmp_path / "cache")}
+    options = ("--app", str(function), "--executor", "emulated", "--processes", "1")
+    replan = ("--replan", "--replan-after-s", "6", "--policy", "reservation")
+    with serving(plan, *options, *replan, "--events", str(log), environment=environment) as server:
+        caller = Caller(server, INFER)
+        caller.start()
+        statuses = []
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as connection:
+            # The second client looks for the new plan between its requests.
+            until_s = time.monotonic() + 3 * PATIENCE_S
+            while not in_service(connection, "2"):
+                assert time.monotonic() < until_s, "no other plan came into service"
+                statuses.append(ask(connection, INFER).status)
+        caller.stop.set()
+        caller.join(PATIENCE_S)
+        server.signal(signal.SIGTERM)
+        code, errors = server.wait()
+    assert code == 0, errors
+    assert "Traceback" not in errors
+    assert "planning anew" in errors
+
+    made = read_plan(tmp_path / "replanned.plan.json")
+    assert verify(made, plan_profiles(made, tmp_path / "replanned.plan.json")) == []
+    assert made.apps[0].app.rate_rps > 2 * PLANNED_RPS
+
+    statuses += caller.statuses
+    assert set(statuses) == {200}
+    logs = [EpochLog(*read_event_log(tmp_path / name)) for name in ("run.events", "run.2.events")]
+    found = outcomes(*joined(logs))["traffic"]
+    assert len(found) == len(statuses)
+    assert all(outcome.ended_at_us is not None for outcome in found)

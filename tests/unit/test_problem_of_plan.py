@@ -1,0 +1,131 @@
+"""What is planned anew is the plan's own problem with other loads."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from typer.testing import CliRunner
+
+from headrace.catalog.documents import read_plan, read_problem
+from headrace.catalog.problem_of_plan import write_problem
+from headrace.cli import app
+from headrace.commands.replanning import plan_command
+from headrace.domain.app import App, FanOut, Module
+from headrace.domain.plan import Plan
+from headrace.domain.problem import HeadroomFor, PlanOptions, Problem
+from headrace.planning import solve
+from headrace.serving.plan_watch import planned_loads
+from helpers.apps import make_app_problem, write_app_plan
+from helpers.live_server import write_plan
+from helpers.served import served_chain
+
+
+def again(plan: Plan, folder: Path, rates: dict[str, float] | None = None) -> Problem:
+    """The problem as the planner's process reads it; written beside another plan's files."""
+    path = folder / "elsewhere" / "again.json"
+    path.parent.mkdir(exist_ok=True)
+    write_problem(plan, rates or planned_loads(plan), folder, path)
+    return read_problem(path)
+
+
+def test_the_problem_of_a_plan_of_models_has_its_cluster_options_and_demands(
+    tmp_path: Path,
+) -> None:
+    plan = read_plan(write_plan(served_chain(tmp_path, pools=(1, 1)), tmp_path))
+    problem = again(plan, tmp_path)
+    assert problem.cluster == plan.cluster
+    assert problem.options == plan.options
+    assert problem.demands == plan.demands
+    assert [Path(ref.path).is_absolute() for ref in problem.profile_refs] == [True]
+
+
+def test_the_problem_of_an_unchanged_plan_of_apps_gives_an_equal_plan(tmp_path: Path) -> None:
+    plan = read_plan(write_app_plan(tmp_path, "plan.json", 250.0, rate_rps=73.25))
+    problem = again(plan, tmp_path)
+    found = solve(problem).plan
+    assert found is not None
+    # Paths are resolved, and no two runs take the same time.
+    assert replace(found, profiles=plan.profiles, runtime_s=plan.runtime_s) == plan
+    assert [ref.sha256 for ref in problem.profile_refs] == [ref.sha256 for ref in plan.profiles]
+
+
+def diamond(problem: Problem, names: Sequence[str]) -> App:
+    """Every kind of fan-out, a join, and modules that are not in the order of their names."""
+    fan_outs = (
+        FanOut(),
+        FanOut(mean=2.5, distribution="poisson"),
+        FanOut(mean=1.5, distribution="geometric"),
+        FanOut(mean=0.75, distribution="empirical", weights=(1.0, 3.0)),
+    )
+    models = [*problem.profiles, "ssd"]
+    first, left, right, last = names
+    return App(
+        name="diamond",
+        modules=tuple(
+            Module(name=name, model=model, fan_out=fan_out)
+            for name, model, fan_out in zip(names, models, fan_outs, strict=True)
+        ),
+        edges=((first, left), (first, right), (left, last), (right, last)),
+        slo_us=812_345,
+        rate_rps=7.125,
+        priority=3,
+    )
+
+
+def test_apps_keep_modules_fan_outs_edges_objectives_and_priorities(tmp_path: Path) -> None:
+    write_app_plan(tmp_path, "plan.json", 400.0)
+    problem = make_app_problem()
+    apps = (diamond(problem, ("d", "c", "b", "a")), *problem.apps)
+    plan = solve(replace(problem, apps=apps)).plan
+    assert plan is not None
+    read = again(plan, tmp_path, {"diamond": 14.25, "traffic": 60.0})
+    assert read.apps == (replace(apps[0], rate_rps=14.25), apps[1])
+    assert read.cluster == plan.cluster
+    assert [kind.name for kind in read.cluster.device_types] == ["T4", "A100"]
+
+
+@pytest.mark.parametrize("asked", [{"max_batch": 4}, {"margin": 0.2}, {"planner": "harpagon"}])
+def test_options_that_were_asked_for_are_kept(tmp_path: Path, asked: dict[str, object]) -> None:
+    plan = read_plan(write_app_plan(tmp_path, "plan.json", 400.0))
+    plan = replace(plan, options=replace(plan.options, **asked))
+    assert again(plan, tmp_path).options == plan.options
+
+
+def planned(*arguments: str) -> None:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+
+
+def test_head_room_is_chosen_anew_for_what_it_was_chosen_for(tmp_path: Path) -> None:
+    """`headrace plan`, and again from what its plan says of the problem: the plans are equal."""
+    write_app_plan(tmp_path, "uniform.json", 150.0)
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    problem, anew = tmp_path / "problem.json", tmp_path / "again.json"
+    write_problem(read_plan(tmp_path / "uniform.json"), {"traffic": 60.0}, tmp_path, problem)
+    room = ("--arrivals", "gamma:2", "--attainment", "0.95", "--margin", "0.05")
+    planned("plan", str(problem), "-o", str(first), *room)
+    plan = read_plan(first)
+    assert plan.options.rate_headroom > 0
+    assert plan.options.headroom_for == HeadroomFor(
+        arrivals="gamma:2", attainment=0.95, margin=0.05
+    )
+    write_problem(plan, {"traffic": 60.0}, tmp_path, anew)
+    assert read_problem(anew).options.margin == 0.05
+    assert read_problem(anew).options.rate_headroom == 0.0
+    planned(*plan_command(plan.options, anew, second))
+    assert replace(read_plan(second), runtime_s=plan.runtime_s) == plan
+
+
+def test_worst_cases_are_kept_anew(tmp_path: Path) -> None:
+    path = write_app_plan(tmp_path, "plan.json", 400.0)
+    plan = read_plan(path)
+    options = replace(plan.options, module_headroom={"traffic.face": 0.5})
+    assert again(replace(plan, options=options), tmp_path).options == plan.options
+
+
+def test_plans_that_do_not_say_what_their_head_room_is_for_are_planned_as_they_are() -> None:
+    problem, target = Path("problem.json"), Path("plan.json")
+    old = PlanOptions(arrivals="poisson", margin=0.2)
+    assert plan_command(old, problem, target)[-2:] == ["--arrivals", "poisson"]
+    assert plan_command(PlanOptions(), problem, target)[-2:] == ["-o", "plan.json"]

@@ -1,0 +1,195 @@
+"""A server of apps over hours of virtual time: when it plans anew, for what, and when it gives up.
+
+Real plans, made by `headrace plan` in this process; the engine is only a plan and counters.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, ItemsView, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.catalog.documents import plan_profiles, read_plan
+from headrace.cli import app
+from headrace.commands.replanning import PlanningError, Replanner
+from headrace.domain.plan import Plan
+from headrace.serving.plan_watch import app_arrivals, arrivals, planned_loads, watch_of
+from headrace.serving.prometheus import ModelCounters
+from headrace.verify import verify
+from helpers.apps import write_app_plan
+from helpers.virtual_loop import VirtualTimeLoop
+
+AFTER_S = 60.0
+MINUTE_S = 60.0
+PLANNED_RPS = 60.0
+FEW = {"T4": 6}
+TOO_MUCH_RPS = 1_000.0
+"""For these; three times the planned rate is not."""
+Load = Callable[[float], float]
+"""Virtual time in seconds -> requests so far."""
+
+
+class Server:
+    """What a `Replanner` sees of a server whose app is asked as `load` says."""
+
+    def __init__(self, folder: Path, load: Load, refused_part: float = 0.0) -> None:
+        self._folder = folder
+        self._load = load
+        self._refused_part = refused_part
+        self.in_service = write_app_plan(folder, "plan.json", 400.0, PLANNED_RPS, FEW)
+        self.plan = read_plan(self.in_service)
+        self.plans: list[tuple[float, Plan]] = []
+        self.planned_at_s: list[float] = []
+
+    async def headrace(self, arguments: list[str]) -> None:
+        self.planned_at_s.append(asyncio.get_running_loop().time())
+        done = CliRunner().invoke(app, arguments)
+        if done.exception is not None:
+            raise PlanningError(str(done.exception))
+
+    async def migrate(self, path: Path) -> None:
+        self.in_service, self.plan = path, read_plan(path)
+        assert verify(self.plan, plan_profiles(self.plan, path)) == []
+        self.plans.append((asyncio.get_running_loop().time(), self.plan))
+
+    def items(self) -> ItemsView[str, ModelCounters]:
+        """The counters, at the time of asking."""
+        counters = ModelCounters()
+        so_far = int(self._load(asyncio.get_running_loop().time()))
+        refused = int(self._refused_part * so_far)
+        counters.items = counters.answered = so_far - refused
+        counters.refused = {"deadline": refused}
+        return {"traffic": counters}.items()
+
+    def run(self, until_s: float) -> "Server":
+        loop = VirtualTimeLoop()
+
+        async def serve() -> None:
+            replanner = Replanner(
+                self,  # type: ignore[arg-type]
+                self,  # type: ignore[arg-type]
+                self,  # type: ignore[arg-type]
+                self._folder,
+                fraction=0.25,
+                after_s=AFTER_S,
+                headrace=self.headrace,
+            )
+            task = asyncio.ensure_future(replanner.run())
+            await asyncio.sleep(until_s)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        try:
+            loop.run_until_complete(serve())
+        finally:
+            loop.close()
+        return self
+
+    def rates_rps(self) -> list[float]:
+        return [planned_loads(plan)["traffic"] for _, plan in self.plans]
+
+
+def steady(rps: float) -> Load:
+    return lambda now_s: rps * now_s
+
+
+@pytest.fixture
+def errors(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    with caplog.at_level(logging.ERROR, logger="headrace.replan"):
+        yield lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_a_rate_that_stays_as_planned_changes_nothing(tmp_path: Path) -> None:
+    assert Server(tmp_path, steady(PLANNED_RPS)).run(24 * 60 * MINUTE_S).planned_at_s == []
+
+
+def test_a_higher_rate_is_planned_for_once_and_for_all(tmp_path: Path) -> None:
+    """Half of the requests are refused: it is arrivals that count, not answers."""
+    server = Server(tmp_path, steady(180.0), refused_part=0.5).run(24 * 60 * MINUTE_S)
+    assert server.rates_rps() == [pytest.approx(180.0, rel=1e-3)]
+    assert [at_s for at_s, _ in server.plans] == [pytest.approx(AFTER_S)]
+
+
+def test_a_load_that_ends_is_planned_down_to_the_floor_of_the_plan_that_a_person_chose(
+    tmp_path: Path,
+) -> None:
+    """First up to 180, then down: not to nothing, nor to a tenth of 180, nor ever lower."""
+    ends_at_s = 10 * MINUTE_S
+    server = Server(tmp_path, lambda now_s: 180.0 * min(now_s, ends_at_s))
+    assert server.run(24 * 60 * MINUTE_S).rates_rps() == [
+        pytest.approx(180.0, rel=1e-3),
+        pytest.approx(PLANNED_RPS / 10),
+    ]
+    assert server.plans[-1][0] == pytest.approx(ends_at_s + 3 * AFTER_S, abs=AFTER_S / 6 + 1)
+
+
+def test_a_server_that_waits_for_its_first_request_keeps_its_plan(tmp_path: Path) -> None:
+    begins_at_s = 60 * MINUTE_S
+    server = Server(tmp_path, lambda now_s: PLANNED_RPS * max(0.0, now_s - begins_at_s))
+    assert server.run(2 * begins_at_s).planned_at_s == []
+
+
+def test_a_load_that_no_plan_fits_is_told_of_once_and_the_plan_stays(
+    tmp_path: Path, errors: Callable[[], list[str]]
+) -> None:
+    server = Server(tmp_path, steady(TOO_MUCH_RPS), refused_part=0.9)
+    plan = server.plan
+    server.run(4 * 60 * MINUTE_S)
+    assert server.plan is plan
+    # After 1 minute, then 2, 4, 8, … and in the end 60 later.
+    assert 6 <= len(server.planned_at_s) <= 10
+    [told] = errors()
+    assert "the plan stays" in told
+    assert "try" in told
+
+
+def test_a_load_that_eases_is_planned_for_though_more_was_refused(
+    tmp_path: Path, errors: Callable[[], list[str]]
+) -> None:
+    eases_at_s = 30 * MINUTE_S
+    server = Server(
+        tmp_path,
+        lambda now_s: TOO_MUCH_RPS * min(now_s, eases_at_s) + 180.0 * max(0.0, now_s - eases_at_s),
+    ).run(60 * MINUTE_S)
+    assert server.rates_rps() == [pytest.approx(180.0, rel=1e-3)]
+    assert server.plans[0][0] <= eases_at_s + 2 * AFTER_S
+    assert len(errors()) == 1
+
+
+def test_a_plan_that_a_person_chose_meanwhile_stays(tmp_path: Path) -> None:
+    class Interrupted(Server):
+        async def headrace(self, arguments: list[str]) -> None:
+            await super().headrace(arguments)
+            self.plan = read_plan(write_app_plan(tmp_path, "chosen.json", 300.0, 180.0))
+
+    server = Interrupted(tmp_path, steady(180.0)).run(24 * 60 * MINUTE_S)
+    assert (len(server.planned_at_s), server.plans) == (1, [])
+    assert server.plan.apps[0].app.slo_us == 300_000
+
+
+def test_malformed_requests_call_for_no_machines() -> None:
+    counters = ModelCounters()
+    counters.count_answer(3, 1_000, late=False)
+    counters.count_answer(1, 1_000, late=True)
+    for reason in ("deadline", "cancelled", "queue-full", "bad-request"):
+        counters.count_refusal(reason)
+    assert arrivals({"traffic": counters}) == {"traffic": 3 + 1 + 3}
+
+
+def test_modules_served_on_their_own_ask_for_the_app_as_often_as_the_busiest_of_them(
+    tmp_path: Path,
+) -> None:
+    plan = read_plan(write_app_plan(tmp_path, "plan.json", 400.0))
+    modules = {"traffic.detect": 100, "traffic.vehicle": 500, "traffic.face": 60}
+    assert app_arrivals(plan, modules) == {"traffic": 200.0}
+    assert app_arrivals(plan, {"traffic": 90, **modules}) == {"traffic": 90}
+
+
+def test_floors_are_those_of_the_chosen_plan(tmp_path: Path) -> None:
+    plan = read_plan(write_app_plan(tmp_path, "plan.json", 400.0))
+    asked = {"traffic": ModelCounters()}
+    asked["traffic"].count_answer(1, 1_000, late=False)
+    watch = watch_of(plan, {"traffic": 200.0}, asked, 0.25)
+    assert [watch({"traffic": 0}, 10.0) for _ in range(18)][-1] == {"traffic": 20.0}
