@@ -94,6 +94,21 @@ def test_the_earliest_gap_is_the_one_a_scan_of_all_instants_finds(state: State) 
         assert promises.earliest(state, LINE, at, length) == first
 
 
+def test_what_is_known_of_a_full_line_holds_after_promises_are_moved(state: State) -> None:
+    for hop, (start, end) in enumerate([(0, 15), (10, 20), (20, 30)]):
+        state.hops[hop]["start_at"], state.hops[hop]["latency_us"] = start, end - start
+        promises.promise(state, 3 * hop, LINE, start, end)
+    assert promises.earliest_noted(state, LINE, 0, 5) == 30
+    promises.release(state, 0)
+    promises.promise(state, 0, LINE, 0, 25)
+    promises.push_back(state, LINE)
+    assert promised(state) == [(0, 25), (25, 35), (35, 45)]
+    assert promises.full_to(state, LINE, 0, 5) <= 45
+    promises.release(state, 0)
+    assert promises.full_to(state, LINE, 0, 5) == 0
+    assert promises.earliest_noted(state, LINE, 0, 5) == 0
+
+
 def test_a_journal_without_room_is_counted_and_not_written_past_its_end(state: State) -> None:
     small = state._replace(journal=np.full(JOURNAL_WIDTH, -7, dtype=np.int64))
     rows = handle.tell(addresses(small), handle.ARRIVE, 0, 1, 0, 0, 1_000, 0, 0)

@@ -152,24 +152,26 @@ def _next_event(state_addresses: Ints, session: Session) -> int:
 @inlined
 def _carry_out(s: State, session: Session, written: int) -> None:
     """Do what the journal orders, and note what became of requests."""
-    progress = session.progress[0]
+    progress, journal = session.progress[0], s.journal
     for i in range(written):
         row = i * JOURNAL_WIDTH
-        kind, at_us = s.journal[row], s.journal[row + 1]
+        kind, at_us, a, b = journal[row], journal[row + 1], journal[row + 2], journal[row + 3]
+        c, d = journal[row + 4], journal[row + 5]
         if kind == START_STAGE:
-            ends_at = at_us + _duration(s, session, s.journal[row + 8] * s.world[0].size_max + s.journal[row + 7] - 1)
-            _schedule(session, ends_at, RAN, s.journal[row + 2], s.journal[row + 3], s.journal[row + 4], s.journal[row + 5], at_us, ends_at)
+            table, size = journal[row + 8], journal[row + 7]
+            ends_at = at_us + _duration(s, session, table * s.world[0].size_max + size - 1)
+            _schedule(session, ends_at, RAN, a, b, c, d, at_us, ends_at)
         elif kind == ANSWERED:
-            session.ended_at_us[s.journal[row + 2]] = at_us
+            session.ended_at_us[a] = at_us
         elif kind == HAS_RUN:
-            session.busy_us[s.journal[row + 4]] += at_us - s.journal[row + 5]
+            session.busy_us[c] += at_us - d
         elif kind == START_TRANSFER:
-            ends_at = at_us + s.journal[row + 7]
-            _schedule(session, ends_at, TRANSFERRED, s.journal[row + 2], s.journal[row + 3], s.journal[row + 4], s.journal[row + 5], at_us, 0)
+            ends_at = at_us + journal[row + 7]
+            _schedule(session, ends_at, TRANSFERRED, a, b, c, d, at_us, 0)
         elif kind == WAKE:
-            _schedule(session, at_us, AWAKE, s.journal[row + 2], s.journal[row + 3], 0, 0, 0, 0)
+            _schedule(session, at_us, AWAKE, a, b, 0, 0, 0, 0)
         elif kind == DROPPED:
-            session.reason[s.journal[row + 2]] = s.journal[row + 3]
+            session.reason[a] = b
     if len(session.log):
         for i in range(written):
             kind = s.journal[i * JOURNAL_WIDTH]

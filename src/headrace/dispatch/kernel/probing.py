@@ -151,7 +151,7 @@ def probe(s: State, route: int, size: int, at_us: int) -> tuple[int, int]:
 
     Returns:
         (waiting, end): the delays before links and slots (PPipe: waitTime) and the instant of
-        completion; the path lies in the route's rows of `path`. (-1, -1): some pool has no slot left.
+        completion; the path lies in the route's rows of `path`. (-1, -1): some pool has no slot.
     """
     table = s.routes[route]
     waiting_us, from_slot = 0, -1

@@ -42,20 +42,13 @@ def full_to(s: State, line: int, at_us: int, length_us: int) -> int:
 def earliest_noted(s: State, line: int, at_us: int, length_us: int) -> int:
     """As `earliest`, and kept for `full_to`.
 
-    Time goes on and promises are added: what was full stays full. Where one is taken back,
-    `_forget_full` says so.
+    Time goes on and promises are added, so that what was full stays full until one is released. One
+    that is pushed back leaves no gap: another lies there.
     """
     mine = s.lines[line]
     start = earliest(s, line, full_to(s, line, at_us, length_us), length_us)
     mine.full_from, mine.full_to, mine.full_for = at_us, start, length_us
     return start
-
-
-@inlined
-def _forget_full(s: State, line: int, end_us: int) -> None:
-    """A promise until `end_us` is taken back: for later instants nothing changes."""
-    mine = s.lines[line]
-    mine.full_from = max(mine.full_from, end_us)
 
 
 @kernel
@@ -125,7 +118,8 @@ def release(s: State, i: int) -> None:
         s.promises[mine.after].before = mine.before
     else:
         head.last = mine.before
-    _forget_full(s, mine.line, mine.end)
+    # What is known to be full is so only for later instants now.
+    head.full_from = max(head.full_from, mine.end)
     mine.line = -1
     if mine.end == head.free_from:
         latest = 0
@@ -150,7 +144,6 @@ def push_back(s: State, slot: int) -> None:
         if mine.start < busy_to:
             hop = s.hops[i // 3]
             hop.start_at = busy_to
-            _forget_full(s, slot, mine.end)
             mine.start = busy_to
             mine.end = busy_to + hop.latency_us
             note_moved(s, i // 3)

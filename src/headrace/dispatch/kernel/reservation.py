@@ -54,7 +54,7 @@ def decide(s: State, model: int, now_us: int) -> Decision:
 
 @kernel
 def _full_batch(s: State, model: int, route: int, now_us: int) -> Decision:
-    """A batch of the planned size, on the path that `_mark_usable` found; DROP: it would be late."""
+    """A batch of the planned size, on the path that `_mark_usable` found; DROP: it is late."""
     table = s.routes[route]
     planned = table.batch_size
     if table.end_at + _slack(s, route, planned) > tightest(s, model, planned):
