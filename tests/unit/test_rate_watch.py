@@ -56,11 +56,24 @@ def test_apps_are_judged_one_by_one_and_planned_together() -> None:
     assert said(seen, {"a": 100, "b": 100}, PERIODS - 1)[-1] == {"a": 10.0, "b": 10.0}
 
 
+@pytest.mark.parametrize(
+    ("counts", "planned"),
+    [([150] + [300] * (PERIODS - 1), 30.0), ([70] + [20] * (DOWN_PERIODS - 1), 2.0)],
+    ids=["rises", "falls"],
+)
+def test_a_load_that_changes_within_a_period_is_planned_for_as_it_is_after_that(
+    counts: list[int], planned: float
+) -> None:
+    seen = watch()
+    given = [seen.add({"a": count}, PERIOD_S) for count in counts]
+    assert given[-1] == {"a": planned, "b": 5.0}
+
+
 def test_less_is_planned_for_the_busiest_stretch_that_was_seen() -> None:
     seen = watch()
     counts = [10] * 5 + [60, 72] * (PERIODS // 2) + [10] * DOWN_PERIODS
     given = [seen.add({"a": count}, PERIOD_S) for count in counts][:DOWN_PERIODS]
-    assert given == [None] * (DOWN_PERIODS - 1) + [{"a": 6.6, "b": 5.0}]
+    assert given == [None] * (DOWN_PERIODS - 1) + [{"a": 6.72, "b": 5.0}]
 
 
 def test_an_app_that_nobody_asks_for_is_planned_for_its_floor_and_stays_there() -> None:

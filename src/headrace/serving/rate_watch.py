@@ -15,6 +15,10 @@ DOWN_PERIODS = 3 * PERIODS
 """Periods in a row before an app is planned for less. Longer than for more: what an idle machine
 costs for a while is little beside requests that are refused, and a load that swings is not to be
 followed down and up again."""
+STRETCH = PERIODS - 1
+"""Periods in a row; the busiest are planned for. One less than are waited for, because in the first
+of them the load was still changing: planned for with it, a rise would be planned for too little,
+and a fall for too much."""
 SIGMAS = 4.0
 """Standard deviations of a Poisson count by which all arrivals must be off together: of an app that
 is asked ten times an hour, chance alone makes most periods look off."""
@@ -71,7 +75,8 @@ class _Run:
         self._length = 0
         self._arrived = 0.0
         self._elapsed_s = 0.0
-        self._last: deque[tuple[float, float]] = deque(maxlen=DOWN_PERIODS)
+        self._last: deque[tuple[float, float]] = deque(maxlen=DOWN_PERIODS - 1)
+        """Without the run's first."""
 
     def add(self, arrived: float | None, elapsed_s: float) -> float | None:
         """Take one period; the rate to plan for where it is time to."""
@@ -80,7 +85,8 @@ class _Run:
             self._begin(side)
         if arrived is None or side == 0:
             return None
-        self._last.append((arrived, elapsed_s))
+        if self._length:
+            self._last.append((arrived, elapsed_s))
         self._length += 1
         self._arrived += arrived
         self._elapsed_s += elapsed_s
@@ -103,11 +109,11 @@ class _Run:
 
 
 def _busiest_rps(periods: "deque[tuple[float, float]]") -> float:
-    """The rate of the busiest `PERIODS` in a row.
+    """The rate of the busiest `STRETCH` in a row.
 
-    Then what was seen cannot call for more again: no `PERIODS` in a row of it lie above their own
-    mean, let alone above a larger one.
+    Then what was seen cannot call for more again: no `PERIODS` in a row of it all lie above the
+    mean of some of them, let alone above the mean of busier ones.
     """
     rows = list(periods)
-    stretches = [rows[i : i + PERIODS] for i in range(len(rows) - PERIODS + 1)]
+    stretches = [rows[i : i + STRETCH] for i in range(len(rows) - STRETCH + 1)]
     return max(sum(n for n, _ in stretch) / sum(s for _, s in stretch) for stretch in stretches)
