@@ -168,6 +168,7 @@ def _first_end(s: State) -> int:
 
 @kernel
 def _extend(s: State, slot: int, now_us: int) -> None:
+    """Promises may have been pushed back since `ends_at` was noted; then that is all."""
     hop = s.slots[slot].running_hop
     mine = s.hops[hop]
     if mine.start_at + mine.latency_us < now_us:

@@ -5,8 +5,8 @@ functions are handed the address of a table of addresses instead, and an attribu
 up there: `state.hops` reads the same in Python and in compiled code.
 
 What it finds there are `Rows`, not arrays: they have an item per index from 0 on, and a length.
-Numba's arrays also count negative indices from the end, and ask which is meant at every access: a
-fifth of all instructions.
+Numba's arrays also count negative indices from the end, and ask which is meant at every access: an
+eighth of a session.
 """
 
 import operator

@@ -83,7 +83,9 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
     """Find the slot of a stage's pool from which a batch of `size` goes on first.
 
     That is when the stage ends; where tensors must leave the node then, when its uplink takes them.
-    The innermost loop of every decision. Writes `path[place]`; False: no slot of the pool is left.
+    The innermost loop of every decision: it starts with the slot that seems free first, which mostly
+    is the one, and passes by those that are known not to beat what is found.
+    Writes `path[place]`; False: no slot of the pool is left.
     """
     table = s.stages[stage]
     world = s.world[0]
@@ -93,7 +95,7 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
     best, best_start, best_key, best_place = -1, 0, 0, 0
     best_transfer_at, best_transfer_us = at_us, 0
     transfer_at, length_us = at_us, 0
-    ready_at = at_us
+    ready_at = at_us  # at the earliest, on whatever node
     if crosses and table.bytes_per_us > 0:
         ready_at += round(size * table.input_bytes / table.bytes_per_us)
     first, seems_free_at = _seems_free_first(s, table, ready_at, latency_us)
