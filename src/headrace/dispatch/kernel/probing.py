@@ -83,8 +83,8 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
     """Find the slot of a stage's pool from which a batch of `size` goes on first.
 
     That is when the stage ends; where tensors must leave the node then, when its uplink takes them.
-    The innermost loop of every decision: it starts with the slot that seems free first, which mostly
-    is the one, and passes by those that are known not to beat what is found.
+    The innermost loop of every decision: it starts with the slot that seems free first, which is
+    mostly the one, and passes by those that are known not to beat what is found.
     Writes `path[place]`; False: no slot of the pool is left.
     """
     table = s.stages[stage]
