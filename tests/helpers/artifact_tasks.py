@@ -119,6 +119,11 @@ def brute_force(task: ReferencePlan, profiles: Profiles) -> float:
     return split(0, most)
 
 
+def most_rps_by_needs(task: ReferencePlan, profiles: Profiles) -> dict[tuple[int, ...], float]:
+    """Of the only model: whole devices of each type -> most throughput that takes just these."""
+    return _table(task, task.deployments[0], profiles[task.deployments[0].model])
+
+
 def _table(
     task: ReferencePlan, deployment: ReferenceDeployment, profile: Profile
 ) -> dict[tuple[int, ...], float]:

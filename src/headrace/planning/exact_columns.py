@@ -116,11 +116,25 @@ def make_columns(pipelines: Pipelines, pools: Ints, units: Ints, groups: Ints) -
         groups=groups,
         source=np.arange(len(pipelines)),
     )
-    return columns.take(_undominated(columns))
+    return columns.take(_undominated(columns, columns.units))
 
 
-def _undominated(columns: Columns) -> Ints:
-    """Rows of columns that are enough for an optimal integer plan.
+def prefix_codes(pools: Ints) -> Ints:
+    """Shape (C, P): codes, from 0, of the first 1, 2, ... pools; after the last, of all."""
+    base = int(pools.max()) + 2
+    powers = base ** np.arange(pools.shape[1], dtype=np.int64)
+    codes = np.cumsum((pools + 1) * powers, axis=1)
+    _, compact = np.unique(codes, return_inverse=True)
+    return compact.reshape(codes.shape).astype(np.int64)
+
+
+def cheapest_columns(columns: Columns) -> Ints:
+    """Rows of columns that are enough where slots are divisible: only effort counts."""
+    return _undominated(columns, np.minimum(columns.units, 1))
+
+
+def _undominated(columns: Columns, units: Ints) -> Ints:
+    """Rows of columns that are enough for an optimal plan of slots of `units`, shape (C, P).
 
     A column covers another if its pools are the first pools of the other (a shorter pipeline on
     the same pools) and, stage by stage, its slot divides the other's into whole parts that cost
@@ -130,17 +144,12 @@ def _undominated(columns: Columns) -> Ints:
     """
     if not len(columns):
         return np.empty(0, np.int64)
-    base = int(columns.pools.max()) + 2
-    powers = base ** np.arange(columns.pools.shape[1], dtype=np.int64)
-    # Of every column the codes of its first 1, 2, ... pools; a shorter one repeats its last.
-    codes = np.cumsum((columns.pools + 1) * powers, axis=1)
-    _, compact = np.unique(codes, return_inverse=True)
-    compact = compact.reshape(codes.shape).astype(np.int64)
+    compact = prefix_codes(columns.pools)
     effort = columns.effort
     depth = (columns.pools >= 0).sum(axis=1)
     # A cover is shorter, or equally long and cheaper in all, or equal and finer.
-    order = np.lexsort((columns.units.sum(axis=1), effort.sum(axis=1), depth))
-    kept = _sieve(order, compact, columns.units, effort, depth, int(compact.max()) + 1)
+    order = np.lexsort((units.sum(axis=1), effort.sum(axis=1), depth))
+    kept = _sieve(order, compact, units, effort, depth, int(compact.max()) + 1)
     return np.sort(order[kept])
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from headrace.planning.candidates import Ints
 from headrace.planning.deadline import Deadline
 from headrace.planning.exact_columns import Columns, Stock
-from headrace.planning.exact_patterns import Patterns, TooManyPatterns, patterns_within
-from headrace.planning.exact_prices import Prices, request_costs
+from headrace.planning.exact_patterns import TooManyPatterns, needed_patterns, patterns_within
+from headrace.planning.exact_prices import Prices
 from headrace.planning.exact_walk import (
     ALL,
     COUNT,
@@ -40,6 +40,10 @@ TOLERANCE = 1e-9
 
 class GaveUp(Exception):
     """Time or room ran out: nothing is proven."""
+
+
+class Undecided(Exception):
+    """A walk took all the steps that it was given: nothing is proven by it."""
 
 
 class Effort:
@@ -100,38 +104,40 @@ class Outcomes:
         widths = stock.granules + 1
         if np.prod(widths.astype(float)) > CELLS_MAX:
             raise GaveUp
-        costs = request_costs(stock, columns, prices.unit)
-        self._order = np.argsort(costs, kind="stable")
-        self._columns = columns.take(self._order)
-        self._waste_rate = np.maximum(0.0, costs[self._order] - request_price)
-        self._stock, self._effort = stock, effort
+        self._stock, self._columns, self._effort = stock, columns, effort
         self._request_price = request_price
         self._stage_prices = prices.unit[stock.pool_type[self._columns.pools]]
         self._stage_prices *= self._columns.units
         self._tolerance = TOLERANCE * prices.stock
-        self._patterns: Patterns | None = None
+        self._ground: Ground | None = None
         self._patterns_rps, self._patterns_waste = -1.0, -1.0
         self._strides = np.append(np.cumprod(widths[:0:-1])[::-1], 1).astype(np.int64)
         vectors = np.indices(tuple(widths)).reshape(len(widths), -1)
         self._cell_price = (prices.unit * stock.granule) @ vectors
         self._trail = _new_trail(stock, vectors.shape[1], columns.pools.shape[1])
 
-    def first(self, target_rps: float, budget: float, deepest: int) -> Chosen | None:
+    def first(
+        self, target_rps: float, budget: float, deepest: int, steps: float = np.inf
+    ) -> Chosen | None:
         """Any outcome within the budget, of at most `deepest` pipelines; None if there is none.
 
         Raises:
             GaveUp: out of time or room.
+            Undecided: out of `steps`.
         """
-        trail = self._walk(target_rps, budget, 0.0, FIRST, deepest)
+        trail = self._walk(target_rps, budget, 0.0, FIRST, deepest, steps)
         return self._chosen(trail, 0) if trail.cursor[COUNT] else None
 
-    def least_waste(self, target_rps: float, budget: float, deepest: int) -> float | None:
+    def least_waste(
+        self, target_rps: float, budget: float, deepest: int, steps: float = np.inf
+    ) -> float | None:
         """Of any outcome of at most `deepest` pipelines; None if all waste more than `budget`.
 
         Raises:
             GaveUp: out of time or room.
+            Undecided: out of `steps`.
         """
-        trail = self._walk(target_rps, budget, 0.0, LEANEST, deepest)
+        trail = self._walk(target_rps, budget, 0.0, LEANEST, deepest, steps)
         count = trail.cursor[COUNT]
         if not count:
             return None
@@ -139,33 +145,45 @@ class Outcomes:
         return max(0.0, float(price - self._request_price * target_rps))
 
     def all(
-        self, target_rps: float, budget: float, least_waste: float, deepest: int
+        self,
+        target_rps: float,
+        budget: float,
+        least_waste: float,
+        deepest: int,
+        steps: float = np.inf,
     ) -> list[Chosen]:
         """Every outcome within the budget that takes no more than it must.
 
         Args:
-            least_waste: of any outcome, as `least_waste` found it.
+            least_waste: no outcome wastes less, as `least_waste` found.
 
         Raises:
             GaveUp: out of time or room.
+            Undecided: out of `steps`.
         """
-        trail = self._walk(target_rps, budget, least_waste, ALL, deepest)
+        trail = self._walk(target_rps, budget, least_waste, ALL, deepest, steps)
         needs = trail.found[: trail.cursor[COUNT]]
         return [self._chosen(trail, at) for at in range(len(needs)) if not _covered(needs, at)]
 
     def _chosen(self, trail: Trail, at: int) -> Chosen:
         depth = int((trail.found_columns[at] >= 0).sum())
         return Chosen(
-            columns=self._order[trail.found_columns[at, :depth]],
+            columns=trail.found_columns[at, :depth].copy(),
             slots=trail.found_slots[at, :depth].copy(),
             need=trail.found[at].copy(),
         )
 
     def _walk(
-        self, target_rps: float, budget: float, least_waste: float, wants: int, deepest: int
+        self,
+        target_rps: float,
+        budget: float,
+        least_waste: float,
+        wants: int,
+        deepest: int,
+        steps: float,
     ) -> Trail:
         tolerance = self._tolerance
-        ground = self._ground(target_rps, budget + tolerance)
+        ground = self._ground_for(target_rps, budget + tolerance)
         trail = self._restarted(target_rps, budget + tolerance)
         floor = least_waste - tolerance
         refresh(ground, trail, floor)
@@ -174,37 +192,58 @@ class Outcomes:
             status = walk(ground, trail, STEPS, floor, wants, tolerance, deepest)
             if status == PAUSED:
                 self._effort.spend(STEPS)
+                steps -= STEPS
+                if steps <= 0:
+                    raise Undecided
         if status != ENDED:
             raise GaveUp
         return trail
 
-    def _ground(self, target_rps: float, budget: float) -> Ground:
-        if target_rps > self._patterns_rps or budget > self._patterns_waste:
+    def _ground_for(self, target_rps: float, budget: float) -> Ground:
+        if self._ground is None or target_rps > self._patterns_rps or budget > self._patterns_waste:
             self._patterns_rps = max(self._patterns_rps, target_rps)
             self._patterns_waste = max(self._patterns_waste, budget)
-            self._patterns = None
-        if self._patterns is None:
-            try:
-                self._patterns = patterns_within(
-                    self._columns,
-                    self._stage_prices,
-                    self._request_price,
-                    self._patterns_rps,
-                    self._patterns_waste,
-                )
-            except TooManyPatterns as error:
-                raise GaveUp from error
+            self._ground = self._new_ground()
+        return self._ground
+
+    def _new_ground(self) -> Ground:
+        """For all targets and budgets so far."""
+        columns = self._columns
+        # With this much, every column has a pattern that carries the target alone.
+        most_rps = self._patterns_rps + float(columns.rates_rps.min(axis=1).max())
+        try:
+            patterns = patterns_within(
+                columns, self._stage_prices, self._request_price, most_rps, self._patterns_waste
+            )
+        except TooManyPatterns as error:
+            raise GaveUp from error
+        patterns = needed_patterns(columns, patterns)
+        column = np.repeat(np.arange(len(columns)), np.diff(patterns.first))
+        least = np.full(len(columns), np.inf)
+        np.minimum.at(least, column, patterns.waste / patterns.carried_rps)
+        order = np.lexsort((patterns.waste, column, least[column]))
+        column, slots, carried_rps = (
+            column[order],
+            patterns.slots[order],
+            patterns.carried_rps[order],
+        )
+        next_first = np.append(np.flatnonzero(np.diff(column)) + 1, len(column))
+        next_first = np.repeat(next_first, np.diff(next_first, prepend=0))
+        by_carried = np.argsort(carried_rps, kind="stable")
+        rate = least[column]
         return Ground(
-            pools=self._columns.pools,
-            units=self._columns.units,
-            rates_rps=self._columns.rates_rps,
-            groups=self._columns.groups,
-            stage_prices=self._stage_prices,
-            waste_rate=self._waste_rate,
-            first=self._patterns.first,
-            slots=self._patterns.slots,
-            carried_rps=self._patterns.carried_rps,
-            pattern_waste=self._patterns.waste,
+            column=column,
+            pools=columns.pools[column],
+            slots=slots,
+            units=slots * columns.units[column],
+            groups=columns.groups[column],
+            carried_rps=carried_rps,
+            waste=patterns.waste[order],
+            waste_rate=rate,
+            next_first=next_first,
+            next_rate=np.append(rate, np.inf)[next_first],
+            by_carried=by_carried,
+            sorted_rps=carried_rps[by_carried],
             pool_type=self._stock.pool_type,
             granule=self._stock.granule,
             most=self._stock.granules,
@@ -218,7 +257,7 @@ class Outcomes:
         trail = self._trail
         trail.cursor[:] = 0
         trail.budget[0] = budget
-        trail.column[0], trail.pattern[0], trail.rest_rps[0] = 0, -1, target_rps
+        trail.first[0], trail.pattern[0], trail.rest_rps[0] = 0, -1, target_rps
         trail.group_use[:] = 0
         np.subtract(self._cell_price, self._request_price * target_rps, out=trail.cell_waste)
         trail.covered[:] = False
@@ -228,9 +267,9 @@ class Outcomes:
 def _new_trail(stock: Stock, cells: int, stages: int) -> Trail:
     depth, kinds = PIPELINES_MAX, len(stock.granules)
     return Trail(
-        cursor=np.zeros(2, np.int64),
+        cursor=np.zeros(3, np.int64),
         budget=np.zeros(1),
-        column=np.zeros(depth, np.int64),
+        first=np.zeros(depth, np.int64),
         pattern=np.zeros(depth, np.int64),
         rest_rps=np.zeros(depth),
         waste=np.zeros(depth),

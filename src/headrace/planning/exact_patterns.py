@@ -12,12 +12,16 @@ import numpy as np
 
 from headrace.planning.candidates import Floats, Ints
 from headrace.planning.compiled import compiled
-from headrace.planning.exact_columns import Columns
+from headrace.planning.exact_columns import Columns, prefix_codes
 
 EPSILON = 1e-9
 """Relative; m x rate / rate may miss m by less."""
 
 PATTERNS_MAX = 5_000_000
+
+
+COVERS_MAX = 1_000
+"""With how many patterns on the same pools one is compared; the rest may stay, needless."""
 
 
 class TooManyPatterns(Exception):
@@ -59,6 +63,61 @@ def patterns_within(
     _fill(*arguments, first, slots, carried, waste)
     order = np.lexsort((waste, np.repeat(np.arange(len(columns)), counts)))
     return Patterns(first=first, slots=slots[order], carried_rps=carried[order], waste=waste[order])
+
+
+def needed_patterns(columns: Columns, patterns: Patterns) -> Patterns:
+    """Those that no other makes needless.
+
+    A pattern covers another if its pools are the first pools of the other, its slots take no more
+    of these, and it carries no less. In a set of pipelines it may stand in for the other: groups
+    with room for the longer have room for the shorter, and where the set has the same column
+    already, the two are one pipeline with more slots.
+    """
+    if not len(patterns.waste):
+        return patterns
+    column = np.repeat(np.arange(len(columns)), np.diff(patterns.first))
+    codes = prefix_codes(columns.pools)[column]
+    depth = (columns.pools >= 0).sum(axis=1)[column]
+    units = patterns.slots * columns.units[column]
+    order = np.lexsort((units.sum(axis=1), -patterns.carried_rps, depth))
+    kept = _sieve(order, codes, depth, units, patterns.carried_rps, int(codes.max()) + 1)
+    rows = np.flatnonzero(kept)
+    counts = np.bincount(column[rows], minlength=len(columns))
+    return Patterns(
+        first=np.concatenate([[0], np.cumsum(counts)]),
+        slots=patterns.slots[rows],
+        carried_rps=patterns.carried_rps[rows],
+        waste=patterns.waste[rows],
+    )
+
+
+@compiled
+def _sieve(
+    order: Ints, codes: Ints, depth: Ints, units: Ints, carried: Floats, code_count: int
+) -> np.ndarray:
+    """Shape (M,): whether none before it in `order` covers a pattern."""
+    newest = np.full(code_count, -1, np.int64)  # of each code, the pattern kept last
+    before = np.full(len(order), -1, np.int64)  # the one kept before it
+    kept = np.zeros(len(order), np.bool_)
+    for pattern in order:
+        covered = False
+        for length in range(1, depth[pattern] + 1):
+            other = newest[codes[pattern, length - 1]]
+            looks = COVERS_MAX
+            while other >= 0 and looks > 0 and not covered:
+                covered = depth[other] == length and carried[other] >= carried[pattern]
+                for stage in range(length):
+                    covered = covered and units[other, stage] <= units[pattern, stage]
+                other = before[other]
+                looks -= 1
+            if covered:
+                break
+        if not covered:
+            kept[pattern] = True
+            code = codes[pattern, depth[pattern] - 1]
+            before[pattern] = newest[code]
+            newest[code] = pattern
+    return kept
 
 
 @compiled

@@ -10,6 +10,10 @@ closes in on the best plan from both sides.
 Most good plans have few pipelines, so a question is first put to sets of at most SHALLOW
 pipelines per demand. Their "yes" counts, their "no" proves nothing.
 
+One demand may take far more steps than the others together. Its outcomes are then not looked for:
+what matters is whether it fits what the others' outcomes leave, and that is asked of it with
+prices of its own (`exact_leftovers`).
+
 Where that takes long, bound and repair (`exact_slots`) come in between: a lower bound leaves
 fewer questions, a plan leaves smaller gaps. Beyond UNITS_MAX they are all there is.
 """
@@ -22,6 +26,7 @@ import numpy as np
 from headrace.planning.candidates import Floats, Ints
 from headrace.planning.deadline import Deadline, OutOfTime
 from headrace.planning.exact_columns import Columns, Stock
+from headrace.planning.exact_leftovers import Leftovers, largest
 from headrace.planning.exact_outcomes import (
     PIPELINES_MAX,
     TOLERANCE,
@@ -29,6 +34,7 @@ from headrace.planning.exact_outcomes import (
     Effort,
     GaveUp,
     Outcomes,
+    Undecided,
 )
 from headrace.planning.exact_prices import Prices, price, relaxed_bound, targets_at
 from headrace.planning.exact_slots import bound_and_repair
@@ -43,8 +49,17 @@ UNITS_MAX = 24_000
 LARGE_GAP = 1e-5
 """Of larger stocks; a tenth of it may take ten times as long."""
 
-FIRST_STEPS = 4_000_000
+FIRST_STEPS = 2_000_000
 """Of all walks together, before bound and repair."""
+
+REPAIR_NODES = 200
+"""Of each program of bound and repair, where walks go on after it."""
+
+LEAST_STEPS = 100_000
+"""Of the walk for the least waste of a demand; what was proven until then bounds it."""
+
+ALL_STEPS = 40_000
+"""Of the walk for all outcomes of a demand; then four times as many."""
 
 FIRST_STEP = 1 / 512
 """Of the bound: how far the first question lies below it."""
@@ -103,6 +118,9 @@ class _Search:
         self._prices, self._deadline = prices, deadline
         self._effort = Effort(deadline)
         self._demands: list[Outcomes] = []
+        self._leftovers: list[Leftovers] = []
+        self._last: int | None = None
+        """The demand whose outcomes take the most steps, once that showed."""
         self._best: tuple[Chosen, ...] | None = None
         self._objective = 0.0
         self._bound = relaxed_bound(prices, wanted)
@@ -110,7 +128,10 @@ class _Search:
     def run(self) -> Answer:
         walkable = self._stock.granules.sum() * self._stock.granule <= UNITS_MAX
         if not (walkable and self._walk_through(FIRST_STEPS)):
-            self._bound_and_repair(RELATIVE_GAP if walkable else LARGE_GAP)
+            if walkable:
+                self._bound_and_repair(RELATIVE_GAP, REPAIR_NODES)
+            else:
+                self._bound_and_repair(LARGE_GAP, None)
             if walkable:
                 self._walk_through(None)
         return Answer(chosen=self._best, objective=self._objective, bound=self._bound)
@@ -124,13 +145,16 @@ class _Search:
                     Outcomes(self._stock, mine, self._prices, float(price), self._effort)
                     for mine, price in zip(self._columns, self._prices.request, strict=True)
                 ]
+                self._leftovers = [
+                    Leftovers(self._stock, mine, self._effort) for mine in self._columns
+                ]
             self._descend()
             self._close_in()
         except GaveUp:
             return False
         return True
 
-    def _bound_and_repair(self, relative_gap: float) -> None:
+    def _bound_and_repair(self, relative_gap: float, nodes: int | None) -> None:
         repaired = bound_and_repair(
             self._stock,
             self._wanted,
@@ -138,6 +162,9 @@ class _Search:
             self._deadline,
             relative_gap=relative_gap,
             unit_prices=self._prices.unit,
+            nodes=nodes,
+            # With a plan at hand, one that is no nearer the bound is of little use.
+            bound_below=self._bound if self._best is not None else np.inf,
         )
         self._bound = min(self._bound, repaired.bound)
         if repaired.chosen is not None:
@@ -194,24 +221,73 @@ class _Search:
         if least is None:
             return None
         slack = gap - sum(least)
-        found = [
-            demand.all(float(target), waste + slack, waste, deepest)
-            for demand, target, waste in zip(self._demands, targets, least, strict=True)
-        ]
-        return _fit_together(found, self._stock.granules)
+        budgets = [waste + slack for waste in least]
+        found, last = self._all_but_one(targets, budgets, least, deepest)
+        if last is None:
+            return _fit_together(found, self._stock.granules)
+        return self._fit_last(found, last, float(targets[last]), deepest)
+
+    def _all_but_one(
+        self, targets: Floats, budgets: Sequence[float], least: Sequence[float], deepest: int
+    ) -> tuple[list[list[Chosen]], int | None]:
+        """All outcomes of every demand, or of all but the one that takes the most steps."""
+        found: list[list[Chosen]] = [[] for _ in self._demands]
+        open_, steps = [i for i in range(len(self._demands)) if i != self._last], float(ALL_STEPS)
+        while len(open_) > (self._last is None and steps > ALL_STEPS):
+            undecided = []
+            for i in open_:
+                try:
+                    found[i] = self._demands[i].all(
+                        float(targets[i]), budgets[i], least[i], deepest, steps
+                    )
+                except Undecided:
+                    undecided.append(i)
+                    continue
+                if not found[i]:
+                    return found, None
+            open_, steps = undecided, 4 * steps
+        if open_:
+            self._last = open_[0]
+        return found, self._last
+
+    def _fit_last(
+        self, found: Sequence[Sequence[Chosen]], last: int, target_rps: float, deepest: int
+    ) -> tuple[Chosen, ...] | None:
+        """As `_fit_together`, where it is not known what all outcomes of `last` are."""
+        others = [outcomes for i, outcomes in enumerate(found) if i != last]
+        taken = np.zeros((1, len(self._stock.granules)), np.int64)
+        for outcomes in others:
+            needs = np.array([outcome.need for outcome in outcomes])
+            taken = (taken[:, None] + needs).reshape(-1, taken.shape[1])
+            taken = np.unique(taken[(taken <= self._stock.granules).all(axis=1)], axis=0)
+        if not len(taken):
+            return None
+        leftovers = largest(self._stock.granules - taken)
+        fitting = self._leftovers[last].first(leftovers, target_rps, deepest)
+        if fitting is None:
+            return None
+        chosen = [list(outcomes) for outcomes in found]
+        chosen[last] = [fitting[1]]
+        return _fit_together(chosen, self._stock.granules)
 
     def _least_wastes(self, targets: Floats, gap: float, deepest: int) -> list[float] | None:
-        """Of each demand alone; None if together they exceed the gap.
+        """Of each demand alone, or less; None if together they exceed the gap.
 
         Budgets grow for all demands in turns: one that must waste much leaves the others little
-        to be searched.
+        to be searched. One that takes many steps is left where it is.
         """
         least, known = [0.0] * len(self._demands), [False] * len(self._demands)
         budget = FIRST_BUDGET * gap
         while not all(known):
             for i in np.flatnonzero(~np.array(known)):
                 most = gap - sum(least) + least[i]
-                waste = self._demands[i].least_waste(float(targets[i]), min(budget, most), deepest)
+                try:
+                    waste = self._demands[i].least_waste(
+                        float(targets[i]), min(budget, most), deepest, LEAST_STEPS
+                    )
+                except Undecided:
+                    known[i] = True
+                    continue
                 if waste is not None:
                     least[i], known[i] = waste, True
                 elif budget >= most:

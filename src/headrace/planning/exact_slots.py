@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace.planning.candidates import Floats, Ints
 from headrace.planning.deadline import Deadline
-from headrace.planning.exact_columns import Columns, Stock
+from headrace.planning.exact_columns import Columns, Stock, cheapest_columns
 from headrace.planning.exact_outcomes import Chosen
 from headrace.planning.exact_prices import request_costs
 from headrace.planning.master import Wanted, smallest_normalised
@@ -54,35 +54,44 @@ def bound_and_repair(
     *,
     relative_gap: float = RELATIVE_GAP,
     unit_prices: Floats | None = None,
+    nodes: int | None = None,
+    bound_below: float = np.inf,
 ) -> Repaired:
     """
     Args:
         columns: per demand; each non-empty.
         relative_gap: at which each of the programs ends.
+        nodes: of each program's tree, after which it ends with what it has.
+        bound_below: where the bound is no lower than this, no plan is looked for.
         unit_prices: shape (K,); without, the repair uses no other columns than the bound.
     """
-    bounding = _Program(stock, wanted, columns)
+    enough = [cheapest_columns(mine) for mine in columns]
+    cheapest = [mine.take(rows) for mine, rows in zip(columns, enough, strict=True)]
+    bounding = _Program(stock, wanted, cheapest)
     bounded = bounding.model.solve(
-        time_limit_s=BOUND_PART * deadline.left_s, relative_gap=relative_gap
+        time_limit_s=BOUND_PART * deadline.left_s, relative_gap=relative_gap, node_limit=nodes
     )
     if bounded.status == "infeasible":
         return Repaired(chosen=None, objective=0.0, bound=0.0)
     bound = np.inf if bounded.bound is None else bounded.bound
-    if bounded.values is None:
+    if bounded.values is None or bound >= bound_below:
         return Repaired(chosen=None, objective=0.0, bound=bound)
     active = bounding.active(bounded.values)
-    if not all(_fit_groups(stock, c, rows) for c, rows in zip(columns, active, strict=True)):
+    if not all(_fit_groups(stock, c, rows) for c, rows in zip(cheapest, active, strict=True)):
         bounding.limit_groups()
         bounded = bounding.model.solve(
-            time_limit_s=BOUND_PART * deadline.left_s, relative_gap=relative_gap
+            time_limit_s=BOUND_PART * deadline.left_s,
+            relative_gap=relative_gap,
+            node_limit=nodes,
         )
         bound = bound if bounded.bound is None else min(bound, bounded.bound)
         if bounded.values is not None:
             active = bounding.active(bounded.values)
+    active = [rows[used] for rows, used in zip(enough, active, strict=True)]
     best = Repaired(chosen=None, objective=0.0, bound=bound)
     for companions, part in zip(COMPANIONS, REPAIR_PARTS, strict=True):
         rows = _with_companions(stock, columns, active, unit_prices, companions)
-        chosen = _repair(stock, wanted, columns, rows, part * deadline.left_s, relative_gap)
+        chosen = _repair(stock, wanted, columns, rows, part * deadline.left_s, relative_gap, nodes)
         if chosen is not None:
             throughputs = [
                 mine.throughput_rps(every) for mine, every in zip(chosen, columns, strict=True)
@@ -119,6 +128,7 @@ def _repair(
     rows: Sequence[Ints],
     time_limit_s: float,
     relative_gap: float,
+    nodes: int | None,
 ) -> tuple[Chosen, ...] | None:
     """Whole slots for the columns of `rows`; None if none were found in time."""
     few = [mine.take(of_mine) for mine, of_mine in zip(columns, rows, strict=True)]
@@ -126,7 +136,9 @@ def _repair(
         return None
     repairing = _Program(stock, wanted, few, whole_slots=True)
     repairing.limit_groups()
-    repaired = repairing.model.solve(time_limit_s=max(time_limit_s, 0.1), relative_gap=relative_gap)
+    repaired = repairing.model.solve(
+        time_limit_s=max(time_limit_s, 0.1), relative_gap=relative_gap, node_limit=nodes
+    )
     if repaired.values is None:
         return None
     return tuple(

@@ -1,14 +1,18 @@
 """The walk over sets of patterns of one demand that carry a target within a budget of waste.
 
 Sets are named once, in increasing order of columns, which are sorted by waste per request: at
-every step a column either *closes* the set (it carries all that is left) or gives one of its
-patterns. What is left wastes at least the rate of the next column, so most branches end at once.
+every step a pattern is added, and where one of a later column carries all that is left, the set is
+*closed*. What is left wastes at least the rate of the next column, so most branches end at once.
+A pattern that closes carries little more than is left, for it wastes the price of that: those to
+be tried lie next to each other in the order of what they carry.
 
 A set's outcome is the vector of granules of each device type that it takes. Only vectors that no
 other one found covers matter, and only within the budget; two tables over all vectors keep that:
 
 open[v]     v is within the budget and covered by nothing found
 alive[v]    some open vector is at least v: what already takes v may still come to something
+
+They are brought up to date some steps after an outcome was found: until then they hold too much.
 
 The walk keeps its state in arrays and returns after a number of steps, so that the caller can
 look at the clock and go on.
@@ -29,33 +33,41 @@ room for: what was found holds, what was not found proves nothing."""
 ALL, LEANEST, FIRST = 0, 1, 2
 """What is wanted: all outcomes that matter, only ever leaner ones, or any one."""
 
-DEPTH, COUNT = 0, 1
+DEPTH, COUNT, DUE = 0, 1, 2
 """Places in `Trail.cursor`."""
+
+CELLS_PER_STEP = 64
+"""Of the tables, brought up to date in about the time of one step."""
 
 
 class Ground(NamedTuple):
-    """What does not change. C columns, M patterns, P stages, Q pools, K device types."""
+    """What does not change. M patterns, P stages, Q pools, K device types."""
 
+    column: Ints
+    """Shape (M,): of the pattern."""
     pools: Ints
-    """Shape (C, P)."""
-    units: Ints
-    """Shape (C, P)."""
-    rates_rps: Floats
-    """Shape (C, P)."""
-    groups: Ints
-    """Shape (C, G)."""
-    stage_prices: Floats
-    """Shape (C, P): of one slot."""
-    waste_rate: Floats
-    """Shape (C,): per request, of divisible slots; non-decreasing."""
-    first: Ints
-    """Shape (C + 1,): where the patterns of each column begin."""
+    """Shape (M, P): -1 after the last stage."""
     slots: Ints
     """Shape (M, P)."""
+    units: Ints
+    """Shape (M, P): of all slots of a stage."""
+    groups: Ints
+    """Shape (M, G): groups of pipelines that it belongs to; -1 for none."""
     carried_rps: Floats
     """Shape (M,)."""
-    pattern_waste: Floats
-    """Shape (M,): non-decreasing within a column."""
+    waste: Floats
+    """Shape (M,)."""
+    waste_rate: Floats
+    """Shape (M,): of the pattern's column: the least per request of its patterns. Non-decreasing;
+    within a column, least waste first."""
+    next_first: Ints
+    """Shape (M,): the first pattern of the next column."""
+    next_rate: Floats
+    """Shape (M,): of the next column; infinite after the last."""
+    by_carried: Ints
+    """Shape (M,): patterns in increasing order of `carried_rps`."""
+    sorted_rps: Floats
+    """Shape (M,): what these carry."""
     pool_type: Ints
     """Shape (Q,)."""
     granule: int
@@ -72,11 +84,11 @@ class Trail(NamedTuple):
     """Where the walk stands and what it found. L pipelines at most, F outcomes at most."""
 
     cursor: Ints
-    """Depth and number of outcomes."""
+    """Depth, number of outcomes, steps until the tables are brought up to date (0: they are)."""
     budget: Floats
     """Shape (1,)."""
-    column: Ints
-    """Shape (L,): tried now, at each depth."""
+    first: Ints
+    """Shape (L,): of the patterns that may be added at each depth."""
     pattern: Ints
     """Shape (L,): tried next; -1 before closing was tried."""
     rest_rps: Floats
@@ -108,6 +120,7 @@ class Trail(NamedTuple):
 @compiled
 def refresh(ground: Ground, trail: Trail, least_waste: float) -> None:
     """Bring `open` and `alive` up to date after a new outcome or budget."""
+    trail.cursor[DUE] = 0
     cells = len(trail.covered)
     for axis in range(len(ground.most)):
         stride = ground.strides[axis]
@@ -128,15 +141,15 @@ def refresh(ground: Ground, trail: Trail, least_waste: float) -> None:
 
 
 @compiled
-def _draw(ground: Ground, trail: Trail, depth: int, column: int, slots: Ints) -> int:
-    """Write what `slots` of `column` on top of `depth` take; return its cell, -1 if too much."""
+def _draw(ground: Ground, trail: Trail, depth: int, pattern: int) -> int:
+    """Write what `pattern` on top of `depth` takes; return its cell, -1 if too much."""
     trail.used[depth + 1] = trail.used[depth]
     trail.need[depth + 1] = trail.need[depth]
     for stage in range(ground.pools.shape[1]):
-        pool = ground.pools[column, stage]
+        pool = ground.pools[pattern, stage]
         if pool >= 0:
             before = trail.used[depth + 1, pool]
-            after = before + slots[stage] * ground.units[column, stage]
+            after = before + ground.units[pattern, stage]
             more = -(-after // ground.granule) + (-before // ground.granule)
             trail.used[depth + 1, pool] = after
             trail.need[depth + 1, ground.pool_type[pool]] += more
@@ -149,51 +162,123 @@ def _draw(ground: Ground, trail: Trail, depth: int, column: int, slots: Ints) ->
 
 
 @compiled
-def _has_room(ground: Ground, trail: Trail, column: int) -> bool:
+def _has_room(ground: Ground, trail: Trail, pattern: int) -> bool:
     for place in range(ground.groups.shape[1]):
-        group = ground.groups[column, place]
+        group = ground.groups[pattern, place]
         if group >= 0 and trail.group_use[group] >= ground.room[group]:
             return False
     return True
 
 
 @compiled
-def _count_in_groups(ground: Ground, trail: Trail, column: int, change: int) -> None:
+def _count_in_groups(ground: Ground, trail: Trail, pattern: int, change: int) -> None:
     for place in range(ground.groups.shape[1]):
-        if ground.groups[column, place] >= 0:
-            trail.group_use[ground.groups[column, place]] += change
+        if ground.groups[pattern, place] >= 0:
+            trail.group_use[ground.groups[pattern, place]] += change
 
 
 @compiled
-def _close(ground: Ground, trail: Trail, depth: int, column: int, slots: np.ndarray) -> int:
-    """Let `column` carry all that is left; its open cell, or -1."""
-    rest = trail.rest_rps[depth]
-    waste = trail.waste[depth] - ground.request_price * rest
-    for stage in range(ground.pools.shape[1]):
-        slots[stage] = 0
-        if ground.pools[column, stage] >= 0:
-            exact = rest / ground.rates_rps[column, stage]
-            slots[stage] = max(1, int(np.ceil(exact - EPSILON * max(1.0, exact))))
-            waste += slots[stage] * ground.stage_prices[column, stage]
-    if waste > trail.budget[0] or not _has_room(ground, trail, column):
-        return -1
-    cell = _draw(ground, trail, depth, column, slots)
-    return cell if cell >= 0 and trail.open[cell] else -1
+def _is_covered(trail: Trail, depth: int) -> bool:
+    """Whether an outcome found takes no more of anything than `depth` does."""
+    for at in range(trail.cursor[COUNT]):
+        covers = True
+        for kind in range(trail.found.shape[1]):
+            covers = covers and trail.found[at, kind] <= trail.need[depth, kind]
+        if covers:
+            return True
+    return False
 
 
 @compiled
-def _keep(ground: Ground, trail: Trail, depth: int, cell: int, slots: Ints) -> None:
-    """Write down the set that was just closed."""
+def _keep(ground: Ground, trail: Trail, depth: int, cell: int, closing: int) -> None:
+    """Write down the set that `closing` closes."""
     at = trail.cursor[COUNT]
     trail.found[at] = trail.need[depth + 1]
     trail.found_columns[at] = -1
-    for step in range(depth):
-        trail.found_columns[at, step] = trail.column[step]
-        trail.found_slots[at, step] = ground.slots[trail.pattern[step] - 1]
-    trail.found_columns[at, depth] = trail.column[depth]
-    trail.found_slots[at, depth] = slots
+    for step in range(depth + 1):
+        pattern = trail.pattern[step] - 1 if step < depth else closing
+        trail.found_columns[at, step] = ground.column[pattern]
+        trail.found_slots[at, step] = ground.slots[pattern]
     trail.covered[cell] = True
     trail.cursor[COUNT] = at + 1
+    if trail.cursor[DUE] == 0:
+        trail.cursor[DUE] = 1 + len(trail.covered) // CELLS_PER_STEP
+
+
+@compiled
+def _close(ground: Ground, trail: Trail, depth: int, wants: int, tolerance: float) -> int:
+    """Let every pattern in its turn carry all that is left.
+
+    Returns:
+        PAUSED; ENDED if that was all that is wanted; FULL.
+    """
+    rest, waste = trail.rest_rps[depth], trail.waste[depth]
+    price = ground.request_price
+    least = np.searchsorted(ground.sorted_rps, rest * (1.0 - EPSILON))
+    for at in range(least, len(ground.by_carried)):
+        pattern = ground.by_carried[at]
+        beyond = price * (ground.carried_rps[pattern] - rest)
+        if waste + beyond > trail.budget[0]:
+            break
+        if pattern < trail.first[depth]:
+            continue
+        if waste + ground.waste[pattern] + beyond > trail.budget[0]:
+            continue
+        if not _has_room(ground, trail, pattern):
+            continue
+        cell = _draw(ground, trail, depth, pattern)
+        if cell < 0 or not trail.open[cell] or trail.cell_waste[cell] > trail.budget[0]:
+            continue
+        if _is_covered(trail, depth + 1):
+            continue
+        if trail.cursor[COUNT] == len(trail.found):
+            return FULL
+        _keep(ground, trail, depth, cell, pattern)
+        if wants == FIRST:
+            return ENDED
+        if wants == LEANEST:
+            trail.budget[0] = trail.cell_waste[cell] - tolerance
+    return PAUSED
+
+
+@compiled
+def _next(ground: Ground, trail: Trail, depth: int) -> int:
+    """The next pattern that may be added by what it carries and wastes; -1 if none is left."""
+    rest, waste, budget = trail.rest_rps[depth], trail.waste[depth], trail.budget[0]
+    # What carries everything is a way of closing.
+    less = rest - EPSILON * trail.rest_rps[0]
+    pattern = int(trail.pattern[depth])
+    while pattern < len(ground.waste):
+        if waste + rest * ground.waste_rate[pattern] > budget:
+            return -1
+        after = waste + ground.waste[pattern]
+        if after > budget:
+            pattern = int(ground.next_first[pattern])
+            continue
+        left = rest - ground.carried_rps[pattern]
+        if (
+            ground.carried_rps[pattern] < less
+            and after + left * ground.next_rate[pattern] <= budget
+        ):
+            return pattern
+        pattern += 1
+    return -1
+
+
+@compiled
+def _add(ground: Ground, trail: Trail, depth: int, pattern: int) -> bool:
+    """Add a pattern if that leaves something possible."""
+    if not _has_room(ground, trail, pattern):
+        return False
+    cell = _draw(ground, trail, depth, pattern)
+    if cell < 0 or not trail.alive[cell]:
+        return False
+    if depth + 1 < len(trail.first):
+        trail.first[depth + 1], trail.pattern[depth + 1] = ground.next_first[pattern], -1
+        trail.rest_rps[depth + 1] = trail.rest_rps[depth] - ground.carried_rps[pattern]
+        trail.waste[depth + 1] = trail.waste[depth] + ground.waste[pattern]
+        _count_in_groups(ground, trail, pattern, 1)
+    return True
 
 
 @compiled
@@ -217,66 +302,29 @@ def walk(
     Returns:
         ENDED, PAUSED or FULL.
     """
-    column_count = len(ground.waste_rate)
-    slots = np.zeros(ground.pools.shape[1], np.int64)
     for _ in range(steps):
+        if trail.cursor[DUE] > 0:
+            trail.cursor[DUE] -= 1
+            if trail.cursor[DUE] == 0:
+                refresh(ground, trail, least_waste)
         depth = trail.cursor[DEPTH]
-        column = trail.column[depth]
-        least = trail.waste[depth]
-        if column < column_count:
-            least += trail.rest_rps[depth] * ground.waste_rate[column]
-        if column == column_count or least > trail.budget[0]:
+        if trail.pattern[depth] < 0:
+            status = _close(ground, trail, depth, wants, tolerance)
+            if status != PAUSED:
+                return status
+            trail.pattern[depth] = trail.first[depth]
+        pattern = -1
+        if not deepest <= depth + 1 < len(trail.first):
+            pattern = _next(ground, trail, depth)
+        if pattern < 0:
             if depth == 0:
                 return ENDED
             trail.cursor[DEPTH] = depth - 1
-            _count_in_groups(ground, trail, trail.column[depth - 1], -1)
+            _count_in_groups(ground, trail, trail.pattern[depth - 1] - 1, -1)
             continue
-        if trail.pattern[depth] < 0:
-            trail.pattern[depth] = ground.first[column]
-            cell = _close(ground, trail, depth, column, slots)
-            if cell >= 0:
-                if trail.cursor[COUNT] == len(trail.found):
-                    return FULL
-                _keep(ground, trail, depth, cell, slots)
-                if wants == FIRST:
-                    return ENDED
-                if wants == LEANEST:
-                    trail.budget[0] = trail.cell_waste[cell] - tolerance
-                refresh(ground, trail, least_waste)
-        if depth + 1 >= deepest:
-            trail.column[depth], trail.pattern[depth] = column + 1, -1
-        elif not _descend(ground, trail, depth, column):
-            return FULL
-    return PAUSED
-
-
-@compiled
-def _descend(ground: Ground, trail: Trail, depth: int, column: int) -> bool:
-    """Take the next pattern of `column` that leaves something possible, or go to the next.
-
-    False if there is no room for one more.
-    """
-    if column + 1 < len(ground.waste_rate) and _has_room(ground, trail, column):
-        for pattern in range(trail.pattern[depth], ground.first[column + 1]):
-            waste = trail.waste[depth] + ground.pattern_waste[pattern]
-            if waste > trail.budget[0]:
-                break
-            rest = trail.rest_rps[depth] - ground.carried_rps[pattern]
-            # What carries everything is a way of closing.
-            if rest <= EPSILON * trail.rest_rps[0]:
-                continue
-            if waste + rest * ground.waste_rate[column + 1] > trail.budget[0]:
-                continue
-            cell = _draw(ground, trail, depth, column, ground.slots[pattern])
-            if cell < 0 or not trail.alive[cell]:
-                continue
-            if depth + 1 == len(trail.column):
-                return False
-            trail.pattern[depth] = pattern + 1
-            trail.column[depth + 1], trail.pattern[depth + 1] = column + 1, -1
-            trail.rest_rps[depth + 1], trail.waste[depth + 1] = rest, waste
+        trail.pattern[depth] = pattern + 1
+        if _add(ground, trail, depth, pattern):
+            if depth + 1 == len(trail.first):
+                return FULL
             trail.cursor[DEPTH] = depth + 1
-            _count_in_groups(ground, trail, column, 1)
-            return True
-    trail.column[depth], trail.pattern[depth] = column + 1, -1
-    return True
+    return PAUSED

@@ -1,0 +1,186 @@
+"""Walks over sets of pipelines: thinned patterns, leftovers and slot bounds lose no plan."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from headrace.planning import exact_leftovers, exact_outcomes, exact_search
+from headrace.planning.artifact_columns import (
+    artifact_columns,
+    artifact_pipelines,
+    artifact_stock,
+)
+from headrace.planning.artifact_planner import plan_by_artifact_rule
+from headrace.planning.artifact_rule import evaluate
+from headrace.planning.candidates import Ints
+from headrace.planning.deadline import Deadline
+from headrace.planning.exact_columns import Columns, Stock, cheapest_columns
+from headrace.planning.exact_leftovers import Leftovers, largest
+from headrace.planning.exact_outcomes import PIPELINES_MAX, Chosen, Effort
+from headrace.planning.exact_patterns import needed_patterns, patterns_within
+from headrace.planning.exact_prices import price, request_costs
+from headrace.planning.master import Wanted
+from headrace.planning.solver import LinearModel
+from helpers.artifact_tasks import by_highs, make_task, most_rps_by_needs
+
+HALVES = (Fraction(1), Fraction(1, 2))
+QUARTERS = tuple(Fraction(1, k) for k in (1, 2, 3, 4))
+
+
+def demand(seed: int, **task: object) -> tuple[Stock, Columns]:
+    made, profiles = make_task(seed, models=1, **task)  # type: ignore[arg-type]
+    deployment = made.deployments[0]
+    pipelines = artifact_pipelines(made, deployment, profiles[deployment.model])
+    return artifact_stock(made), artifact_columns(made, pipelines)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_leftovers_carry_is_what_any_set_of_templates_carries(seed: int) -> None:
+    devices = {"a": 2, "b": 3}
+    task, profiles = make_task(
+        seed, models=1, devices=devices, shares=HALVES, max_batch=1, max_stages=2 + seed % 2
+    )
+    most_rps = most_rps_by_needs(task, profiles)
+    deployment = task.deployments[0]
+    columns = artifact_columns(
+        task, artifact_pipelines(task, deployment, profiles[deployment.model])
+    )
+    asked = Leftovers(artifact_stock(task), columns, Effort(Deadline(60.0)))
+    boxes = np.array([(a, b) for a in range(3) for b in range(4)])
+    rng = np.random.default_rng(seed)
+    for box in rng.permutation(boxes):
+        most = max((r for n, r in most_rps.items() if (np.array(n) <= box).all()), default=0.0)
+        # In any order, so that what was learnt before is used.
+        for target in rng.permutation([most * 0.7, most, most * (1 + 1e-6), most + 1.0]):
+            found = asked.first(box[None], float(target), PIPELINES_MAX)
+            assert (found is not None) == (most > 0 and target <= most * (1 + 1e-9))
+            if found is not None:
+                assert (found[1].need <= box).all()
+                assert found[1].throughput_rps(columns) >= target * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_leftover_that_carries_the_target_will_do(seed: int) -> None:
+    stock, columns = demand(seed, devices={"a": 4, "b": 5}, shares=QUARTERS, blocks=4, max_stages=2)
+    asked = Leftovers(stock, columns, Effort(Deadline(60.0)))
+    boxes = np.array([(4, 0), (3, 2), (2, 3), (0, 5)])
+    alone = [rps_within(stock, columns, box) for box in boxes]
+    best = max(alone)
+
+    assert asked.first(boxes, best * (1 + 1e-6), PIPELINES_MAX) is None
+    found = asked.first(boxes, best, PIPELINES_MAX)
+
+    assert found is not None
+    assert alone[found[0]] == pytest.approx(best, rel=1e-6)
+    assert (found[1].need <= boxes[found[0]]).all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_walks_cut_short_at_once_lose_no_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in (
+        (exact_outcomes, "STEPS"),
+        (exact_search, "LEAST_STEPS"),
+        (exact_search, "ALL_STEPS"),
+        (exact_leftovers, "FIRST_STEPS"),
+    ):
+        monkeypatch.setattr(module, name, 1)
+    asked = []
+    first = Leftovers.first
+
+    def counted(
+        mine: Leftovers, leftovers: Ints, target_rps: float, deepest: int
+    ) -> tuple[int, Chosen] | None:
+        asked.append(len(leftovers))
+        return first(mine, leftovers, target_rps, deepest)
+
+    monkeypatch.setattr(Leftovers, "first", counted)
+    devices = {"a": 5, "b": 9} if seed % 2 else {"a": 3, "b": 4, "c": 6}
+    task, profiles = make_task(
+        seed, models=2 + seed % 2, devices=devices, shares=QUARTERS, blocks=4, max_batch=2
+    )
+
+    best, proven = by_highs(task, profiles, time_limit_s=5.0)
+
+    answer = plan_by_artifact_rule(task, profiles)
+    assert asked
+    assert answer.proven
+    assert answer.objective >= best * (1 - 1e-6)
+    if proven:
+        assert answer.objective == pytest.approx(best, rel=1e-6)
+    if answer.plan is not None:
+        assert evaluate(answer.plan, profiles).faults == ()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_needed_patterns_cover_those_left_out(seed: int) -> None:
+    stock, columns = demand(
+        seed, devices={"a": 6, "b": 8, "c": 9}, shares=QUARTERS, blocks=4, max_stages=3
+    )
+    prices = price(stock, [Wanted(weight=1.0, least_rps=0.0)], [columns], Deadline(60.0))
+    assert prices is not None
+    stage_prices = prices.unit[stock.pool_type[columns.pools]] * columns.units
+    request_price = float(request_costs(stock, columns, prices.unit).min())
+    most_rps = prices.stock / request_price
+    every = patterns_within(columns, stage_prices, request_price, most_rps, 0.1 * prices.stock)
+
+    needed = needed_patterns(columns, every)
+
+    rows = [rows_of(columns, patterns) for patterns in (every, needed)]
+    assert 0 < len(rows[1][0]) < len(rows[0][0])
+    for pools, units, carried in zip(*rows[0], strict=True):
+        used = (rows[1][0] >= 0) & (rows[1][0] != pools)
+        first_pools = ~used.any(axis=1)
+        fits = (rows[1][1] <= np.where(pools >= 0, units, 0)).all(axis=1)
+        assert (first_pools & fits & (rows[1][2] >= carried)).any()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_cheapest_columns_carry_as_much_in_divisible_slots(seed: int) -> None:
+    stock, columns = demand(seed, devices={"a": 3, "b": 4}, shares=QUARTERS, blocks=4, max_stages=2)
+    few = columns.take(cheapest_columns(columns))
+    rng = np.random.default_rng(seed)
+
+    assert len(few) <= len(columns)
+    for _ in range(10):
+        pools = rng.integers(0, 4, len(stock.pool_type))
+        assert divisible_rps(stock, few, pools) == pytest.approx(
+            divisible_rps(stock, columns, pools), rel=1e-9
+        )
+
+
+def test_largest_leaves_out_what_another_covers() -> None:
+    vectors = np.array([(1, 2), (2, 1), (1, 1), (2, 1), (0, 3)])
+
+    assert sorted(largest(vectors).tolist()) == [[0, 3], [1, 2], [2, 1]]
+
+
+def rps_within(stock: Stock, columns: Columns, box: Ints) -> float:
+    """By asking for ever nearer targets."""
+    asked = Leftovers(replace(stock, granules=box), columns, Effort(Deadline(60.0)))
+    low, high = 0.0, 1e6
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        found = asked.first(box[None], middle, PIPELINES_MAX)
+        if found is None:
+            high = middle
+        else:
+            low = max(middle, found[1].throughput_rps(columns))
+    return low
+
+
+def rows_of(columns: Columns, patterns: object) -> tuple[Ints, Ints, np.ndarray]:
+    column = np.repeat(np.arange(len(columns)), np.diff(patterns.first))  # type: ignore[attr-defined]
+    units = patterns.slots * columns.units[column]  # type: ignore[attr-defined]
+    return columns.pools[column], units, patterns.carried_rps  # type: ignore[attr-defined]
+
+
+def divisible_rps(stock: Stock, columns: Columns, pools: Ints) -> float:
+    """The most that divisible slots carry in given devices of each pool."""
+    model = LinearModel(maximise=True)
+    carried = model.add_columns(len(columns), gain=1.0)
+    there = model.add_rows(len(pools), upper=(pools * stock.granule).astype(float))
+    row, stage = np.nonzero(columns.pools >= 0)
+    model.add_entries(there[columns.pools[row, stage]], carried[row], columns.effort[row, stage])
+    return model.solve(time_limit_s=60.0, relaxed=True).objective or 0.0
