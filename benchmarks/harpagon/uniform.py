@@ -17,7 +17,7 @@ from headrace.dispatch.topology import Topology
 from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import PlanOptions
 from headrace.domain.profile import Profile
-from headrace.planning.apps.solve import plan_least_cost
+from headrace.planning.apps.solve import solve_app
 from headrace.simulation.headroom import attained
 from headrace.simulation.worst_cases import keep_worst_cases, slowest_calls
 
@@ -37,7 +37,7 @@ def print_uniform(some: Sequence[Workload]) -> None:
             if ratio > 1:
                 assert result.plan is not None
                 print(f"  {name}: {_possible(result.plan, profiles, name)}")
-    kept = [(_kept(one), profiles) for one, (_, profiles) in zip(some, plain, strict=True)]
+    kept = [(kept_plan(one), profiles) for one, (_, profiles) in zip(some, plain, strict=True)]
     _print_slowest("as planned", kept)
     costs = [
         after.plan.objective / before.plan.objective
@@ -77,8 +77,8 @@ def _print_slowest(what: str, results: Sequence[Found]) -> list[dict[str, float]
     return slowest
 
 
-def planned(one: Workload, headroom: dict[str, float]) -> Found:
-    """The least-cost plan on the study's candidates; `headroom` is of modules, by name."""
+def planned(one: Workload, headroom: dict[str, float], planner: str = "least-cost") -> Found:
+    """A plan on the study's candidates; `headroom` is of modules, by name."""
     raised = tuple(
         dataclasses.replace(
             module, rate_rps=module.rate_rps * (1 + headroom.get(f"{one.app}.{module.name}", 0.0))
@@ -86,22 +86,22 @@ def planned(one: Workload, headroom: dict[str, float]) -> Found:
         for module in one.case.modules
     )
     case = dataclasses.replace(one.case, modules=raised)
-    solution = plan_least_cost(case)
+    solution = solve_app(case, planner)
     if solution is None:
         return PlanResult(plan=None, stopped="infeasible", bound=None, runtime_s=0.0), {}
-    options = replace(OPTIONS, module_headroom=headroom)
+    options = replace(OPTIONS, planner=planner, module_headroom=headroom)
     asked = dataclasses.replace(one, case=case)
-    plan, profiles = document(asked, solution.modules, solution.reading, "least-cost", options)
+    plan, profiles = document(asked, solution.modules, solution.reading, planner, options)
     result = PlanResult(
         plan=plan, stopped=solution.stopped, bound=solution.bound, runtime_s=plan.runtime_s
     )
     return result, profiles
 
 
-def _kept(one: Workload) -> PlanResult:
+def kept_plan(one: Workload, planner: str = "least-cost") -> PlanResult:
     """What `headrace plan` does, on the study's candidates."""
-    _, profiles = planned(one, {})
-    return keep_worst_cases(lambda headroom: planned(one, headroom)[0], profiles)
+    _, profiles = planned(one, {}, planner)
+    return keep_worst_cases(lambda headroom: planned(one, headroom, planner)[0], profiles)
 
 
 def _possible(plan: Plan, profiles: dict[str, Profile], name: str) -> str:

@@ -31,7 +31,8 @@ def plan(
             help="pooled: stages served by pools of slots (PPipe), optimal. Baselines:"
             " no-partitioning, whole models on whole devices;"
             " dart-r, pairs of one device of each of two types."
-            " Apps: least-cost, exact; harpagon, the paper's heuristics; exhaustive, small apps;"
+            " Apps: least-cost, exact; least-cost-dummy, often cheaper still, with any amount of"
+            " dummy load; harpagon, the paper's heuristics; exhaustive, small apps;"
             " baselines nexus, scrooge, inferline, clipper; ablations harp-2d, harp-1c, …",
             show_default=False,
         ),
@@ -159,7 +160,7 @@ def _planned(problem: "Problem") -> "Plan":
     from headrace.planning import solve
 
     solving = solve
-    if problem.apps and problem.options.planner == "least-cost":
+    if problem.apps and problem.options.planner.startswith("least-cost"):
         from headrace.commands.kernel import load_kernel
         from headrace.simulation.worst_cases import plan_keeping_worst_cases
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     # The planners load numba, which a printed plan does not need.
     from headrace.planning.apps.explain import AppReason, ModuleReason, StockReason
 
+_SAME = 1e-6
+"""Costs that differ by less are one."""
+
 _READINGS = {
     "remaining": "batches of consecutive requests (d + b/w)",
     "twice": "one request at a time, in turn (2 d)",
@@ -96,14 +99,8 @@ def _scarce(reason: "StockReason") -> str:
 
 
 def _headline(reason: "AppReason", *, short: bool) -> str:
-    cheaper = "with more devices, see stock below" if short else "least-cost"
     lines = [
-        f"{escape(reason.app)}: {reason.cost:,.6g} per hour"
-        + (
-            ", the least there is"
-            if reason.cost <= reason.least_cost * (1 + 1e-9)
-            else f"; {reason.least_cost:,.6g} would do ({cheaper})"
-        ),
+        f"{escape(reason.app)}: {reason.cost:,.6g} per hour{_cheaper(reason, short=short)}",
         f"  {escape(reason.eater)} eats most of the budget;"
         f" {milliseconds(reason.budget_us - reason.worst_case_us)} are left over",
         f"  one more ms of SLO saves {reason.saved_by_1_ms:,.4g} per hour"
@@ -117,6 +114,22 @@ def _headline(reason: "AppReason", *, short: bool) -> str:
             f" {milliseconds(reason.next_saving_us)} more"
         )
     return "\n".join(lines)
+
+
+def _cheaper(reason: "AppReason", *, short: bool) -> str:
+    least, with_dummy = reason.least_cost, reason.least_cost_with_dummy
+    if reason.cost <= min(least, with_dummy) * (1 + _SAME):
+        return ", the least there is"
+    if short:
+        return f"; {least:,.6g} would do (with more devices, see stock below)"
+    if reason.cost <= least * (1 + _SAME):
+        return (
+            f", the least where dummy load only fills machines; {with_dummy:,.6g} would do with any"
+            " amount of it (least-cost-dummy)"
+        )
+    if with_dummy < least * (1 - _SAME):
+        return f"; {least:,.6g} would do (least-cost), or {with_dummy:,.6g} (least-cost-dummy)"
+    return f"; {least:,.6g} would do (least-cost)"
 
 
 def _modules(modules: Sequence["ModuleReason"]) -> Table:

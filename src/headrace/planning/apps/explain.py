@@ -2,9 +2,11 @@
 
 What is said of an app is read off the exact fronts: of each module, and of the app as a whole. What
 is said of more SLO or one more machine therefore holds of the cheapest plans, whoever made this
-one, with as many devices as they take. What the stock of devices costs is searched for anew.
+one, with as many devices as they take. What any amount of dummy load would save, and what the stock
+of devices costs, is searched for anew.
 """
 
+import dataclasses
 from collections.abc import Collection
 
 import numpy as np
@@ -22,6 +24,7 @@ from headrace.planning.apps.candidates import (
     app_case,
     worst_case_us,
 )
+from headrace.planning.apps.dummy_app import least_cost_with_dummy
 from headrace.planning.apps.exact_app import Combined, app_front
 from headrace.planning.apps.exact_module import Front
 from headrace.planning.apps.order import decompose
@@ -34,6 +37,10 @@ LOOK_AHEAD = 1.5
 MORE_US = 1000
 """One more millisecond."""
 
+AHEAD = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Parts of the budget by which more of it is looked at where there is no front to read."""
+
+WITH_DUMMY = "least-cost-dummy"
 
 STOCK_S = 10.0
 """At most, for what one more device of a type would save."""
@@ -79,12 +86,16 @@ class AppReason(Record, frozen=True, kw_only=True):
     app: str
     cost: float
     least_cost: float
+    """Where dummy load only fills machines."""
+    least_cost_with_dummy: float
+    """Where any amount of it may be planned for."""
     worst_case_us: int
     budget_us: int
     eater: str
     """The module with the longest worst case on a longest path."""
     saved_by_1_ms: float
-    """Off the least cost, with one more millisecond of SLO."""
+    """Off `least_cost`, with one more millisecond of SLO; of a plan with any amount of dummy load,
+    off that."""
     next_saving_us: int | None
     """How much more SLO the next saving takes; None: none within half as much again."""
     next_saving: float
@@ -177,16 +188,21 @@ def _explain_app(plan: Plan, claim: AppClaim, problem: Problem) -> AppReason:
         )
         for module, module_front in zip(case.modules, fronts, strict=True)
     )
-    least = _cost_within(front, case.budget_us)
+    least, with_dummy = _cost_within(front, case.budget_us), _with_dummy(case, 0)
+    saved = least - _cost_within(front, case.budget_us + MORE_US)
     next_us, saving = _next_saving(front, case, least)
+    if plan.planner == WITH_DUMMY:
+        saved = with_dummy - _with_dummy(case, MORE_US)
+        next_us, saving = _next_saving_with_dummy(case, with_dummy)
     return AppReason(
         app=claim.app.name,
         cost=claim.cost_per_hour,
         least_cost=least,
+        least_cost_with_dummy=with_dummy,
         worst_case_us=claim.worst_case_us,
         budget_us=case.budget_us,
         eater=max(critical, key=lambda name: worst[name]),
-        saved_by_1_ms=least - _cost_within(front, case.budget_us + MORE_US),
+        saved_by_1_ms=saved,
         next_saving_us=next_us,
         next_saving=saving,
         modules=modules,
@@ -209,6 +225,21 @@ def _next_saving(front: Combined, case: AppCase, least: float) -> tuple[int | No
     if not len(later):
         return None, 0.0
     return int(front.latency_us[later[0]]) - case.budget_us, least - float(front.cost[later[0]])
+
+
+def _with_dummy(case: AppCase, more_us: int) -> float:
+    found = least_cost_with_dummy(dataclasses.replace(case, budget_us=case.budget_us + more_us))
+    return float("inf") if found is None else found.cost
+
+
+def _next_saving_with_dummy(case: AppCase, least: float) -> tuple[int | None, float]:
+    """Cost falls steadily with the budget, save where it is flat: some steps tell."""
+    for part in AHEAD:
+        more_us = max(MORE_US, round(part * case.budget_us))
+        saved = least - _with_dummy(case, more_us)
+        if saved > 1e-6 * least:
+            return more_us, saved
+    return None, 0.0
 
 
 def _explain_module(

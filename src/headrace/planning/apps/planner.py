@@ -76,7 +76,7 @@ def _check(problem: Problem, planner: str) -> None:
 def _refused(
     refusal: str, planner: str, began: float, stopped: Stopped | None = None
 ) -> PlanResult:
-    exact = planner in ("least-cost", "exhaustive")
+    exact = planner in ("least-cost", "least-cost-dummy", "exhaustive")
     return PlanResult(
         plan=None,
         stopped=stopped or ("infeasible" if exact else "heuristic"),
