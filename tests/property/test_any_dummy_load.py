@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.planning.apps.candidates import Candidate, ModuleCase
@@ -98,6 +98,7 @@ def test_a_point_costs_what_trying_every_stack_finds(seed: int) -> None:
 
 
 @pytest.mark.parametrize("before", GRAPHS)
+@settings(max_examples=25)
 @given(seed=SEEDS)
 def test_no_way_to_split_the_budget_is_cheaper_than_the_bound(
     before: Sequence[Sequence[int]], seed: int
@@ -122,6 +123,7 @@ def test_no_way_to_split_the_budget_is_cheaper_than_the_bound(
 
 
 @pytest.mark.parametrize("before", GRAPHS)
+@settings(max_examples=25)
 @given(seed=SEEDS)
 def test_the_plan_fits_its_budget_and_costs_no_more_than_without_such_dummy_load(
     before: Sequence[Sequence[int]], seed: int
