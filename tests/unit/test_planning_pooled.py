@@ -1,10 +1,12 @@
 """Plans of middling size: what they prefer, what they say, and what they prove when stopped."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from headrace.catalog.documents import read_problem, write_document
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.planning import PLANNERS, solve
 from headrace.verify import verify
@@ -146,3 +148,28 @@ def test_larger_plans_verify_and_are_proven(shares: tuple[Fraction, ...], seed: 
     assert verify(plan, problem.profiles) == []
     assert len({slot.name for slot in plan.slots}) == len(plan.slots)
     assert replace(make_plan(problem), runtime_s=0.0) == replace(plan, runtime_s=0.0)
+
+
+def test_a_hundred_thousand_devices_are_read_planned_placed_and_verified(tmp_path: Path) -> None:
+    """As a file, for that has limits of its own."""
+    write_document(make_profile(devices={"a": 1.0, "b": 0.5}), tmp_path / "m.json")
+    problem_file = tmp_path / "problem.yaml"
+    problem_file.write_text(
+        """\
+schema: headrace.problem/1
+cluster:
+  devices: {a: {}, b: {}}
+  nodes:
+    - {name: a, count: 25000, devices: {a: 1}, bandwidth_gbps: 50}
+    - {name: b, count: 18750, devices: {b: 4}, bandwidth_gbps: 10}
+models: [{name: m, profile: m.json, slo_ms: 60}]
+"""
+    )
+    problem = read_problem(problem_file)
+
+    plan = make_plan(problem)
+
+    assert plan.gap is not None
+    assert plan.gap <= 0.001
+    assert len({(slot.node, slot.device_index) for slot in plan.slots}) > 90_000
+    assert verify(plan, problem.profiles) == []

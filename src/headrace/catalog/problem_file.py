@@ -19,7 +19,7 @@ from headrace.domain.problem import Demand, Objective, PlanOptions
 
 SCHEMA = "headrace.problem/1"
 
-MAX_NODES = 10_000
+MAX_NODES = 200_000
 MAX_SLO_MS = 86_400_000.0
 
 

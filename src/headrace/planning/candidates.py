@@ -141,7 +141,10 @@ def cost_tables(problem: Problem, demand: Demand) -> CostTables:
     batches = np.arange(1, len(p99) + 1).reshape(-1, 1, 1, 1)
     utilisation = np.array([cluster.device_type(kind.device).max_utilisation for kind in kinds])
     rate = batches / (p50 / 1e6) * utilisation.reshape(1, -1, 1, 1)
-    limit = np.stack([_link_limits(profile, cluster, kind) for kind in kinds])
+    links = {device: _link_part(cluster, device) for device in {kind.device for kind in kinds}}
+    limit = np.stack(
+        [_link_limits(profile, links[kind.device] * float(kind.share)) for kind in kinds]
+    )
     rate = np.minimum(rate, limit)
     rate[p99 >= NEVER_US] = 0.0
     return CostTables(
@@ -191,23 +194,26 @@ def _latencies(
     return p50, p99
 
 
-def _link_limits(profile: Profile, cluster: Cluster, kind: SlotKind) -> Floats:
+def _link_part(cluster: Cluster, device: str) -> float:
+    """Bytes per second that one device of this type has of its node's link at least."""
+    if len(cluster.nodes) == 1:
+        return np.inf
+    parts = [
+        node.bandwidth_gbps * 1e9 / 8 / node.device_count
+        for node in cluster.nodes
+        if node.devices.get(device) and node.bandwidth_gbps is not None
+    ]
+    return min(parts, default=np.inf)
+
+
+def _link_limits(profile: Profile, bytes_per_s: float) -> Floats:
     """Throughput that one slot's link share allows; shape (N, N + 1), infinite where free."""
     blocks = len(profile.blocks)
     limits = np.full((blocks, blocks + 1), np.inf)
-    if len(cluster.nodes) == 1:
-        return limits
-    per_slot = [
-        node.bandwidth_gbps * 1e9 / 8 * float(kind.share) / node.device_count
-        for node in cluster.nodes
-        if node.devices.get(kind.device) and node.bandwidth_gbps is not None
-    ]
-    if not per_slot:
-        return limits
     entering = np.array([profile.input_cut_bytes(i) for i in range(blocks)], dtype=float)
     leaving = np.array([0, *(profile.output_cut_bytes(j) for j in range(1, blocks + 1))], float)
     widest = np.maximum(entering[:, None], leaving[None, :])
-    np.divide(min(per_slot), widest, out=limits, where=widest > 0)
+    np.divide(bytes_per_s, widest, out=limits, where=widest > 0)
     return limits
 
 
@@ -219,13 +225,14 @@ def _transfers(profile: Profile, cluster: Cluster, kinds: Sequence[SlotKind], de
         return transfers
     crossing = np.array([profile.input_cut_bytes(j) for j in range(blocks)] + [0])
     sizes = np.outer(np.arange(1, depth + 1), crossing)
-    speeds = [cluster.link_bandwidth_gbps(kind.device) for kind in kinds]
+    known = {device: cluster.link_bandwidth_gbps(device) for device in {k.device for k in kinds}}
+    speeds = [known[kind.device] for kind in kinds]
     for a, speed_a in enumerate(speeds):
         for b, speed_b in enumerate(speeds):
-            known = [speed for speed in (speed_a, speed_b) if speed is not None]
-            if known:
+            both = [speed for speed in (speed_a, speed_b) if speed is not None]
+            if both:
                 # 1 Gbps = 125 bytes/us. Half to even, as Python's round.
-                transfers[:, a, b] = np.rint(sizes / (min(known) * 125))
+                transfers[:, a, b] = np.rint(sizes / (min(both) * 125))
     return transfers
 
 

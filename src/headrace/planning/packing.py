@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from math import ceil
+from math import ceil, lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +24,10 @@ class SlotSize(NamedTuple):
     share: Fraction
     weights_bytes: int
     """0 where the device's memory is not known."""
+
+    def __hash__(self) -> int:
+        """A fraction's own takes ten times as long, and every slot is looked up by its size."""
+        return hash((self.share.numerator, self.share.denominator, self.weights_bytes))
 
 
 def slot_sizes(
@@ -117,25 +121,28 @@ def pack(
 def _first_fit(
     kinds: Sequence[SlotSize], sizes: Counter[SlotSize], memory_bytes: int | None
 ) -> list[list[SlotSize]]:
+    """Shares as whole numbers of the finest one: there may be 100,000 devices."""
+    finest = lcm(*(size.share.denominator for size in kinds))
     devices: list[list[SlotSize]] = []
-    free: list[tuple[Fraction, int]] = []
+    free: list[int] = []
+    room: list[int] = []
     for size in kinds:
+        part = int(size.share * finest)
+        # Memory that is not known never lacks.
+        weights = 0 if memory_bytes is None else size.weights_bytes
         first = 0
         for _ in range(sizes[size]):
             # Devices that refused this size refuse it again.
-            while first < len(devices) and not _fits(size, free[first], memory_bytes):
+            while first < len(devices) and (part > free[first] or weights > room[first]):
                 first += 1
             if first == len(devices):
                 devices.append([])
-                free.append((Fraction(1), memory_bytes or 0))
+                free.append(finest)
+                room.append(memory_bytes or 0)
             devices[first].append(size)
-            share, room = free[first]
-            free[first] = (share - size.share, room - size.weights_bytes)
+            free[first] -= part
+            room[first] -= weights
     return devices
-
-
-def _fits(size: SlotSize, free: tuple[Fraction, int], memory_bytes: int | None) -> bool:
-    return size.share <= free[0] and (memory_bytes is None or size.weights_bytes <= free[1])
 
 
 def _by_patterns(

@@ -1,9 +1,8 @@
 """From counts to named slots: which device of which node each slot sits on."""
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from headrace.domain.cluster import Cluster
 from headrace.domain.plan import Slot, Tenant
@@ -59,19 +58,22 @@ def _place_type(
     homes = _device_order(cluster, device)
     assert len(packed) <= len(homes), f"{len(packed)} {device} needed, {len(homes)} there"
     # Every place of a size, the first place of each device before the second of any.
-    places: dict[SlotSize, list[tuple[int, int, int]]] = defaultdict(list)
+    number = {size: i for i, size in enumerate(sizes)}
+    places: list[list[tuple[int, int, int]]] = [[] for _ in sizes]
     for home, held in enumerate(packed):
-        seen: dict[SlotSize, int] = defaultdict(int)
+        seen = [0] * len(sizes)
         for position, size in enumerate(held):
-            places[size].append((seen[size], home, position))
-            seen[size] += 1
-    free = {size: deque(sorted(all_places)) for size, all_places in places.items()}
+            i = number[size]
+            places[i].append((seen[i], home, position))
+            seen[i] += 1
+    free = [deque(sorted(all_places)) for all_places in places]
     placed = []
     for owner, pool in pools.items():
+        mine, is_whole = free[number[pool.size]], pool.size.share == 1
         for _ in range(pool.count):
-            _, home, position = free[pool.size].popleft()
+            _, home, position = mine.popleft()
             node, index = homes[home]
-            placed.append((owner, position, _slot(node, index, position, pool)))
+            placed.append((owner, position, _slot(node, index, position, pool, is_whole)))
     placed.sort(key=lambda entry: (entry[2].node, entry[2].device_index, entry[1]))
     return [(owner, slot) for owner, _, slot in placed]
 
@@ -86,14 +88,13 @@ def _device_order(cluster: Cluster, device: str) -> list[tuple[str, int]]:
     return [(node, index) for index, _, node in sorted(homes)]
 
 
-def _slot(node: str, index: int, position: int, pool: Pool) -> Slot:
+def _slot(node: str, index: int, position: int, pool: Pool, is_whole: bool) -> Slot:
     name = f"{node}/{pool.device}-{index}"
-    share: Fraction = pool.size.share
     return Slot(
-        name=name if share == 1 else f"{name}/{position}",
+        name=name if is_whole else f"{name}/{position}",
         node=node,
         device=pool.device,
         device_index=index,
-        share=share,
+        share=pool.size.share,
         tenants=(pool.tenant,),
     )

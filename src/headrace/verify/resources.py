@@ -98,15 +98,17 @@ def _check_links(case: Case, throughputs: Throughputs) -> None:
         for stage, after in zip(pipeline.stages, pipeline.stages[1:], strict=False):
             if profile is None or not 0 < stage.end_block <= len(profile.blocks):
                 continue
-            pairs = len(stage.pool) * len(after.pool)
-            size = profile.blocks[stage.end_block - 1].cut_bytes
+            per_pair = rps * profile.blocks[stage.end_block - 1].cut_bytes
+            per_pair /= len(stage.pool) * len(after.pool)
             sources, targets = _nodes_of(case, stage.pool), _nodes_of(case, after.pool)
-            for source, source_slots in sources.items():
-                for target, target_slots in targets.items():
-                    if source != target:
-                        part = source_slots * target_slots / pairs
-                        leaving[source] += rps * size * part
-                        entering[target] += rps * size * part
+            for ends, others, traffic in (
+                (sources, targets, leaving),
+                (targets, sources, entering),
+            ):
+                there = sum(others.values())
+                for name, slots in ends.items():
+                    # What stays within a node crosses no link.
+                    traffic[name] += per_pair * slots * (there - others.get(name, 0))
     for direction, traffic in (("leaving", leaving), ("entering", entering)):
         for name, bytes_per_s in traffic.items():
             node = case.nodes.get(name)
@@ -143,10 +145,11 @@ def _check_time(case: Case, throughputs: Throughputs) -> None:
         rps = throughputs.pipelines.get((chain.deployment.model, chain.pipeline.name), 0.0)
         for index in range(len(chain.stages)):
             rates = stage_rates(case, chain, index)
-            if rates is None or rates.total_rps <= 0:
+            total_rps = 0.0 if rates is None else rates.total_rps
+            if rates is None or total_rps <= 0:
                 continue
             for name, slot_rps in rates.slots_rps.items():
-                busy[name] += rps * slot_rps / rates.total_rps / rates.running_rps
+                busy[name] += rps * slot_rps / total_rps / rates.running_rps
     for slot in case.plan.slots:
         taken = any(tenant.duty is not None for tenant in slot.tenants)
         if not taken and not at_most(busy[slot.name], 1.0):

@@ -239,12 +239,15 @@ def _check_place(case: Case, slot: Slot) -> None:
 
 
 def _check_tenants(case: Case) -> None:
+    pools: dict[int, frozenset[str]] = {}
     for slot in case.plan.slots:
         times = Counter(map(_label, slot.tenants))
         for tenant in slot.tenants:
             stage = case.stage_of(tenant)
             once = times[_label(tenant)] == 1
-            if stage is None or slot.name not in stage.pool or not once:
+            if stage is not None and id(stage) not in pools:
+                pools[id(stage)] = frozenset(stage.pool)
+            if stage is None or slot.name not in pools[id(stage)] or not once:
                 case.report(
                     "tenants",
                     f"slot {slot.name}",
