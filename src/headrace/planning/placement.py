@@ -1,7 +1,7 @@
 """From counts to named slots: which device of which node each slot sits on."""
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.domain.cluster import Cluster
@@ -28,29 +28,26 @@ def place(cluster: Cluster, pools: Sequence[Pool]) -> tuple[tuple[Slot, ...], li
     Returns:
         All slots, by node, device type, device and position; and per pool, its slots' names.
     """
-    slots: list[Slot] = []
-    names: list[list[str]] = [[] for _ in pools]
-    for kind in cluster.device_types:
-        mine = [i for i, pool in enumerate(pools) if pool.device == kind.name]
-        if mine:
-            placed = _place_type(cluster, kind.name, kind.memory_bytes, {i: pools[i] for i in mine})
-            for owner, slot in placed:
-                names[owner].append(slot.name)
-                slots.append(slot)
     node_order = {node.name: i for i, node in enumerate(cluster.nodes)}
-    type_order = {kind.name: i for i, kind in enumerate(cluster.device_types)}
-    order = {
-        slot.name: (node_order[slot.node], type_order[slot.device], slot.device_index, i)
-        for i, slot in enumerate(slots)
-    }
-    slots.sort(key=lambda slot: order[slot.name])
-    rank = {slot.name: i for i, slot in enumerate(slots)}
-    return tuple(slots), [sorted(pool, key=rank.__getitem__) for pool in names]
+    placed: list[tuple[int, int, int, int, int, Slot]] = []
+    for order, kind in enumerate(cluster.device_types):
+        mine = {i: pool for i, pool in enumerate(pools) if pool.device == kind.name}
+        for owner, position, slot in _place_type(cluster, kind.name, kind.memory_bytes, mine):
+            where = (node_order[slot.node], order, slot.device_index, position)
+            placed.append((*where, owner, slot))
+    placed.sort()  # No two slots are in the same place.
+    names: list[list[str]] = [[] for _ in pools]
+    for *_, owner, slot in placed:
+        names[owner].append(slot.name)
+    return tuple(slot for *_, slot in placed), names
 
 
 def _place_type(
     cluster: Cluster, device: str, memory_bytes: int | None, pools: Mapping[int, Pool]
-) -> list[tuple[int, Slot]]:
+) -> Iterator[tuple[int, int, Slot]]:
+    """(Pool, position on the device, slot)."""
+    if not pools:
+        return
     sizes: Counter[SlotSize] = Counter()
     for pool in pools.values():
         sizes[pool.size] += pool.count
@@ -67,15 +64,12 @@ def _place_type(
             places[i].append((seen[i], home, position))
             seen[i] += 1
     free = [deque(sorted(all_places)) for all_places in places]
-    placed = []
     for owner, pool in pools.items():
         mine, is_whole = free[number[pool.size]], pool.size.share == 1
         for _ in range(pool.count):
             _, home, position = mine.popleft()
             node, index = homes[home]
-            placed.append((owner, position, _slot(node, index, position, pool, is_whole)))
-    placed.sort(key=lambda entry: (entry[2].node, entry[2].device_index, entry[1]))
-    return [(owner, slot) for owner, _, slot in placed]
+            yield owner, position, _slot(node, index, position, pool, is_whole)
 
 
 def _device_order(cluster: Cluster, device: str) -> list[tuple[str, int]]:
