@@ -1,6 +1,5 @@
 """`headrace migrate` against a server of an app: its requests go on, whichever plan answers."""
 
-import json
 import signal
 from pathlib import Path
 
@@ -11,34 +10,13 @@ from headrace.domain.epochs import EpochLog, joined
 from headrace.domain.events import Answered, Arrived
 from headrace.metrics import outcomes
 from helpers.apps import write_app_plan
-from helpers.gateway import get, post
+from helpers.gateway import get
 from helpers.live_server import PATIENCE_S, serving, write_plan
 from helpers.migrating import Caller, ask_once, migrate
 from helpers.served import served_chain
+from helpers.traffic import FUNCTION, INFER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
-
-FUNCTION = """
-from headrace.apps import app, gather, module, tensor
-
-detect, vehicle, face = module("detect"), module("vehicle"), module("face")
-
-
-@app(
-    name="traffic",
-    inputs=[tensor("x", "float32", (3,))],
-    outputs=[tensor("y", "float32", (-1, 3))],
-)
-async def traffic(x):
-    found = await detect(x)
-    return {"y": await gather(vehicle(found), vehicle(found), face(found))}
-"""
-# Longer than its objective: the tests' machine may be busy.
-BODY = {
-    "inputs": [{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}],
-    "parameters": {"timeout": 20_000_000},
-}
-INFER = post("/v2/models/traffic/infer", json.dumps(BODY).encode())
 
 
 def test_an_app_changes_its_plan_under_load_and_every_request_is_answered(tmp_path: Path) -> None:

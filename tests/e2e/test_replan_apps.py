@@ -1,6 +1,5 @@
 """`headrace serve --replan`: an app is asked many times as often as its plan was made for."""
 
-import json
 import signal
 import socket
 import time
@@ -14,34 +13,14 @@ from headrace.domain.epochs import EpochLog, joined
 from headrace.metrics import outcomes
 from headrace.verify import verify
 from helpers.apps import write_app_plan
-from helpers.gateway import get, post
+from helpers.gateway import get
 from helpers.live_server import PATIENCE_S, serving
 from helpers.migrating import Caller, ask
+from helpers.traffic import FUNCTION, INFER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
 
 PLANNED_RPS = 2.0
-FUNCTION = """
-from headrace.apps import app, gather, module, tensor
-
-detect, vehicle, face = module("detect"), module("vehicle"), module("face")
-
-
-@app(
-    name="traffic",
-    inputs=[tensor("x", "float32", (3,))],
-    outputs=[tensor("y", "float32", (-1, 3))],
-)
-async def traffic(x):
-    found = await detect(x)
-    return {"y": await gather(vehicle(found), vehicle(found), face(found))}
-"""
-# Longer than its objective: the tests' machine may be busy.
-BODY = {
-    "inputs": [{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}],
-    "parameters": {"timeout": 20_000_000},
-}
-INFER = post("/v2/models/traffic/infer", json.dumps(BODY).encode())
 
 
 def in_service(connection: socket.socket, plan: str) -> bool:
