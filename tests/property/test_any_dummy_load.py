@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.planning.apps import dummy_module
 from headrace.planning.apps.candidates import Candidate, ModuleCase
 from headrace.planning.apps.dummy_app import OPTIMAL_GAP, least_cost_with_dummy
 from headrace.planning.apps.dummy_module import cheapest_point, point_schedule
@@ -138,6 +139,21 @@ def test_the_plan_fits_its_budget_and_costs_no_more_than_without_such_dummy_load
     assert path_us(case.before, [m.worst_case_us for m in found.modules]) <= case.budget_us
     assert found.bound <= cost
     assert plain is None or cost <= plain.cost * (1 + 1e-9)
+
+
+def test_a_front_cut_short_still_bounds_what_it_did_not_look_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = random_case(random.Random(7), ((), (0,)))
+    whole = least_cost_with_dummy(case)
+    assert whole is not None
+    monkeypatch.setattr(dummy_module, "POINTS_MAX", 1)
+
+    found = least_cost_with_dummy(case)
+
+    assert found is not None
+    assert found.bound <= whole.cost
+    assert whole.bound <= found.cost * (1 + 1e-9)
 
 
 def test_dummy_load_lets_a_cheaper_machine_collect_in_time() -> None:

@@ -11,11 +11,15 @@ from msgspec.structs import replace
 from headrace.domain.app import App, Module
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
-from headrace.domain.plan import Plan
+from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import PlanOptions, Problem, ProfileRef
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
 from headrace.planning import solve
-from headrace.simulation.worst_cases import plan_keeping_worst_cases, slowest_calls
+from headrace.simulation.worst_cases import (
+    keep_worst_cases,
+    plan_keeping_worst_cases,
+    slowest_calls,
+)
 from headrace.verify import verify
 from helpers.apps import make_app_problem
 
@@ -101,6 +105,24 @@ def test_what_keeping_the_worst_case_costs_is_the_gap() -> None:
     assert plan.bound == plain.objective
     assert plan.gap is not None
     assert 0 < plan.gap < 0.02
+
+
+def test_a_plan_with_head_room_that_beats_the_bound_is_not_called_optimal() -> None:
+    """Its dummy load has another form than that of the plans of which the bound is proven."""
+    problem = too_full()
+    dearer = 2 * planned(problem).objective
+
+    def planning(headroom: dict[str, float]) -> PlanResult:
+        options = replace(problem.options, module_headroom=headroom)
+        result = solve(replace(problem, options=options))
+        return result if headroom else replace(result, bound=dearer)
+
+    plan = keep_worst_cases(planning, problem.profiles).plan
+
+    assert plan is not None
+    assert plan.options.module_headroom
+    assert (plan.bound, plan.gap, plan.stopped) == (None, None, "heuristic")
+    assert verify(plan, problem.profiles) == []
 
 
 def test_a_plan_that_keeps_its_worst_cases_stays_as_it_is() -> None:

@@ -94,10 +94,15 @@ def keep_worst_cases(planning: Planning, profiles: Mapping[str, Profile]) -> Pla
 
 
 def _kept(result: PlanResult, first: PlanResult) -> PlanResult:
-    """With what is proven of a plan without head-room: none is cheaper than its bound."""
+    """With what is proven of plans without head-room: none is cheaper than `first.bound`.
+
+    One with head-room may be, for it has dummy load of another form. Then nothing is proven of it.
+    """
     plan = result.plan
     assert plan is not None
-    bound = None if first.bound is None else min(first.bound, plan.objective)
+    bound = first.bound
+    if bound is not None and plan.objective < bound:
+        bound = None
     gap = None if bound is None else (plan.objective - bound) / plan.objective
     stopped: Stopped = first.stopped
     if stopped == "optimal" and (gap is None or gap > OPTIMAL_GAP):

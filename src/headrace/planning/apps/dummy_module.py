@@ -11,7 +11,7 @@ The walk is that of `exact_module`: depth first, best throughput / price first, 
 all that is left, with the dummy load that the machines above need, exceed the best.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -278,6 +278,9 @@ def coarse_front(module: ModuleCase, budget_us: int) -> list[Point]:
             points.pop()  # The same machines, or as cheap and faster.
         points.append(point)
         known, budget_us = point.bound, point.least_us - 1
+    else:
+        # Faster ones cost no less; that much is known of those that were not looked for.
+        points[-1] = replace(points[-1], least_us=0)
     return points
 
 
