@@ -18,8 +18,8 @@ from benchmarks.harpagon.workloads import COUNT, Workload, workloads
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.planning.apps.solve import solve_app
-from headrace.simulation.headroom import attained
-from headrace.simulation.worst_cases import slowest_calls
+from headrace.simulation.apps.headroom import attained
+from headrace.simulation.apps.worst_cases import slowest_calls
 from headrace.verify import verify
 
 PLANNER = "least-cost-dummy"

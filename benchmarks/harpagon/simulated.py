@@ -28,8 +28,8 @@ from msgspec.structs import replace
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.planning.apps.solve import plan_least_cost
-from headrace.planning.candidates import budget_us
-from headrace.simulation.headroom import Headroom, attained, choose_headroom
+from headrace.planning.common.candidates import budget_us
+from headrace.simulation.apps.headroom import Headroom, attained, choose_headroom
 
 PROCESSES = ("poisson", "gamma:2", "mmpp:2")
 CHOSEN_WITH, MEASURED_WITH = 1, 2

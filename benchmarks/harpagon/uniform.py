@@ -18,8 +18,8 @@ from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import PlanOptions
 from headrace.domain.profile import Profile
 from headrace.planning.apps.solve import solve_app
-from headrace.simulation.headroom import attained
-from headrace.simulation.worst_cases import keep_worst_cases, slowest_calls
+from headrace.simulation.apps.headroom import attained
+from headrace.simulation.apps.worst_cases import keep_worst_cases, slowest_calls
 
 OPTIONS = PlanOptions(planner="least-cost", objective="least-cost", margin=0.0, max_stages=1)
 SEED = 1

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.catalog.documents import plan_profiles, read_plan, write_document
-from headrace.dispatch.migration import How
+from headrace.dispatch.changes.migration import How
 from headrace.domain.epochs import EpochLog, joined
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
@@ -35,8 +35,8 @@ from headrace.domain.request import Outcome
 from headrace.load.generator import LoadOptions, run_load_of_models
 from headrace.load.result import LoadResult
 from headrace.metrics import outcomes
-from headrace.simulation.arrivals import Arrival, arrivals_for
 from headrace.simulation.migration import simulate_migration
+from headrace.simulation.offered.arrivals import Arrival, arrivals_for
 from headrace.simulation.session import simulate
 
 BLOCKS, LARGEST_BATCH = 8, 8

@@ -17,7 +17,7 @@ from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.load.generator import LoadOptions, run_load
 from headrace.load.result import LoadResult
-from headrace.simulation.arrivals import Arrival, arrivals_for
+from headrace.simulation.offered.arrivals import Arrival, arrivals_for
 
 BLOCKS, MAX_BATCH = 10, 4
 """As the demo cuts and times the model."""

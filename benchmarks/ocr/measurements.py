@@ -21,7 +21,7 @@ from headrace.load.result import LoadResult
 from headrace.load.timer import monotonic_us
 from headrace.metrics import attainment
 from headrace.reporting.summary import percent
-from headrace.simulation.apps import simulate_apps
+from headrace.simulation.apps.session import simulate_apps
 
 PLANNED, OVERLOAD = 0.8, 2.0
 LEAST_ATTAINMENT = 0.99

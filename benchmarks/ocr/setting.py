@@ -16,7 +16,7 @@ from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.load.generator import LoadOptions, run_load
 from headrace.load.result import LoadResult
-from headrace.simulation.arrivals import Arrival, arrivals_for
+from headrace.simulation.offered.arrivals import Arrival, arrivals_for
 
 SETTLE_S = 3.0
 SETTLE_FACTOR = 0.4

@@ -16,6 +16,8 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from benchmarks.ppipe.artifact import max_load_factor, poisson_us, run_session
+from benchmarks.ppipe.artifact.capacity import SESSION_US, LoadFactor
 from benchmarks.ppipe.cases import ALGORITHMS, CLUSTERS, cluster_of
 from benchmarks.ppipe.paper import LOAD_FACTOR
 from benchmarks.ppipe.reference import (
@@ -26,8 +28,6 @@ from benchmarks.ppipe.reference import (
 )
 
 from headrace.commands.progress import counting
-from headrace.simulation.artifact_mode import max_load_factor, poisson_us, run_session
-from headrace.simulation.artifact_mode.capacity import SESSION_US, LoadFactor
 
 TOLERANCE_POINTS = 0.5
 

@@ -15,7 +15,7 @@ from benchmarks.ppipe.planners import PLANNERS, priced
 from benchmarks.ppipe.planning_rows import profiles_of
 from benchmarks.ppipe.reference import reference_plans
 
-from headrace.catalog.ppipe_artifact import ReferenceDeployment, ReferenceDevice, ReferencePlan
+from headrace.catalog.ppipe.artifact import ReferenceDeployment, ReferenceDevice, ReferencePlan
 from headrace.domain.profile import Profile
 
 ALGORITHMS = {"np": "bl", "dart-r": "dart-r", "ppipe": "v4"}

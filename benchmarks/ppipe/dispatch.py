@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
+from benchmarks.ppipe.artifact import build_hardware
+from benchmarks.ppipe.artifact.hardware import Hardware
 
-from headrace.catalog.ppipe_artifact import ReferencePlan
+from headrace.catalog.ppipe.artifact import ReferencePlan
 from headrace.dispatch.topology import ModelRoutes, Route, StageTable, Topology
 from headrace.domain.profile import Profile
-from headrace.simulation.artifact_mode import build_hardware
-from headrace.simulation.artifact_mode.hardware import Hardware
 from headrace.simulation.compiled import Outcomes, offer, run
 
 Ints = npt.NDArray[np.int64]

@@ -26,10 +26,10 @@ from benchmarks.ppipe.planners import plan_free, plan_ppipe
 from benchmarks.ppipe.plots import draw
 from benchmarks.ppipe.reference import profile_of, reference_plans
 
-from headrace.catalog.ppipe_artifact import ReferencePlan
+from headrace.catalog.ppipe.artifact import ReferencePlan
+from headrace.catalog.ppipe.rule import latency_us, pipeline_rps, slot_rps
 from headrace.domain.events import Answered, AnyEvent, Arrived, Dispatched, EventLogHeader, Ran
 from headrace.domain.profile import Profile
-from headrace.planning.artifact_rule import latency_us, pipeline_rps, slot_rps
 from headrace.reporting.timeline import write_timeline
 
 MODEL = "fcn-d6_r101-d16_4xb2-40k_cityscapes-512x1024"

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.ppipe import paper
+from benchmarks.ppipe.artifact.capacity import TARGET
 from benchmarks.ppipe.cases import Case
 from benchmarks.ppipe.experiment import Options, cases, mean, new_parser, options, report
 from benchmarks.ppipe.plots import draw, lines
 from benchmarks.ppipe.systems import runner
 
 from headrace.commands.progress import counting
-from headrace.simulation.artifact_mode.capacity import TARGET
 
 STEPS = tuple(range(5, 105, 5))
 """Load factors in percent."""

@@ -6,9 +6,8 @@ and other batch sizes than the planned ones may carry more.
 """
 
 import numpy as np
-
-from headrace.simulation.artifact_mode.hardware import Hardware, Ints
-from headrace.simulation.artifact_mode.session import Outcome
+from benchmarks.ppipe.artifact.hardware import Hardware, Ints
+from benchmarks.ppipe.artifact.session import Outcome
 
 
 def capacity_rps(hardware: Hardware) -> float:

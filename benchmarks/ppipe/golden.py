@@ -12,9 +12,8 @@ import sys
 import time
 
 import numpy as np
+from benchmarks.ppipe.artifact import run_session
 from benchmarks.ppipe.reference import golden_names, golden_session, required_reference
-
-from headrace.simulation.artifact_mode import run_session
 
 REPEATS = 5
 

@@ -31,8 +31,8 @@ from msgspec.structs import replace
 
 from headrace.catalog.documents import read_problem, write_document
 from headrace.catalog.event_log import read_event_log
-from headrace.catalog.ppipe_artifact import ReferencePlan
-from headrace.catalog.ppipe_problem import write_problem
+from headrace.catalog.ppipe.artifact import ReferencePlan
+from headrace.catalog.ppipe.problem import write_problem
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import AnyEvent, Dispatched, Ran
 from headrace.domain.plan import Plan
@@ -40,8 +40,8 @@ from headrace.domain.profile import Profile
 from headrace.load.generator import LoadOptions, run_load_of_models
 from headrace.load.token import token_for
 from headrace.metrics import outcomes, percentile, run_report
-from headrace.planning.pooled import plan_pooled
-from headrace.simulation.arrivals import arrivals_for
+from headrace.planning.pooled.planner import plan_pooled
+from headrace.simulation.offered.arrivals import arrivals_for
 from headrace.simulation.session import simulate
 from headrace.verify import verify
 

@@ -20,7 +20,7 @@ from benchmarks.ppipe.planning_rows import Instance, instances, problem_of
 
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
-from headrace.planning.pooled import plan_pooled
+from headrace.planning.pooled.planner import plan_pooled
 from headrace.simulation.margin import SEED, Workload, choose_margin
 
 ATTAINMENT = 0.99

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from benchmarks.ppipe.planning_rows import problem_of
 from msgspec.structs import replace
 
-from headrace.catalog.ppipe_artifact import ReferencePlan
+from headrace.catalog.ppipe.artifact import ReferencePlan
 from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
-from headrace.planning.imported import place_reference
-from headrace.planning.packing import SlotSize, pack
-from headrace.simulation.arrivals import Arrival
+from headrace.planning.common.imported import place_reference
+from headrace.planning.common.packing import SlotSize, pack
+from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.session import simulate
 
 Ints = npt.NDArray[np.int64]

@@ -5,21 +5,21 @@ All answer in the artifact's form, so that every plan runs in its simulator and 
 
 from collections.abc import Callable, Mapping
 
+from benchmarks.ppipe.artifact.planner import plan_by_artifact_rule, with_expected_rates
 from benchmarks.ppipe.planning_rows import problem_of
 from msgspec.structs import replace
 
-from headrace.catalog.ppipe_artifact import (
+from headrace.catalog.ppipe.artifact import (
     ReferenceDeployment,
     ReferencePartition,
     ReferencePipeline,
     ReferencePlan,
 )
+from headrace.catalog.ppipe.rule import devices_used, pipeline_rps
 from headrace.domain.cluster import WHOLE
 from headrace.domain.plan import Deployment
 from headrace.domain.profile import Profile
-from headrace.planning.artifact_planner import plan_by_artifact_rule, with_expected_rates
-from headrace.planning.artifact_rule import devices_used, pipeline_rps
-from headrace.planning.pooled import plan_pooled
+from headrace.planning.pooled.planner import plan_pooled
 
 TIME_LIMIT_S = 30.0
 

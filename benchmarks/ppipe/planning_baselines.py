@@ -19,17 +19,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 
+from benchmarks.ppipe.artifact.planner import plan_by_artifact_rule
 from benchmarks.ppipe.planning_rows import problem_of, profiles_of, short_name
 from benchmarks.ppipe.reference import reference_plans, required_reference
 from msgspec.structs import replace
 
-from headrace.catalog.ppipe_artifact import ReferencePlan
+from headrace.catalog.ppipe.artifact import ReferencePlan
+from headrace.catalog.ppipe.rule import evaluate
 from headrace.domain.cluster import WHOLE
 from headrace.domain.problem import Problem
 from headrace.domain.profile import Profile
 from headrace.planning import PLANNERS
-from headrace.planning.artifact_planner import plan_by_artifact_rule
-from headrace.planning.artifact_rule import evaluate
 from headrace.verify import verify
 
 

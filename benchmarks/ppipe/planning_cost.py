@@ -19,7 +19,7 @@ from benchmarks.ppipe.planning_rows import Instance, instances, problem_of
 from benchmarks.ppipe.reference import required_reference
 from msgspec.structs import replace
 
-from headrace.planning.pooled import plan_pooled
+from headrace.planning.pooled.planner import plan_pooled
 from headrace.verify import verify
 
 PRICES = {"L4": 0.8, "V100": 2.4, "T4": 0.5, "P4": 0.6}

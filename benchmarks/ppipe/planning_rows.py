@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+from benchmarks.ppipe.artifact.planner import plan_by_artifact_rule, with_expected_rates
 from benchmarks.ppipe.reference import profile_of, reference_plans
 from msgspec.structs import replace
 
 from headrace.catalog.documents import read_problem, write_document
-from headrace.catalog.ppipe_artifact import ReferenceDevice, ReferencePlan
-from headrace.catalog.ppipe_problem import write_problem
+from headrace.catalog.ppipe.artifact import ReferenceDevice, ReferencePlan
+from headrace.catalog.ppipe.problem import write_problem
+from headrace.catalog.ppipe.rule import evaluate
 from headrace.domain.problem import Problem
 from headrace.domain.profile import Profile
-from headrace.planning.artifact_planner import plan_by_artifact_rule, with_expected_rates
-from headrace.planning.artifact_rule import evaluate
-from headrace.planning.pooled import plan_pooled
+from headrace.planning.pooled.planner import plan_pooled
 from headrace.verify import verify
 
 TIME_LIMIT_S = 30.0

@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from benchmarks.ppipe.artifact.hardware import Hardware, Ints, build_hardware
+from benchmarks.ppipe.artifact.session import Mode
 
-from headrace.catalog.ppipe_artifact import ReferencePlan, plan_files, read_reference_plan
-from headrace.catalog.ppipe_profiles import read_artifact_profile
+from headrace.catalog.ppipe.artifact import ReferencePlan, plan_files, read_reference_plan
+from headrace.catalog.ppipe.profiles import read_artifact_profile
 from headrace.domain.profile import Profile
-from headrace.simulation.artifact_mode.hardware import Hardware, Ints, build_hardware
-from headrace.simulation.artifact_mode.session import Mode
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMPORTED = "1970-01-01T00:00:00Z"

@@ -15,18 +15,18 @@ from math import ceil
 from pathlib import Path
 
 import numpy as np
+from benchmarks.ppipe.artifact import Hardware, build_hardware, poisson_us, run_session
+from benchmarks.ppipe.artifact.capacity import STEPS_PERCENT, LoadFactor, search_load_factor
+from benchmarks.ppipe.artifact.hardware import Ints
+from benchmarks.ppipe.artifact.session import Outcome, fair_slots, shuffled_slots
 from benchmarks.ppipe.cases import Case
 from benchmarks.ppipe.dispatch import POLICY, outcomes
 from benchmarks.ppipe.fluid import run_fluid
 from benchmarks.ppipe.planners import plan_free
 
-from headrace.catalog.ppipe_artifact import ReferencePlan
-from headrace.simulation.artifact_mode import Hardware, build_hardware, poisson_us, run_session
-from headrace.simulation.artifact_mode.capacity import STEPS_PERCENT, LoadFactor, search_load_factor
-from headrace.simulation.artifact_mode.hardware import Ints
-from headrace.simulation.artifact_mode.session import Outcome, fair_slots, shuffled_slots
-from headrace.simulation.processes import is_generated, process_named
-from headrace.simulation.traces import Trace, read_trace
+from headrace.catalog.ppipe.artifact import ReferencePlan
+from headrace.simulation.offered.processes import is_generated, process_named
+from headrace.simulation.offered.traces import Trace, read_trace
 
 BASELINES = ("np", "dart-r", "ppipe")
 REACTIVE = ("reactive", "reactive-shuffled", "reactive-fair")

@@ -18,11 +18,11 @@ from benchmarks.serving.open_loop import Target, measure
 from benchmarks.serving.servers import BINARY_HEADER, V2_BINARY, V2_JSON, WIDTH
 
 from headrace.domain.profile import TensorSpec
-from headrace.serving.access import Access
-from headrace.serving.engine import EngineStatus
-from headrace.serving.gateway import Gateway
-from headrace.serving.http import HttpServer
-from headrace.serving.inference import Answer, Inference, ServedModel
+from headrace.serving.engine.engine import EngineStatus
+from headrace.serving.engine.inference import Answer, Inference, ServedModel
+from headrace.serving.front.access import Access
+from headrace.serving.front.gateway import Gateway
+from headrace.serving.front.http import HttpServer
 
 REQUESTS = 20_000
 TARGET_US = 120.0

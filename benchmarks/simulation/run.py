@@ -23,6 +23,7 @@ from statistics import median
 from typing import TypeVar
 
 import numpy as np
+from benchmarks.ppipe.artifact import run_session
 from benchmarks.ppipe.cases import published_cases, short
 from benchmarks.ppipe.ours import alone
 from benchmarks.ppipe.planning_rows import problem_of
@@ -34,11 +35,10 @@ from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Tenant
 from headrace.domain.problem import Demand, PlanOptions
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
-from headrace.planning.imported import place_reference
-from headrace.simulation.arrivals import poisson
-from headrace.simulation.artifact_mode import run_session
+from headrace.planning.common.imported import place_reference
 from headrace.simulation.compiled import offer, run
-from headrace.simulation.processes import poisson_us
+from headrace.simulation.offered.arrivals import poisson
+from headrace.simulation.offered.processes import poisson_us
 from headrace.simulation.session import simulate
 
 POLICIES = ("reservation", "reactive")

@@ -1,5 +1,5 @@
 """What an app file imports: `from headrace.apps import app, aside, gather, module, tensor`."""
 
-from headrace.serving.app_api import app, aside, gather, module, tensor, time_left_us
+from headrace.serving.apps.api import app, aside, gather, module, tensor, time_left_us
 
 __all__ = ["app", "aside", "gather", "module", "tensor", "time_left_us"]

@@ -7,7 +7,7 @@ import msgspec
 
 from headrace import planning
 from headrace.dispatch.topology import Topology
-from headrace.serving.overhead import STAGE_US, measure_batch_overhead_us
+from headrace.serving.engine.overhead import STAGE_US, measure_batch_overhead_us
 from headrace.verify import verify
 from helpers.problems import make_problem, make_profile
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.domain.events import AnyEvent, SlotGained, SlotLost
-from headrace.serving.inference import Answer, Refusal
+from headrace.serving.engine.inference import Answer, Refusal
 from helpers.live_server import serving, write_plan
 from helpers.served import WIDTH, Client, served_chain
 

@@ -18,8 +18,8 @@ import uvloop
 from headrace.domain.errors import ModelError
 from headrace.domain.events import AnyEvent, Ran
 from headrace.domain.profile import TensorSpec
-from headrace.serving.engine import Engine
-from headrace.serving.inference import Answer, Inference, Refusal
+from headrace.serving.engine.engine import Engine
+from headrace.serving.engine.inference import Answer, Inference, Refusal
 from helpers.onnx_models import chain_model
 from helpers.served import WIDTH, Client, Served, rows_of, served_add_one, served_chain
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from headrace.domain.events import AnyEvent, Dispatched, SlotGained, SlotLost
-from headrace.serving import supervised
-from headrace.serving.engine import Engine
-from headrace.serving.inference import Answer, Refusal
+from headrace.serving.engine.engine import Engine
+from headrace.serving.engine.inference import Answer, Refusal
+from headrace.serving.workers import supervised
 from helpers.served import WIDTH, Client, rows_of, served_chain
 
 pytestmark = pytest.mark.e2e

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.dispatch.migration import How
+from headrace.dispatch.changes.migration import How
 from headrace.domain.events import AnyEvent, EventLogHeader, Ran
 from headrace.domain.profile import TensorSpec
-from headrace.serving import live_migration, supervised
-from headrace.serving.inference import Answer, Refusal
-from headrace.serving.live_migration import MigrationError, MigrationReport, Shortage
-from headrace.serving.plan_in_service import ServedPlan
+from headrace.serving.engine import live_migration
+from headrace.serving.engine.inference import Answer, Refusal
+from headrace.serving.engine.live_migration import MigrationError, MigrationReport, Shortage
+from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.workers import supervised
 from helpers.onnx_models import chain_model
 from helpers.served import WIDTH, Client, Served, plan_by_hand, rows_of, served_chain
 

@@ -10,14 +10,14 @@ import pytest
 
 from headrace.catalog.documents import plan_profiles, read_plan, read_problem, write_document
 from headrace.commands.replanning import PlanningError, Replanner, run_headrace
-from headrace.dispatch.migration import How
+from headrace.dispatch.changes.migration import How
 from headrace.planning import solve
-from headrace.serving.apps import OpenSink
-from headrace.serving.changeover import Changeover
-from headrace.serving.live_migration import MigrationReport
-from headrace.serving.plan_in_service import ServedPlan
-from headrace.serving.prometheus import ModelCounters
-from headrace.serving.vetting import VettingError
+from headrace.serving.apps.runtime import OpenSink
+from headrace.serving.changes.changeover import Changeover
+from headrace.serving.changes.vetting import VettingError
+from headrace.serving.engine.live_migration import MigrationReport
+from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.front.prometheus import ModelCounters
 from headrace.verify import verify
 from helpers.apps import write_app_plan
 from helpers.served import profile_by_hand

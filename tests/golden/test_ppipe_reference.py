@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.ppipe.artifact import run_session
 from benchmarks.ppipe.reference import (
     golden_names,
     golden_session,
@@ -12,11 +13,10 @@ from benchmarks.ppipe.reference import (
 )
 
 from headrace.catalog.documents import read_problem, write_document
-from headrace.catalog.ppipe_artifact import plan_files, read_reference_plan
-from headrace.catalog.ppipe_problem import write_problem
-from headrace.planning.artifact_rule import evaluate
-from headrace.planning.imported import place_reference
-from headrace.simulation.artifact_mode import run_session
+from headrace.catalog.ppipe.artifact import plan_files, read_reference_plan
+from headrace.catalog.ppipe.problem import write_problem
+from headrace.catalog.ppipe.rule import evaluate
+from headrace.planning.common.imported import place_reference
 from headrace.verify import verify
 
 FOLDER = reference_folder()

@@ -9,15 +9,15 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+from benchmarks.ppipe.artifact.hardware import Hardware
 
-from headrace.catalog.ppipe_artifact import (
+from headrace.catalog.ppipe.artifact import (
     ReferenceDeployment,
     ReferenceDevice,
     ReferencePartition,
     ReferencePipeline,
     ReferencePlan,
 )
-from headrace.simulation.artifact_mode.hardware import Hardware
 
 
 def make_hardware(

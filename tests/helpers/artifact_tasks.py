@@ -12,24 +12,24 @@ from itertools import combinations, product
 from math import ceil, inf
 
 import numpy as np
+from benchmarks.ppipe.artifact.columns import (
+    artifact_kinds,
+    artifact_pipelines,
+    artifact_stock,
+)
 
-from headrace.catalog.ppipe_artifact import (
+from headrace.catalog.ppipe.artifact import (
     ReferenceDeployment,
     ReferenceDevice,
     ReferencePartition,
     ReferencePipeline,
     ReferencePlan,
 )
+from headrace.catalog.ppipe.rule import pipeline_latency_us, slot_rps
 from headrace.domain.errors import ProfileError
 from headrace.domain.profile import Profile
-from headrace.planning.artifact_columns import (
-    artifact_kinds,
-    artifact_pipelines,
-    artifact_stock,
-)
-from headrace.planning.artifact_rule import pipeline_latency_us, slot_rps
-from headrace.planning.exact_columns import slot_types, slot_units
-from headrace.planning.solver import LinearModel
+from headrace.planning.common.solver import LinearModel
+from headrace.planning.exact.columns import slot_types, slot_units
 from helpers.problems import make_profile, whole_model_us
 
 Profiles = Mapping[str, Profile]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from headrace.domain.profile import TensorSpec
-from headrace.serving.access import Access
-from headrace.serving.engine import EngineStatus
-from headrace.serving.gateway import Gateway
-from headrace.serving.http import HttpConnection, HttpServer
-from headrace.serving.http_messages import Limits
-from headrace.serving.inference import Answer, Inference, Refusal, ServedModel
+from headrace.serving.engine.engine import EngineStatus
+from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
+from headrace.serving.front.access import Access
+from headrace.serving.front.gateway import Gateway
+from headrace.serving.front.http import HttpConnection, HttpServer
+from headrace.serving.front.http_messages import Limits
 
 TOKEN = "a-token-of-some-length"
 

@@ -15,11 +15,11 @@ from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import AppClaim, Deployment, Pipeline, Plan, Stage
 from headrace.domain.problem import PlanOptions
 from headrace.domain.profile import TensorSpec
-from headrace.serving.app_api import AppFunction
-from headrace.serving.apps import AppLog, AppRuntime
-from headrace.serving.engine import EngineStatus
-from headrace.serving.inference import Answer, Inference, Refusal, ServedModel
-from headrace.serving.prometheus import ModelCounters
+from headrace.serving.apps.api import AppFunction
+from headrace.serving.apps.runtime import AppLog, AppRuntime
+from headrace.serving.engine.engine import EngineStatus
+from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
+from headrace.serving.front.prometheus import ModelCounters
 from helpers.served import WHOLE
 
 SLO_US = 100_000

@@ -9,18 +9,18 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 
+from headrace.dispatch.changes.gate import Gate
+from headrace.dispatch.changes.handover import Device, Site
+from headrace.dispatch.changes.migration import Epoch, How
 from headrace.dispatch.dispatcher import Dispatcher
-from headrace.dispatch.gate import Gate
-from headrace.dispatch.handover import Device, Site
-from headrace.dispatch.migration import Epoch, How
 from headrace.domain.events import Answered, AnyEvent
-from headrace.serving.arena import Arena
-from headrace.serving.desk import Desk
-from headrace.serving.live_clock import LiveClock
-from headrace.serving.live_driver import LiveDriver
-from headrace.simulation.arrivals import Arrival
+from headrace.serving.engine.desk import Desk
+from headrace.serving.engine.live_clock import LiveClock
+from headrace.serving.engine.live_driver import LiveDriver
+from headrace.serving.workers.arena import Arena
 from headrace.simulation.driver import Durations, exact_durations
 from headrace.simulation.migration import MigrationSession, SimulatedMigration
+from headrace.simulation.offered.arrivals import Arrival
 from helpers.topologies import random_requests, random_topology
 from helpers.virtual_loop import VirtualTimeLoop
 from parity.test_simulated_equals_live import FakeWorker, live_stages

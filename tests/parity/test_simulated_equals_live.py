@@ -17,12 +17,12 @@ from headrace.domain.events import Answered, AnyEvent, Dispatched, Dropped
 from headrace.domain.plan import Stage
 from headrace.domain.profile import TensorSpec
 from headrace.domain.request import Request
-from headrace.serving.arena import Arena
-from headrace.serving.desk import Desk
-from headrace.serving.frames import Ran, Run
-from headrace.serving.live_clock import LiveClock
-from headrace.serving.live_driver import LiveDriver
-from headrace.serving.stage_io import StageIndex, StageIO, TensorGroup
+from headrace.serving.engine.desk import Desk
+from headrace.serving.engine.live_clock import LiveClock
+from headrace.serving.engine.live_driver import LiveDriver
+from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.frames import Ran, Run
+from headrace.serving.workers.stage_io import StageIndex, StageIO, TensorGroup
 from headrace.simulation.driver import Durations, JitteredDurations
 from headrace.simulation.session import replay
 from helpers.sim import Sim

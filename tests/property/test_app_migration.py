@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from headrace.dispatch.migration import How
+from headrace.dispatch.changes.migration import How
 from headrace.domain.errors import PlanError
 from headrace.domain.events import Answered, Arrived, Dropped
 from headrace.domain.plan import Plan
 from headrace.metrics import UNFINISHED
 from headrace.planning import solve
-from headrace.simulation.app_migration import AppMigrationRun, Planned, simulate_app_migration
-from headrace.simulation.apps import simulate_apps
-from headrace.simulation.arrivals import Arrival
+from headrace.simulation.apps.migration import AppMigrationRun, Planned, simulate_app_migration
+from headrace.simulation.apps.session import simulate_apps
+from headrace.simulation.offered.arrivals import Arrival
 from helpers.apps import make_app_problem
 
 SECOND_US = 1_000_000

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.apps import app, gather, module, tensor
 from headrace.domain.events import Answered, Arrived, Dropped
-from headrace.serving.inference import Answer, Inference, Refusal
+from headrace.serving.engine.inference import Answer, Inference, Refusal
 from helpers.served_app import FakeModules, Served
 from helpers.virtual_loop import VirtualTimeLoop
 

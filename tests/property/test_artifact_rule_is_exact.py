@@ -3,20 +3,20 @@
 from fractions import Fraction
 
 import pytest
-from msgspec.structs import replace
-
-from headrace.catalog.ppipe_artifact import ReferencePlan
-from headrace.domain.profile import Profile
-from headrace.planning.artifact_columns import (
+from benchmarks.ppipe.artifact.columns import (
     artifact_columns,
     artifact_pipelines,
     artifact_stock,
 )
-from headrace.planning.artifact_planner import plan_by_artifact_rule
-from headrace.planning.artifact_rule import evaluate
-from headrace.planning.exact_slots import bound_and_repair
-from headrace.planning.master import Wanted
-from headrace.planning.search import Deadline
+from benchmarks.ppipe.artifact.planner import plan_by_artifact_rule
+from msgspec.structs import replace
+
+from headrace.catalog.ppipe.artifact import ReferencePlan
+from headrace.catalog.ppipe.rule import evaluate
+from headrace.domain.profile import Profile
+from headrace.planning.common.master import Wanted
+from headrace.planning.exact.slots import bound_and_repair
+from headrace.planning.pooled.search import Deadline
 from helpers.artifact_tasks import brute_force, by_highs, make_task
 
 HALVES = (Fraction(1), Fraction(1, 2))

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
-from headrace.serving.arena import Arena
-from headrace.serving.data_plane import DataPlane
-from headrace.serving.frames import Failed, Ran, Run
-from headrace.serving.inference import Answer, Inference, Refusal
-from headrace.serving.live_driver import LiveDriver
+from headrace.serving.engine.data_plane import DataPlane
+from headrace.serving.engine.inference import Answer, Inference, Refusal
+from headrace.serving.engine.live_driver import LiveDriver
+from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.frames import Failed, Ran, Run
 from headrace.simulation.clock import SimClock
 from helpers.served import WIDTH, plan_by_hand, profile_by_hand
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.serving.http_messages import Limits
+from headrace.serving.front.http_messages import Limits
 from helpers.gateway import Bench, Client, FakeEngine, get, post, served_model
 
 INFER = "/v2/models/adder/infer"

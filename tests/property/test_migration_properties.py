@@ -6,15 +6,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from headrace.dispatch.handover import Device, Site, handover_steps
-from headrace.dispatch.migration import How
+from headrace.dispatch.changes.handover import Device, Site, handover_steps
+from headrace.dispatch.changes.migration import How
 from headrace.dispatch.topology import Topology
 from headrace.domain.epochs import joined
 from headrace.domain.events import Answered, Arrived, Dropped, Ran, SlotLost
 from headrace.metrics import UNFINISHED, outcomes
-from headrace.simulation.arrivals import Arrival
 from headrace.simulation.driver import JitteredDurations, exact_durations
 from headrace.simulation.migration import SimulatedMigration
+from headrace.simulation.offered.arrivals import Arrival
 from helpers.topologies import (
     assert_each_request_ended_once,
     assert_exclusive,

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.planning import solve
-from headrace.planning.exact_pooled import always_pack, search_exactly_pooled
-from headrace.planning.hardware import Hardware
-from headrace.planning.master import Wanted
-from headrace.planning.models import model_of
-from headrace.planning.search import Deadline, Outcome, search
+from headrace.planning.common.hardware import Hardware
+from headrace.planning.common.master import Wanted
+from headrace.planning.common.models import model_of
+from headrace.planning.pooled.exactly import always_pack, search_exactly_pooled
+from headrace.planning.pooled.search import Deadline, Outcome, search
 from headrace.verify import verify
 from helpers.problems import QUARTERS, WHOLE, make_cluster, make_problem, make_profile
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.serving.load_watch import PERIODS
-from headrace.serving.rate_watch import DOWN_PERIODS, RateWatch
+from headrace.serving.changes.load_watch import PERIODS
+from headrace.serving.changes.rate_watch import DOWN_PERIODS, RateWatch
 
 PERIOD_S = 10.0
 LONGEST_CYCLE = 2 * PERIODS + 1

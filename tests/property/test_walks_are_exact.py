@@ -5,24 +5,26 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-
-from headrace.planning import exact_leftovers, exact_outcomes, exact_search
-from headrace.planning.artifact_columns import (
+from benchmarks.ppipe.artifact.columns import (
     artifact_columns,
     artifact_pipelines,
     artifact_stock,
 )
-from headrace.planning.artifact_planner import plan_by_artifact_rule
-from headrace.planning.artifact_rule import evaluate
-from headrace.planning.candidates import Ints
-from headrace.planning.deadline import Deadline
-from headrace.planning.exact_columns import Columns, Stock, cheapest_columns
-from headrace.planning.exact_leftovers import Leftovers, largest
-from headrace.planning.exact_outcomes import PIPELINES_MAX, Chosen, Effort
-from headrace.planning.exact_patterns import needed_patterns, patterns_within
-from headrace.planning.exact_prices import price, request_costs
-from headrace.planning.master import Wanted
-from headrace.planning.solver import LinearModel
+from benchmarks.ppipe.artifact.planner import plan_by_artifact_rule
+
+from headrace.catalog.ppipe.rule import evaluate
+from headrace.planning.common.candidates import Ints
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.master import Wanted
+from headrace.planning.common.solver import LinearModel
+from headrace.planning.exact import leftovers as exact_leftovers
+from headrace.planning.exact import outcomes as exact_outcomes
+from headrace.planning.exact import search as exact_search
+from headrace.planning.exact.columns import Columns, Stock, cheapest_columns
+from headrace.planning.exact.leftovers import Leftovers, largest
+from headrace.planning.exact.outcomes import PIPELINES_MAX, Chosen, Effort
+from headrace.planning.exact.patterns import needed_patterns, patterns_within
+from headrace.planning.exact.prices import price, request_costs
 from helpers.artifact_tasks import by_highs, make_task, most_rps_by_needs
 
 HALVES = (Fraction(1), Fraction(1, 2))

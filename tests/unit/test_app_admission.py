@@ -2,8 +2,8 @@
 
 from itertools import count
 
-from headrace.dispatch.app_admission import Admission, admission
-from headrace.dispatch.apps import AppRun, AppTable, app_tables
+from headrace.dispatch.apps.admission import Admission, admission
+from headrace.dispatch.apps.app_dispatcher import AppRun, AppTable, app_tables
 from helpers.served_app import TAKES_US, app_plan
 
 PLAN = app_plan()

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from headrace.apps import tensor
-from headrace.serving.inference import AppAnswer, ServedModel
-from headrace.serving.v2_apps import AppCodec, codec_of
-from headrace.serving.v2_documents import config_document, model_document
-from headrace.serving.v2_tensors import RequestError
+from headrace.serving.engine.inference import AppAnswer, ServedModel
+from headrace.serving.front.v2_apps import AppCodec, codec_of
+from headrace.serving.front.v2_documents import config_document, model_document
+from headrace.serving.front.v2_tensors import RequestError
 from helpers.gateway import served_model
 
 APP = ServedModel(

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.apps import app, tensor
 from headrace.domain.errors import DocumentError, HeadraceError, PlanError
-from headrace.serving.app_files import load_apps
+from headrace.serving.apps.files import load_apps
 from helpers.served_app import app_plan
 
 GOOD = """

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from headrace.apps import app, aside, gather, module, tensor, time_left_us
 from headrace.domain.errors import PlanError
 from headrace.domain.events import Answered, AnyEvent, Arrived, Dropped, EventLogHeader
-from headrace.serving.apps import AppLog
-from headrace.serving.inference import AppAnswer, Refusal
+from headrace.serving.apps.runtime import AppLog
+from headrace.serving.engine.inference import AppAnswer, Refusal
 from helpers.served_app import BUDGETS_US, SLO_US, TAKES_US, FakeModules, Served, app_plan
 from helpers.virtual_loop import VirtualTimeLoop
 

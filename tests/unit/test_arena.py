@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.domain.errors import OverloadError
-from headrace.serving.arena import ALIGNMENT_BYTES, Allocator, Arena, map_arena
+from headrace.serving.workers.arena import ALIGNMENT_BYTES, Allocator, Arena, map_arena
 
 SIZE = 64 * ALIGNMENT_BYTES
 

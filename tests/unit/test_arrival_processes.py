@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from headrace.domain.errors import DocumentError
-from headrace.simulation.arrivals import arrivals_for
-from headrace.simulation.processes import (
+from headrace.simulation.offered.arrivals import arrivals_for
+from headrace.simulation.offered.processes import (
     BURST_SHARE,
     Instants,
     gamma_us,
@@ -17,7 +17,7 @@ from headrace.simulation.processes import (
     poisson_us,
     process_named,
 )
-from headrace.simulation.traces import RecordedCounts, RecordedGaps, read_trace
+from headrace.simulation.offered.traces import RecordedCounts, RecordedGaps, read_trace
 
 
 def rng(seed: int = 5) -> np.random.Generator:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.domain.errors import DocumentError
-from headrace.simulation.arrivals import (
+from headrace.simulation.offered.arrivals import (
     Arrival,
     arrivals_for,
     from_file,
@@ -15,7 +15,7 @@ from headrace.simulation.arrivals import (
     rescaled,
     uniform,
 )
-from headrace.simulation.processes import poisson_us, uniform_us
+from headrace.simulation.offered.processes import poisson_us, uniform_us
 
 
 def test_one_seed_gives_one_schedule() -> None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from benchmarks.ppipe.artifact import Mode, run_session
+from benchmarks.ppipe.artifact.capacity import search_load_factor
+from benchmarks.ppipe.artifact.hardware import Ints
+from benchmarks.ppipe.artifact.session import fair_slots, shuffled_slots
 
-from headrace.simulation.artifact_mode import Mode, run_session
-from headrace.simulation.artifact_mode.capacity import search_load_factor
-from headrace.simulation.artifact_mode.hardware import Ints
-from headrace.simulation.artifact_mode.session import fair_slots, shuffled_slots
 from helpers.artifact_plans import make_hardware
 
 

@@ -4,11 +4,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-
-from headrace.simulation.artifact_mode import Mode, Outcome, poisson_us, run_session
-from headrace.simulation.artifact_mode.hardware import Hardware, stage_links
-from headrace.simulation.artifact_mode.reactive import enqueue
-from headrace.simulation.artifact_mode.reactive_state import (
+from benchmarks.ppipe.artifact import Mode, Outcome, poisson_us, run_session
+from benchmarks.ppipe.artifact.hardware import Hardware, stage_links
+from benchmarks.ppipe.artifact.reactive import enqueue
+from benchmarks.ppipe.artifact.reactive_state import (
     ARRIVAL,
     FRONT,
     LINK,
@@ -16,7 +15,8 @@ from headrace.simulation.artifact_mode.reactive_state import (
     SLOT,
     open_session,
 )
-from headrace.simulation.artifact_mode.reservation import least_first_size
+from benchmarks.ppipe.artifact.reservation import least_first_size
+
 from helpers.artifact_plans import make_hardware, make_reference
 
 WHOLE, HALF = Fraction(1), Fraction(1, 2)

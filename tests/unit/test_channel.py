@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headrace.serving.channel import Channel, channel_pair
-from headrace.serving.frames import AnyFrame, Failed, Loaded, Run, encode
+from headrace.serving.workers.channel import Channel, channel_pair
+from headrace.serving.workers.frames import AnyFrame, Failed, Loaded, Run, encode
 
 WAIT_S = 10.0
 

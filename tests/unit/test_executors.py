@@ -10,12 +10,12 @@ import pytest
 
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import TensorSpec
-from headrace.serving.arena import Arena, map_arena
-from headrace.serving.executors.base import TensorMemory
-from headrace.serving.executors.emulated import EmulatedStage
-from headrace.serving.executors.opening import open_executor
-from headrace.serving.frames import Failed, Load, Loaded, Ran, Run, Stop
-from headrace.serving.worker import Worker
+from headrace.serving.workers.arena import Arena, map_arena
+from headrace.serving.workers.executors.base import TensorMemory
+from headrace.serving.workers.executors.emulated import EmulatedStage
+from headrace.serving.workers.executors.opening import open_executor
+from headrace.serving.workers.frames import Failed, Load, Loaded, Ran, Run, Stop
+from headrace.serving.workers.worker import Worker
 from helpers.onnx_models import add_one_model, residual_model, saved
 
 X = TensorSpec(name="x", dtype="float32", item_shape=(16,))

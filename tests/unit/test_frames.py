@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.domain.profile import TensorSpec
-from headrace.serving.frames import (
+from headrace.serving.workers.frames import (
     MAX_FRAME_BYTES,
     AnyFrame,
     Failed,

@@ -1,7 +1,7 @@
 """The gate takes slots out of a dispatcher's hands without costing a request or a batch's work."""
 
+from headrace.dispatch.changes.gate import Gate
 from headrace.dispatch.dispatcher import Dispatcher
-from headrace.dispatch.gate import Gate
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import Answered, AnyEvent, Ran, SlotGained, SlotLost
 from headrace.simulation.clock import SimClock

@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.catalog.documents import plan_profiles, read_plan, read_problem, read_profile
-from headrace.catalog.ppipe_artifact import plan_files, read_reference_plan
-from headrace.catalog.ppipe_profiles import read_artifact_profile
+from headrace.catalog.ppipe.artifact import plan_files, read_reference_plan
+from headrace.catalog.ppipe.profiles import read_artifact_profile
+from headrace.catalog.ppipe.rule import devices_used, evaluate
 from headrace.cli import app
 from headrace.domain.errors import DocumentError
-from headrace.planning.artifact_rule import devices_used, evaluate
 from headrace.verify import verify
 from helpers.artifact_plans import make_reference, write_artifact
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from headrace.serving.live_clock import LiveClock
+from headrace.serving.engine.live_clock import LiveClock
 
 
 class LooseLoop:

@@ -19,7 +19,7 @@ from headrace.load.generator import (
 )
 from headrace.load.payload import decode_slo_us
 from headrace.load.result import LoadResult
-from headrace.simulation.arrivals import Arrival, uniform
+from headrace.simulation.offered.arrivals import Arrival, uniform
 from helpers.fake_v2_server import METADATA, Call, FakeServer, answer_at_once, fake_server, response
 
 Prepare = Callable[[FakeServer], None]

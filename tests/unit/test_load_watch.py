@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.serving.load_watch import PERIODS, LoadWatch
+from headrace.serving.changes.load_watch import PERIODS, LoadWatch
 
 EVEN = {"a": 1.0, "b": 1.0}
 SHIFTED = {"a": 300, "b": 100}

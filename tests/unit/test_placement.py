@@ -6,9 +6,9 @@ import pytest
 
 from headrace.domain.errors import ModelError
 from headrace.domain.plan import Plan
-from headrace.serving.data_plane import arena_bytes_for
-from headrace.serving.placement import slot_cores, worker_specs
-from headrace.serving.stage_io import stage_index
+from headrace.serving.engine.data_plane import arena_bytes_for
+from headrace.serving.workers.placement import slot_cores, worker_specs
+from headrace.serving.workers.stage_io import stage_index
 from helpers.served import WIDTH, plan_by_hand, profile_by_hand, served_chain
 
 PROFILE = profile_by_hand(["a", "y"], batch_size=2, stage_us=1_000, device="cpu")

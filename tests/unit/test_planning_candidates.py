@@ -7,12 +7,12 @@ import pytest
 
 from headrace.domain.errors import DocumentError
 from headrace.domain.problem import PlanOptions
-from headrace.planning import candidates
-from headrace.planning.allotments import allotments_within, memory_limited
-from headrace.planning.candidates import NEVER_US, budget_us, cost_tables, feasible_pipelines
-from headrace.planning.dominance import undominated
-from headrace.planning.hardware import Hardware
-from headrace.planning.patterns import maximal_patterns
+from headrace.planning.common import candidates
+from headrace.planning.common.allotments import allotments_within, memory_limited
+from headrace.planning.common.candidates import NEVER_US, budget_us, cost_tables, feasible_pipelines
+from headrace.planning.common.dominance import undominated
+from headrace.planning.common.hardware import Hardware
+from headrace.planning.common.patterns import maximal_patterns
 from helpers.brute_force import link_rps, transfer_us
 from helpers.problems import QUARTERS, make_cluster, make_problem, make_profile
 

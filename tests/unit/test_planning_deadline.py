@@ -6,12 +6,12 @@ import pytest
 
 from headrace.domain.problem import Objective, PlanOptions, Problem
 from headrace.planning import solve
-from headrace.planning.deadline import Deadline, OutOfTime
-from headrace.planning.hardware import Hardware
-from headrace.planning.master import Wanted
-from headrace.planning.models import model_of
-from headrace.planning.relaxation import relax
-from headrace.planning.search import search
+from headrace.planning.common.deadline import Deadline, OutOfTime
+from headrace.planning.common.hardware import Hardware
+from headrace.planning.common.master import Wanted
+from headrace.planning.common.models import model_of
+from headrace.planning.pooled.relaxation import relax
+from headrace.planning.pooled.search import search
 from headrace.verify import verify
 from helpers.problems import make_cluster, make_problem, make_profile
 

@@ -8,8 +8,8 @@ import pytest
 
 from headrace.domain.plan import Tenant
 from headrace.planning import solve
-from headrace.planning.packing import SlotSize, pack
-from headrace.planning.placement import Pool, place
+from headrace.planning.common.packing import SlotSize, pack
+from headrace.planning.common.placement import Pool, place
 from headrace.verify import verify
 from helpers.problems import QUARTERS, make_cluster, make_problem, make_profile
 

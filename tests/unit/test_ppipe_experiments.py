@@ -24,7 +24,7 @@ from benchmarks.ppipe.systems import (
     steps_of,
 )
 
-from headrace.planning.artifact_rule import evaluate
+from headrace.catalog.ppipe.rule import evaluate
 from helpers.artifact_plans import make_hardware, make_reference
 
 WHOLE, HALF = Fraction(1), Fraction(1, 2)

@@ -15,7 +15,7 @@ from headrace.domain.app import App, FanOut, Module
 from headrace.domain.plan import Plan
 from headrace.domain.problem import HeadroomFor, PlanOptions, Problem
 from headrace.planning import solve
-from headrace.serving.plan_watch import planned_loads
+from headrace.serving.changes.plan_watch import planned_loads
 from helpers.apps import make_app_problem, write_app_plan
 from helpers.live_server import write_plan
 from helpers.served import served_chain

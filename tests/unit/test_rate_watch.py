@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.serving.load_watch import PERIODS
-from headrace.serving.rate_watch import DOWN_PERIODS, RateWatch
+from headrace.serving.changes.load_watch import PERIODS
+from headrace.serving.changes.rate_watch import DOWN_PERIODS, RateWatch
 
 PERIOD_S = 10.0
 PLANNED = {"a": 10.0, "b": 5.0}

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.serving.replan_backoff import LONGEST_S, Backoff
+from headrace.serving.changes.replan_backoff import LONGEST_S, Backoff
 
 AFTER_S = 300.0
 TOO_MUCH = {"a": 30.0, "b": 5.0}

@@ -15,7 +15,7 @@ from headrace.catalog.documents import sha256_file, write_document
 from headrace.domain.problem import ProfileRef
 from headrace.load.token import token_for
 from headrace.metrics import Report
-from headrace.serving.access import AccessError
+from headrace.serving.front.access import AccessError
 from helpers.fake_v2_server import Call, FakeServer, fake_server, response
 from helpers.served import plan_by_hand, profile_by_hand
 

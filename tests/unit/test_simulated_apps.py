@@ -5,18 +5,24 @@ from itertools import count
 import numpy as np
 import pytest
 
-from headrace.dispatch.apps import AppRun, AppTable, AppTracker, ModuleTable, app_tables
+from headrace.dispatch.apps.app_dispatcher import (
+    AppRun,
+    AppTable,
+    AppTracker,
+    ModuleTable,
+    app_tables,
+)
 from headrace.dispatch.topology import Topology
 from headrace.domain.app import FanOut
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
 from headrace.planning import solve
-from headrace.simulation.app_flow import flow
-from headrace.simulation.apps import simulate_apps
-from headrace.simulation.arrivals import Arrival
-from headrace.simulation.fan_out import draw_calls
-from headrace.simulation.headroom import attained, plan_for_arrivals
+from headrace.simulation.apps.fan_out import draw_calls
+from headrace.simulation.apps.flow import flow
+from headrace.simulation.apps.headroom import attained, plan_for_arrivals
+from headrace.simulation.apps.session import simulate_apps
+from headrace.simulation.offered.arrivals import Arrival
 from headrace.verify import verify
 from helpers.apps import make_app_problem
 from helpers.problems import make_problem

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from headrace.domain.errors import ModelError
-from headrace.serving.arena import Arena
-from headrace.serving.frames import AnyFrame, Failed, Ran, Run
-from headrace.serving.supervised import LOAD_TIMEOUT_S, RESTART_DELAYS_S
-from headrace.serving.supervisor import Supervisor
-from headrace.serving.worker_process import WorkerSpec
+from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.frames import AnyFrame, Failed, Ran, Run
+from headrace.serving.workers.supervised import LOAD_TIMEOUT_S, RESTART_DELAYS_S
+from headrace.serving.workers.supervisor import Supervisor
+from headrace.serving.workers.worker_process import WorkerSpec
 from helpers.virtual_loop import VirtualTimeLoop
 
 LOAD_S = 1.0

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
-from headrace.serving.executors.base import TensorMemory
-from headrace.serving.frames import (
+from headrace.serving.workers.executors.base import TensorMemory
+from headrace.serving.workers.frames import (
     AnyFrame,
     Failed,
     FrameReader,
@@ -20,8 +20,8 @@ from headrace.serving.frames import (
     Stop,
     encode,
 )
-from headrace.serving.stand_ins import with_tensors
-from headrace.serving.timelines import Timelines, serve_timelines
+from headrace.serving.workers.stand_ins import with_tensors
+from headrace.serving.workers.timelines import Timelines, serve_timelines
 
 TENSOR = TensorSpec(name="y", dtype="float32", item_shape=(16,))
 

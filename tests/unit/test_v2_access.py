@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.serving.access import (
+from headrace.serving.front.access import (
     Access,
     AccessError,
     default_token_path,
@@ -89,10 +89,10 @@ def test_the_kernel_tells_whose_a_loopback_connection_is(family: socket.AddressF
 
 
 def test_another_users_connection_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.serving.access.peer_user", lambda *_: os.geteuid() + 1)
+    monkeypatch.setattr("headrace.serving.front.access.peer_user", lambda *_: os.geteuid() + 1)
     access = Access(bind_host="127.0.0.1", token=TOKEN)
     assert not access.trusts(("127.0.0.1", 1), ("127.0.0.1", 2))
-    monkeypatch.setattr("headrace.serving.access.peer_user", lambda *_: os.geteuid())
+    monkeypatch.setattr("headrace.serving.front.access.peer_user", lambda *_: os.geteuid())
     assert access.trusts(("127.0.0.1", 1), ("127.0.0.1", 2))
     assert not access.trusts(STRANGER, ("127.0.0.1", 2))
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from headrace.serving.http_messages import Limits
-from headrace.serving.inference import Refusal
+from headrace.serving.engine.inference import Refusal
+from headrace.serving.front.http_messages import Limits
 from helpers.gateway import Bench, Client, FakeEngine, get, post
 
 INFER = "/v2/models/adder/infer"

@@ -7,8 +7,8 @@ import pytest
 
 from headrace.domain.errors import OverloadError
 from headrace.domain.request import DropReason
-from headrace.serving.http_messages import Limits
-from headrace.serving.inference import Inference, Refusal
+from headrace.serving.engine.inference import Inference, Refusal
+from headrace.serving.front.http_messages import Limits
 from helpers.gateway import Bench, FakeEngine, get, post, served_model
 
 INFER = "/v2/models/adder/infer"

@@ -15,7 +15,7 @@ from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import PlanOptions, Problem, ProfileRef
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
 from headrace.planning import solve
-from headrace.simulation.worst_cases import (
+from headrace.simulation.apps.worst_cases import (
     keep_worst_cases,
     plan_keeping_worst_cases,
     slowest_calls,

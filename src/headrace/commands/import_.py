@@ -8,7 +8,7 @@ import typer
 from headrace.commands.output import console, next_step, print_json
 
 if TYPE_CHECKING:
-    from headrace.catalog.ppipe_artifact import ReferencePlan
+    from headrace.catalog.ppipe.artifact import ReferencePlan
     from headrace.domain.plan import Plan
     from headrace.domain.problem import Problem
 
@@ -37,10 +37,10 @@ def import_(
     from datetime import UTC, datetime
 
     from headrace.catalog.documents import read_problem, write_document
-    from headrace.catalog.ppipe_artifact import read_reference_plan
-    from headrace.catalog.ppipe_problem import write_problem
-    from headrace.catalog.ppipe_profiles import read_artifact_profile
-    from headrace.planning.artifact_rule import evaluate
+    from headrace.catalog.ppipe.artifact import read_reference_plan
+    from headrace.catalog.ppipe.problem import write_problem
+    from headrace.catalog.ppipe.profiles import read_artifact_profile
+    from headrace.catalog.ppipe.rule import evaluate
 
     reference = read_reference_plan(plan)
     date = datetime.now(UTC).isoformat(timespec="seconds")
@@ -74,7 +74,7 @@ def _place(reference: "ReferencePlan", problem: "Problem", out: Path) -> dict[st
     """The plan on whole devices, written; or why it is none of ours."""
     from headrace.catalog.documents import write_document
     from headrace.domain.errors import InfeasibleError
-    from headrace.planning.imported import place_reference
+    from headrace.planning.common.imported import place_reference
 
     for name in ("plan.json", "plan.unverified.json"):  # of an earlier import
         (out / name).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from headrace.commands.output import console, next_step, notices, print_json
 
 if TYPE_CHECKING:
     from headrace.load.generator import LoadOptions
-    from headrace.simulation.arrivals import Arrival
+    from headrace.simulation.offered.arrivals import Arrival
 
 DISTORTED = (
     "the load generator was itself behind schedule for more than a tenth of what it measured;"
@@ -118,7 +118,7 @@ def load(
     from headrace.domain.errors import DocumentError
     from headrace.load.generator import LoadOptions
     from headrace.load.token import token_for
-    from headrace.simulation.processes import is_generated
+    from headrace.simulation.offered.processes import is_generated
 
     options = LoadOptions(
         slo_us=None if slo_ms is None else _whole_us(slo_ms),
@@ -202,7 +202,7 @@ def _find_max(
     from headrace.load.generator import run_load
     from headrace.load.search import RateSearch, Step, find_max_rate, step_duration_s
     from headrace.reporting.summary import percent
-    from headrace.simulation.arrivals import arrivals_for
+    from headrace.simulation.offered.arrivals import arrivals_for
 
     def try_rate(rate_rps: float) -> tuple[int, int, bool]:
         duration_s = step_duration_s(rate_rps, least_s)

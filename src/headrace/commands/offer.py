@@ -2,8 +2,8 @@
 
 from headrace.domain.errors import DocumentError, PlanError
 from headrace.domain.plan import Plan
-from headrace.simulation.arrivals import Arrival, arrivals_for, split_rate
-from headrace.simulation.processes import is_generated
+from headrace.simulation.offered.arrivals import Arrival, arrivals_for, split_rate
+from headrace.simulation.offered.processes import is_generated
 
 DEFAULT_DURATION_S = 30.0
 

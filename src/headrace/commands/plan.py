@@ -162,7 +162,7 @@ def _planned(problem: "Problem") -> "Plan":
     solving = solve
     if problem.apps and problem.options.planner.startswith("least-cost"):
         from headrace.commands.kernel import load_kernel
-        from headrace.simulation.worst_cases import plan_keeping_worst_cases
+        from headrace.simulation.apps.worst_cases import plan_keeping_worst_cases
 
         load_kernel(simulator=True)
         solving = plan_keeping_worst_cases
@@ -190,7 +190,7 @@ def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
 def _with_headroom(problem: "Problem", arrivals: str, attainment: float) -> "Plan":
     """The cheapest plan of apps that attains under such arrivals; what it costs is printed."""
     from headrace.commands.kernel import load_kernel
-    from headrace.simulation.headroom import plan_for_arrivals
+    from headrace.simulation.apps.headroom import plan_for_arrivals
 
     load_kernel(simulator=True)
     with notices.status("planning and simulating") as status:

@@ -163,7 +163,7 @@ def _with_overhead(measured: "Profile") -> "Profile":
 
     import msgspec
 
-    from headrace.serving.overhead import measure_batch_overhead_us
+    from headrace.serving.engine.overhead import measure_batch_overhead_us
 
     overhead_us = asyncio.run(measure_batch_overhead_us())
     return msgspec.structs.replace(measured, batch_overhead_us=overhead_us)

@@ -14,11 +14,11 @@ from headrace.domain.errors import HeadraceError
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
     from headrace.domain.problem import PlanOptions
-    from headrace.serving.changeover import Changeover
-    from headrace.serving.engine import Engine
-    from headrace.serving.plan_watch import Loads
-    from headrace.serving.prometheus import ModelCounters
-    from headrace.serving.replan_backoff import Backoff
+    from headrace.serving.changes.changeover import Changeover
+    from headrace.serving.changes.plan_watch import Loads
+    from headrace.serving.changes.replan_backoff import Backoff
+    from headrace.serving.engine.engine import Engine
+    from headrace.serving.front.prometheus import ModelCounters
 
 logger = logging.getLogger("headrace.replan")
 
@@ -89,7 +89,7 @@ class Replanner:
 
     async def run(self) -> None:
         """Watch the load for ever; plan and migrate when it is off for long enough."""
-        from headrace.serving.plan_watch import planned_loads
+        from headrace.serving.changes.plan_watch import planned_loads
 
         chosen: Loads = {}
         while True:
@@ -99,9 +99,9 @@ class Replanner:
 
     async def _until_replaced(self, chosen: "Loads") -> None:
         """Return when another plan is in service, whoever made it."""
-        from headrace.serving.load_watch import PERIODS
-        from headrace.serving.plan_watch import arrivals, watch_of
-        from headrace.serving.replan_backoff import Backoff
+        from headrace.serving.changes.load_watch import PERIODS
+        from headrace.serving.changes.plan_watch import arrivals, watch_of
+        from headrace.serving.changes.replan_backoff import Backoff
 
         plan, now_s = self._engine.plan, asyncio.get_running_loop().time
         watch = watch_of(plan, chosen, self._counters, self._fraction)
@@ -159,7 +159,7 @@ def plan_command(options: "PlanOptions", problem: Path, target: Path) -> list[st
 
 
 def _told(plan: "Plan", loads: "Loads") -> str:
-    from headrace.serving.plan_watch import planned_loads
+    from headrace.serving.changes.plan_watch import planned_loads
 
     if not plan.apps:
         shares = ", ".join(f"{model} {share:.0%}" for model, share in loads.items())

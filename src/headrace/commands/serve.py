@@ -12,8 +12,8 @@ from headrace.domain.errors import DocumentError
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
-    from headrace.serving.app_api import AppFunction
-    from headrace.serving.plan_in_service import ServedPlan
+    from headrace.serving.apps.api import AppFunction
+    from headrace.serving.engine.plan_in_service import ServedPlan
 
 
 def serve(
@@ -140,8 +140,8 @@ def serve(
     import uvloop
 
     from headrace.commands.kernel import load_kernel
-    from headrace.serving.access import Access, default_token_path, read_or_create_token
-    from headrace.serving.vetting import read_served_plan, refuse_violations
+    from headrace.serving.changes.vetting import read_served_plan, refuse_violations
+    from headrace.serving.front.access import Access, default_token_path, read_or_create_token
 
     _check(policy, executor)
     served = read_served_plan(plan_path)
@@ -201,11 +201,11 @@ async def _run(
     from headrace.commands.replanning import Replanner
     from headrace.dispatch.policies import policy_for
     from headrace.dispatch.topology import Topology
-    from headrace.serving.apps import AppLog, AppRuntime
-    from headrace.serving.changeover import Changeover
-    from headrace.serving.engine import Engine
-    from headrace.serving.epoch_logs import EpochLogs
-    from headrace.serving.http_messages import Limits
+    from headrace.serving.apps.runtime import AppLog, AppRuntime
+    from headrace.serving.changes.changeover import Changeover
+    from headrace.serving.engine.engine import Engine
+    from headrace.serving.engine.epoch_logs import EpochLogs
+    from headrace.serving.front.http_messages import Limits
     from headrace.serving.lifecycle import Server
 
     topology = Topology.from_plan(served.plan, served.profiles)
@@ -242,7 +242,7 @@ async def _run(
 
 
 def _functions(paths: list[Path], plan: "Plan") -> "Mapping[str, AppFunction]":
-    from headrace.serving.app_files import load_apps
+    from headrace.serving.apps.files import load_apps
 
     return load_apps(paths, plan) if paths else {}
 

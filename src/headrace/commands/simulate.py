@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.domain.plan import Plan
     from headrace.domain.profile import Profile
     from headrace.metrics import Report
-    from headrace.simulation.arrivals import Arrival
+    from headrace.simulation.offered.arrivals import Arrival
 
 LATEST_S = 1e9
 """Instants are whole microseconds, and must stay exact."""
@@ -121,7 +121,7 @@ def simulate(
     from headrace.dispatch.policies import policy_for
     from headrace.metrics import run_report
     from headrace.reporting.summary import slots_table, summary_table
-    from headrace.simulation.apps import simulate_apps
+    from headrace.simulation.apps.session import simulate_apps
     from headrace.simulation.session import simulate as run
 
     document = read_plan(plan)
@@ -202,12 +202,12 @@ def _migrated(
     from typing import get_args
 
     from headrace.catalog.documents import plan_profiles, read_plan
-    from headrace.dispatch.migration import How
+    from headrace.dispatch.changes.migration import How
     from headrace.dispatch.policies import policy_for
     from headrace.domain.epochs import joined
     from headrace.domain.errors import DocumentError
     from headrace.metrics import run_report
-    from headrace.simulation.app_migration import simulate_app_migration
+    from headrace.simulation.apps.migration import simulate_app_migration
     from headrace.simulation.migration import simulate_migration
 
     at_s, how = when

@@ -31,7 +31,7 @@ from headrace.load.payload import (
 from headrace.load.result import LoadResult, RequestResult
 from headrace.load.timer import Alarm, monotonic_us
 from headrace.metrics import distribution
-from headrace.simulation.arrivals import Arrival
+from headrace.simulation.offered.arrivals import Arrival
 
 MAX_CONNECTIONS: Final = 256
 _LEAD_US: Final = 20_000

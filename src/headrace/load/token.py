@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from headrace.load.client import parse_url
-from headrace.serving.access import (
+from headrace.serving.front.access import (
     AccessError,
     default_token_path,
     is_loopback,

@@ -6,9 +6,9 @@ from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Problem
 from headrace.planning.apps.names import APP_PLANNERS
-from headrace.planning.no_partitioning import plan_without_partitioning
-from headrace.planning.pooled import plan_pooled
-from headrace.planning.replicated_pairs import plan_replicated_pairs
+from headrace.planning.baselines.no_partitioning import plan_without_partitioning
+from headrace.planning.baselines.replicated_pairs import plan_replicated_pairs
+from headrace.planning.pooled.planner import plan_pooled
 
 Planner = Callable[[Problem], PlanResult]
 

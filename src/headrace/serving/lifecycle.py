@@ -11,13 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from headrace.domain.errors import HeadraceError
-from headrace.serving.access import Access
-from headrace.serving.changeover import Changeover
-from headrace.serving.gateway import Gateway
-from headrace.serving.http import HttpServer
-from headrace.serving.http_messages import Limits
-from headrace.serving.inferences import Backend
-from headrace.serving.prometheus import ModelCounters
+from headrace.serving.changes.changeover import Changeover
+from headrace.serving.front.access import Access
+from headrace.serving.front.gateway import Gateway
+from headrace.serving.front.http import HttpServer
+from headrace.serving.front.http_messages import Limits
+from headrace.serving.front.inferences import Backend
+from headrace.serving.front.prometheus import ModelCounters
 
 log = logging.getLogger("headrace.serve")
 

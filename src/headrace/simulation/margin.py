@@ -20,9 +20,9 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
-from headrace.simulation.arrivals import stream_rng
 from headrace.simulation.compiled import Offered, offer, run
-from headrace.simulation.processes import poisson_us
+from headrace.simulation.offered.arrivals import stream_rng
+from headrace.simulation.offered.processes import poisson_us
 
 MARGINS = tuple(percent / 100 for percent in range(0, 95, 5))
 """Tried from the smallest on, until a larger one cannot be better."""

@@ -6,10 +6,10 @@ from functools import partial
 
 import numpy as np
 
+from headrace.dispatch.changes.gate import Gate
+from headrace.dispatch.changes.handover import Site
+from headrace.dispatch.changes.migration import Epoch, How, Migration
 from headrace.dispatch.dispatcher import Dispatcher
-from headrace.dispatch.gate import Gate
-from headrace.dispatch.handover import Site
-from headrace.dispatch.migration import Epoch, How, Migration
 from headrace.dispatch.protocols import Clock
 from headrace.domain.epochs import EpochLog
 from headrace.domain.errors import PlanError
@@ -17,9 +17,9 @@ from headrace.domain.events import AnyEvent
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.domain.request import Request
-from headrace.simulation.arrivals import Arrival
 from headrace.simulation.clock import SimClock
 from headrace.simulation.driver import Durations, JitteredDurations, SimDriver, exact_durations
+from headrace.simulation.offered.arrivals import Arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,11 @@ from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.domain.request import Request
-from headrace.simulation.arrivals import Arrival
 from headrace.simulation.clock import SimClock
 from headrace.simulation.compiled import Offered, SlotChange, run
 from headrace.simulation.driver import SimDriver
 from headrace.simulation.measured import measured_durations
+from headrace.simulation.offered.arrivals import Arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,10 @@ from headrace.planning.apps.candidates import AppCase, worst_case_us
 from headrace.planning.apps.module_scheduling import Entry, Schedule, remaining_rps
 from headrace.planning.apps.order import path_us
 from headrace.planning.apps.solve import Solution
-from headrace.planning.assembly import cost_per_hour
-from headrace.planning.candidates import budget_us
-from headrace.planning.packing import SlotSize
-from headrace.planning.placement import Pool, place
+from headrace.planning.common.assembly import cost_per_hour
+from headrace.planning.common.candidates import budget_us
+from headrace.planning.common.packing import SlotSize
+from headrace.planning.common.placement import Pool, place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.compilation.loops import compiled
 from headrace.planning.apps.exact_module import Front
 from headrace.planning.apps.exact_prime import prime_front
 from headrace.planning.apps.order import Part
-from headrace.planning.candidates import Floats, Ints
-from headrace.planning.compiled import compiled
+from headrace.planning.common.candidates import Floats, Ints
 
 
 class Ladder(NamedTuple):

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.compilation.loops import compiled
 from headrace.planning.apps.candidates import ModuleCase
 from headrace.planning.apps.module_scheduling import Entry, Schedule, schedule_of
-from headrace.planning.candidates import Floats, Ints
-from headrace.planning.compiled import compiled
+from headrace.planning.common.candidates import Floats, Ints
 
 NODES_MAX = 5_000_000
 """Per point of the front, some 0.1 s. Past it the point is good but not proven, and the planner

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from headrace.planning.candidates import Floats, Ints
-from headrace.planning.compiled import compiled
+from headrace.compilation.loops import compiled
+from headrace.planning.common.candidates import Floats, Ints
 
 
 class Steps(Protocol):

@@ -10,8 +10,8 @@ import numpy as np
 
 from headrace.domain.cluster import Cluster, DeviceType
 from headrace.planning.apps.candidates import AppCase, ModuleCase
-from headrace.planning.candidates import Floats, Ints
-from headrace.planning.packing import SlotSize, pack
+from headrace.planning.common.candidates import Floats, Ints
+from headrace.planning.common.packing import SlotSize, pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

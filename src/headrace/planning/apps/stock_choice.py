@@ -14,7 +14,7 @@ from headrace.planning.apps.module_scheduling import Schedule
 from headrace.planning.apps.order import decompose, rest_us
 from headrace.planning.apps.stock import Stock
 from headrace.planning.apps.stock_module import FrontWithin, front_within
-from headrace.planning.candidates import Floats, Ints
+from headrace.planning.common.candidates import Floats, Ints
 
 KNOWN_MAX = 32
 """Answers kept per app or module and prices; the oldest are forgotten."""

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.compilation.loops import compiled
 from headrace.planning.apps.candidates import Candidate, ModuleCase
 from headrace.planning.apps.exact_app import Ladder
 from headrace.planning.apps.exact_module import FRONT_MAX, Front
-from headrace.planning.candidates import Floats, Ints
-from headrace.planning.compiled import compiled
+from headrace.planning.common.candidates import Floats, Ints
 
 NODES_MAX = 1_000_000
 """Per walk, some 20 ms."""

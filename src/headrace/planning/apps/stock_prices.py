@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.planning.apps.stock import Stock
 from headrace.planning.apps.stock_choice import Machines
-from headrace.planning.candidates import Floats
+from headrace.planning.common.candidates import Floats
 
 Priced = Callable[[Floats], tuple[Machines, ...]]
 """Prices, shape (D,) -> the machines of every app at these prices."""

@@ -21,7 +21,7 @@ from headrace.planning.apps.candidates import AppCase
 from headrace.planning.apps.stock import Stock
 from headrace.planning.apps.stock_choice import AppChoice, Machines, cheapest_of_all
 from headrace.planning.apps.stock_prices import Relaxed, raise_bound, relaxed_at
-from headrace.planning.candidates import Floats, Ints
+from headrace.planning.common.candidates import Floats, Ints
 
 SAME = 1e-9
 """Relative distance of a bound from the best cost at which a node is done."""

@@ -17,7 +17,7 @@ from headrace.planning.apps.solve import Solution
 from headrace.planning.apps.stock import Stock, flat
 from headrace.planning.apps.stock_module import load_kernel
 from headrace.planning.apps.stock_search import Within, cheapest_within
-from headrace.planning.packing import SlotSize, pack
+from headrace.planning.common.packing import SlotSize, pack
 
 REFUSAL_S = 10.0
 """At most, for finding out how many devices would do."""

@@ -1,0 +1,1 @@
+"""Requests of apps: their calls, their deadlines, and when they are refused early."""

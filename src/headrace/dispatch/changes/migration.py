@@ -1,0 +1,394 @@
+"""From one plan to the next while requests keep coming (PPipe, section 5.1), none of them lost.
+
+Each plan has a dispatcher of its own. A device belongs to one of them at a time: its slots are
+lost to the old dispatcher when nothing of the old plan is left for them, and gained by the new
+one then. Two ways:
+
+flush   the paper's: arrivals wait, everything accepted is answered, all devices change at once.
+drain   devices change hands step by step (`handover_steps`), and both plans serve meanwhile.
+
+The same object runs in the simulator and in the server; it acts through gates only.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from headrace.dispatch.changes.gate import Gate
+from headrace.dispatch.changes.handover import Device, Site, handover_steps
+from headrace.dispatch.protocols import Clock
+from headrace.domain.request import Request
+
+How = Literal["drain", "flush"]
+
+Prepare = Callable[[Sequence[int], Callable[[Sequence[int]], None]], None]
+"""Given slots of the new plan whose devices are free: make them ready, and call back with those
+that are; also with those that cannot be yet, once the gate knows that they are lost."""
+
+
+class Epoch:
+    """One plan in service: where its slots are, and the gate before its dispatcher."""
+
+    def __init__(self, site: Site, gate: Gate) -> None:
+        self.site = site
+        self.gate = gate
+        self.ended: set[tuple[int, int]] = set()
+        """Pipelines that take no new batches any more."""
+
+    def rps(self, model: int) -> float:
+        """What the model's pipelines carry with the slots that serve now."""
+        topology = self.site.topology
+        serving = {slot for slot in range(len(topology.slots)) if self.gate.serves(slot)}
+        return sum(
+            self.site.pipeline_rps(model, pipeline, serving)
+            for pipeline in range(len(topology.models[model].routes))
+            if (model, pipeline) not in self.ended
+        )
+
+    def has_a_way(self, model: int) -> bool:
+        """Whether a pipeline of the model lacks no stage for workers that cannot load or are
+        lost; slots that are not in service yet count as sound."""
+        return any(
+            not any(all(map(self.gate.is_out, stage.slots)) for stage in route.stages)
+            for route in self.site.topology.models[model].routes
+        )
+
+    def has_failed_stage(self, model: int) -> bool:
+        """Whether a stage of the model has no worker in any of its slots that are in service."""
+        return any(
+            any(map(self.gate.is_out, stage.slots)) and not any(map(self.gate.serves, stage.slots))
+            for route in self.site.topology.models[model].routes
+            for stage in route.stages
+        )
+
+    def has_room(self, model: int) -> bool:
+        """Whether fewer requests wait than a batch for every slot where pipelines begin."""
+        routes = self.site.topology.models[model].routes
+        room = sum(
+            route.batch_size * max(1, sum(map(self.gate.serves, route.stages[0].slots)))
+            for pipeline, route in enumerate(routes)
+            if (model, pipeline) not in self.ended
+        )
+        return self.gate.waiting(model) < room
+
+
+class Step:
+    """Some devices on their way from the old plan to the new one."""
+
+    def __init__(self, old: Epoch, devices: Sequence[Device]) -> None:
+        self.devices = frozenset(devices)
+        self.leaving = set(old.site.slots_on(self.devices))
+        """Old slots that must be closed: those on the devices, and the first stages of pipelines
+        that cannot serve without them."""
+        self.asked: set[int] = set()
+        """New slots that are open, or being made ready."""
+        self._old = old
+        topology = old.site.topology
+        in_use = {slot for slot in range(len(topology.slots)) if old.gate.serves(slot)}
+        self._entries: dict[tuple[int, int], set[int]] = {}
+        self._before: dict[tuple[int, int], set[int]] = {}
+        """Batches of a pipeline that lives on which were under way when its entry shrank."""
+        hit = {(t.model, t.pipeline) for slot in self.leaving for t in old.site.tenancies[slot]}
+        for model, pipeline in hit:
+            stages = topology.models[model].routes[pipeline].stages
+            entry = set(stages[0].slots)
+            if any(not (set(stage.slots) & in_use) - self.leaving for stage in stages):
+                old.ended.add((model, pipeline))
+            else:
+                entry &= self.leaving
+            self._entries[model, pipeline] = entry
+        for lane in hit & old.ended:
+            self.leaving |= self._entries[lane]
+
+    def close_what_may(self) -> None:
+        """Close every leaving slot that the old plan can do without by now."""
+        for slot in sorted(self.leaving):
+            if all(self._is_past(*self._place(slot, i)) for i in range(self._tenants(slot))):
+                self._old.gate.close(slot)
+
+    @property
+    def is_clear(self) -> bool:
+        return not any(self._old.gate.in_use(slot) for slot in self.leaving)
+
+    def _tenants(self, slot: int) -> int:
+        return len(self._old.site.tenancies[slot])
+
+    def _place(self, slot: int, number: int) -> tuple[int, int, int]:
+        tenancy = self._old.site.tenancies[slot][number]
+        return tenancy.model, tenancy.pipeline, tenancy.stage
+
+    def _is_past(self, model: int, pipeline: int, stage: int) -> bool:
+        """Whether a stage's slots are not needed any more, or others can take over at once."""
+        lane = (model, pipeline)
+        if stage == 0:
+            # Where another pipeline is left, it takes what waits; else all of it begins here.
+            return not self._is_last_of(model) or self._old.gate.waiting(model) == 0
+        if not self._no_more_enter(lane):
+            return False
+        under_way = self._old.gate.batches(model, pipeline, stage)
+        if lane in self._old.ended:
+            return not under_way
+        # What came before the flow shrank needs all slots; what comes after needs fewer.
+        before = self._before.setdefault(lane, set(under_way))
+        return not before & under_way
+
+    def _no_more_enter(self, lane: tuple[int, int]) -> bool:
+        entry = self._entries.get(lane, set())
+        if not any(self._old.gate.serves(slot) for slot in entry):
+            return True
+        return self._is_last_of(lane[0]) and self._old.gate.waiting(lane[0]) == 0
+
+    def _is_last_of(self, model: int) -> bool:
+        routes = self._old.site.topology.models[model].routes
+        return all((model, pipeline) in self._old.ended for pipeline in range(len(routes)))
+
+
+class Migration:
+    """Leads arrivals and devices from `old` to `new`. All slots of `new` must be closed before
+    `start`; requests come through `submit` from then on, until `done`."""
+
+    def __init__(
+        self,
+        old: Epoch,
+        new: Epoch,
+        clock: Clock,
+        *,
+        how: How = "drain",
+        on_done: Callable[[], None] = lambda: None,
+        prepare: Prepare = lambda slots, ready: ready(slots),
+        hold_limit: int = 10_000,
+    ) -> None:
+        """`on_done`: the old plan has nothing left. `hold_limit`: requests that may be held back
+        for slots that are about to come."""
+        self.old = old
+        self.new = new
+        self.how = how
+        self.done = False
+        self.steps: tuple[tuple[Device, ...], ...] = ()
+        self._clock = clock
+        self._on_done = on_done
+        self._prepare = prepare
+        self._hold_limit = hold_limit
+        self._step: Step | None = None
+        self._todo: list[tuple[Device, ...]] = []
+        self._not_before_us = 0
+        self._held: list[list[Request]] = [[] for _ in new.site.topology.models]
+        self._to_come: set[int] = set()
+        """Slots of the new plan that are being made ready."""
+        self._unwanted: set[int] = set()
+        self._share: dict[str, float] = {}
+        self._patience_us = min(
+            model.slo_us for epoch in (old, new) for model in epoch.site.topology.models
+        )
+
+    @property
+    def held(self) -> int:
+        """Requests that wait for the new plan's first slots."""
+        return sum(map(len, self._held))
+
+    def start(self) -> None:
+        """Begin. Devices that only the new plan uses serve at once."""
+        ours = set(self.old.site.devices)
+        if self.how == "drain":
+            self._todo = list(handover_steps(self.old.site, self.new.site))
+            fresh = [s for s, device in enumerate(self.new.site.devices) if device not in ours]
+            self._make_ready(fresh)
+        else:
+            self._todo = [tuple(dict.fromkeys((*self.old.site.devices, *self.new.site.devices)))]
+        self.steps = tuple(self._todo)
+        self.old.gate.on_change = self.new.gate.on_change = self._advance
+        self._clock.call_at(self._clock.now_us(), self._advance)
+
+    # -- arrivals --------------------------------------------------------------------------------
+
+    def epoch_for(self, model: str) -> Epoch:
+        """Which plan the next request of a model of the new plan is for."""
+        number, other = self.old.site.number(model), self.new.site.number(model)
+        assert other is not None, f"model {model!r} is not in the new plan"
+        if number is None or self._is_flushing:
+            return self.new
+        before_rps, after_rps = self.old.rps(number), self.new.rps(other)
+        if before_rps == 0:
+            return self.new
+        if self._held[other]:
+            return self.new  # behind those that wait already
+        if after_rps == 0:
+            return self.old if self.old.has_room(number) else self.new
+        # In proportion, evenly spread.
+        share = self._share.get(model, 0.0) + after_rps / (before_rps + after_rps)
+        chosen = self.new if share >= 1 else self.old
+        self._share[model] = share - (chosen is self.new)
+        if chosen is self.old and not self.old.has_room(number):
+            return self.new
+        return chosen
+
+    def submit(self, epoch: Epoch, request: Request) -> None:
+        """Take a request whose model index is `epoch`'s; it is answered or refused once."""
+        if epoch is self.old or not self._must_hold(request.model):
+            epoch.gate.submit(request)
+            return
+        # Not to the dispatcher yet: it would refuse what the slots to come can still answer.
+        self._held[request.model].append(request)
+        self._clock.call_at(request.deadline_at_us, lambda: self._release(request.model))
+
+    def cancel(self, request_id: int) -> None:
+        """The client of a request of either plan went away."""
+        self.old.gate.dispatcher.cancel(request_id)
+        self.new.gate.dispatcher.cancel(request_id)
+        if any(request.id == request_id for held in self._held for request in held):
+            self._unwanted.add(request_id)
+
+    @property
+    def _is_flushing(self) -> bool:
+        return self.how == "flush" and not self.done
+
+    def _must_hold(self, model: int) -> bool:
+        if self.done or self.held >= self._hold_limit or self._is_hopeless(model):
+            return False
+        return self._is_flushing or bool(self._held[model]) or not self._has_room(model)
+
+    def _has_room(self, model: int) -> bool:
+        return self.new.rps(model) > 0 and self.new.has_room(model)
+
+    def _release(self, model: int, *, everything: bool = False) -> None:
+        """Give held requests to a plan that has room, most urgent first; overdue ones always."""
+        held = self._held[model]
+        held.sort(key=lambda request: (request.priority, request.deadline_at_us, request.id))
+        now_us = self._clock.now_us()
+        for request in [request for request in held if request.deadline_at_us <= now_us]:
+            held.remove(request)
+            self._let_go(self.new, request)
+        while held:
+            epoch = self._epoch_with_room(model)
+            if epoch is None and (everything or self._is_hopeless(model)):
+                epoch = self.new
+            if epoch is None:
+                return
+            self._let_go(epoch, held.pop(0))
+
+    def _epoch_with_room(self, model: int) -> Epoch | None:
+        """A plan that can begin a request of the new plan's model soon."""
+        if self._is_flushing:
+            return None
+        if self._has_room(model):
+            return self.new
+        number = self.old.site.number(self.new.site.topology.models[model].name)
+        if number is None or not self.old.has_room(number) or self.old.rps(number) == 0:
+            return None
+        return self.old
+
+    def _is_hopeless(self, model: int) -> bool:
+        """Whether to hold a request of the new plan's model leads nowhere: its dispatcher refuses
+        it with the reason, and says when to come back."""
+        return not self.new.has_a_way(model) and not self._old_rps(model)
+
+    def _old_rps(self, model: int) -> float:
+        """What the old plan carries of the new one's model."""
+        number = self.old.site.number(self.new.site.topology.models[model].name)
+        return 0.0 if number is None else self.old.rps(number)
+
+    def _let_go(self, epoch: Epoch, request: Request) -> None:
+        if epoch is self.old:
+            number = self.old.site.number(self.new.site.topology.models[request.model].name)
+            assert number is not None, "the old plan has room for it"
+            request = replace(request, model=number)
+        epoch.gate.submit(request)
+        if request.id in self._unwanted:
+            self._unwanted.discard(request.id)
+            epoch.gate.dispatcher.cancel(request.id)
+
+    # -- devices ---------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Do whatever has become possible. Called whenever a gate changed."""
+        while not self.done and self._move_on():
+            pass
+        for model in range(len(self._held)):
+            self._release(model)
+
+    def _move_on(self) -> bool:
+        """Do one thing; False: wait for a change."""
+        if self._step is None:
+            return self._begin_step()
+        self._step.close_what_may()
+        self._hand_over(self._step)
+        if self._is_over(self._step):
+            self._step = None
+            self._not_before_us = self._clock.now_us() + self._patience_us
+            self._clock.call_at(self._not_before_us, self._advance)
+            return True
+        return False
+
+    def _begin_step(self) -> bool:
+        if self._to_come:
+            return False  # devices that only the new plan uses; the old one loses nothing yet
+        if not self._todo:
+            if self.old.gate.open_requests:
+                return False
+            self._finish()
+            return True
+        if self._not_before_us > self._clock.now_us() and not self._is_calm():
+            return False  # what the last step has held up goes first
+        if self._is_risky():
+            return False
+        self._step = Step(self.old, self._todo.pop(0))
+        return True
+
+    def _is_risky(self) -> bool:
+        """Whether the old plan still carries a model that the new one may be unable to: a stage
+        of it has loaded nowhere so far. Then it keeps its devices until one has, unless another
+        model has nothing meanwhile."""
+        models = range(len(self.new.site.topology.models))
+        carried = [bool(self._old_rps(model) or self.new.rps(model)) for model in models]
+        return all(carried) and any(
+            self.new.has_failed_stage(model) and self._old_rps(model) for model in models
+        )
+
+    def _is_calm(self) -> bool:
+        """Whether nothing is left of the last step's backlog."""
+        return not self.held and all(
+            epoch.has_room(model)
+            for epoch in (self.old, self.new)
+            for model in range(len(epoch.site.topology.models))
+            if epoch.rps(model) > 0
+        )
+
+    def _hand_over(self, step: Step) -> None:
+        """Open the new slots of every device that the old plan has left."""
+        if self.how == "flush":
+            # All at once, and only when every request of the old plan is answered.
+            all_done = step.is_clear and not self.old.gate.open_requests
+            free = set(step.devices) if all_done else set()
+        else:
+            gate, site = self.old.gate, self.old.site
+            free = {
+                device
+                for device in step.devices
+                if not any(gate.in_use(slot) for slot in site.slots_on((device,)))
+            }
+        slots = [slot for slot in self.new.site.slots_on(free) if slot not in step.asked]
+        step.asked.update(slots)
+        if slots:
+            self._make_ready(slots)
+
+    def _is_over(self, step: Step) -> bool:
+        """Whether the old plan has left the step's devices and the new one has them all."""
+        arrived = self.new.site.slots_on(step.devices)
+        return step.is_clear and all(self.new.gate.in_use(slot) for slot in arrived)
+
+    def _make_ready(self, slots: Sequence[int]) -> None:
+        self._to_come.update(slots)
+        self._prepare(slots, self._open)
+
+    def _open(self, slots: Sequence[int]) -> None:
+        self._to_come.difference_update(slots)
+        for slot in slots:
+            self.new.gate.open(slot)
+        self._clock.call_at(self._clock.now_us(), self._advance)
+
+    def _finish(self) -> None:
+        self.done = True
+        self.old.gate.on_change = self.new.gate.on_change = None
+        for model in range(len(self._held)):
+            self._release(model, everything=True)
+        self._on_done()

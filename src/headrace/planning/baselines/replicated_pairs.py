@@ -1,0 +1,150 @@
+"""DART-r (PPipe, 7.1): pipelines of one fast and one slow device, replicated.
+
+DART (Xiang and Kim, RTSS 2019) splits a model over the processors of one machine; PPipe's baseline
+replicates its best plan for a pair of devices over a cluster:
+
+1. devices are divided between models as in the plan without partitioning, what that leaves unused
+   in equal parts, rounded down;
+2. each model's best use of one device of each type: cut once over both, or whole on either;
+3. as many such pairs as there are, the rest whole.
+
+At run time the pairs of a model form one pipeline of two pools (NOTES of PPipe's artifact). The
+paper's rule is for two device types, and so is this one.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from headrace.domain.errors import DocumentError
+from headrace.domain.plan import Plan, PlanResult
+from headrace.domain.problem import Problem
+from headrace.planning.baselines.no_partitioning import on_whole_devices, plan_without_partitioning
+from headrace.planning.common.allotments import Allotments
+from headrace.planning.common.assembly import Claim, assemble
+from headrace.planning.common.binding import binding_constraint
+from headrace.planning.common.candidates import Ints, Pipelines
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.hardware import Hardware
+from headrace.planning.common.models import model_of
+
+
+def plan_replicated_pairs(problem: Problem) -> PlanResult:
+    """Pairs of unlike devices, replicated; nothing is proven of the plan.
+
+    Raises:
+        DocumentError: more than two device types, or objective least-cost.
+    """
+    deadline = Deadline(problem.options.time_limit_s)
+    options = replace(problem.options, planner="dart-r", min_stages=1, max_stages=2)
+    problem = replace(problem, options=options)
+    whole = on_whole_devices(problem)
+    hardware = Hardware.of(whole.cluster)
+    _check(problem, hardware)
+    divided = plan_without_partitioning(problem)
+    if divided.plan is None:
+        return divided
+    models = [model_of(whole, hardware, demand) for demand in problem.demands]
+    shares = divide(divided.plan, hardware)
+    chosen = [_pair_up(model.pipelines, mine) for model, mine in zip(models, shares, strict=True)]
+    for demand, allotments in zip(problem.demands, chosen, strict=True):
+        carried = float(allotments.throughput_rps.sum())
+        if carried < (demand.rate_rps or 0.0):
+            return PlanResult(
+                plan=None,
+                stopped="heuristic",
+                bound=None,
+                runtime_s=deadline.spent_s,
+                refusal=f"dart-r carries {carried:.6g} rps of model {demand.model!r}\n"
+                f"  needs  {demand.rate_rps:g} rps\n"
+                "  try    --planner pooled, which looks at every plan",
+            )
+    claim = Claim(
+        bound=None,
+        stopped="heuristic",
+        binding=binding_constraint(whole, models, chosen, "heuristic"),
+        runtime_s=deadline.spent_s,
+    )
+    plan = replace(assemble(whole, models, chosen, claim), cluster=problem.cluster)
+    return PlanResult(plan=plan, stopped="heuristic", bound=None, runtime_s=plan.runtime_s)
+
+
+def _check(problem: Problem, hardware: Hardware) -> None:
+    if len(hardware.devices) > 2:
+        raise DocumentError(
+            f"planner dart-r: pairs two device types, and the cluster has"
+            f" {', '.join(hardware.devices)}; use --planner pooled"
+        )
+    if problem.options.objective == "least-cost":
+        raise DocumentError(
+            "planner dart-r: uses all devices, so it cannot minimise cost;"
+            " use --planner pooled, or objective max-min"
+        )
+
+
+def divide(plan: Plan, hardware: Hardware) -> list[Ints]:
+    """Devices of each type for every model, shape (D,) each: as `plan` has them, and of those it
+    leaves unused an equal part, rounded down."""
+    held = {deployment.model: Counter[str]() for deployment in plan.deployments}
+    for slot in plan.slots:
+        held[slot.tenants[0].model][slot.device] += 1
+    counts = [
+        np.array([mine[device] for device in hardware.devices], dtype=np.int64)
+        for mine in held.values()
+    ]
+    unused = hardware.owned - np.sum(counts, axis=0)
+    return [mine + unused // len(counts) for mine in counts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """A pipeline with one device per stage."""
+
+    row: int
+    rps: float
+
+
+def _pair_up(pipelines: Pipelines, devices: Ints) -> Allotments:
+    """The pipelines of one model on its devices, shape (D,)."""
+    alone = [_best(pipelines, np.array([kind])) for kind in range(len(devices))]
+    pairs = int(devices.min()) if len(devices) == 2 else 0
+    together = _best(pipelines, np.array([0, 1])) if pairs else None
+    apart_rps = sum(best.rps for best in alone if best is not None)
+    chosen: list[tuple[int, int]] = []
+    if together is not None and together.rps > apart_rps:
+        chosen.append((together.row, pairs))
+    else:
+        pairs = 0
+    for best, count in zip(alone, devices - pairs, strict=True):
+        if best is not None and count:
+            chosen.append((best.row, int(count)))
+    return _allotments(pipelines, chosen, len(devices))
+
+
+def _best(pipelines: Pipelines, kinds: Ints) -> _Best | None:
+    """The fastest pipeline with one stage on each of `kinds`, in any order."""
+    padded = np.full(pipelines.kinds.shape[1], -1, dtype=np.int64)
+    padded[: len(kinds)] = kinds[: len(padded)]
+    mine = (np.sort(pipelines.kinds, axis=1) == np.sort(padded)).all(axis=1)
+    if len(kinds) > len(padded) or not mine.any():
+        return None
+    rates = np.where(mine, pipelines.rates_rps.min(axis=1), -np.inf)
+    return _Best(row=int(rates.argmax()), rps=float(rates.max()))
+
+
+def _allotments(pipelines: Pipelines, chosen: list[tuple[int, int]], kind_count: int) -> Allotments:
+    rows = np.array([row for row, _ in chosen], dtype=np.int64)
+    counts = np.array([count for _, count in chosen], dtype=np.int64)
+    kinds = pipelines.kinds[rows]
+    use = np.zeros((len(rows), kind_count), dtype=np.int64)
+    at, stage = np.nonzero(kinds >= 0)
+    use[at, kinds[at, stage]] = counts[at]
+    return Allotments(
+        pipeline=rows,
+        slots=np.where(kinds >= 0, counts[:, None], 0),
+        use=use,
+        throughput_rps=counts * pipelines.rates_rps[rows].min(axis=1, initial=np.inf),
+        waste=np.zeros(len(rows)),
+    )

@@ -1,0 +1,184 @@
+"""The plan document from what the search chose. All numbers come from the integer counts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Stopped, Tenant
+from headrace.domain.problem import Problem
+from headrace.planning.common.allotments import Allotments
+from headrace.planning.common.candidates import budget_us
+from headrace.planning.common.models import Model
+from headrace.planning.common.packing import SlotSize
+from headrace.planning.common.placement import Pool, place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What the planner proves of a plan."""
+
+    bound: float | None
+    stopped: Stopped
+    binding: str
+    runtime_s: float
+
+
+def assemble(
+    problem: Problem, models: Sequence[Model], chosen: Sequence[Allotments], claim: Claim
+) -> Plan:
+    """Place the chosen pipelines and write everything down.
+
+    The objective is recomputed here from the counts; the bound is widened to it where rounding
+    in the solver left it a hair on the wrong side.
+    """
+    pipelines = [_pipelines(model, a) for model, a in zip(models, chosen, strict=True)]
+    pools = [
+        pool
+        for model, members in zip(models, pipelines, strict=True)
+        for name, member in members
+        for pool in _pools(problem, model, name, member)
+    ]
+    slots, names = place(problem.cluster, pools)
+    pool_names = iter(names)
+    deployments = tuple(
+        _deployment(problem, model, members, pool_names)
+        for model, members in zip(models, pipelines, strict=True)
+    )
+    cost = cost_per_hour(problem, slots)
+    objective = _objective(problem, deployments, cost)
+    bound = claim.bound
+    if bound is not None:
+        loosest = min if problem.options.objective == "least-cost" else max
+        bound = loosest(bound, objective)
+    return Plan(
+        planner=problem.options.planner,
+        options=problem.options,
+        cluster=problem.cluster,
+        demands=problem.demands,
+        profiles=problem.profile_refs,
+        slots=slots,
+        deployments=deployments,
+        objective=objective,
+        bound=bound,
+        gap=None if bound is None else abs(bound - objective) / objective if objective else 0.0,
+        stopped=claim.stopped,
+        binding=claim.binding,
+        cost_per_hour=cost,
+        runtime_s=claim.runtime_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One chosen pipeline: its row, and slots per stage."""
+
+    row: int
+    slots: tuple[int, ...]
+    throughput_rps: float
+
+
+def _pipelines(model: Model, chosen: Allotments) -> list[tuple[str, _Member]]:
+    """Largest throughput first; equal pipelines that were chosen in parts become one."""
+    counts: dict[int, np.ndarray] = {}
+    for row, slots in zip(chosen.pipeline, chosen.slots, strict=True):
+        counts[int(row)] = counts.get(int(row), 0) + slots
+    members = []
+    for row, slots in counts.items():
+        depth = int((model.pipelines.kinds[row] >= 0).sum())
+        rates = model.pipelines.rates_rps[row, :depth]
+        throughput = float((slots[:depth] * rates).min())
+        members.append(_Member(row, tuple(int(n) for n in slots[:depth]), throughput))
+    members.sort(key=lambda m: (-m.throughput_rps, m.row))
+    return [(f"p{i}", member) for i, member in enumerate(members)]
+
+
+def _pools(problem: Problem, model: Model, name: str, member: _Member) -> list[Pool]:
+    pools = []
+    for stage, count in enumerate(member.slots):
+        kind = model.tables.kinds[int(model.pipelines.kinds[member.row, stage])]
+        known = problem.cluster.device_type(kind.device).memory_bytes is not None
+        weights = int(model.pipelines.weights_bytes[member.row, stage]) if known else 0
+        pools.append(
+            Pool(
+                tenant=Tenant(model=model.demand.model, pipeline=name, stage=stage),
+                device=kind.device,
+                size=SlotSize(kind.share, weights),
+                count=count,
+            )
+        )
+    return pools
+
+
+def _deployment(
+    problem: Problem,
+    model: Model,
+    members: Sequence[tuple[str, _Member]],
+    pool_names: Iterator[list[str]],
+) -> Deployment:
+    pipelines = tuple(
+        _pipeline(model, name, member, [next(pool_names) for _ in member.slots])
+        for name, member in members
+    )
+    return Deployment(
+        model=model.demand.model,
+        slo_us=model.demand.slo_us,
+        budget_us=budget_us(model.demand.slo_us, problem.options.margin),
+        pipelines=pipelines,
+        throughput_rps=sum(pipeline.throughput_rps for pipeline in pipelines),
+    )
+
+
+def _pipeline(model: Model, name: str, member: _Member, pools: Sequence[Sequence[str]]) -> Pipeline:
+    tables, row = model.tables, member.row
+    batch = int(model.pipelines.batch[row])
+    depth = len(member.slots)
+    kinds = [int(kind) for kind in model.pipelines.kinds[row, :depth]]
+    ends = [int(end) for end in model.pipelines.ends[row, :depth]]
+    stages = []
+    for at, (kind, end) in enumerate(zip(kinds, ends, strict=True)):
+        first = ends[at - 1] if at else 0
+        last = at + 1 == depth
+        transfer = 0 if last else int(tables.transfer_us[batch - 1, kind, kinds[at + 1], end])
+        stages.append(
+            Stage(
+                first_block=first,
+                end_block=end,
+                device=tables.kinds[kind].device,
+                share=tables.kinds[kind].share,
+                pool=tuple(pools[at]),
+                latency_us=int(tables.p99_us[batch - 1, kind, first, end]),
+                transfer_us=transfer,
+                throughput_rps=member.slots[at]
+                * float(tables.rate_rps[batch - 1, kind, first, end]),
+            )
+        )
+    return Pipeline(
+        name=name,
+        batch_size=batch,
+        stages=tuple(stages),
+        latency_us=sum(stage.latency_us + stage.transfer_us for stage in stages),
+        throughput_rps=min(stage.throughput_rps for stage in stages),
+    )
+
+
+def cost_per_hour(problem: Problem, slots: Sequence[Slot]) -> float | None:
+    """Price of every device that has a slot; None where one's price is unknown."""
+    used = {(slot.node, slot.device, slot.device_index) for slot in slots}
+    prices = [problem.cluster.device_type(device).price_per_hour for _, device, _ in sorted(used)]
+    known = [price for price in prices if price is not None]
+    return sum(known) if len(known) == len(prices) else None
+
+
+def _objective(problem: Problem, deployments: Sequence[Deployment], cost: float | None) -> float:
+    match problem.options.objective:
+        case "throughput":
+            return sum(deployment.throughput_rps for deployment in deployments)
+        case "max-min":
+            return min(
+                deployment.throughput_rps / demand.weight
+                for deployment, demand in zip(deployments, problem.demands, strict=True)
+            )
+        case "least-cost":
+            assert cost is not None, "checked before planning"
+            return cost

@@ -1,0 +1,191 @@
+"""What the exact search counts: columns of a demand, and the stock of devices they draw on.
+
+A column is a feasible pipeline (`candidates.Pipelines`) reduced to what counting needs: per stage
+the pool its slots belong to, the size of one slot and its throughput. Sizes are integers in
+`units`, the common denominator of all shares (twelfths of a device for shares 1 to 1/4), so sums
+of thirds and quarters are exact.
+
+Pools are where the accounting rules differ. Slots of one pool of one demand are added up and
+rounded up to whole `granules`:
+
+artifact    one pool per (stage position, device type), a granule is a device
+free        one pool per device type, a granule is a unit: nothing is rounded
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import lcm
+
+import numpy as np
+
+from headrace.compilation.loops import compiled
+from headrace.planning.common.candidates import Floats, Ints, Pipelines, SlotKind
+
+_ROUNDING = 1e-12
+"""Relative; two ways of computing the same effort differ by less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """What there is. K device types, Q pools."""
+
+    pool_type: Ints
+    """Shape (Q,): device type of each pool."""
+    granule: int
+    """Units that the use of a pool is rounded up to."""
+    granules: Ints
+    """Shape (K,): of each device type there are."""
+    room: Ints
+    """Shape (groups,): how many pipelines of one demand each group allows (`Columns.groups`)."""
+
+    @property
+    def units(self) -> Ints:
+        """Shape (K,)."""
+        units: Ints = self.granules * self.granule
+        return units
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Of one demand. C columns, P stages at most."""
+
+    pools: Ints
+    """Shape (C, P); -1 after the last stage."""
+    units: Ints
+    """Shape (C, P): size of one slot; 0 after the last stage."""
+    rates_rps: Floats
+    """Shape (C, P): of one slot; infinite after the last stage."""
+    groups: Ints
+    """Shape (C, G): groups of pipelines that the column belongs to; -1 for none."""
+    source: Ints
+    """Shape (C,): row of the demand's `Pipelines`."""
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def effort(self) -> Floats:
+        """Shape (C, P): units that one request per second costs, were slots divisible."""
+        effort: Floats = self.units / self.rates_rps
+        return effort
+
+    def take(self, rows: Ints) -> "Columns":
+        return Columns(
+            pools=self.pools[rows],
+            units=self.units[rows],
+            rates_rps=self.rates_rps[rows],
+            groups=self.groups[rows],
+            source=self.source[rows],
+        )
+
+
+def units_per_device(kinds: Sequence[SlotKind]) -> int:
+    """The common denominator of all shares.
+
+    >>> from fractions import Fraction
+    >>> units_per_device([SlotKind("a", Fraction(1, 3)), SlotKind("b", Fraction(1, 4))])
+    12
+    """
+    return lcm(*(kind.share.denominator for kind in kinds))
+
+
+def slot_units(kinds: Sequence[SlotKind]) -> Ints:
+    """Shape (kinds,): size of a slot of each kind."""
+    per_device = units_per_device(kinds)
+    return np.array([int(kind.share * per_device) for kind in kinds], dtype=np.int64)
+
+
+def slot_types(kinds: Sequence[SlotKind], devices: Sequence[str]) -> Ints:
+    """Shape (kinds,): index into `devices` of each kind."""
+    return np.array([devices.index(kind.device) for kind in kinds], dtype=np.int64)
+
+
+def make_columns(pipelines: Pipelines, pools: Ints, units: Ints, groups: Ints) -> Columns:
+    """Columns of every pipeline that no other makes needless.
+
+    Args:
+        pools: shape (C, P): of every stage; -1 after the last.
+        units: shape (kinds,): size of one slot of each kind.
+        groups: shape (C, G).
+    """
+    used = pipelines.kinds >= 0
+    columns = Columns(
+        pools=pools,
+        units=np.where(used, units[pipelines.kinds], 0),
+        rates_rps=pipelines.rates_rps,
+        groups=groups,
+        source=np.arange(len(pipelines)),
+    )
+    return columns.take(_undominated(columns, columns.units))
+
+
+def prefix_codes(pools: Ints) -> Ints:
+    """Shape (C, P): codes, from 0, of the first 1, 2, ... pools; after the last, of all."""
+    base = int(pools.max()) + 2
+    powers = base ** np.arange(pools.shape[1], dtype=np.int64)
+    codes = np.cumsum((pools + 1) * powers, axis=1)
+    _, compact = np.unique(codes, return_inverse=True)
+    return compact.reshape(codes.shape).astype(np.int64)
+
+
+def cheapest_columns(columns: Columns) -> Ints:
+    """Rows of columns that are enough where slots are divisible: only effort counts."""
+    return _undominated(columns, np.minimum(columns.units, 1))
+
+
+def _undominated(columns: Columns, units: Ints) -> Ints:
+    """Rows of columns that are enough for an optimal plan of slots of `units`, shape (C, P).
+
+    A column covers another if its pools are the first pools of the other (a shorter pipeline on
+    the same pools) and, stage by stage, its slot divides the other's into whole parts that cost
+    no more units per request. Cutting every slot of the other into such parts then gives a plan
+    of the same use and no less throughput. To compare units per request alone would lose plans:
+    shares that cost more can fill a device better.
+    """
+    if not len(columns):
+        return np.empty(0, np.int64)
+    compact = prefix_codes(columns.pools)
+    effort = columns.effort
+    depth = (columns.pools >= 0).sum(axis=1)
+    # A cover is shorter, or equally long and cheaper in all, or equal and finer.
+    order = np.lexsort((units.sum(axis=1), effort.sum(axis=1), depth))
+    kept = _sieve(order, compact, units, effort, depth, int(compact.max()) + 1)
+    return np.sort(order[kept])
+
+
+@compiled
+def _sieve(
+    order: Ints, codes: Ints, units: Ints, effort: Floats, depth: Ints, code_count: int
+) -> np.ndarray:
+    """Positions in `order` of the columns that none before them covers."""
+    newest = np.full(code_count, -1, np.int64)  # of each code, the column kept last
+    before = np.full(len(order), -1, np.int64)  # the one kept before it
+    kept = np.zeros(len(order), np.bool_)
+    for position in range(len(order)):
+        column = order[position]
+        covered = False
+        for length in range(depth[column]):
+            other = newest[codes[column, length]]
+            while other >= 0 and not covered:
+                covered = depth[other] == length + 1 and _covers(
+                    other, column, length + 1, units, effort
+                )
+                other = before[other]
+            if covered:
+                break
+        if not covered:
+            kept[position] = True
+            code = codes[column, depth[column] - 1]
+            before[column] = newest[code]
+            newest[code] = column
+    return kept
+
+
+@compiled
+def _covers(cover: int, column: int, length: int, units: Ints, effort: Floats) -> bool:
+    for stage in range(length):
+        if units[column, stage] % units[cover, stage] != 0:
+            return False
+        if effort[cover, stage] > effort[column, stage] * (1 + _ROUNDING):
+            return False
+    return True

@@ -1,0 +1,203 @@
+"""Exact search where slots need only fit: any number of pipelines, nothing rounded up.
+
+As in `exact_search`, targets descend from the bound of the relaxation. Here one pass answers all
+targets down to some distance at once: value functions of every demand (`exact_values`), filled as
+far as the gap of the lowest target allows, and joined (`exact_shares`). If the best plan among
+them lies above that target, it is the best of all; otherwise there is none above, and the next
+pass reaches farther.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.planning.common.candidates import Floats, Ints
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.master import Wanted, smallest_normalised
+from headrace.planning.exact.columns import Columns, Stock
+from headrace.planning.exact.outcomes import TOLERANCE, Chosen
+from headrace.planning.exact.patterns import TooManyPatterns, patterns_within
+from headrace.planning.exact.prices import Prices, price, relaxed_bound, targets_at
+from headrace.planning.exact.search import Answer
+from headrace.planning.exact.shares import NEVER, joined, split, staircase
+from headrace.planning.exact.values import Values, make_offer
+
+CELLS_MAX = 1_500_000
+"""Vectors of units; with more, the tables take seconds to fill."""
+
+FIRST_STEP = 1 / 1024
+STEP_GROWTH = 3.0
+"""Of the bound: how far the first pass reaches below it, and how much farther each next one."""
+
+RESOLUTION = 1e-8
+"""Relative; the objectives of two plans that differ by less are the same."""
+
+
+class OutOfReach(Exception):
+    """The problem is too large for value functions, or time ran out: nothing is proven."""
+
+
+def within_reach(stock: Stock, units: Ints) -> bool:
+    """One or two device types, and not too many vectors of at most `units`, shape (K,)."""
+    few = float(np.prod(units.astype(float) + 1)) <= CELLS_MAX
+    return few and stock.granule == 1 and len(stock.granules) <= 2
+
+
+def fill_values(
+    stock: Stock,
+    columns: Columns,
+    unit_prices: Floats,
+    request_price: float,
+    units: Ints,
+    *,
+    gap: float,
+    enough_rps: float,
+    deadline: Deadline,
+) -> Values:
+    """The value function of one demand: all sets within `units` that waste at most `gap`.
+
+    Args:
+        unit_prices: shape (2,), as `units`; a cluster of one device type has none of a second.
+        enough_rps: throughput beyond which more is of no use.
+
+    Raises:
+        OutOfReach: too many patterns, or no time left.
+    """
+    stage_prices = unit_prices[stock.pool_type[columns.pools]] * columns.units
+    # Some pattern of every column carries at least `enough_rps`, and no more than this.
+    most_rps = enough_rps + float(columns.rates_rps.min(axis=1).max())
+    try:
+        patterns = patterns_within(columns, stage_prices, request_price, most_rps, gap)
+    except TooManyPatterns as error:
+        raise OutOfReach from error
+    values = Values(make_offer(columns, patterns, units), units, gap=gap, enough_rps=enough_rps)
+    for row in range(values.rows):
+        if deadline.passed or not values.fill(row, unit_prices, request_price):
+            raise OutOfReach
+    return values
+
+
+def chosen_of(stock: Stock, columns: Columns, found: dict[int, Ints]) -> Chosen:
+    """What `Values.set_at` gives, as an outcome."""
+    rows = np.array(sorted(found), dtype=np.int64)
+    slots = np.array([found[int(row)] for row in rows], dtype=np.int64)
+    taken, pools = slots * columns.units[rows], columns.pools[rows]
+    kinds = range(len(stock.granules))
+    need = np.array([taken[pools == kind].sum() for kind in kinds], dtype=np.int64)
+    return Chosen(columns=rows, slots=slots, need=need)
+
+
+def search_freely(
+    stock: Stock,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Columns],
+    units_per_device: int,
+    deadline: Deadline,
+) -> Answer:
+    """The largest min throughput / weight; of equals the plan with the fewest devices.
+
+    Raises:
+        OutOfReach, OutOfTime: also where `within_reach` does not hold.
+    """
+    if not within_reach(stock, stock.units):
+        raise OutOfReach
+    prices = price(stock, wanted, columns, deadline)
+    if prices is None:
+        return Answer(chosen=None, objective=0.0, bound=0.0)
+    return _FreeSearch(stock, wanted, columns, prices, units_per_device, deadline).run()
+
+
+class _FreeSearch:
+    def __init__(
+        self,
+        stock: Stock,
+        wanted: Sequence[Wanted],
+        columns: Sequence[Columns],
+        prices: Prices,
+        units_per_device: int,
+        deadline: Deadline,
+    ) -> None:
+        self._stock, self._wanted, self._columns = stock, wanted, columns
+        self._prices, self._units_per_device = prices, units_per_device
+        self._deadline = deadline
+        # A cluster of one device type has none of a second.
+        self._units = np.append(stock.units, 0)[:2]
+        self._unit_prices = np.append(prices.unit, 0.0)[:2]
+        self._highest = relaxed_bound(prices, wanted)
+
+    def run(self) -> Answer:
+        step = FIRST_STEP
+        while True:
+            lowest = max(0.0, self._highest * (1 - step))
+            values = self._values(lowest)
+            found = self._best_target(values, lowest)
+            if found is not None:
+                target, bound = found
+                chosen = self._plan(values, target)
+                throughputs = [
+                    mine.throughput_rps(columns)
+                    for mine, columns in zip(chosen, self._columns, strict=True)
+                ]
+                objective = smallest_normalised(throughputs, self._wanted)
+                return Answer(chosen=chosen, objective=objective, bound=max(bound, objective))
+            if lowest == 0.0:
+                return Answer(chosen=None, objective=0.0, bound=0.0)
+            step *= STEP_GROWTH
+
+    def _values(self, lowest: float) -> list[Values]:
+        """Of every demand, for all targets from `lowest`."""
+        gap = self._prices.gap(targets_at(self._wanted, lowest)) + TOLERANCE * self._prices.stock
+        enough = targets_at(self._wanted, self._highest) * (1 + 1e-9)
+        return [
+            fill_values(
+                self._stock,
+                columns,
+                self._unit_prices,
+                float(request_price),
+                self._units,
+                gap=gap,
+                enough_rps=float(enough_rps),
+                deadline=self._deadline,
+            )
+            for columns, request_price, enough_rps in zip(
+                self._columns, self._prices.request, enough, strict=True
+            )
+        ]
+
+    def _best_target(self, values: Sequence[Values], lowest: float) -> tuple[float, float] | None:
+        """The highest target that fits, and one a hair above that does not; None below `lowest`."""
+        low, high = lowest, self._highest
+        if not self._fits(values, low):
+            return None
+        while high - low > RESOLUTION * high:
+            if self._deadline.passed:
+                raise OutOfReach
+            middle = (low + high) / 2
+            if self._fits(values, middle):
+                low = middle
+            else:
+                high = middle
+        return low, high
+
+    def _fits(self, values: Sequence[Values], target: float) -> bool:
+        return bool(joined(self._stairs(values, target))[-1][-1] <= self._units[1])
+
+    def _stairs(self, values: Sequence[Values], target: float) -> list[Ints]:
+        targets = targets_at(self._wanted, target)
+        return [staircase(v.best, float(rps)) for v, rps in zip(values, targets, strict=True)]
+
+    def _plan(self, values: Sequence[Values], target: float) -> tuple[Chosen, ...]:
+        stairs = self._stairs(values, target)
+        sums = joined(stairs)
+        rows = split(sums, stairs, self._fewest_devices(sums[-1]))
+        return tuple(
+            chosen_of(self._stock, columns, value.set_at(row, int(stair[row])))
+            for columns, value, stair, row in zip(self._columns, values, stairs, rows, strict=True)
+        )
+
+    def _fewest_devices(self, total: Ints) -> int:
+        """The row of the joined staircase with the fewest devices, then the fewest units."""
+        rows = np.arange(len(total))
+        devices = -(-rows // self._units_per_device) - (-total // self._units_per_device)
+        devices[total > self._units[1]] = NEVER
+        return int(np.lexsort((rows + total, devices))[0])

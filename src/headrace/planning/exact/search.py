@@ -1,0 +1,316 @@
+"""The best set of pipelines for every demand, and the proof that there is no better.
+
+The search asks yes-or-no questions: can every demand get its share of the target z within the
+stock? What a plan for z may waste in all, the gap, is known from the prices, and so small that
+all sets of pipelines that waste no more can be walked through, demand by demand: demands only
+meet where their whole vectors of devices must fit the stock. A "no" is a proof, and the nearer z
+is to the bound, the sooner it comes. So z descends from the bound until there is a "yes", and then
+closes in on the best plan from both sides.
+
+Most good plans have few pipelines, so a question is first put to sets of at most SHALLOW
+pipelines per demand. Their "yes" counts, their "no" proves nothing.
+
+One demand may take far more steps than the others together. Its outcomes are then not looked for:
+what matters is whether it fits what the others' outcomes leave, and that is asked of it with
+prices of its own (`exact_leftovers`).
+
+Where that takes long, bound and repair (`exact_slots`) come in between: a lower bound leaves
+fewer questions, a plan leaves smaller gaps. Beyond UNITS_MAX they are all there is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.planning.common.candidates import Floats, Ints
+from headrace.planning.common.deadline import Deadline, OutOfTime
+from headrace.planning.common.master import Wanted, smallest_normalised
+from headrace.planning.common.solver import RELATIVE_GAP
+from headrace.planning.exact.columns import Columns, Stock
+from headrace.planning.exact.leftovers import Leftovers, largest
+from headrace.planning.exact.outcomes import (
+    PIPELINES_MAX,
+    TOLERANCE,
+    Chosen,
+    Effort,
+    GaveUp,
+    Outcomes,
+    Undecided,
+)
+from headrace.planning.exact.prices import Prices, price, relaxed_bound, targets_at
+from headrace.planning.exact.slots import bound_and_repair
+
+SHALLOW = 2
+
+UNITS_MAX = 24_000
+"""Of the stock, up to which sets are walked through: 2,000 devices in quarters and thirds."""
+
+LARGE_GAP = 1e-5
+"""Of larger stocks; a tenth of it may take ten times as long."""
+
+FIRST_STEPS = 2_000_000
+"""Of all walks together, before bound and repair."""
+
+REPAIR_NODES = 200
+"""Of each program of bound and repair, where walks go on after it."""
+
+LEAST_STEPS = 100_000
+"""Of the walk for the least waste of a demand; what was proven until then bounds it."""
+
+ALL_STEPS = 40_000
+"""Of the walk for all outcomes of a demand; then four times as many."""
+
+FIRST_STEP = 1 / 512
+"""Of the bound: how far the first question lies below it."""
+
+STEP_GROWTH = 1.4
+"""From question to question, until the first "yes". Larger steps overshoot, and a "yes" far below
+the best plan takes longest."""
+
+FIRST_BUDGET = 1 / 64
+"""Of the gap: what a demand may waste when its least waste is first looked for; then doubled."""
+
+PROOF = 5e-7
+"""Relative distance within which the best plan is proven: half of what a plan calls optimal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the search ends with."""
+
+    chosen: tuple[Chosen, ...] | None
+    """One entry per demand; None if there is no plan, or none was found in time."""
+    objective: float
+    """min throughput / weight of `chosen`; 0 without."""
+    bound: float
+    """Proven; 0 if no plan exists."""
+
+
+def search_exactly(
+    stock: Stock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
+) -> Answer:
+    """The largest min throughput / weight.
+
+    Args:
+        columns: per demand; each non-empty.
+        deadline: looked at every few milliseconds. Before it, equal problems get equal plans.
+    """
+    try:
+        prices = price(stock, wanted, columns, deadline)
+    except OutOfTime:
+        return Answer(chosen=None, objective=0.0, bound=np.inf)
+    if prices is None:
+        return Answer(chosen=None, objective=0.0, bound=0.0)
+    return _Search(stock, wanted, columns, prices, deadline).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        stock: Stock,
+        wanted: Sequence[Wanted],
+        columns: Sequence[Columns],
+        prices: Prices,
+        deadline: Deadline,
+    ) -> None:
+        self._stock, self._wanted, self._columns = stock, wanted, columns
+        self._prices, self._deadline = prices, deadline
+        self._effort = Effort(deadline)
+        self._demands: list[Outcomes] = []
+        self._leftovers: list[Leftovers] = []
+        self._last: int | None = None
+        """The demand whose outcomes take the most steps, once that showed."""
+        self._best: tuple[Chosen, ...] | None = None
+        self._objective = 0.0
+        self._bound = relaxed_bound(prices, wanted)
+
+    def run(self) -> Answer:
+        walkable = self._stock.granules.sum() * self._stock.granule <= UNITS_MAX
+        if not (walkable and self._walk_through(FIRST_STEPS)):
+            if walkable:
+                self._bound_and_repair(RELATIVE_GAP, REPAIR_NODES)
+            else:
+                self._bound_and_repair(LARGE_GAP, None)
+            if walkable:
+                self._walk_through(None)
+        return Answer(chosen=self._best, objective=self._objective, bound=self._bound)
+
+    def _walk_through(self, steps: int | None) -> bool:
+        """Ask until nothing is open; False if steps, time or room run out before."""
+        self._effort.allow(steps)
+        try:
+            if not self._demands:
+                self._demands = [
+                    Outcomes(self._stock, mine, self._prices, float(price), self._effort)
+                    for mine, price in zip(self._columns, self._prices.request, strict=True)
+                ]
+                self._leftovers = [
+                    Leftovers(self._stock, mine, self._effort) for mine in self._columns
+                ]
+            self._descend()
+            self._close_in()
+        except GaveUp:
+            return False
+        return True
+
+    def _bound_and_repair(self, relative_gap: float, nodes: int | None) -> None:
+        repaired = bound_and_repair(
+            self._stock,
+            self._wanted,
+            self._columns,
+            self._deadline,
+            relative_gap=relative_gap,
+            unit_prices=self._prices.unit,
+            nodes=nodes,
+            # With a plan at hand, one that is no nearer the bound is of little use.
+            bound_below=self._bound if self._best is not None else np.inf,
+        )
+        self._bound = min(self._bound, repaired.bound)
+        if repaired.chosen is not None:
+            self._learn(repaired.chosen)
+
+    def _descend(self) -> None:
+        """Ask ever farther below the bound until there is a plan, or proven to be none."""
+        step, highest = FIRST_STEP, self._bound
+        while self._best is None and self._bound > 0:
+            self._ask(max(0.0, highest * (1 - step)))
+            step *= STEP_GROWTH
+
+    def _close_in(self) -> None:
+        """Ask in turns for the proof, in case the plan is the best already, and for the middle."""
+        for_proof = True
+        while self._best is not None and self._bound > self._objective * (1 + PROOF):
+            better = self._objective * (1 + PROOF)
+            middle = (self._objective + self._bound) / 2
+            self._ask(better if for_proof else max(better, middle))
+            for_proof = not for_proof
+
+    def _ask(self, target: float) -> None:
+        """Learn whether some plan reaches `target`.
+
+        Raises:
+            GaveUp: out of time or room.
+        """
+        targets = targets_at(self._wanted, target)
+        chosen = self._answer(targets, SHALLOW) or self._answer(targets, PIPELINES_MAX)
+        if chosen is None:
+            self._bound = min(self._bound, target)
+        else:
+            self._learn(chosen)
+
+    def _learn(self, chosen: tuple[Chosen, ...]) -> None:
+        throughputs = [
+            mine.throughput_rps(columns)
+            for mine, columns in zip(chosen, self._columns, strict=True)
+        ]
+        reached = smallest_normalised(throughputs, self._wanted)
+        if self._best is None or reached > self._objective:
+            self._best, self._objective = chosen, reached
+            self._bound = max(self._bound, reached)
+
+    def _answer(self, targets: Floats, deepest: int) -> tuple[Chosen, ...] | None:
+        gap = self._prices.gap(targets)
+        if gap < -TOLERANCE * self._prices.stock:
+            return None
+        if len(self._demands) == 1:
+            # Nothing to fit together, so any outcome will do.
+            only = self._demands[0].first(float(targets[0]), gap, deepest)
+            return None if only is None else (only,)
+        least = self._least_wastes(targets, gap, deepest)
+        if least is None:
+            return None
+        slack = gap - sum(least)
+        budgets = [waste + slack for waste in least]
+        found, last = self._all_but_one(targets, budgets, least, deepest)
+        if last is None:
+            return _fit_together(found, self._stock.granules)
+        return self._fit_last(found, last, float(targets[last]), deepest)
+
+    def _all_but_one(
+        self, targets: Floats, budgets: Sequence[float], least: Sequence[float], deepest: int
+    ) -> tuple[list[list[Chosen]], int | None]:
+        """All outcomes of every demand, or of all but the one that takes the most steps."""
+        found: list[list[Chosen]] = [[] for _ in self._demands]
+        open_, steps = [i for i in range(len(self._demands)) if i != self._last], float(ALL_STEPS)
+        while len(open_) > (self._last is None and steps > ALL_STEPS):
+            undecided = []
+            for i in open_:
+                try:
+                    found[i] = self._demands[i].all(
+                        float(targets[i]), budgets[i], least[i], deepest, steps
+                    )
+                except Undecided:
+                    undecided.append(i)
+                    continue
+                if not found[i]:
+                    return found, None
+            open_, steps = undecided, 4 * steps
+        if open_:
+            self._last = open_[0]
+        return found, self._last
+
+    def _fit_last(
+        self, found: Sequence[Sequence[Chosen]], last: int, target_rps: float, deepest: int
+    ) -> tuple[Chosen, ...] | None:
+        """As `_fit_together`, where it is not known what all outcomes of `last` are."""
+        others = [outcomes for i, outcomes in enumerate(found) if i != last]
+        taken = np.zeros((1, len(self._stock.granules)), np.int64)
+        for outcomes in others:
+            needs = np.array([outcome.need for outcome in outcomes])
+            taken = (taken[:, None] + needs).reshape(-1, taken.shape[1])
+            taken = np.unique(taken[(taken <= self._stock.granules).all(axis=1)], axis=0)
+        if not len(taken):
+            return None
+        leftovers = largest(self._stock.granules - taken)
+        fitting = self._leftovers[last].first(leftovers, target_rps, deepest)
+        if fitting is None:
+            return None
+        chosen = [list(outcomes) for outcomes in found]
+        chosen[last] = [fitting[1]]
+        return _fit_together(chosen, self._stock.granules)
+
+    def _least_wastes(self, targets: Floats, gap: float, deepest: int) -> list[float] | None:
+        """Of each demand alone, or less; None if together they exceed the gap.
+
+        Budgets grow for all demands in turns: one that must waste much leaves the others little
+        to be searched. One that takes many steps is left where it is.
+        """
+        least, known = [0.0] * len(self._demands), [False] * len(self._demands)
+        budget = FIRST_BUDGET * gap
+        while not all(known):
+            for i in np.flatnonzero(~np.array(known)):
+                most = gap - sum(least) + least[i]
+                try:
+                    waste = self._demands[i].least_waste(
+                        float(targets[i]), min(budget, most), deepest, LEAST_STEPS
+                    )
+                except Undecided:
+                    known[i] = True
+                    continue
+                if waste is not None:
+                    least[i], known[i] = waste, True
+                elif budget >= most:
+                    return None
+                else:
+                    least[i] = budget
+            budget *= 2
+        return least
+
+
+def _fit_together(found: Sequence[Sequence[Chosen]], granules: Ints) -> tuple[Chosen, ...] | None:
+    """One outcome of each demand such that all fit the stock; those that take least in all."""
+    if not all(found):
+        return None
+    needs = [np.array([outcome.need for outcome in outcomes]) for outcomes in found]
+    lowest = np.array([need.min(axis=0) for need in needs])
+    sums, picks = np.zeros((1, len(granules)), np.int64), np.zeros((1, 0), np.int64)
+    for at, need in enumerate(needs):
+        room = granules - lowest[at + 1 :].sum(axis=0)
+        total = sums[:, None] + need
+        before, mine = np.nonzero((total <= room).all(axis=2))
+        sums, picks = total[before, mine], np.column_stack([picks[before], mine])
+    if not len(sums):
+        return None
+    best = picks[np.lexsort((*picks.T[::-1], sums.sum(axis=1)))[0]]
+    return tuple(outcomes[int(i)] for outcomes, i in zip(found, best, strict=True))

@@ -1,0 +1,58 @@
+"""How much of the stock each demand gets: value functions of all demands, joined.
+
+For a target z every demand needs, with so many units of the first device type, at least so many of
+the second. These staircases add up over demands to one: the least units of the second type for
+every number of the first. z can be reached exactly when some point of it lies within the stock.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.compilation.loops import compiled
+from headrace.planning.common.candidates import Floats, Ints
+
+NEVER = 1 << 40
+"""Units; more than any stock has. Sums of some thousand still fit an int64."""
+
+
+def staircase(best: Floats, target_rps: float) -> Ints:
+    """Shape (N0 + 1,): least units of the second type with which `best` reaches the target."""
+    steps = (best < target_rps * (1 - 1e-12)).sum(axis=1)
+    stairs: Ints = np.where(steps < best.shape[1], steps, NEVER)
+    return stairs
+
+
+def joined(stairs: Sequence[Ints]) -> list[Ints]:
+    """Of the first 1, 2, ... demands together."""
+    sums = [stairs[0]]
+    for more in stairs[1:]:
+        sums.append(_join(sums[-1], more))
+    return sums
+
+
+def split(sums: Sequence[Ints], stairs: Sequence[Ints], row: int) -> list[int]:
+    """Units of the first type for each demand, such that together they make `sums[-1][row]`."""
+    rows = []
+    for before, mine, total in zip(
+        reversed(sums[:-1]), reversed(stairs[1:]), reversed(sums[1:]), strict=True
+    ):
+        first = np.arange(row + 1)
+        share = int(first[before[first] + mine[row - first] == total[row]][0])
+        rows.append(row - share)
+        row = share
+    return [row, *reversed(rows)]
+
+
+@compiled
+def _join(one: Ints, other: Ints) -> Ints:
+    total = np.full(len(one), NEVER)
+    for first in range(len(one)):
+        if one[first] < NEVER and (first == 0 or one[first] < one[first - 1]):
+            for second in range(len(one) - first):
+                both = one[first] + other[second]
+                if both < total[first + second]:
+                    total[first + second] = both
+    for row in range(1, len(total)):
+        total[row] = min(total[row], total[row - 1])
+    return total

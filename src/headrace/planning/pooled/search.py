@@ -1,0 +1,342 @@
+"""Exact search: relax, list what a good plan can be made of, choose, and widen until proven."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.domain.plan import Stopped
+from headrace.planning.common.allotments import Allotments, allotments_within
+from headrace.planning.common.candidates import Pipelines
+from headrace.planning.common.deadline import Deadline as Deadline
+from headrace.planning.common.deadline import OutOfTime
+from headrace.planning.common.hardware import Hardware
+from headrace.planning.common.master import Goal, Wanted, is_maximised, smallest_normalised
+from headrace.planning.common.packing import unpackable_devices
+from headrace.planning.pooled.relaxation import Relaxation, relax
+from headrace.planning.pooled.rounding import round_relaxation
+from headrace.planning.pooled.selection import (
+    Chosen,
+    Excluded,
+    Selection,
+    identity_of,
+    select,
+    select_tidiest,
+)
+
+FIRST_DISTANCE = 1e-5
+"""Of the bound: where the first round begins; of large clusters little wastes less."""
+
+LISTED_FIRST = 300
+"""Allotments of the first round, about: enough for a good plan, few enough for a fast one."""
+
+LISTED_LEAST = 40
+"""Of each demand, in the first round."""
+
+LISTED_MAX = 6_000
+"""Allotments of any round; beyond, the search ends with the bound that it has."""
+
+EXCLUSIONS_MAX = 30
+"""Plans refused because weights cannot be packed, before settling for easily packed ones."""
+
+ROUNDED_DEVICES = 200
+"""More than these: the search begins from a bounded and repaired plan."""
+
+LARGE_DEVICES = 1_000
+"""More than these: it ends there. Listing allotments alone would take minutes."""
+
+PROVEN_GAP = 1e-6
+"""Relative distance from the bound up to which a plan is called optimal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the search ends with."""
+
+    stopped: Stopped
+    chosen: Chosen | None
+    objective: float | None
+    bound: float | None
+    """Proven; None if there is no plan."""
+
+
+INFEASIBLE = Outcome(stopped="infeasible", chosen=None, objective=None, bound=None)
+
+
+def search(
+    hardware: Hardware,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Pipelines],
+    goal: Goal,
+    deadline: Deadline,
+    start: Chosen | None = None,
+) -> Outcome:
+    """The best counts for feasible pipelines.
+
+    Args:
+        columns: per demand; each non-empty.
+        start: a plan to improve on; what is not better than it need not be looked at.
+    """
+    try:
+        relaxation = relax(hardware, wanted, columns, goal, time_limit_s=deadline.left_s)
+    except OutOfTime:
+        return Outcome(stopped="time-limit", chosen=None, objective=None, bound=None)
+    if relaxation is None:
+        return INFEASIBLE
+    searching = _Search(hardware, wanted, columns, goal, deadline, relaxation)
+    if start is not None:
+        searching.learn(start)
+    if start is not None or hardware.owned.sum() > ROUNDED_DEVICES:
+        searching.round()
+    if hardware.owned.sum() > LARGE_DEVICES and searching.found:
+        return searching.as_it_stands()
+    return searching.run()
+
+
+def _enough(listed: Sequence[Allotments]) -> bool:
+    """Whether a first round has some choice, for every demand."""
+    return sum(map(len, listed)) >= LISTED_FIRST // 4 and min(map(len, listed)) >= LISTED_LEAST
+
+
+def _leanest(allotments: Allotments, count: int) -> Allotments:
+    """Those of least waste, then fewest slots."""
+    order = np.lexsort((allotments.slots.sum(axis=1), allotments.waste))
+    return allotments.take(order[:count])
+
+
+class _Search:
+    def __init__(
+        self,
+        hardware: Hardware,
+        wanted: Sequence[Wanted],
+        columns: Sequence[Pipelines],
+        goal: Goal,
+        deadline: Deadline,
+        relaxation: Relaxation,
+    ) -> None:
+        self._hardware, self._wanted, self._columns = hardware, wanted, columns
+        self._goal, self._deadline, self._relaxation = goal, deadline, relaxation
+        self._sign = 1.0 if is_maximised(goal) else -1.0
+        self._bound = relaxation.bound
+        self._best: Chosen | None = None
+        self._objective = -np.inf * self._sign
+        self._excluded: list[Excluded] = []
+
+    @property
+    def found(self) -> bool:
+        return self._best is not None
+
+    def learn(self, chosen: Chosen) -> None:
+        """Keep `chosen` if it is better than what was found."""
+        objective = self._worth(chosen)
+        if self._best is None or self._sign * (objective - self._objective) > 0:
+            self._best, self._objective = chosen, objective
+
+    def round(self) -> None:
+        """Bound and repair."""
+        chosen = round_relaxation(
+            self._hardware,
+            self._wanted,
+            self._columns,
+            self._goal,
+            self._relaxation,
+            self._deadline,
+        )
+        if chosen is not None:
+            self.learn(chosen)
+
+    def as_it_stands(self) -> Outcome:
+        """The best plan so far."""
+        early: Stopped = "time-limit" if self._deadline.passed else "heuristic"
+        return Outcome(
+            stopped="optimal" if self._gap() <= PROVEN_GAP else early,
+            chosen=self._best,
+            objective=self._objective,
+            bound=self._bound,
+        )
+
+    def run(self) -> Outcome:
+        try:
+            return self._run()
+        except OutOfTime:
+            return self._stop("time-limit", [])
+
+    def _run(self) -> Outcome:
+        # A plan off by more than `everything` is worse than the worst plan there is.
+        everything = self._everything()
+        distance = min(everything, FIRST_DISTANCE * abs(self._relaxation.bound) + 1e-9)
+        if self._best is not None:
+            if self._gap() <= PROVEN_GAP:
+                return self._stop("optimal", [])
+            distance = min(distance, self._off() + self._tolerance())
+        reached = -1.0
+        while True:
+            listed, reach = self._list(distance, everything, first=reached < 0)
+            if reach <= reached:
+                return self._stop("time-limit" if self._deadline.passed else "heuristic", listed)
+            reached = reach
+            selection = self._select_packable(listed)
+            if selection is None:
+                return self._settle()
+            self._learn(selection, reach, complete=reach >= everything)
+            if self._best is not None and self._gap() <= PROVEN_GAP:
+                return self._stop("optimal", listed)
+            if self._deadline.passed:
+                return self._stop("time-limit", listed)
+            if reach >= everything:
+                # Only an unfinished selection leaves a gap when everything was listed.
+                return INFEASIBLE if self._best is None else self._stop("time-limit", listed)
+            if self._best is None:
+                distance = min(everything, 4 * reach)
+            else:
+                distance = min(everything, self._off() * (1 + 1e-9) + self._tolerance())
+
+    def _everything(self) -> float:
+        hardware, bound = self._hardware, self._relaxation.bound
+        if is_maximised(self._goal):
+            return abs(bound)
+        assert hardware.prices is not None
+        return float(hardware.prices @ hardware.counts)
+
+    def _off(self) -> float:
+        """How far the best plan is off the relaxation: no part of a better one wastes more."""
+        return abs(self._relaxation.bound - self._objective)
+
+    def _tolerance(self) -> float:
+        return 1e-9 * max(1.0, abs(self._relaxation.bound))
+
+    def _list(
+        self, distance: float, everything: float, *, first: bool
+    ) -> tuple[list[Allotments], float]:
+        """All allotments up to some waste, and that waste: `distance`, or less if they are many.
+
+        In the first round the distance is a guess: widened where it finds few.
+        """
+        most = LISTED_FIRST if first else LISTED_MAX
+        listed = self._within(distance + self._tolerance())
+        while first and distance < everything and not _enough(listed):
+            distance = min(everything, distance * 4)
+            listed = self._within(distance + self._tolerance())
+        wastes = np.sort(np.concatenate([allotments.waste for allotments in listed]))
+        if len(wastes) <= most:
+            return listed, distance
+        # Every demand keeps at least its least wasteful one: a plan needs some of each.
+        cap = max(float(wastes[most]), *(float(a.waste.min(initial=0.0)) for a in listed))
+        kept = [a.take(a.waste <= cap) for a in listed]
+        if sum(map(len, kept)) <= 2 * most:
+            return kept, cap
+        # Many waste exactly `cap`, as where devices are free: only what lies below is complete.
+        some = max(1, most // len(listed))
+        return [_leanest(a, some) for a in kept], float(np.nextafter(cap, -np.inf))
+
+    def _within(self, waste_max: float) -> list[Allotments]:
+        prices = self._relaxation.prices
+        return [
+            allotments_within(
+                pipelines,
+                self._hardware,
+                prices.slot,
+                float(request),
+                waste_max,
+                deadline=self._deadline,
+            )
+            for pipelines, request in zip(self._columns, prices.request, strict=True)
+        ]
+
+    def _select_packable(self, listed: list[Allotments]) -> Selection | None:
+        """The best selection that can be placed; None after too many that cannot."""
+        while True:
+            selection = select(
+                self._hardware,
+                self._wanted,
+                self._columns,
+                listed,
+                self._goal,
+                time_limit_s=self._deadline.left_s,
+                start=self._best,
+                excluded=self._excluded,
+            )
+            if selection.chosen is None or self._packable(selection.chosen):
+                return selection
+            if len(self._excluded) > EXCLUSIONS_MAX or self._deadline.passed:
+                return None
+
+    def _packable(self, chosen: Chosen) -> bool:
+        full = unpackable_devices(self._hardware, self._columns, chosen.allotments)
+        if not full:
+            return True
+        self._excluded.append(identity_of(chosen))
+        return False
+
+    def _learn(self, selection: Selection, reach: float, *, complete: bool) -> None:
+        if selection.chosen is not None:
+            self.learn(selection.chosen)
+        # A plan is either made of what was listed, or wastes more than `reach`.
+        listed = selection.bound
+        if selection.status == "infeasible":
+            listed = -np.inf * self._sign
+        elif listed is None:
+            return
+        beyond = self._relaxation.bound - self._sign * reach
+        limits = [listed] if complete else [listed, beyond]
+        loosest = max(limits, key=lambda value: self._sign * value)
+        if np.isfinite(loosest):
+            self._bound = min(self._bound, loosest, key=lambda value: self._sign * value)
+
+    def _worth(self, chosen: Chosen) -> float:
+        """The objective, recomputed from the counts."""
+        hardware, throughputs = self._hardware, chosen.throughputs()
+        if self._goal == "throughput":
+            return sum(throughputs)
+        if self._goal == "max-min":
+            return smallest_normalised(throughputs, self._wanted)
+        cut = np.bincount(
+            hardware.pattern_device, weights=chosen.cut, minlength=len(hardware.devices)
+        )
+        assert hardware.prices is not None
+        return float(cut @ hardware.prices)
+
+    def _gap(self) -> float:
+        return abs(self._bound - self._objective) / max(abs(self._objective), 1e-12)
+
+    def _stop(self, stopped: Stopped, listed: list[Allotments]) -> Outcome:
+        if self._best is None:
+            return Outcome(stopped=stopped, chosen=None, objective=None, bound=self._bound)
+        best = self._best
+        left_s = min(self._deadline.left_s, max(1.0, 0.5 * self._deadline.spent_s))
+        if left_s > 0 and listed:
+            # An equally good plan is as far off the bound, so no part of it wastes more.
+            off = self._off() + 2 * self._tolerance()
+            listed = [allotments.take(allotments.waste <= off) for allotments in listed]
+            tidy = select_tidiest(
+                self._hardware,
+                self._wanted,
+                self._columns,
+                listed,
+                self._goal,
+                best,
+                time_limit_s=left_s,
+                excluded=self._excluded,
+            )
+            worse = self._sign * (self._objective - self._worth(tidy))
+            if worse <= self._tolerance() and self._packable(tidy):
+                best = tidy
+        return Outcome(stopped=stopped, chosen=best, objective=self._worth(best), bound=self._bound)
+
+    def _settle(self) -> Outcome:
+        """Plan with slots that weigh no more than their share of the memory: always packable."""
+        hardware = self._hardware
+        light = []
+        for pipelines in self._columns:
+            kinds = pipelines.kinds
+            memory = hardware.memory_bytes[hardware.kind_device[kinds]]
+            room = np.where(memory < 0, np.inf, memory * hardware.shares[kinds] * (1 - 1e-12))
+            fits = (kinds < 0) | (pipelines.weights_bytes <= room)
+            light.append(pipelines.take(np.flatnonzero(fits.all(axis=1))))
+        if self._best is None and all(map(len, light)):
+            outcome = search(hardware, self._wanted, light, self._goal, self._deadline)
+            self._best = outcome.chosen
+        if self._best is None:
+            return Outcome(stopped="heuristic", chosen=None, objective=None, bound=self._bound)
+        worth = self._worth(self._best)
+        return Outcome(stopped="heuristic", chosen=self._best, objective=worth, bound=self._bound)

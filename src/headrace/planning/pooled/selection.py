@@ -1,0 +1,239 @@
+"""Choose among listed allotments: the integer problem, small enough to be solved to proof."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.planning.common.allotments import Allotments
+from headrace.planning.common.candidates import Floats, Ints, Pipelines
+from headrace.planning.common.hardware import Hardware
+from headrace.planning.common.master import Goal, Master, Wanted, smallest_normalised
+from headrace.planning.common.solver import Status
+
+TIDY_NODES = 500
+"""Effort spent on choosing among equally good plans; bounded by nodes, so that it is repeatable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Allotments that together fit the devices, one entry per demand."""
+
+    allotments: tuple[Allotments, ...]
+    cut: Ints
+    """Shape (patterns,): devices cut by each pattern, room for all slots."""
+
+    def throughputs(self) -> tuple[float, ...]:
+        return tuple(float(a.throughput_rps.sum()) for a in self.allotments)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    status: Status
+    chosen: Chosen | None
+    bound: float | None
+    """Proven limit among the listed allotments; None if nothing is proven."""
+
+
+Excluded = frozenset[tuple[int, int, tuple[int, ...]]]
+"""A combination of (demand, pipeline, slots) that cannot be packed."""
+
+
+class _Choice:
+    """One selection problem and the meaning of its columns."""
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        wanted: Sequence[Wanted],
+        listed: Sequence[Allotments],
+        goal: Goal,
+        *,
+        gains: Sequence[Floats] | None = None,
+    ) -> None:
+        self.hardware, self.listed = hardware, listed
+        self.master = Master(hardware, wanted, goal, integer=True)
+        self.units: list[Ints] = []
+        for demand, allotments in enumerate(listed):
+            unit, kind = np.nonzero(allotments.use)
+            self.units.append(
+                self.master.add_work(
+                    demand,
+                    allotments.throughput_rps,
+                    (unit, kind, allotments.use[unit, kind]),
+                    gain=gains[demand] if gains is not None else None,
+                )
+            )
+
+    def limit_memory(self, columns: Sequence[Pipelines]) -> None:
+        """Rows that every packing of weights into memory obeys; few sets obey them and do not fit.
+
+        All weights fit in all memory together; and of slots heavier than 1 / (r + 1) of the
+        memory, a device holds at most r.
+        """
+        hardware = self.hardware
+        for i in np.flatnonzero(hardware.memory_bytes >= 0):
+            memory, count = int(hardware.memory_bytes[i]), int(hardware.counts[i])
+            self._limit_weights(columns, int(i), max(memory, 1), float(count))
+            most = max(int(1 / k.share) for k in hardware.kinds if k.device == hardware.devices[i])
+            for held in range(1, most):
+                self._limit_heavy(columns, int(i), memory / (held + 1), float(held * count))
+
+    def _limit_weights(
+        self, columns: Sequence[Pipelines], device: int, memory: int, room: float
+    ) -> None:
+        row = self.master.model.add_rows(1, upper=room)
+        for allotments, weights, units in self._weights(columns, device):
+            loaded = (weights * allotments.slots).sum(axis=1)
+            self.master.model.add_entries(row, units, loaded / memory)
+
+    def _limit_heavy(
+        self, columns: Sequence[Pipelines], device: int, heavy: float, room: float
+    ) -> None:
+        row = self.master.model.add_rows(1, upper=room)
+        for allotments, weights, units in self._weights(columns, device):
+            slots = ((weights > heavy) * allotments.slots).sum(axis=1)
+            self.master.model.add_entries(row, units, slots)
+
+    def _weights(
+        self, columns: Sequence[Pipelines], device: int
+    ) -> Iterator[tuple[Allotments, Ints, Ints]]:
+        """Per demand: allotments, weights per slot of their stages on this type, columns."""
+        for allotments, pipelines, units in zip(self.listed, columns, self.units, strict=True):
+            kinds = pipelines.kinds[allotments.pipeline]
+            mine = (kinds >= 0) & (self.hardware.kind_device[kinds] == device)
+            yield allotments, np.where(mine, pipelines.weights_bytes[allotments.pipeline], 0), units
+
+    def exclude(self, combinations: Sequence[Excluded]) -> None:
+        """No superset of any of these combinations."""
+        for combination in combinations:
+            columns = [
+                units[at]
+                for demand, (allotments, units) in enumerate(
+                    zip(self.listed, self.units, strict=True)
+                )
+                for at in range(len(allotments))
+                if (demand, *_identity(allotments, at)) in combination
+            ]
+            # A combination of which some member is not listed cannot be chosen anyway.
+            if len(columns) == len(combination):
+                row = self.master.model.add_rows(1, upper=len(columns) - 1.0)
+                self.master.model.add_entries(row, np.array(columns), 1.0)
+
+    def solve(
+        self, *, time_limit_s: float, start: Chosen | None = None, node_limit: int | None = None
+    ) -> Selection:
+        solution = self.master.model.solve(
+            time_limit_s=time_limit_s,
+            start=None if start is None else self._column_values(start),
+            node_limit=node_limit,
+        )
+        if solution.values is None:
+            return Selection(status=solution.status, chosen=None, bound=solution.bound)
+        values = solution.values
+        taken = [np.flatnonzero(values[units] > 0.5) for units in self.units]
+        chosen = Chosen(
+            allotments=tuple(a.take(rows) for a, rows in zip(self.listed, taken, strict=True)),
+            cut=values[self.master.cut].astype(np.int64),
+        )
+        return Selection(status=solution.status, chosen=chosen, bound=solution.bound)
+
+    def _column_values(self, start: Chosen) -> Floats | None:
+        values = np.zeros(self.master.model.column_count)
+        values[self.master.cut] = start.cut
+        for allotments, units, before in zip(
+            self.listed, self.units, start.allotments, strict=True
+        ):
+            position = {_identity(allotments, at): at for at in range(len(allotments))}
+            for at in range(len(before)):
+                now = position.get(_identity(before, at))
+                if now is None:
+                    return None
+                values[units[now]] = 1.0
+        self.master.fill_objective(values, start.throughputs())
+        return values
+
+
+def _identity(allotments: Allotments, at: int) -> tuple[int, tuple[int, ...]]:
+    return int(allotments.pipeline[at]), tuple(int(n) for n in allotments.slots[at])
+
+
+def identity_of(chosen: Chosen) -> Excluded:
+    """`chosen` as a combination to exclude."""
+    return frozenset(
+        (demand, *_identity(allotments, at))
+        for demand, allotments in enumerate(chosen.allotments)
+        for at in range(len(allotments))
+    )
+
+
+def select(
+    hardware: Hardware,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Pipelines],
+    listed: Sequence[Allotments],
+    goal: Goal,
+    *,
+    time_limit_s: float,
+    start: Chosen | None = None,
+    excluded: Sequence[Excluded] = (),
+) -> Selection:
+    """The best set of `listed` allotments; `start` is one to improve on."""
+    choice = _Choice(hardware, wanted, listed, goal)
+    choice.limit_memory(columns)
+    choice.exclude(excluded)
+    return choice.solve(time_limit_s=time_limit_s, start=start)
+
+
+def select_tidiest(
+    hardware: Hardware,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Pipelines],
+    listed: Sequence[Allotments],
+    goal: Goal,
+    best: Chosen,
+    *,
+    time_limit_s: float,
+    excluded: Sequence[Excluded] = (),
+) -> Chosen:
+    """Among sets as good as `best`: fewest devices, then fewest slots and lowest latency.
+
+    Plans then stay the same when nothing that matters changed. Never worse than `best`.
+    """
+    held = _held(wanted, goal, best)
+    choice = _Choice(
+        hardware, held, listed, "fewest-devices", gains=_untidiness(hardware, columns, listed)
+    )
+    choice.limit_memory(columns)
+    choice.exclude(excluded)
+    if goal == "throughput":
+        choice.master.hold_throughput(sum(best.throughputs()) * (1 - 1e-9))
+    if goal == "least-cost":
+        choice.master.hold_cost(best.cut)
+    tidy = choice.solve(time_limit_s=time_limit_s, start=best, node_limit=TIDY_NODES).chosen
+    return best if tidy is None else tidy
+
+
+def _held(wanted: Sequence[Wanted], goal: Goal, best: Chosen) -> list[Wanted]:
+    if goal != "max-min":
+        return list(wanted)
+    smallest = smallest_normalised(best.throughputs(), wanted)
+    return [
+        Wanted(
+            weight=want.weight,
+            least_rps=max(want.least_rps, want.weight * smallest * (1 - 1e-9)),
+        )
+        for want in wanted
+    ]
+
+
+def _untidiness(
+    hardware: Hardware, columns: Sequence[Pipelines], listed: Sequence[Allotments]
+) -> list[Floats]:
+    """Slots x latency, scaled so that all slots together weigh less than half a device."""
+    longest = max((int(p.latency_us.max(initial=1)) for p in columns), default=1)
+    scale = 0.5 / (longest * max(1, int(hardware.slots_max.sum())))
+    return [
+        a.slots.sum(axis=1) * p.latency_us[a.pipeline] * scale
+        for a, p in zip(listed, columns, strict=True)
+    ]

@@ -1,0 +1,331 @@
+"""Apps in service: each is a model to its clients, and a client of the engine's modules.
+
+Functions run on the server's event loop, their heavy work (`aside`) on a few threads: most of it
+(numpy, OpenCV) lets go of the interpreter's lock, and pictures need no copy to another process.
+Calls go to the engine in this process, with no protocol in between.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from typing import Protocol
+
+import msgspec
+
+from headrace.dispatch.apps.admission import Admission, admission
+from headrace.dispatch.apps.app_dispatcher import AppRun, AppTable, app_tables
+from headrace.dispatch.protocols import EventSink
+from headrace.domain.errors import PlanError
+from headrace.domain.events import Answered, Arrived, Dropped, EventLogHeader
+from headrace.domain.plan import Plan
+from headrace.serving.apps.api import AppFunction
+from headrace.serving.apps.request import AppRequest, Modules
+from headrace.serving.engine.engine import EngineStatus
+from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
+from headrace.serving.front.prometheus import ModelCounters
+
+FIRST_REQUEST = 1 << 40
+"""App requests are numbered from here in event logs, far from the calls'."""
+NO_BATCH = -1
+"""An app's answer comes from no batch."""
+SWITCH_S = 0.001
+"""How long a thread may keep the loop waiting while it runs Python code; the default is 5 ms."""
+CLEAN_UP_S = 1.0
+_STOPPED = "the server is shutting down and takes no new requests"
+
+OpenSink = Callable[[EventLogHeader], EventSink]
+
+
+class ModuleEngine(Modules, Protocol):
+    """The part of `Engine` that apps stand before."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    def status(self) -> EngineStatus: ...
+
+    async def start(self) -> None: ...
+
+    async def drain(self, grace_s: float) -> bool: ...
+
+    async def stop(self) -> None: ...
+
+
+class AppLog:
+    """Opens event logs in which the plan's apps stand beside their modules."""
+
+    def __init__(self, names: tuple[str, ...], open_sink: OpenSink) -> None:
+        """`names`: of all apps that are served."""
+        self.names = names
+        self.sink: EventSink = lambda event: None
+        self.first = 0
+        """The first app's index among the models of the log."""
+        self._open = open_sink
+        self._next: tuple[EventSink, int] | None = None
+
+    def open(self, header: EventLogHeader) -> EventSink:
+        """The log of another plan, which the apps' own events go to from `turn` on: the plan may
+        yet fail to load."""
+        sink = self._open(
+            msgspec.structs.replace(
+                header,
+                models=(*header.models, *self.names),
+                pipelines=(*header.pipelines, *(() for _ in self.names)),
+            )
+        )
+        self._next = sink, len(header.models)
+        return sink
+
+    def turn(self) -> None:
+        """The plan of the log opened last is in service."""
+        if self._next is not None:
+            self.sink, self.first = self._next
+
+
+class AppInService:
+    """One app under the plan in service."""
+
+    def __init__(
+        self,
+        function: AppFunction,
+        plan: Plan,
+        table: AppTable,
+        models: Mapping[str, ServedModel],
+    ) -> None:
+        modules = [models[f"{table.name}.{module.name}"] for module in table.modules]
+        self.function = function
+        self.table = table
+        self.fastest_us = tuple(model.fastest_us for model in modules)
+        self.admission: Admission = admission(plan, table, self.fastest_us)
+        self.model = ServedModel(
+            name=function.name,
+            inputs=function.inputs,
+            outputs=function.outputs,
+            slo_us=table.slo_us,
+            fastest_us=self.admission.fastest_us,
+            max_items=1,
+            batched=False,
+        )
+
+
+class AppRuntime:
+    """Stands before an engine and serves apps instead of their modules.
+
+    Has the methods of `Engine` that a server uses (`lifecycle.ServingEngine`).
+    """
+
+    def __init__(
+        self,
+        engine: ModuleEngine,
+        functions: Mapping[str, AppFunction],
+        counters: Mapping[str, ModelCounters],
+        log: AppLog,
+        threads: int | None = None,
+    ) -> None:
+        """
+        Args:
+            counters: by module (APP.MODULE).
+            threads: for the functions' heavy work; None: one per core, at most four.
+        """
+        self._engine = engine
+        self._functions = functions
+        self._counters = counters
+        self._log = log
+        threads = threads or min(4, os.cpu_count() or 1)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-app")
+        self._plan: Plan | None = None
+        self._apps: dict[str, AppInService] = {}
+        self._models: dict[str, ServedModel] = {}
+        self._modules: dict[str, tuple[str, ...]] = {}
+        """App -> the modules that its function was written for, in topological order."""
+        self._requests: dict[Inference, AppRequest] = {}
+        self._ids = count(FIRST_REQUEST)
+        self._calls = count()
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._switch_s = sys.getswitchinterval()
+
+    # -- what it is doing ----------------------------------------------------------------------
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """The apps of the plan in service, as clients see them."""
+        self._follow_plan()
+        return self._models
+
+    @property
+    def ready(self) -> bool:
+        return self._engine.ready and not self._draining
+
+    def status(self) -> EngineStatus:
+        return self._engine.status()
+
+    def check(self, plan: Plan) -> None:
+        """Whether these apps can be served by another plan. Requests under way go on in it, with
+        the budgets that they began with; an app that it does not have is served no longer.
+
+        Raises:
+            PlanError: it has no app, one without a function, or one with other modules.
+        """
+        self._follow_plan()
+        apps = {claim.app.name for claim in plan.apps}
+        if not apps or apps - set(self._functions):
+            raise PlanError(
+                "the plan's apps are not those that this server has functions for\n"
+                f"  plan      {', '.join(sorted(apps)) or 'none'}\n"
+                f"  server    {', '.join(sorted(self._functions))}\n"
+                "  try       a server of its own for that plan"
+            )
+        for table in app_tables(plan):
+            modules = tuple(module.name for module in table.modules)
+            if modules != self._modules.get(table.name, modules):
+                raise PlanError(
+                    f"app {table.name!r} has other modules in the new plan\n"
+                    f"  plan      {', '.join(modules)}\n"
+                    f"  server    {', '.join(self._modules[table.name])}\n"
+                    "  try       another name for the changed app"
+                )
+
+    def _follow_plan(self) -> None:
+        """Budgets and objectives are those of the plan in service, whichever it is now."""
+        plan = self._engine.plan
+        if plan is self._plan:
+            return
+        self._plan = plan
+        self._log.turn()
+        self._apps = {
+            table.name: AppInService(self._functions[table.name], plan, table, self._engine.models)
+            for table in app_tables(plan)
+            if table.name in self._functions
+        }
+        self._models = {name: app.model for name, app in self._apps.items()}
+        for name, app in self._apps.items():
+            self._modules.setdefault(name, tuple(module.name for module in app.table.modules))
+
+    # -- its life ------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """
+        Raises:
+            HeadraceError: a stage cannot be extracted or loaded; nothing is left running.
+        """
+        sys.setswitchinterval(SWITCH_S)
+        await self._engine.start()
+
+    async def drain(self, grace_s: float) -> bool:
+        """Refuse new requests, finish those that run; their calls must still be answered."""
+        self._draining = True
+        self._idle.clear()
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + grace_s
+        if self._requests:
+            try:
+                await asyncio.wait_for(self._idle.wait(), grace_s)
+            except TimeoutError:
+                return False
+        return await self._engine.drain(max(0.0, until_s - loop.time()))
+
+    async def stop(self) -> None:
+        """Idempotent."""
+        self._draining = True
+        tasks = [request.task for request in self._requests.values()]
+        for request in list(self._requests.values()):
+            request.stop("draining", _STOPPED)
+        if tasks:
+            # Functions may have something to clean up; but none may keep the server.
+            await asyncio.wait(tasks, timeout=CLEAN_UP_S)
+        await self._engine.stop()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        sys.setswitchinterval(self._switch_s)
+
+    # -- its work ------------------------------------------------------------------------------
+
+    def submit(self, inference: Inference) -> None:
+        """Accept or refuse; the result comes later through `inference.on_done`, exactly once."""
+        self._follow_plan()
+        app = self._apps.get(inference.model)
+        if app is None or self._draining:
+            message = _STOPPED if app else f"app {inference.model!r} is not served any more"
+            self._tell(inference, Refusal(reason="draining", message=message, retry_after_us=0))
+            return
+        now_us = self._engine.now_us()
+        allowed_us = app.table.slo_us if inference.timeout_us is None else inference.timeout_us
+        number = inference.first_request = next(self._ids)
+        sink, index = self._log.sink, self._log.first + self._log.names.index(app.model.name)
+        sink(Arrived(now_us, number, index, now_us + allowed_us))
+        refusal = self._refusal(app, allowed_us)
+        if refusal is not None:
+            sink(Dropped(now_us, number, refusal.reason, refusal.retry_after_us))
+            self._tell(inference, refusal)
+            return
+        run = AppRun(
+            id=number,
+            table=app.table,
+            deadline_at_us=now_us + allowed_us,
+            priority=inference.priority or app.table.priority,
+            next_call=lambda: next(self._calls),
+            fan_out=None,
+            fastest_us=app.fastest_us,
+        )
+        self._requests[inference] = AppRequest(
+            app.function,
+            run,
+            inference,
+            now_us,
+            modules=self._engine,
+            pool=self._pool,
+            counters=self._counters,
+            on_end=partial(self._on_end, sink),
+        )
+
+    def cancel(self, inference: Inference) -> None:
+        """The client went away: `on_done` will not be called. Harmless when already done."""
+        request = self._requests.get(inference)
+        if request is not None:
+            request.abandon()
+
+    def _refusal(self, app: AppInService, allowed_us: int) -> Refusal | None:
+        """Why a request has no chance; None: it has."""
+        name, fastest_us = app.model.name, app.admission.fastest_us
+        allowed = f"{allowed_us / 1000:.1f} ms"
+        if fastest_us > allowed_us:
+            message = (
+                f"app {name!r} needs at least {fastest_us / 1000:.1f} ms, but the request allows"
+                f" {allowed}; give it a longer timeout"
+            )
+            return Refusal(reason="deadline", message=message, retry_after_us=0)
+        runs = [r.run for r in self._requests.values() if r.run.table.name == name]
+        excess_us = app.admission.excess_us(runs, allowed_us)
+        if not excess_us:
+            return None
+        message = (
+            f"app {name!r} has too much work waiting to answer within {allowed};"
+            f" try again in {excess_us / 1000:.1f} ms or send fewer requests"
+        )
+        return Refusal(reason="deadline", message=message, retry_after_us=excess_us)
+
+    def _tell(self, inference: Inference, refusal: Refusal) -> None:
+        asyncio.get_running_loop().call_soon(inference.on_done, refusal)
+
+    def _on_end(
+        self, sink: EventSink, request: AppRequest, result: Answer | Refusal | None
+    ) -> None:
+        del self._requests[request.inference]
+        number = request.inference.first_request
+        if isinstance(result, Answer):
+            sink(Answered(result.ended_at_us, number, NO_BATCH))
+        else:
+            reason = "cancelled" if result is None else result.reason
+            retry_after_us = 0 if result is None else result.retry_after_us
+            sink(Dropped(self._engine.now_us(), number, reason, retry_after_us))
+        if result is not None:
+            request.inference.on_done(result)
+        if not self._requests:
+            self._idle.set()

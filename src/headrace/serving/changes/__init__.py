@@ -1,0 +1,6 @@
+"""Other plans while serving: who asks for one, when, and how it is vetted.
+
+changeover     everything that can make a server change its plan ends here
+vetting        reads and verifies a plan in a process of its own
+load_watch, rate_watch, plan_watch, replan_backoff   whether the load is still the planned one
+"""

@@ -1,0 +1,101 @@
+"""Everything that can make a running server change its plan ends here."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from headrace.dispatch.changes.migration import How
+from headrace.dispatch.protocols import EventSink
+from headrace.domain.events import EventLogHeader
+from headrace.domain.plan import Plan
+from headrace.serving.changes.vetting import read_served_plan, vet
+from headrace.serving.engine.live_migration import MigrationError, MigrationReport
+from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.workers.placement import ExecutorChoice
+
+logger = logging.getLogger("headrace.migrate")
+
+
+class MovableEngine(Protocol):
+    """The part of `Engine` that changes plans."""
+
+    async def migrate(
+        self,
+        served: ServedPlan,
+        *,
+        how: How,
+        open_sink: Callable[[EventLogHeader], EventSink] | None,
+        on_switch: Callable[[], None],
+    ) -> MigrationReport: ...
+
+
+class Changeover:
+    """Takes a plan file into service: by `headrace migrate`, SIGHUP, or `--replan`."""
+
+    def __init__(
+        self,
+        engine: MovableEngine,
+        plan_path: Path,
+        executor: ExecutorChoice,
+        open_sink: Callable[[EventLogHeader], EventSink],
+    ) -> None:
+        """`plan_path`: the file that `reload` reads again; the one the server began with."""
+        self.plan_path = plan_path.resolve()
+        self.in_service = self.plan_path
+        """The file of the plan in service, to which its profiles' paths are relative."""
+        self.on_switch: Callable[[], None] = lambda: None
+        """Called when the engine's models are the new plan's."""
+        self.check: Callable[[Plan], None] = lambda plan: None
+        """Raises HeadraceError where whoever stands before the engine cannot serve the plan."""
+        self._engine = engine
+        self._executor = executor
+        self._open_sink = open_sink
+        self._busy = False
+
+    async def migrate(self, plan_path: Path, how: How = "drain") -> MigrationReport:
+        """Read, vet, load and switch.
+
+        Raises:
+            HeadraceError: the server stays with its plan, or another change is under way.
+        """
+        if self._busy:
+            raise MigrationError("a migration is under way; wait until it has ended")
+        self._busy = True
+        try:
+            logger.info("vetting %s", plan_path)
+            await vet(plan_path, self._executor)
+            served = await asyncio.to_thread(read_served_plan, plan_path)
+            self.check(served.plan)
+            logger.info("loading the workers of %s", plan_path)
+            report = await self._engine.migrate(
+                served,
+                how=how,
+                open_sink=self._open_sink,
+                on_switch=partial(self._switched, plan_path),
+            )
+        finally:
+            self._busy = False
+        logger.info(
+            "migrated by %s to %s: %d devices in %d steps, loaded in %.2f s, switched in %.1f ms",
+            report.how,
+            plan_path,
+            report.devices,
+            report.steps,
+            report.load_us / 1e6,
+            report.switch_us / 1e3,
+        )
+        return report
+
+    async def reload(self) -> None:
+        """Read the plan file again; what SIGHUP does. A plan that cannot be served is logged."""
+        try:
+            await self.migrate(self.plan_path)
+        except Exception as error:
+            logger.error("the plan stays: %s", error)
+
+    def _switched(self, plan_path: Path) -> None:
+        self.in_service = plan_path.resolve()
+        self.on_switch()

@@ -1,0 +1,88 @@
+"""Whether the load is still the one that the plan in service was made for."""
+
+from collections.abc import Callable, Mapping
+
+from headrace.domain.plan import Plan
+from headrace.serving.changes.load_watch import LoadWatch
+from headrace.serving.changes.rate_watch import RateWatch
+from headrace.serving.front.prometheus import ModelCounters
+
+FLOOR = 0.1
+"""No app is planned for less than this part of its rate in the last plan that a person chose. So
+the first tenth of a load that comes back is carried while the server plans for the rest; cost being
+in proportion to rate, that is a tenth of what the person agreed to; and because it is a part of
+that plan's rate, not of the plan in service, plan after plan does not wear it down."""
+
+Counts = Mapping[str, int]
+Loads = Mapping[str, float]
+Watch = Callable[[Counts, float], Loads | None]
+"""Takes the arrivals of a period, by counter, and its length in seconds; returns the loads to plan
+for, or None while all is well."""
+
+
+def watch_of(
+    plan: Plan, chosen: Loads, counters: Mapping[str, ModelCounters], fraction: float
+) -> Watch:
+    """Shares of the load are watched for models, request rates for apps.
+
+    Args:
+        chosen: `planned_loads` of the last plan that a person chose.
+        counters: since the server began.
+        fraction: by how much of what is planned a load must be off.
+    """
+    planned = planned_loads(plan)
+    if not plan.apps:
+        shares = LoadWatch(planned, fraction)
+        return lambda counts, elapsed_s: shares.add(counts)
+    floors = {name: FLOOR * chosen.get(name, rate_rps) for name, rate_rps in planned.items()}
+    rates = RateWatch(planned, fraction, floors)
+
+    def add(counts: Counts, elapsed_s: float) -> Loads | None:
+        # A server may be started long before its clients: until an app is asked for the first
+        # time, that nobody asks says nothing.
+        ever = app_arrivals(plan, arrivals(counters))
+        asked = {name: n for name, n in app_arrivals(plan, counts).items() if ever[name]}
+        return rates.add(asked, elapsed_s)
+
+    return add
+
+
+def planned_loads(plan: Plan) -> dict[str, float]:
+    """What the plan was made for. Of apps, requests per second; of models, relative loads: rates
+    where all are stated, or weights."""
+    if plan.apps:
+        return {claim.app.name: claim.app.rate_rps for claim in plan.apps}
+    rates = {demand.model: demand.rate_rps for demand in plan.demands}
+    if all(rate is not None for rate in rates.values()):
+        return {model: rate or 0.0 for model, rate in rates.items()}
+    return {demand.model: demand.weight for demand in plan.demands}
+
+
+def arrivals(counters: Mapping[str, ModelCounters]) -> dict[str, int]:
+    """Model, module or app -> requests that came to their end so far, answered or not.
+
+    Counted as items, which is what plans are for; a request that was refused counts as one. Those
+    that are malformed would need no machine, so they call for none.
+    """
+    return {
+        name: model.items
+        + sum(count for reason, count in model.refused.items() if reason != "bad-request")
+        for name, model in counters.items()
+    }
+
+
+def app_arrivals(plan: Plan, counts: Counts) -> dict[str, float]:
+    """App -> requests for it among these.
+
+    An app without a function has its modules served on their own: it is asked as often as the
+    module that is asked most for its fan-out, since that one needs the machines.
+    """
+    return {
+        claim.app.name: counts[claim.app.name]
+        if claim.app.name in counts
+        else max(
+            counts.get(f"{claim.app.name}.{module.name}", 0) / module.fan_out.mean
+            for module in claim.app.modules
+        )
+        for claim in plan.apps
+    }

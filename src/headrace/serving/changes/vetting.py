@@ -1,0 +1,109 @@
+"""Reads, verifies and cuts a plan in a process of its own, before a running server takes it.
+
+Verification and the cutting of models take whole seconds of Python, which a server that serves
+does not have: other threads of its process would wait. The stage files that this leaves in the
+cache are what the server then loads.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from headrace.catalog.documents import plan_profiles, read_plan
+from headrace.domain.base import Record
+from headrace.domain.errors import HeadraceError, PlanError
+from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.workers.placement import ExecutorChoice, worker_specs
+from headrace.serving.workers.stage_io import stage_index
+from headrace.serving.workers.stand_ins import with_tensors
+from headrace.verify import verify
+
+LOWEST_PRIORITY = 19
+MAX_VERDICT_BYTES = 1 << 20
+
+
+class VettingError(HeadraceError):
+    """The plan is not fit to be served; the message is the verdict."""
+
+    exit_code = 4
+
+
+class Verdict(Record, frozen=True, kw_only=True):
+    """What the other process found."""
+
+    error: str | None = None
+
+
+def read_served_plan(path: Path) -> ServedPlan:
+    """Read a plan and its profiles.
+
+    Raises:
+        DocumentError: a file is missing or does not follow its schema.
+        PlanError: a profile has changed since it was planned with.
+    """
+    plan = read_plan(path)
+    profiles = {name: with_tensors(p) for name, p in plan_profiles(plan, path).items()}
+    folders = {ref.model: (path.parent / ref.path).parent for ref in plan.profiles}
+    return ServedPlan(plan=plan, profiles=profiles, folders=folders)
+
+
+def refuse_violations(served: ServedPlan) -> None:
+    """Raises PlanError: the plan does not keep what it claims."""
+    violations = verify(served.plan, served.profiles)
+    if violations:
+        shown = "\n".join(
+            f"  {found.where}: {found.what}: needs {found.needed}, has {found.available}"
+            for found in violations[:5]
+        )
+        raise PlanError(
+            f"serve: the plan fails verification ({len(violations)} violations)\n{shown}\n"
+            "  try    `headrace verify` for all of them, then `headrace plan` again"
+        )
+
+
+async def vet(path: Path, executor: ExecutorChoice) -> None:
+    """Have another process read, verify and cut the plan.
+
+    Raises:
+        VettingError: it must not be served; says why.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "headrace.serving.changes.vetting", str(path), executor),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
+    try:
+        assert process.stdout is not None
+        said = await process.stdout.read(MAX_VERDICT_BYTES)
+        code = await process.wait()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    if code != 0:
+        raise VettingError(f"{path}: vetting the plan ended with status {code}; see above")
+    error = msgspec.json.decode(said, type=Verdict).error
+    if error is not None:
+        raise VettingError(error)
+
+
+def main(path: Path, executor: ExecutorChoice) -> Verdict:
+    """What the other process does."""
+    try:
+        served = read_served_plan(path)
+        refuse_violations(served)
+        stages = stage_index(served.plan, served.profiles)
+        worker_specs(served.plan, served.profiles, served.folders, stages, executor, 0)
+    except HeadraceError as error:
+        return Verdict(error=str(error))
+    return Verdict()
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.encode(main(Path(sys.argv[1]), sys.argv[2])))  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""Everything between a submitted inference and the workers' links: desk, dispatcher, driver.
+
+Knows no process and no socket, so that a test runs the very same code over a virtual-time loop
+with fake workers behind the links.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from headrace.dispatch.changes.gate import Gate
+from headrace.dispatch.changes.handover import Site
+from headrace.dispatch.changes.migration import Epoch
+from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.protocols import Clock, EventSink
+from headrace.dispatch.topology import Topology
+from headrace.domain.plan import Plan
+from headrace.domain.profile import Profile
+from headrace.serving.engine.desk import CallSoon, Desk
+from headrace.serving.engine.inference import Inference, ServedModel
+from headrace.serving.engine.live_driver import LiveDriver, WorkerLink
+from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.stage_io import StageIndex, stage_index
+
+MAX_BATCHES_PER_INFERENCE = 16
+"""One inference may fill this many batches of its model's largest pipeline."""
+
+
+class DataPlane:
+    """A plan, ready to take inferences as soon as its links work."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        profiles: Mapping[str, Profile],
+        *,
+        clock: Clock,
+        call_soon: CallSoon,
+        links: Sequence[WorkerLink],
+        arena: Arena,
+        sink: EventSink,
+        policy: str = "reservation",
+        queue_limit: int = 10_000,
+        desk: Desk | None = None,
+    ) -> None:
+        """`links` holds one entry per slot of the plan, in its order. `desk`: one that plans share
+        which follow each other; None: its own.
+
+        Raises:
+            PlanError: the plan names something that does not exist.
+        """
+        site = Site.from_plan(plan, profiles)
+        self.topology = site.topology
+        self.models = served_models(plan, self.topology, profiles)
+        self.number = {name: i for i, name in enumerate(self.models)}
+        """Model -> its index among the plan's deployments."""
+        self.desk = desk or Desk(clock.now_us, call_soon)
+        self.driver = LiveDriver(stage_index(plan, profiles), clock, links, arena, self.desk)
+        self.gate = Gate(self.topology, clock, self.driver)
+        self.dispatcher = Dispatcher(self.topology, policy, clock, self.gate, sink, queue_limit)
+        self.gate.dispatcher = self.dispatcher
+        self.driver.reports = self.gate
+        self.epoch = Epoch(site, self.gate)
+        """What a migration needs to know of this plan."""
+        if desk is None:
+            self.desk.on_abandoned = self.dispatcher.cancel
+
+    def submit(self, inference: Inference) -> None:
+        """Accept or refuse; the result comes later through `inference.on_done`.
+
+        Raises:
+            ValueError: the model is unknown or a buffer has the wrong size.
+        """
+        model = self.models.get(inference.model)
+        if model is None:
+            raise ValueError(f"model {inference.model!r} is not served")
+        for request in self.desk.open(inference, self.number[model.name], model):
+            self.gate.submit(request)
+
+
+def served_models(
+    plan: Plan, topology: Topology, profiles: Mapping[str, Profile]
+) -> dict[str, ServedModel]:
+    """Describe the plan's models as clients see them, in the plan's order."""
+    return {
+        model.name: ServedModel(
+            name=model.name,
+            inputs=profiles[deployment.model].inputs,
+            outputs=profiles[deployment.model].outputs,
+            slo_us=model.slo_us,
+            fastest_us=model.fastest_us,
+            max_items=MAX_BATCHES_PER_INFERENCE * max(r.batch_size for r in model.routes),
+        )
+        for deployment, model in zip(plan.deployments, topology.models, strict=True)
+    }
+
+
+def arena_bytes_for(stages: StageIndex) -> int:
+    """How much memory never runs out, whatever the dispatcher does within reason.
+
+    Each slot of a pool may run one batch and have a few more waiting between stages. Pages cost
+    nothing until they are used, and the lowest are used first, so this may be generous.
+    """
+    per_slot = sum(
+        (io.inputs.batch_bytes(io.max_batch) + io.outputs.batch_bytes(io.max_batch))
+        * len(io.planned.pool)
+        for pipelines in stages
+        for pipeline in pipelines
+        for io in pipeline
+    )
+    return max(_LEAST_ARENA_BYTES, _BATCHES_PER_SLOT * per_slot)
+
+
+_LEAST_ARENA_BYTES = 64 << 20
+_BATCHES_PER_SLOT = 8

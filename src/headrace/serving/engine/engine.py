@@ -1,0 +1,318 @@
+"""The live data plane behind one door: start workers, accept inferences, answer or refuse them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from headrace.dispatch.changes.migration import How
+from headrace.dispatch.protocols import EventSink
+from headrace.domain.events import AnyEvent, EventLogHeader
+from headrace.domain.plan import Plan
+from headrace.domain.profile import Profile
+from headrace.serving.engine.desk import Desk
+from headrace.serving.engine.inference import Inference, Refusal, ServedModel
+from headrace.serving.engine.live_clock import LiveClock
+from headrace.serving.engine.live_migration import LiveMigration, MigrationError, MigrationReport
+from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan, ServiceOptions
+from headrace.serving.workers.placement import ExecutorChoice
+from headrace.serving.workers.status import EngineStatus, SlotStatus
+
+__all__ = ["Engine", "EngineStatus", "SlotStatus"]
+
+logger = logging.getLogger(__name__)
+
+_STOPPED = "the server is shutting down and takes no new requests"
+
+
+class Engine:
+    """Serves a plan on this machine, and moves on to another when asked to.
+
+    One worker process per slot, one dispatcher and one arena per plan. All methods must be called
+    on the loop's thread.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        profiles: Mapping[str, Profile],
+        profile_folders: Mapping[str, Path],
+        *,
+        policy: str | None = None,
+        executor: ExecutorChoice = "auto",
+        processes: int | None = None,
+        sink: EventSink | None = None,
+        queue_limit: int = 4096,
+        arena_bytes: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Check the plan against its profiles; nothing is started yet.
+
+        Args:
+            profiles: by model name.
+            profile_folders: by model name; what a profile's relative paths are relative to.
+            policy: None: of each plan the one that it was made for.
+            processes: that emulated slots share; None: one for each slot.
+            sink: gets every event, on the loop's thread; must be fast.
+            queue_limit: requests that may wait for batches, per model.
+            arena_bytes: shared memory for tensors; None: enough for the plan.
+            seed: of emulated slots' execution times.
+
+        Raises:
+            PlanError: the plan names something that does not exist.
+        """
+        self._options = ServiceOptions(
+            policy=policy,
+            executor=executor,
+            processes=processes,
+            queue_limit=queue_limit,
+            arena_bytes=arena_bytes,
+            seed=seed,
+        )
+        served = ServedPlan(plan=plan, profiles=profiles, folders=profile_folders)
+        self._current = PlanInService(served, self._options)
+        self.models: Mapping[str, ServedModel] = self._current.models
+        """By name, in the plan's order."""
+        self._sink = sink or _ignore
+        self._clock: LiveClock | None = None
+        self._desk: Desk | None = None
+        self._former: PlanInService | None = None
+        """The plan whose last requests are being answered."""
+        self._migration: LiveMigration | None = None
+        """While devices change hands."""
+        self._migrating: asyncio.Task[MigrationReport] | None = None
+        self._plans_served = 1
+        self._started = False
+        self._draining = False
+        self._idle = asyncio.Event()
+
+    # -- what it is doing ----------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """The plan in service; while devices change hands, the new one."""
+        return self._current.served.plan
+
+    @property
+    def ready(self) -> bool:
+        """Every model can be answered: started, not draining, each stage has a slot up."""
+        if not self._started or self._draining:
+            return False
+        plans = [plan for plan in (self._current, self._former) if plan is not None]
+        return all(any(plan.can_answer(name) for plan in plans) for name in self.models)
+
+    @property
+    def header(self) -> EventLogHeader:
+        """First line of the event log that `sink` receives."""
+        return self._current.header
+
+    def now_us(self) -> int:
+        """The clock of all events and of `Answer`'s instants; after `start`."""
+        assert self._clock is not None, "the engine has no clock before start()"
+        return self._clock.now_us()
+
+    def status(self) -> EngineStatus:
+        plans = [plan for plan in (self._current, self._former) if plan is not None]
+        slots = {slot.name: slot for plan in reversed(plans) for slot in plan.slots()}
+        planes = [plan.plane for plan in plans if plan.plane is not None]
+        arenas = [plan.arena for plan in plans if plan.arena is not None]
+        return EngineStatus(
+            slots=tuple(slots.values()),
+            open_inferences=self._desk.open_inferences if self._desk else 0,
+            open_requests=self._desk.open_requests if self._desk else 0,
+            running_batches=sum(plane.driver.running_batches for plane in planes),
+            arena_used_bytes=sum(arena.used_bytes for arena in arenas),
+            arena_size_bytes=sum(arena.size_bytes for arena in arenas),
+            draining=self._draining,
+            plans_served=self._plans_served,
+            migrating=self._migrating is not None,
+            held_requests=self._migration.core.held if self._migration else 0,
+        )
+
+    # -- its life ------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Extract stage files, start one worker per slot, return when all have loaded.
+
+        Raises:
+            HeadraceError: a stage cannot be extracted or loaded; nothing is left running.
+        """
+        loop = asyncio.get_running_loop()
+        self._clock = LiveClock(loop)
+        self._desk = Desk(self._clock.now_us, loop.call_soon)
+        self._desk.on_idle = self._idle.set
+        self._desk.on_abandoned = self._forget
+        self._desk.retry_in_us = self._retry_in_us
+        try:
+            await self._current.prepare(self._clock, self._desk, self._sink)
+            await self._current.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._started = True
+
+    async def drain(self, grace_s: float) -> bool:
+        """Refuse new work as "draining", answer what was accepted; True: all of it was."""
+        self._draining = True
+        if self._desk is None or self._current.plane is None:
+            return True
+        if self._migration is None:
+            self._current.plane.dispatcher.drain()
+        self._idle.clear()
+        if self._desk.open_inferences:
+            try:
+                await asyncio.wait_for(self._idle.wait(), grace_s)
+            except TimeoutError:
+                logger.warning(
+                    "%d inferences are still open after %.1f s of grace",
+                    self._desk.open_inferences,
+                    grace_s,
+                )
+                return False
+        return True
+
+    async def stop(self) -> None:
+        """End all workers. Whatever is still open is refused. Idempotent."""
+        self._draining = True
+        self._started = False
+        if self._desk is not None:
+            self._desk.refuse_all("draining", _STOPPED)
+            self._desk.flush()
+        if self._clock is not None:
+            self._clock.stop()
+        if self._migrating is not None:
+            self._migrating.cancel()
+            await asyncio.wait([self._migrating])
+        for plan in (self._former, self._current):
+            if plan is not None:
+                await plan.stop()
+        self._former = self._migration = None
+
+    # -- its work ------------------------------------------------------------------------------
+
+    def submit(self, inference: Inference) -> None:
+        """Accept or refuse; the result comes later through `inference.on_done`, exactly once.
+
+        Raises:
+            ValueError: the model is unknown or a buffer has the wrong size (the front end's bug).
+        """
+        plane = self._current.plane
+        if plane is None or (self._draining and self._migration is not None):
+            self._refuse(inference, _STOPPED)
+        elif self._plans_served > 1 and inference.model not in self.models:
+            # Its front end read it before the plan changed.
+            self._refuse(inference, f"model {inference.model!r} is not served any more")
+        elif self._migration is None:
+            plane.submit(inference)
+        else:
+            self._migration.submit(inference)
+
+    def cancel(self, inference: Inference) -> None:
+        """The client went away: `on_done` will not be called. Harmless when already done."""
+        if self._desk is not None:
+            self._desk.cancel(inference)
+
+    def _refuse(self, inference: Inference, message: str) -> None:
+        refusal = Refusal(reason="draining", message=message, retry_after_us=0)
+        asyncio.get_running_loop().call_soon(inference.on_done, refusal)
+
+    def _retry_in_us(self, model: str) -> int:
+        return round(self._current.retry_in_s(model) * 1e6)
+
+    def _forget(self, request_id: int) -> None:
+        """Nobody waits for a request any more; it may leave its queue."""
+        if self._migration is not None:
+            self._migration.core.cancel(request_id)
+        elif self._current.plane is not None:
+            self._current.plane.dispatcher.cancel(request_id)
+
+    # -- another plan --------------------------------------------------------------------------
+
+    async def migrate(
+        self,
+        served: ServedPlan,
+        *,
+        how: How = "drain",
+        open_sink: Callable[[EventLogHeader], EventSink] | None = None,
+        on_switch: Callable[[], None] = lambda: None,
+    ) -> MigrationReport:
+        """Move to another plan; no accepted request is lost. The old plan serves until the new
+        one's workers have loaded, and for good if that fails.
+
+        Args:
+            open_sink: gives the sink of the new plan's event log for its first line.
+            on_switch: called when arrivals begin to go to the new plan, and `models` are its.
+
+        Raises:
+            MigrationError: the plan cannot take over from the one in service; that one stays.
+            HeadraceError: the plan does not fit its profiles, or a stage cannot be extracted.
+        """
+        if self._migrating is not None:
+            raise MigrationError("a migration is under way; wait until it has ended")
+        if not self._started or self._draining:
+            raise MigrationError("the server is starting or shutting down; its plan stays")
+        fresh = PlanInService(served, self._options)
+        _check_tensors(self._current, fresh)
+        sink = open_sink or (lambda header: _ignore)
+        task = asyncio.get_running_loop().create_task(self._move(fresh, how, sink, on_switch))
+        self._migrating = task
+        try:
+            # The migration is the server's, not its caller's: it goes on when a client leaves.
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise MigrationError("the server shut down during the migration") from None
+            raise
+
+    async def _move(
+        self,
+        fresh: PlanInService,
+        how: How,
+        open_sink: Callable[[EventLogHeader], EventSink],
+        on_switch: Callable[[], None],
+    ) -> MigrationReport:
+        former = self._current
+        assert self._clock is not None, "the engine has started"
+        assert self._desk is not None, "the engine has started"
+        try:
+            try:
+                sink = open_sink(fresh.header)
+                await fresh.prepare(self._clock, self._desk, sink, former.cores())
+                migration = LiveMigration(former, fresh, self._clock, how, self._options.executor)
+                await migration.load()
+            except BaseException:
+                await fresh.stop()
+                raise
+            self._former, self._current = former, fresh
+            self.models = fresh.models
+            self._migration = migration
+            self._plans_served += 1
+            on_switch()
+            report = await migration.switch()
+            self._migration = None
+            if self._draining and fresh.plane is not None:
+                fresh.plane.dispatcher.drain()
+            self._former = None
+            await former.stop()
+            return report
+        finally:
+            self._migrating = None
+
+
+def _check_tensors(old: PlanInService, new: PlanInService) -> None:
+    """A model that stays must look the same to its clients.
+
+    Raises:
+        MigrationError: it does not.
+    """
+    for name, model in new.models.items():
+        before = old.models.get(name)
+        if before is not None and (before.inputs, before.outputs) != (model.inputs, model.outputs):
+            raise MigrationError(
+                f"model {name!r} has other inputs or outputs in the new plan; requests that are"
+                " under way would be misread\n  try    another name for the changed model"
+            )
+
+
+def _ignore(event: AnyEvent) -> None:
+    """The sink of an engine that nobody logs."""

@@ -1,0 +1,262 @@
+"""From one plan to the next in a running server: load first, then let devices change hands."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.dispatch.changes.handover import Device
+from headrace.dispatch.changes.migration import How, Migration
+from headrace.dispatch.protocols import Clock
+from headrace.domain.base import Record
+from headrace.domain.errors import HeadraceError, ModelError
+from headrace.serving.engine.inference import Inference
+from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan
+from headrace.serving.workers.placement import ExecutorChoice, executor_kind
+
+logger = logging.getLogger("headrace.migrate")
+
+LOADING_NICENESS = 19
+"""While new workers load, the old plan's serve on the same cores."""
+SERVING_NICENESS = 5
+PROCESS_BYTES = 150 << 20
+"""Of a worker beside its weights: the interpreter and ONNX Runtime, generously."""
+WEIGHT_COPIES = 2
+"""Weights in the file's buffer and in the runtime's, while a stage loads."""
+KEPT_FREE = 0.1
+"""Part of the memory that a migration leaves free."""
+
+
+class MigrationError(HeadraceError):
+    """The server stays with its plan; the message says why."""
+
+    exit_code = 4
+
+
+class MigrationReport(Record, frozen=True, kw_only=True):
+    """How a migration went."""
+
+    how: How
+    steps: int
+    """In how many steps devices changed hands."""
+    devices: int
+    """That changed hands."""
+    preloaded: bool
+    """False: memory did not hold both plans, so workers were exchanged step by step."""
+    load_us: int
+    """Until all new workers had loaded; 0 where they were not preloaded."""
+    switch_us: int
+    """From the first arrival for the new plan to the end of the old one."""
+    began_at_us: int
+    """When the switch began, on the event logs' clock."""
+    slots_out: tuple[str, ...]
+    """Whose workers could not load yet; they are tried again until they can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What a new plan needs beside the old one, and what there is."""
+
+    where: str
+    needed_bytes: int
+    available_bytes: int
+
+
+class LiveMigration:
+    """Leads `old` to `new`, which is prepared and not started."""
+
+    def __init__(
+        self,
+        old: PlanInService,
+        new: PlanInService,
+        clock: Clock,
+        how: How,
+        executor: ExecutorChoice,
+    ) -> None:
+        assert old.plane is not None, "the old plan serves"
+        assert new.plane is not None, "the new plan is prepared"
+        self._old = old
+        self._new = new
+        self._old_plane = old.plane
+        self._new_plane = new.plane
+        self._clock = clock
+        self._executor = executor
+        self._over = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._preloaded = True
+        self._load_us = 0
+        self._began_at_us = 0
+        self.how = how
+        for slot in range(len(new.topology.slots)):
+            self._new_plane.gate.close(slot)
+        self.core = Migration(
+            self._old_plane.epoch,
+            self._new_plane.epoch,
+            clock,
+            how=how,
+            on_done=self._over.set,
+            prepare=self._prepare,
+        )
+
+    async def load(self) -> None:
+        """Start the new workers beside the old ones, if there is memory for both.
+
+        Raises:
+            MigrationError: a worker cannot load; nothing of the new plan is left running.
+        """
+        short = memory_short_of(self._old.served, self._new.served, self._executor)
+        if short is not None:
+            self._preloaded = False
+            logger.warning(
+                "both plans do not fit into the memory of %s (needs %d MB, has %d MB): workers"
+                " are exchanged step by step, and devices idle while theirs load",
+                short.where,
+                short.needed_bytes >> 20,
+                short.available_bytes >> 20,
+            )
+            return
+        began_at_us = self._clock.now_us()
+        try:
+            await self._gently(self._new.start())
+        except ModelError as error:
+            raise MigrationError(f"the new plan cannot be loaded: {error}") from error
+        self._load_us = self._clock.now_us() - began_at_us
+
+    async def switch(self) -> MigrationReport:
+        """Let devices change hands; returns when the old plan has nothing left."""
+        self._began_at_us = self._clock.now_us()
+        self.core.start()
+        try:
+            await self._over.wait()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        return MigrationReport(
+            how=self.how,
+            steps=len(self.core.steps),
+            devices=sum(map(len, self.core.steps)),
+            preloaded=self._preloaded,
+            load_us=self._load_us,
+            switch_us=self._clock.now_us() - self._began_at_us,
+            began_at_us=self._began_at_us,
+            slots_out=tuple(slot.name for slot in self._new.slots() if slot.outage),
+        )
+
+    def submit(self, inference: Inference) -> None:
+        """As `DataPlane.submit`, to whichever plan has room."""
+        model = self._new.models[inference.model]
+        epoch = self.core.epoch_for(model.name)
+        plane = self._old_plane if epoch is self._old_plane.epoch else self._new_plane
+        for request in plane.desk.open(inference, plane.number[model.name], model):
+            self.core.submit(epoch, request)
+
+    # -- without memory for both -------------------------------------------------------------------
+
+    def _prepare(self, slots: Sequence[int], ready: Callable[[Sequence[int]], None]) -> None:
+        if self._preloaded:
+            ready(slots)
+            return
+        task = asyncio.get_running_loop().create_task(self._exchange(slots, ready))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _exchange(self, slots: Sequence[int], ready: Callable[[Sequence[int]], None]) -> None:
+        """Stop the old workers of these slots' devices, then start the new ones.
+
+        There is no way back: where a new worker cannot load, its supervisor tries again, and the
+        slot serves as soon as it has one.
+        """
+        devices = {self._new_plane.epoch.site.devices[slot] for slot in slots}
+        gate = self._old_plane.gate
+        left = [
+            slot for slot in self._old_plane.epoch.site.slots_on(devices) if not gate.in_use(slot)
+        ]
+        assert self._old.supervisor is not None, "the old plan is in service until its last slot"
+        await self._old.supervisor.stop_slots(left)
+        await self._gently(self._new.insist(slots, ready))
+
+    async def _gently(self, loading: Coroutine[Any, Any, None]) -> None:
+        """Let workers load at the lowest priority; raise it when they have."""
+        starting = asyncio.ensure_future(loading)
+        try:
+            while not starting.done():
+                self._renice()
+                await asyncio.wait({starting}, timeout=0.02)
+            await starting
+        except asyncio.CancelledError:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            raise
+        self._renice()
+
+    def _renice(self) -> None:
+        supervised = self._new.supervisor.slots if self._new.supervisor else ()
+        niceness = {
+            slot.process_id: SERVING_NICENESS if slot.up else LOADING_NICENESS
+            for slot in supervised
+            if slot.process_id is not None
+        }
+        for process, wanted in niceness.items():
+            # Raising a priority again may be denied; then all workers of the new plan, and only
+            # they, stay at the lowest one, which is the same among themselves.
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, process, wanted)
+
+
+def memory_short_of(
+    old: ServedPlan, new: ServedPlan, executor: ExecutorChoice = "auto"
+) -> Shortage | None:
+    """Where the memory does not hold both plans' weights at once; None: it does everywhere."""
+    sizes = {kind.name: kind.memory_bytes for kind in new.plan.cluster.device_types}
+    held, wanted = _weights(old), _weights(new)
+    for device, new_bytes in wanted.items():
+        available = sizes.get(device[1])
+        needed = new_bytes + held.get(device, 0)
+        if available is not None and needed > available:
+            return Shortage(f"{device[1]} {device[2]} of {device[0]}", needed, available)
+    # Emulated devices' weights are nowhere.
+    real = [slot for slot in new.plan.slots if executor_kind(slot.device, executor) == "onnx"]
+    here = available_memory_bytes()
+    if here is None or not real:
+        return None
+    weights = sum(
+        count for device, count in wanted.items() if executor_kind(device[1], executor) == "onnx"
+    )
+    needed = WEIGHT_COPIES * weights + PROCESS_BYTES * len(real)
+    available = round(here * (1 - KEPT_FREE))
+    return Shortage("this machine", needed, available) if needed > available else None
+
+
+def available_memory_bytes() -> int | None:
+    """What Linux would give to new processes without swapping; None where it does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _weights(served: ServedPlan) -> dict[Device, int]:
+    """Device -> bytes of the weights of all stages on it."""
+    slots = {slot.name: slot for slot in served.plan.slots}
+    found: defaultdict[Device, int] = defaultdict(int)
+    for deployment in served.plan.deployments:
+        blocks = served.profiles[deployment.model].blocks
+        for pipeline in deployment.pipelines:
+            for stage in pipeline.stages:
+                weights = sum(
+                    block.weights_bytes for block in blocks[stage.first_block : stage.end_block]
+                )
+                for name in stage.pool:
+                    slot = slots[name]
+                    found[slot.node, slot.device, slot.device_index] += weights
+    return dict(found)

@@ -1,0 +1,208 @@
+"""One plan with all that serves it on this machine: workers, tensor memory, data plane."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.dispatch.policies import policy_for
+from headrace.dispatch.protocols import Clock, EventSink
+from headrace.dispatch.topology import Topology
+from headrace.domain.events import EventLogHeader
+from headrace.domain.plan import Plan
+from headrace.domain.profile import Profile
+from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
+from headrace.serving.engine.desk import Desk
+from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.placement import ExecutorChoice, worker_specs
+from headrace.serving.workers.stage_io import stage_index
+from headrace.serving.workers.status import SlotStatus
+from headrace.serving.workers.supervisor import Supervisor
+from headrace.serving.workers.worker_process import WorkerSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPlan:
+    """A plan and what its profiles say."""
+
+    plan: Plan
+    profiles: Mapping[str, Profile]
+    """By model name."""
+    folders: Mapping[str, Path]
+    """By model name; what a profile's relative paths are relative to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """How plans are served, whichever it is."""
+
+    policy: str | None = None
+    """None: the one that the plan was made for."""
+    executor: ExecutorChoice = "auto"
+    processes: int | None = None
+    """That emulated slots share; None: one for each slot."""
+    queue_limit: int = 4096
+    """Requests that may wait for batches, per model."""
+    arena_bytes: int | None = None
+    """Shared memory for tensors; None: enough for the plan."""
+    seed: int = 0
+    """Of emulated slots' execution times."""
+
+
+class PlanInService:
+    """`prepare`, then `start` (all workers or some), then `stop`."""
+
+    def __init__(self, served: ServedPlan, options: ServiceOptions) -> None:
+        """Check the plan against its profiles; nothing is started yet.
+
+        Raises:
+            PlanError: the plan names something that does not exist.
+        """
+        self.served = served
+        self.topology = Topology.from_plan(served.plan, served.profiles)
+        self.models = served_models(served.plan, self.topology, served.profiles)
+        self._options = options
+        self._policy = options.policy or policy_for(served.plan)
+        self._specs: tuple[WorkerSpec, ...] = ()
+        self.arena: Arena | None = None
+        self.supervisor: Supervisor | None = None
+        self.plane: DataPlane | None = None
+
+    @property
+    def header(self) -> EventLogHeader:
+        """First line of the plan's event log."""
+        return self.topology.event_log_header("live", self._policy)
+
+    async def prepare(
+        self, clock: Clock, desk: Desk, sink: EventSink, cores: Mapping[object, int] | None = None
+    ) -> None:
+        """Extract stage files and build the data plane; no worker runs yet.
+
+        Args:
+            cores: device -> core, of a plan that is being replaced: a device stays where it is.
+
+        Raises:
+            ModelError: a stage cannot be extracted.
+        """
+        loop = asyncio.get_running_loop()
+        served, options = self.served, self._options
+        stages = stage_index(served.plan, served.profiles)
+        # Parsing and cutting a large model takes seconds.
+        specs = await asyncio.to_thread(
+            worker_specs,
+            served.plan,
+            served.profiles,
+            served.folders,
+            stages,
+            options.executor,
+            options.seed,
+            options.processes,
+        )
+        self._specs = _kept_cores(served.plan, specs, cores or {})
+        self.arena = Arena(options.arena_bytes or arena_bytes_for(stages))
+        self.supervisor = Supervisor(self._specs, self.arena)
+        self.plane = DataPlane(
+            served.plan,
+            served.profiles,
+            clock=clock,
+            call_soon=loop.call_soon,
+            links=self.supervisor.slots,
+            arena=self.arena,
+            sink=sink,
+            policy=self._policy,
+            queue_limit=options.queue_limit,
+            desk=desk,
+        )
+        self.supervisor.connect(self.plane.driver)
+
+    async def start(self, slots: Sequence[int] | None = None) -> None:
+        """Start the workers of these slots, or of all, and wait until they have loaded.
+
+        Raises:
+            ModelError: one cannot load its stages.
+        """
+        assert self.supervisor is not None, "prepare() comes before start()"
+        await self.supervisor.start(slots)
+
+    async def insist(self, slots: Sequence[int], on_tried: Callable[[Sequence[int]], None]) -> None:
+        """Start the workers of these slots, again and again where they cannot load; see
+        `Supervisor.insist`."""
+        assert self.supervisor is not None, "prepare() comes before insist()"
+        await self.supervisor.insist(slots, on_tried)
+
+    async def stop(self) -> None:
+        """End all workers and give the memory back. Idempotent."""
+        self.plane = None
+        supervisor, self.supervisor = self.supervisor, None
+        if supervisor is not None:
+            await supervisor.stop()
+        if self.arena is not None:
+            self.arena.close()
+
+    def cores(self) -> dict[object, int]:
+        """Device -> the core that its workers stay on."""
+        return {
+            (slot.node, slot.device, slot.device_index): spec.core
+            for slot, spec in zip(self.served.plan.slots, self._specs, strict=True)
+            if spec.core is not None
+        }
+
+    def can_answer(self, name: str) -> bool:
+        """Whether each stage of one of the model's pipelines has a worker."""
+        if self.supervisor is None:
+            return False
+        up = [slot.up for slot in self.supervisor.slots]
+        return any(
+            all(any(up[slot] for slot in stage.slots) for stage in route.stages)
+            for model in self.topology.models
+            if model.name == name
+            for route in model.routes
+        )
+
+    def retry_in_s(self, name: str) -> float:
+        """Until the model may be answered again: until each stage of one of its pipelines has a
+        worker, or has tried to load one. 0 where it can be answered now, or is not served."""
+        if self.supervisor is None or name not in self.models:
+            return 0.0
+        waits_s = [0.0 if slot.up else slot.retry_in_s for slot in self.supervisor.slots]
+        return min(
+            max(min(waits_s[slot] for slot in stage.slots) for stage in route.stages)
+            for model in self.topology.models
+            if model.name == name
+            for route in model.routes
+        )
+
+    def slots(self) -> tuple[SlotStatus, ...]:
+        supervised = self.supervisor.slots if self.supervisor else ()
+        return tuple(
+            SlotStatus(
+                name=slot.name,
+                device=slot.device,
+                up=keeper.up,
+                restarts=keeper.restarts,
+                process_id=keeper.process_id,
+                executor=keeper.spec.executor,
+                core=keeper.spec.core,
+                outage=keeper.outage,
+            )
+            for slot, keeper in zip(self.served.plan.slots, supervised, strict=False)
+        )
+
+
+def _kept_cores(
+    plan: Plan, specs: Sequence[WorkerSpec], cores: Mapping[object, int]
+) -> tuple[WorkerSpec, ...]:
+    """A device that both plans use stays on its core, or two plans would run there at once."""
+    if not cores:
+        return tuple(specs)
+    places = [(slot.node, slot.device, slot.device_index) for slot in plan.slots]
+    wanted = sorted({spec.core for spec in specs if spec.core is not None})
+    free = [core for core in wanted if core not in cores.values()]
+    given = dict(cores)
+    for place, spec in zip(places, specs, strict=True):
+        if spec.core is not None and place not in given:
+            given[place] = free.pop(0) if free else spec.core
+    return tuple(
+        spec if spec.core is None else replace(spec, core=given[place])
+        for place, spec in zip(places, specs, strict=True)
+    )

@@ -1,0 +1,431 @@
+"""HTTP/1.1 for machines: keep-alive, in order, bounded in bytes, time and connections.
+
+httptools parses; this file decides what is read, how long it may take, and when to stop. It
+knows nothing of inference. A general framework costs more per request than the whole answer
+of a small model, see `docs/decisions/`.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any, cast
+
+import httptools
+
+from headrace.serving.front.http_messages import Handler, Limits, Response, internal_error, problem
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_ONCE = frozenset(
+    (
+        b"host",
+        b"origin",
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"transfer-encoding",
+        b"inference-header-content-length",
+    )
+)
+"""Headers that decide how a request is read or who sent it: two of them are one too many."""
+
+_IDLE, _HEAD, _BODY = 0, 1, 2
+_NEVER = float("inf")
+
+
+class _RefusedError(Exception):
+    """Leaves the parser once the request's fate is known; the response waits in the exchange."""
+
+
+class HttpExchange:
+    """One request on one connection; see `http_messages.Exchange`."""
+
+    __slots__ = (
+        "body",
+        "connection",
+        "headers",
+        "keep_alive",
+        "method",
+        "refusal",
+        "target",
+        "work",
+    )
+
+    def __init__(self, connection: "HttpConnection") -> None:
+        self.connection = connection
+        self.method = b""
+        self.target = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.body: bytes | bytearray = b""
+        self.keep_alive = False
+        self.refusal: Response | None = None
+        self.work: Any = None
+
+    @property
+    def peer(self) -> "HttpConnection":
+        return self.connection
+
+    @property
+    def gone(self) -> bool:
+        return self.connection.current is not self
+
+    def replace_body(self, body: bytes) -> bool:
+        return self.connection.replace_body(self, body)
+
+    def respond(self, response: Response) -> None:
+        self.connection.finish(self, response)
+
+
+class HttpServer:
+    """What all connections of one server share. Give `connect` to `loop.create_server`."""
+
+    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
+        self.handler = handler
+        self.limits = limits or Limits()
+        self.connections: set[HttpConnection] = set()
+        self.draining = False
+        self.buffered_bytes = 0
+        self.tick_s = 0.0
+        """Coarse time, as of the last sweep: deadlines need no clock reading per request."""
+
+    def connect(self) -> "HttpConnection":
+        return HttpConnection(self)
+
+    def sweep(self, now_s: float) -> None:
+        """End what took too long. Call it every half second or so."""
+        self.tick_s = now_s
+        for connection in tuple(self.connections):
+            if now_s > connection.deadline_s:
+                connection.time_out()
+
+    def drain(self) -> None:
+        """Answer what was accepted, then close every connection."""
+        self.draining = True
+        for connection in tuple(self.connections):
+            connection.close_if_idle()
+
+    def abort(self) -> None:
+        """Close every connection at once."""
+        for connection in tuple(self.connections):
+            connection.transport.abort()
+
+
+class HttpConnection(asyncio.Protocol):
+    """One client. Requests are answered in the order in which they came."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._handler = server.handler
+        self._parser = httptools.HttpRequestParser(self)
+        self._incoming = HttpExchange(self)
+        self.current: HttpExchange | None = None
+        self._queue: deque[HttpExchange] = deque()
+        self._reading = _IDLE
+        self._head_bytes = 0
+        self._fields = 0
+        self._deaf = False
+        """No more requests are read: the last response closes the connection."""
+        self._lingering_bytes = -1
+        """>= 0: the last response is sent, and what still comes is counted and thrown away."""
+        self._advancing = False
+        self._read_paused = False
+        self._write_paused = False
+        self.deadline_s = server.tick_s + server.limits.idle_timeout_s
+        self.trusted: bool | None = None
+        self.known_host: bytes | None = None
+
+    def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        peer = self.transport.get_extra_info("peername") or ("", 0)
+        local = self.transport.get_extra_info("sockname") or ("", 0)
+        return (peer[0], peer[1]), (local[0], local[1])
+
+    # -- asyncio's side -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
+        server = self._server
+        server.connections.add(self)
+        if len(server.connections) > 2 * self._limits.connections:
+            self.transport.abort()
+        elif len(server.connections) > self._limits.connections:
+            sentence = f"all {self._limits.connections} connections are in use"
+            self._refuse(problem(503, sentence, b"Retry-After: 1\r\n"))
+            self._advance()
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            self._throw_away(len(data))
+            return
+        if self._reading != _BODY:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            # A callback that refused the request has said so already, and is deaf by now.
+            if isinstance(error, httptools.HttpParserCallbackError) and not self._deaf:
+                self._refuse(internal_error())
+            elif not self._deaf:
+                self._refuse(problem(400, f"this is not HTTP/1.1: {_first_line(error)}"))
+        else:
+            if self._reading == _HEAD and self._head_bytes > self._limits.head_bytes:
+                self._refuse(self._head_too_large())
+        if self.current is None:
+            self._advance()
+        if self._queue and not self._read_paused and len(self._queue) > self._limits.pipelined:
+            self._read_paused = True
+            self.transport.pause_reading()
+
+    def eof_received(self) -> None:
+        # A client that half-closes looks like one that went away: its work is cancelled.
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.discard(self)
+        self._deaf = True
+        self.deadline_s = _NEVER
+        self._release(self._incoming)
+        for exchange in self._queue:
+            self._release(exchange)
+        self._queue.clear()
+        current, self.current = self.current, None
+        if current is not None:
+            self._release(current)
+            self._handler.abandon(current)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self.deadline_s = self._server.tick_s + self._limits.write_timeout_s
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        now_s, limits = self._server.tick_s, self._limits
+        if self._lingering_bytes >= 0:
+            self.deadline_s = now_s + limits.linger_timeout_s
+        elif self.current is not None or self._queue:
+            self.deadline_s = _NEVER
+        else:
+            idle = self._reading == _IDLE
+            self.deadline_s = now_s + (limits.idle_timeout_s if idle else limits.body_timeout_s)
+        if self.current is None:
+            self._advance()
+
+    # -- the parser's side ------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._reading = _HEAD
+        self._fields = 0
+        self.deadline_s = self._server.tick_s + self._limits.head_timeout_s
+
+    def on_url(self, piece: bytes) -> None:
+        target = self._incoming.target = self._incoming.target + piece
+        if len(target) > self._limits.target_bytes:
+            self._refuse_and_stop(
+                problem(414, f"the URL is longer than {self._limits.target_bytes} bytes")
+            )
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        if self._fields > self._limits.head_fields:
+            self._refuse_and_stop(self._head_too_large())
+        if self._reading == _BODY:
+            return  # a trailer; nothing that matters may stand there
+        headers = self._incoming.headers
+        name = name.lower()
+        if name in headers:
+            if name in _ONCE:
+                self._refuse_and_stop(
+                    problem(400, f"the header {name.decode('latin-1')!r} stands there twice")
+                )
+            value = headers[name] + b", " + value
+        headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        exchange = self._incoming
+        exchange.method = self._parser.get_method()
+        exchange.keep_alive = (
+            self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
+        )
+        refusal = self._check_head(exchange) or self._handler.admit(exchange)
+        if refusal is not None:
+            self._refuse_and_stop(refusal)
+        if b"expect" in exchange.headers and self.current is None and not self._queue:
+            self.transport.write(_CONTINUE)
+        self._reading = _BODY
+        self._head_bytes = 0
+        self.deadline_s = self._server.tick_s + self._limits.body_timeout_s
+
+    def on_body(self, piece: bytes) -> None:
+        exchange, server, limits = self._incoming, self._server, self._limits
+        server.buffered_bytes += len(piece)
+        body = exchange.body
+        if not body:
+            # The usual case, one piece: kept as it came, not copied.
+            exchange.body = body = piece
+        else:
+            if isinstance(body, bytes):
+                exchange.body = body = bytearray(body)
+            body.extend(piece)
+        if len(body) > limits.body_bytes:
+            self._refuse_and_stop(self._body_too_large())
+        if server.buffered_bytes > limits.buffered_bytes:
+            self._refuse_and_stop(
+                problem(
+                    503,
+                    f"the server holds {limits.buffered_bytes} bytes of requests already;"
+                    " try again in a second",
+                    b"Retry-After: 1\r\n",
+                )
+            )
+
+    def on_message_complete(self) -> None:
+        self._queue.append(self._incoming)
+        self._incoming = HttpExchange(self)
+        self._reading = _IDLE
+        self._head_bytes = 0
+        self.deadline_s = _NEVER
+
+    # -- answering ----------------------------------------------------------------------------
+
+    def finish(self, exchange: HttpExchange, response: Response) -> None:
+        """Send the response to the current exchange, then turn to the next one."""
+        if exchange is not self.current:
+            return  # the client is gone
+        self.current = None
+        self._release(exchange)
+        last = not exchange.keep_alive or self._server.draining
+        pieces = response.encode(not last, head_only=exchange.method == b"HEAD")
+        if len(pieces) == 1:
+            self.transport.write(pieces[0])
+        else:
+            self.transport.writelines(pieces)
+        if last:
+            self._close()
+        elif not self._advancing and (self._queue or self._read_paused):
+            self._advance()
+        elif self._reading == _IDLE and not self._write_paused:
+            self.deadline_s = self._server.tick_s + self._limits.idle_timeout_s
+
+    def replace_body(self, exchange: HttpExchange, body: bytes) -> bool:
+        """See `Exchange.replace_body`."""
+        server = self._server
+        if server.buffered_bytes + len(body) > self._limits.buffered_bytes:
+            return False
+        server.buffered_bytes += len(body) - len(exchange.body)
+        exchange.body = body
+        return True
+
+    def close_if_idle(self) -> None:
+        if self.current is None and not self._queue and self._reading == _IDLE:
+            self.transport.close()
+
+    def time_out(self) -> None:
+        """The deadline passed: say so where a request is half read, otherwise just close."""
+        if self._write_paused or self._lingering_bytes >= 0 or self.transport.is_closing():
+            self.transport.abort()
+        elif self._reading == _IDLE or self._deaf:
+            self.transport.close()
+        else:
+            what = "head" if self._reading == _HEAD else "body"
+            self._refuse(problem(408, f"the {what} of the request did not arrive in time"))
+            if self.current is None:
+                self._advance()
+
+    def _advance(self) -> None:
+        if self._advancing:
+            return
+        self._advancing = True
+        while self._queue and self.current is None and not self._write_paused:
+            exchange = self.current = self._queue.popleft()
+            if exchange.refusal is not None:
+                self.finish(exchange, exchange.refusal)
+                continue
+            try:
+                self._handler.handle(exchange)
+            except Exception:
+                self.finish(exchange, internal_error())
+        self._advancing = False
+        if self.current is None and self._read_paused and not self._write_paused:
+            self._read_paused = False
+            self.transport.resume_reading()
+
+    def _refuse(self, response: Response) -> None:
+        """Queue this response as the connection's last one; nothing more is read."""
+        exchange = self._incoming
+        exchange.refusal = response
+        exchange.keep_alive = False
+        self._deaf = True
+        self.deadline_s = _NEVER
+        self._queue.append(exchange)
+        self._incoming = HttpExchange(self)
+
+    def _refuse_and_stop(self, response: Response) -> None:
+        self._refuse(response)
+        raise _RefusedError
+
+    def _close(self) -> None:
+        """Close so that the client can still read the last response.
+
+        Closing while its bytes are unread would reset the connection, and the response with it:
+        so the sending half is closed first, and what still comes is thrown away for a while.
+        """
+        for behind in self._queue:
+            self._release(behind)
+        self._queue.clear()
+        half_read = self._deaf
+        self._deaf = True
+        if half_read and self.transport.can_write_eof():
+            self._lingering_bytes = 0
+            self.deadline_s = self._server.tick_s + self._limits.linger_timeout_s
+            self.transport.write_eof()
+        else:
+            # Closing waits for the client to take what was written; not for ever.
+            self.deadline_s = self._server.tick_s + self._limits.write_timeout_s
+            self.transport.close()
+
+    def _throw_away(self, size_bytes: int) -> None:
+        if self._lingering_bytes >= 0:
+            self._lingering_bytes += size_bytes
+            if self._lingering_bytes > self._limits.linger_bytes:
+                self.transport.abort()
+
+    def _release(self, exchange: HttpExchange) -> None:
+        self._server.buffered_bytes -= len(exchange.body)
+        exchange.body = b""
+
+    # -- checks -------------------------------------------------------------------------------
+
+    def _check_head(self, exchange: HttpExchange) -> Response | None:
+        headers = exchange.headers
+        if self._parser.should_upgrade():
+            return problem(400, "this server speaks HTTP/1.1 only and upgrades to nothing")
+        if self._head_bytes > self._limits.head_bytes:
+            size = len(exchange.target) + sum(len(n) + len(v) + 4 for n, v in headers.items())
+            if size > self._limits.head_bytes:
+                return self._head_too_large()
+        length = headers.get(b"content-length")
+        if length is not None and int(length) > self._limits.body_bytes:
+            return self._body_too_large()
+        if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+            return problem(501, "the only transfer encoding known here is `chunked`")
+        if headers.get(b"expect", b"100-continue").lower() != b"100-continue":
+            return problem(417, "the only expectation known here is `100-continue`")
+        return None
+
+    def _head_too_large(self) -> Response:
+        limits = self._limits
+        return problem(
+            431,
+            f"the request's head is larger than {limits.head_bytes} bytes"
+            f" or {limits.head_fields} fields",
+        )
+
+    def _body_too_large(self) -> Response:
+        limit = self._limits.body_bytes
+        return problem(413, f"the body is larger than {limit} bytes, the most this server takes")
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,93 @@
+"""Open Inference Protocol: what the server says of itself, its models and its counters."""
+
+from importlib.metadata import version
+from typing import Any
+
+from headrace.domain.profile import TensorSpec
+from headrace.serving.engine.inference import ServedModel
+from headrace.serving.front.prometheus import ModelCounters
+from headrace.serving.front.v2 import VERSION
+from headrace.serving.front.v2_tensors import DATATYPES
+
+PLATFORM = "headrace_plan"
+_CONFIG_TYPES = {"bytes": "TYPE_STRING"}
+"""Where Triton's configuration calls a type otherwise than the protocol does."""
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "model_repository")
+
+
+def server_document() -> dict[str, Any]:
+    return {"name": "headrace", "version": version("headrace"), "extensions": EXTENSIONS}
+
+
+def model_document(model: ServedModel) -> dict[str, Any]:
+    """Metadata; -1 stands for the number of items."""
+    return {
+        "name": model.name,
+        "versions": [VERSION],
+        "platform": PLATFORM,
+        "inputs": [_tensor_document(spec, model.batched) for spec in model.inputs],
+        "outputs": [_tensor_document(spec, model.batched) for spec in model.outputs],
+    }
+
+
+def config_document(model: ServedModel) -> dict[str, Any]:
+    """The part of Triton's model configuration that holds here; objectives as parameters."""
+    return {
+        "name": model.name,
+        "platform": PLATFORM,
+        "backend": "headrace",
+        "max_batch_size": model.max_items if model.batched else 0,
+        "input": [_config_tensor(spec) for spec in model.inputs],
+        "output": [_config_tensor(spec) for spec in model.outputs],
+        "parameters": {
+            "slo_us": {"string_value": str(model.slo_us)},
+            "fastest_us": {"string_value": str(model.fastest_us)},
+        },
+    }
+
+
+def index_entry(model: ServedModel, ready: bool) -> dict[str, Any]:
+    entry = {"name": model.name, "version": VERSION, "state": "READY" if ready else "UNAVAILABLE"}
+    if not ready:
+        entry["reason"] = "a stage has no slot, or the server is shutting down"
+    return entry
+
+
+def statistics_document(name: str, counters: ModelCounters) -> dict[str, Any]:
+    """Counts since the start; durations in nanoseconds, as the protocol has them."""
+    requests = counters.answered + counters.late
+    refused = sum(counters.refused.values())
+    return {
+        "name": name,
+        "version": VERSION,
+        "last_inference": counters.last_at_ms,
+        "inference_count": counters.items,
+        "execution_count": sum(counters.batches.values()),
+        "inference_stats": {
+            "success": {"count": requests, "ns": counters.latency_sum_us * 1000},
+            "fail": {"count": refused, "ns": 0},
+        },
+        "batch_stats": [
+            {
+                "batch_size": size,
+                "compute_infer": {"count": count, "ns": counters.run_us.get(size, 0) * 1000},
+            }
+            for size, count in sorted(counters.batches.items())
+        ],
+    }
+
+
+def _tensor_document(spec: TensorSpec, batched: bool) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "datatype": DATATYPES[spec.dtype],
+        "shape": [-1, *spec.item_shape] if batched else list(spec.item_shape),
+    }
+
+
+def _config_tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "data_type": _CONFIG_TYPES.get(spec.dtype, f"TYPE_{DATATYPES[spec.dtype]}"),
+        "dims": list(spec.item_shape),
+    }

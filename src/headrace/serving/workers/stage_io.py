@@ -1,0 +1,102 @@
+"""The tensors that enter and leave each stage of a plan, and how they lie in the arena."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.domain.plan import Plan
+from headrace.domain.plan import Stage as PlannedStage
+from headrace.domain.profile import Profile, TensorSpec
+from headrace.serving.workers.arena import ALIGNMENT_BYTES, Arena
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """One allocation of the arena that holds all tensors of a batch at one cut."""
+
+    offset: int
+    tensor_offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGroup:
+    """All tensors that cross one cut."""
+
+    specs: tuple[TensorSpec, ...]
+    item_bytes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, specs: Sequence[TensorSpec]) -> "TensorGroup":
+        sizes = tuple(spec.item_count * np.dtype(spec.dtype).itemsize for spec in specs)
+        return cls(tuple(specs), sizes)
+
+    def allocate(self, arena: Arena, size: int) -> Region:
+        """Reserve room for `size` items, each tensor aligned. Raises OverloadError when full."""
+        starts, end = self._layout(size)
+        offset = arena.allocate(end)
+        return Region(offset, tuple(offset + start for start in starts))
+
+    def batch_bytes(self, size: int) -> int:
+        """What `allocate` takes."""
+        return self._layout(size)[1]
+
+    def _layout(self, size: int) -> tuple[list[int], int]:
+        starts, end = [], 0
+        for item_bytes in self.item_bytes:
+            starts.append(end)
+            end += -(-size * item_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        return starts, end
+
+
+@dataclass(frozen=True, slots=True)
+class StageIO:
+    """One stage of one pipeline as the live driver sees it."""
+
+    key: int
+    """The number that frames use for it."""
+    name: str
+    """For messages: model/pipeline/stage."""
+    inputs: TensorGroup
+    outputs: TensorGroup
+    planned: PlannedStage
+    max_batch: int
+
+
+StageIndex = tuple[tuple[tuple[StageIO, ...], ...], ...]
+"""Indexed by model, pipeline and stage, as the dispatcher counts them."""
+
+
+def stage_index(plan: Plan, profiles: Mapping[str, Profile]) -> StageIndex:
+    """Number the plan's stages and look up their tensors. Raises KeyError: profile missing."""
+    models = []
+    key = 0
+    for deployment in plan.deployments:
+        profile = profiles[deployment.model]
+        pipelines = []
+        for pipeline in deployment.pipelines:
+            stages = []
+            for number, stage in enumerate(pipeline.stages):
+                stages.append(
+                    StageIO(
+                        key=key,
+                        name=f"{deployment.model}/{pipeline.name}/{number}",
+                        inputs=TensorGroup.of(_cut_before(profile, stage.first_block)),
+                        outputs=TensorGroup.of(_cut_before(profile, stage.end_block)),
+                        planned=stage,
+                        max_batch=pipeline.batch_size,
+                    )
+                )
+                key += 1
+            pipelines.append(tuple(stages))
+        models.append(tuple(pipelines))
+    return tuple(models)
+
+
+def _cut_before(profile: Profile, block: int) -> tuple[TensorSpec, ...]:
+    """What flows into `block`, or out of the model."""
+    if block == 0:
+        return profile.inputs
+    if block == len(profile.blocks):
+        return profile.outputs
+    return profile.blocks[block - 1].cut

@@ -1,0 +1,59 @@
+"""What an engine is doing, as /metrics and the READY table show it."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from headrace.serving.workers.frames import ExecutorKind
+
+Outage = Literal["lost", "load-failed"]
+"""Why a slot is out of service, though it is being brought back:
+
+lost         its worker died, hung, or was killed
+load-failed  the worker that was to follow it, or another plan's, could not load its stages
+"""
+OUTAGES: tuple[Outage, ...] = get_args(Outage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStatus:
+    """One slot."""
+
+    name: str
+    device: str
+    up: bool
+    restarts: int
+    process_id: int | None
+    executor: ExecutorKind
+    """`emulated` slots answer zeros."""
+    core: int | None
+    """The CPU core that the worker stays on."""
+    outage: Outage | None
+    """None: it has a worker, or was not to have one yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """A snapshot; cheap enough to take at every scrape."""
+
+    slots: tuple[SlotStatus, ...]
+    """While a migration runs, slots of both plans; one of each name, the new plan's first."""
+    open_inferences: int
+    """Accepted and not yet answered or refused."""
+    open_requests: int
+    """Their items."""
+    running_batches: int
+    arena_used_bytes: int
+    arena_size_bytes: int
+    draining: bool
+    plans_served: int = 1
+    """The plan in service is the so many-th of this server."""
+    migrating: bool = False
+    """A new plan is being loaded, or devices are changing hands."""
+    held_requests: int = 0
+    """Requests that wait for slots of the new plan."""
+
+    @property
+    def outages(self) -> dict[Outage, int]:
+        """Why slots are out of service -> how many."""
+        found = [slot.outage for slot in self.slots]
+        return {why: found.count(why) for why in OUTAGES}

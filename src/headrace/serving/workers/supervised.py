@@ -1,0 +1,321 @@
+"""Slots and the processes that serve them: watched, and started again for as long as it takes."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from headrace.domain.errors import HeadraceError
+from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.frames import AnyFrame, Failed, Ran, Run
+from headrace.serving.workers.status import Outage
+from headrace.serving.workers.worker_process import WorkerSpec, process_title
+
+logger = logging.getLogger(__name__)
+
+LOAD_TIMEOUT_S = 120.0
+RESTART_DELAYS_S = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+"""Before each attempt in a row; the last one again and again. Nobody is given up: what was in the
+way may be mended at any time, and an attempt in 30 s costs next to nothing."""
+STEADY_S = 10.0
+"""A worker that has lived so long is healthy: the row begins anew."""
+HANG_FACTOR = 10
+HANG_GRACE_S = 2.0
+"""A batch that takes longer than HANG_FACTOR x p99 + HANG_GRACE_S hangs."""
+
+
+class SlotEvents(Protocol):
+    """Whom the supervisor tells; the live driver."""
+
+    def on_ran(self, slot: int, frame: Ran) -> None: ...
+
+    def on_failed(self, slot: int, frame: Failed) -> None: ...
+
+    def on_slot_lost(self, slot: int) -> None: ...
+
+    def on_slot_gained(self, slot: int) -> None: ...
+
+
+class SupervisedSlot:
+    """One slot, whichever process serves it now. It is the driver's `WorkerLink`."""
+
+    def __init__(self, number: int, spec: WorkerSpec) -> None:
+        self.events: SlotEvents
+        self.spec = spec
+        self.number = number
+        self.home: SupervisedProcess
+        self._p99_us = {load.stage: load.p99_us for load in spec.loads}
+        self._hangs_at_s: float | None = None
+        self._watch: asyncio.TimerHandle | None = None
+
+    @property
+    def up(self) -> bool:
+        """A worker has loaded all stages and lives."""
+        return self.home.up
+
+    @property
+    def process_id(self) -> int | None:
+        return self.home.process_id
+
+    @property
+    def restarts(self) -> int:
+        return self.home.restarts
+
+    @property
+    def outage(self) -> Outage | None:
+        """Why the slot has no worker; None: it has one, or was not to have one yet."""
+        return self.home.outage
+
+    @property
+    def retry_in_s(self) -> float:
+        """Until the next attempt to give it a worker; 0: one is under way, or none is needed."""
+        return self.home.retry_in_s
+
+    def run(self, frame: Run) -> None:
+        # Where the worker has just died, its end of the channel says so in a moment.
+        self.home.send(frame)
+        loop = asyncio.get_running_loop()
+        limit_us = HANG_FACTOR * self._p99_us[frame.stage][frame.size - 1]
+        self._hangs_at_s = loop.time() + limit_us / 1e6 + HANG_GRACE_S
+        if self._watch is None:
+            self._watch = loop.call_at(self._hangs_at_s, self._check)
+
+    def receive(self, frame: AnyFrame) -> None:
+        self._hangs_at_s = None
+        match frame:
+            case Ran():
+                self.events.on_ran(self.number, frame)
+            case Failed():
+                self.events.on_failed(self.number, frame)
+
+    def lost(self) -> None:
+        """Its process is gone."""
+        self._hangs_at_s = None
+
+    def stop(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def _check(self) -> None:
+        """Kill a worker that is far beyond the time its batch was predicted to take."""
+        self._watch = None
+        if self._hangs_at_s is None:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._hangs_at_s:
+            self._watch = loop.call_at(self._hangs_at_s, self._check)
+            return
+        logger.error("slot %s: its batch hangs; killing the worker", self.spec.slot)
+        self._hangs_at_s = None
+        self.home.kill()
+
+
+class Worker(Protocol):
+    """The part of `WorkerProcess` that is supervised."""
+
+    @property
+    def process_id(self) -> int: ...
+
+    @property
+    def send(self) -> Callable[[Run], None]: ...
+
+    async def load(self, timeout_s: float) -> None: ...
+
+    def kill(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def reap(self) -> int: ...
+
+
+class Spawn(Protocol):
+    """Starts a worker's process; see `WorkerProcess`."""
+
+    def __call__(
+        self,
+        specs: Sequence[WorkerSpec],
+        arena: Arena,
+        loop: asyncio.AbstractEventLoop,
+        on_frame: Callable[[AnyFrame], None],
+        on_lost: Callable[[str], None],
+    ) -> Worker: ...
+
+
+class SupervisedProcess:
+    """Keeps a process alive for one slot, or for several that are emulated."""
+
+    def __init__(
+        self, slots: Sequence[SupervisedSlot], arena: Arena, turn: asyncio.Lock, spawn: Spawn
+    ) -> None:
+        """`turn`: held while a worker loads after a failure; common to all processes."""
+        self.restarts = 0
+        self.up = False
+        self.outage: Outage | None = None
+        self._slots = {slot.number: slot for slot in slots}
+        self._specs = [slot.spec for slot in slots]
+        self._what = process_title(self._specs)
+        self._arena = arena
+        self._turn = turn
+        self._spawn = spawn
+        self._process: Worker | None = None
+        self._lost_now = asyncio.Event()
+        self._starting = asyncio.Lock()
+        self._keeper: asyncio.Task[None] | None = None
+        self._setbacks = 0
+        """Workers in a row that were lost early or could not load."""
+        self._failed_loads = 0
+        """In a row."""
+        self._next_attempt_at_s = 0.0
+        for slot in slots:
+            slot.home = self
+
+    @property
+    def process_id(self) -> int | None:
+        return self._process.process_id if self._process else None
+
+    @property
+    def retry_in_s(self) -> float:
+        return max(0.0, self._next_attempt_at_s - asyncio.get_running_loop().time())
+
+    async def start(self) -> None:
+        """Start the first worker, load it, and keep the slots served from then on.
+
+        Raises:
+            ModelError: a stage cannot be loaded.
+        """
+        async with self._starting:
+            if self._keeper is None:
+                await self._start_process()
+                self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    async def insist(self) -> None:
+        """As `start`, but a worker that cannot load counts as lost, and is tried again and again.
+
+        Returns after the first attempt, whatever became of it.
+        """
+        async with self._starting:
+            if self._keeper is not None:
+                return
+            try:
+                await self._start_process()
+            except (HeadraceError, OSError) as error:
+                self._note_failure(error)
+                for slot in self._slots.values():
+                    slot.events.on_slot_lost(slot.number)
+            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    def send(self, frame: Run) -> None:
+        if self._process is not None:
+            self._process.send(frame)
+
+    def kill(self) -> None:
+        """End the process at once; the slots are lost when the system has closed its end."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def stop(self) -> None:
+        """End the worker and keep it ended. Idempotent."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+            self._keeper = None
+        for slot in self._slots.values():
+            slot.stop()
+        process, was_up = self._process, self.up
+        self._process, self.up, self.outage = None, False, None
+        if process is not None and was_up:
+            await process.stop()
+        elif process is not None:
+            # Still loading, deaf to everything else, and with nothing to bring to an end.
+            await process.reap()
+
+    # -- one process after the other -----------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """Give the slots a worker whenever they have none."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if self.up:
+                came_up_at_s = loop.time()
+                await self._lost_now.wait()
+                await self._reap()
+                lived_s = loop.time() - came_up_at_s
+                self._setbacks = 1 if lived_s > STEADY_S else self._setbacks + 1
+            self._next_attempt_at_s = loop.time() + self._delay_s
+            await asyncio.sleep(self._delay_s)
+            # Together, workers that lack memory would fail for ever; one alone may find enough.
+            async with self._turn if self._failed_loads else contextlib.nullcontext():
+                await self._try_again()
+
+    @property
+    def _delay_s(self) -> float:
+        return RESTART_DELAYS_S[min(self._setbacks, len(RESTART_DELAYS_S)) - 1]
+
+    async def _try_again(self) -> None:
+        self.restarts += 1
+        try:
+            await self._start_process()
+        except (HeadraceError, OSError) as error:
+            self._note_failure(error)
+            return
+        logger.info("%s: back", self._what)
+        for slot in self._slots.values():
+            slot.events.on_slot_gained(slot.number)
+
+    def _note_failure(self, error: Exception) -> None:
+        self._setbacks += 1
+        self._failed_loads += 1
+        self.outage = "load-failed"
+        if self._failed_loads == 1:
+            logger.error(
+                "%s: out of service, and tried again, in the end every %g s: %s",
+                self._what,
+                RESTART_DELAYS_S[-1],
+                error,
+            )
+        else:
+            logger.info(
+                "%s: failed to load %d times, again in %g s: %s",
+                self._what,
+                self._failed_loads,
+                self._delay_s,
+                error,
+            )
+
+    async def _start_process(self) -> None:
+        self._lost_now.clear()
+        loop = asyncio.get_running_loop()
+        self._process = self._spawn(self._specs, self._arena, loop, self._receive, self._lose)
+        try:
+            await self._process.load(LOAD_TIMEOUT_S)
+        except HeadraceError:
+            await self._reap()
+            raise
+        self.up, self.outage, self._failed_loads = True, None, 0
+
+    async def _reap(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            status = await process.reap()
+            logger.debug("%s: the worker ended with status %d", self._what, status)
+
+    def _receive(self, frame: AnyFrame) -> None:
+        slot = self._slots.get(frame.slot) if isinstance(frame, Ran | Failed) else None
+        if slot is not None:
+            slot.receive(frame)
+        else:
+            logger.error("%s: unexpected %s", self._what, frame)
+
+    def _lose(self, reason: str) -> None:
+        """The process is gone: tell the dispatcher before anything else happens."""
+        self._lost_now.set()
+        if self.up:
+            self.up, self.outage = False, "lost"
+            logger.error("%s: worker lost: %s; restarting it", self._what, reason)
+            for slot in self._slots.values():
+                # Work may move on to a slot here that is told next, and then moves once more.
+                slot.events.on_slot_lost(slot.number)
+        for slot in self._slots.values():
+            slot.lost()

@@ -1,0 +1,106 @@
+"""A worker process of emulated slots: each holds its batch until its time is over.
+
+Any number of slots in one thread. Nothing is computed, so a slot is no more than the instant at
+which its batch ends, and all of them wait in one heap.
+"""
+
+import select
+import socket
+import time
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from headrace.serving.workers.executors.base import TensorMemory, describe
+from headrace.serving.workers.executors.emulated import EmulatedStage
+from headrace.serving.workers.frames import (
+    AnyFrame,
+    Failed,
+    FrameReader,
+    Load,
+    Loaded,
+    Ran,
+    Run,
+    Stop,
+    encode,
+)
+
+_RECEIVE_BYTES = 1 << 16
+
+
+def _monotonic_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+class Timelines:
+    """Slots by the engine's number of them. Knows time only through `now_us`."""
+
+    def __init__(self, memory: TensorMemory, now_us: Callable[[], int] = _monotonic_us) -> None:
+        self._memory = memory
+        self._now_us = now_us
+        self._stages: dict[tuple[int, int], EmulatedStage] = {}
+        self._free_at_us: dict[int, int] = {}
+        self._running: list[tuple[int, int, int, Run]] = []
+        """A heap: end, sequence number, start, what runs."""
+        self._sequence = 0
+
+    def take(self, frame: AnyFrame) -> AnyFrame | None:
+        """Load a stage, or begin a batch; None: the reply comes when the batch has ended.
+
+        A slot runs one batch at a time: a second one begins when the first has ended.
+        """
+        match frame:
+            case Load():
+                self._stages[frame.slot, frame.stage] = EmulatedStage(frame, self._memory)
+                return Loaded(frame.stage, 0, frame.slot)
+            case Run():
+                return self._begin(frame)
+        raise TypeError(f"a worker is not sent {type(frame).__name__}")
+
+    def ended(self) -> list[AnyFrame]:
+        """Reports of all batches whose time is over, in the order in which they ended."""
+        reports: list[AnyFrame] = []
+        running = self._running
+        while running and running[0][0] <= (now_us := self._now_us()):
+            _, _, started_at_us, run = heappop(running)
+            # Not the instant at which it should have ended: the log tells what happened.
+            reports.append(Ran(run.batch, run.attempt, run.stage, started_at_us, now_us, run.slot))
+        return reports
+
+    def wait_s(self) -> float | None:
+        """Until the next batch ends; None: none is running."""
+        if not self._running:
+            return None
+        return max(0, self._running[0][0] - self._now_us()) / 1e6
+
+    def _begin(self, run: Run) -> Failed | None:
+        started_at_us = max(self._now_us(), self._free_at_us.get(run.slot, 0))
+        try:
+            took_us = self._stages[run.slot, run.stage].begin(run.size, run.output_offsets)
+        except Exception as error:  # whatever it is concerns this batch only
+            return Failed(run.batch, run.attempt, run.stage, describe(error), run.slot)
+        end_at_us = self._free_at_us[run.slot] = started_at_us + took_us
+        self._sequence += 1
+        heappush(self._running, (end_at_us, self._sequence, started_at_us, run))
+        return None
+
+
+def serve_timelines(channel: socket.socket, timelines: Timelines) -> None:
+    """Answer frames until Stop and the end of all batches, or until the gateway is gone."""
+    reader = FrameReader()
+    stopping = False
+    while not stopping or timelines.wait_s() is not None:
+        # `select` counts microseconds, `poll` and `epoll` only milliseconds.
+        readable, _, _ = select.select([channel], [], [], timelines.wait_s())
+        replies: list[AnyFrame | None] = []
+        if readable:
+            data = channel.recv(_RECEIVE_BYTES)
+            if not data:
+                return
+            for frame in reader.feed(data):
+                if isinstance(frame, Stop):
+                    stopping = True
+                else:
+                    replies.append(timelines.take(frame))
+        replies += timelines.ended()
+        if encoded := b"".join(encode(reply) for reply in replies if reply is not None):
+            channel.sendall(encoded)

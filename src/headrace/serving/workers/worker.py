@@ -1,0 +1,146 @@
+"""The worker process: holds the stages of one slot and runs one batch at a time.
+
+Emulated slots need no device of their own, so one process may hold many (`serving.timelines`).
+
+Started by the supervisor as `python -m headrace.serving.workers.worker`, with its control socket
+and the arena inherited as descriptors. It has no other connection to the world, trusts nobody but
+the gateway, and ends when the gateway does. Kept lean on purpose: its start is what a lost slot
+waits for.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+
+from headrace.serving.workers.arena import map_arena
+from headrace.serving.workers.executors.base import Executor, TensorMemory, describe
+from headrace.serving.workers.executors.opening import open_executor
+from headrace.serving.workers.frames import (
+    AnyFrame,
+    Failed,
+    FrameReader,
+    Load,
+    Loaded,
+    Ran,
+    Run,
+    Stop,
+    encode,
+)
+
+_RECEIVE_BYTES = 1 << 16
+_NICENESS = 5
+"""Workers give way to the gateway, which needs little time but needs it at once: where they share
+cores, every slot waits for it between two batches. Not so emulated slots: they need even less, and
+what they wait for their core would be time that the hardware they stand for does not take."""
+_PR_SET_PDEATHSIG = 1
+_PR_SET_TIMERSLACK = 29
+
+
+class Worker:
+    """Answers each Load and each Run with exactly one frame."""
+
+    def __init__(self, memory: TensorMemory) -> None:
+        self._memory = memory
+        self._executors: dict[int, Executor] = {}
+
+    def answer(self, frame: AnyFrame) -> AnyFrame:
+        match frame:
+            case Run():
+                return self._run(frame)
+            case Load():
+                return self._load(frame)
+        raise TypeError(f"a worker is not sent {type(frame).__name__}")
+
+    def close(self) -> None:
+        for executor in self._executors.values():
+            executor.unload()
+
+    def _run(self, run: Run) -> AnyFrame:
+        started_at_us = _now_us()
+        try:
+            executor = self._executors[run.stage]
+            executor.run(run.size, run.input_offsets, run.output_offsets)
+        except Exception as error:  # whatever a backend raises concerns this batch only
+            return Failed(run.batch, run.attempt, run.stage, describe(error), run.slot)
+        return Ran(run.batch, run.attempt, run.stage, started_at_us, _now_us(), run.slot)
+
+    def _load(self, load: Load) -> AnyFrame:
+        started_at_us = _now_us()
+        try:
+            self._executors[load.stage] = open_executor(load, self._memory)
+        except Exception as error:  # reported; the gateway decides what it means
+            return Failed(-1, 0, load.stage, describe(error), load.slot)
+        return Loaded(load.stage, _now_us() - started_at_us, load.slot)
+
+
+def serve(channel: socket.socket, worker: Worker) -> None:
+    """Answer frames until Stop, or until the gateway's end is closed."""
+    reader = FrameReader()
+    while data := channel.recv(_RECEIVE_BYTES):
+        for frame in reader.feed(data):
+            if isinstance(frame, Stop):
+                return
+            channel.sendall(encode(worker.answer(frame)))
+
+
+def main() -> None:
+    """Read the inherited descriptors from the command line and serve until told to stop."""
+    parser = argparse.ArgumentParser(prog="headrace-worker")
+    parser.add_argument("--channel", type=int, required=True, help="descriptor of the socket")
+    parser.add_argument("--arena", type=int, required=True, help="descriptor of shared memory")
+    parser.add_argument("--arena-bytes", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True, help="process id of the gateway")
+    parser.add_argument("--emulated", action="store_true", help="hold slots for profiled times")
+    parser.add_argument("--core", type=int, help="the CPU core to stay on")
+    options = parser.parse_args()
+
+    # Ctrl-C is for the gateway, which drains first and then says Stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent(options.parent)
+    if options.core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {options.core})
+    # A low number: those that a busy gateway hands down may be too high for `select`.
+    channel = socket.socket(fileno=os.dup(options.channel))
+    os.close(options.channel)
+    memory = TensorMemory(map_arena(options.arena, options.arena_bytes))
+    os.close(options.arena)
+    # A gateway that is gone cannot be told anything; the exit code is nobody's concern either.
+    with contextlib.suppress(ConnectionError):
+        if options.emulated:
+            from headrace.serving.workers.timelines import Timelines, serve_timelines
+
+            serve_timelines(channel, Timelines(memory))
+        else:
+            os.nice(_NICENESS)
+            worker = Worker(memory)
+            serve(channel, worker)
+            worker.close()
+
+
+def _die_with_parent(parent: int) -> None:
+    """Be killed by the kernel when the gateway dies, even in the middle of a long batch.
+
+    Where the kernel cannot do that, the closed socket ends the worker after its batch.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Emulated slots sleep; the default slack of 50 us would be added to every batch.
+    libc.prctl(_PR_SET_TIMERSLACK, 1)
+    if os.getppid() != parent:
+        sys.exit("the gateway died while its worker started")
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+if __name__ == "__main__":
+    main()

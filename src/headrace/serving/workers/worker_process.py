@@ -1,0 +1,169 @@
+"""One incarnation of a worker: the process, its channel, and what it has loaded."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from headrace.domain.errors import ModelError
+from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.channel import Channel, channel_pair
+from headrace.serving.workers.frames import AnyFrame, ExecutorKind, Failed, Load, Loaded, Stop
+
+logger = logging.getLogger(__name__)
+
+STOP_GRACE_S = 2.0
+"""From Stop to SIGTERM, and from there to SIGKILL."""
+
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """What is to serve one slot."""
+
+    slot: str
+    executor: ExecutorKind
+    core: int | None
+    """The CPU core it stays on; None: wherever the system puts it."""
+    loads: tuple[Load, ...]
+    process: int | None = None
+    """Slots with the same number share a process, all of them emulated; None: its own."""
+
+
+class WorkerProcess:
+    """Starts a process at birth. Afterwards `load`, then frames, then `stop` or its death."""
+
+    def __init__(
+        self,
+        specs: Sequence[WorkerSpec],
+        arena: Arena,
+        loop: asyncio.AbstractEventLoop,
+        on_frame: Callable[[AnyFrame], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """`specs` has one entry per slot; only emulated ones can be several.
+
+        `on_frame` gets reports of runs; `on_lost` is called once, with the reason, when the
+        process ends or must be given up without `stop` having been asked for."""
+        self._specs = specs
+        self._what = process_title(specs)
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._reply: asyncio.Future[Loaded | Failed] | None = None
+        ours, theirs = channel_pair()
+        try:
+            self._process = _spawn(specs[0], arena, theirs.fileno())
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            # Only the worker may hold its end, or its death would go unnoticed.
+            theirs.close()
+        self._channel = Channel(loop, ours, self._receive, self._lost)
+        self.send = self._channel.send
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    async def load(self, timeout_s: float) -> None:
+        """Load all stages of all slots, one after the other.
+
+        Raises:
+            ModelError: a stage cannot be loaded, or the process died or hung meanwhile.
+        """
+        for load in (load for spec in self._specs for load in spec.loads):
+            self._reply = asyncio.get_running_loop().create_future()
+            self.send(load)
+            try:
+                reply = await asyncio.wait_for(self._reply, timeout_s)
+            except TimeoutError:
+                raise ModelError(
+                    f"{self._what}: stage {load.name!r} is not loaded after {timeout_s:.0f} s"
+                ) from None
+            finally:
+                self._reply = None
+            if isinstance(reply, Failed):
+                raise ModelError(f"{self._what}: cannot load: {reply.message}")
+            logger.debug("%s: loaded %s in %d us", self._what, load.name, reply.took_us)
+
+    def kill(self) -> None:
+        """End it at once; `on_lost` follows when the system has closed its end."""
+        self._process.kill()
+
+    async def stop(self) -> None:
+        """End it after its current batch, with more force when it does not; reap it."""
+        self.send(Stop())
+        for act in (self._process.terminate, self._process.kill):
+            if await self._ended_within(STOP_GRACE_S):
+                break
+            logger.warning("%s: the worker does not stop; %s", self._what, act.__name__)
+            act()
+        await self.reap()
+
+    async def reap(self) -> int:
+        """Make sure that no process and no descriptor is left; return the exit status."""
+        self._channel.close()
+        if self._process.poll() is None:
+            self._process.kill()
+        return await asyncio.to_thread(self._process.wait)
+
+    async def _ended_within(self, limit_s: float) -> bool:
+        try:
+            await asyncio.to_thread(self._process.wait, limit_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _receive(self, frame: AnyFrame) -> None:
+        if self._reply is not None and isinstance(frame, Loaded | Failed):
+            if not self._reply.done():
+                self._reply.set_result(frame)
+        else:
+            self._on_frame(frame)
+
+    def _lost(self, reason: str) -> None:
+        status = self._process.poll()
+        # Whatever happened to the channel: nobody may write to the arena unheard.
+        self._process.kill()
+        if status is not None and status < 0:
+            reason = f"ended by {signal.Signals(-status).name}"
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(
+                ModelError(f"{self._what}: its worker died while loading: {reason}")
+            )
+        self._on_lost(reason)
+
+
+def process_title(specs: Sequence[WorkerSpec]) -> str:
+    """For messages.
+
+    >>> process_title([WorkerSpec(slot="l4-0", executor="emulated", core=None, loads=())])
+    "slot 'l4-0'"
+    """
+    first = f"slot {specs[0].slot!r}"
+    return first if len(specs) == 1 else f"{first} and {len(specs) - 1} more in its process"
+
+
+def _spawn(spec: WorkerSpec, arena: Arena, channel: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "headrace.serving.workers.worker"]
+    command += ["--channel", str(channel), "--arena", str(arena.descriptor)]
+    command += ["--arena-bytes", str(arena.size_bytes), "--parent", str(os.getpid())]
+    if spec.executor == "emulated":
+        command += ["--emulated"]
+    if spec.core is not None:
+        command += ["--core", str(spec.core)]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(channel, arena.descriptor),
+        # A session of its own: Ctrl-C reaches the gateway only, which drains before it stops us.
+        start_new_session=True,
+        env={**os.environ, **_ONE_THREAD},
+    )

@@ -1,0 +1,221 @@
+"""Head-room of apps for arrivals that are not uniform, chosen by simulation (decision 0017).
+
+Least cost plans for uniform arrivals, where a machine can be full all the time. Real ones come in
+clusters, and a module that is full cannot catch up. Two kinds of room help: a larger rate to plan
+for (machines that are not full) and a larger margin (time to wait). Which of them is cheaper
+depends on the app, so all pairs are planned, which takes milliseconds each, and simulated from the
+cheapest on until one attains.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from headrace.dispatch.apps.app_dispatcher import app_tables
+from headrace.dispatch.policies import policy_for
+from headrace.dispatch.topology import Topology
+from headrace.domain.errors import DocumentError, InfeasibleError
+from headrace.domain.plan import AppClaim, Plan
+from headrace.domain.problem import HeadroomFor, Problem
+from headrace.domain.profile import Profile
+from headrace.planning import solve
+from headrace.simulation.apps.flow import flow
+from headrace.simulation.offered.arrivals import stream_rng
+from headrace.simulation.offered.processes import process_named
+
+HEADROOMS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4)
+"""On top of the margin that the problem asks for, of what that leaves."""
+
+SEED = 1
+SEEDS_APART = 1_000
+SESSIONS = 4
+"""With different arrivals; the worst of them counts, so that a plan does not attain by luck."""
+REQUESTS = 10_000
+"""Per session."""
+SLOS_AT_LEAST = 30
+"""A session is at least so many times as long as the SLO: it begins with idle machines."""
+FIRST_LOOK = 5
+"""A session this many times shorter tells which plans are not worth the whole one."""
+RESERVE = 0.3
+"""Of the misses that are allowed: other arrivals than the simulated ones may be worse."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headroom:
+    """The cheapest plan that attains, and what that costs."""
+
+    plan: Plan
+    rate_headroom: float
+    margin: float
+    attainment: float
+    """Simulated, of the app that attains least."""
+    uniform_objective: float
+    """The cost per hour of the plan without head-room."""
+    tried: int
+    """Plans that were simulated."""
+
+    @property
+    def premium(self) -> float:
+        return self.plan.objective / self.uniform_objective - 1
+
+
+Planning = Callable[[float, float], Plan | None]
+"""(rate head-room, margin) -> plan, or None where there is none."""
+
+
+def choose_headroom(
+    planning: Planning,
+    profiles: Mapping[str, Profile],
+    *,
+    margin: float = 0.0,
+    attainment: float = 0.99,
+    arrivals: str = "poisson",
+    seed: int = SEED,
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> Headroom | None:
+    """The cheapest of the plans with more or less room that attains; None: none does.
+
+    Args:
+        margin: the least margin.
+        attainment: in time / arrived, of every app.
+        arrivals: a process; see `simulation.processes`.
+    """
+    plans: list[tuple[float, float, float, Plan]] = []
+    for headroom in HEADROOMS:
+        for part in MARGINS:
+            larger = margin + part * (1 - margin)
+            plan = planning(headroom, larger)
+            if plan is None:
+                break  # a larger margin leaves even less
+            plans.append((plan.objective, headroom, larger, plan))
+    if not plans:
+        return None
+    wanted = 1 - (1 - attainment) * (1 - RESERVE)
+    uniform = plans[0][0]
+    plans.sort(key=lambda found: found[:3])
+    for tried, (cost, headroom, larger, plan) in enumerate(plans, start=1):
+        on_progress(f"simulating plan {tried} of {len(plans)}: {cost / uniform - 1:.1%} on top")
+        first = attained(plan, profiles, arrivals, seed, FIRST_LOOK)
+        if 1 - first > 3 * (1 - wanted):
+            continue
+        reached = 1.0
+        for session in range(SESSIONS):
+            if reached >= wanted:
+                other = seed + SEEDS_APART * session
+                reached = min(reached, attained(plan, profiles, arrivals, other))
+        if reached >= wanted:
+            return Headroom(
+                plan=plan,
+                rate_headroom=headroom,
+                margin=larger,
+                attainment=reached,
+                uniform_objective=uniform,
+                tried=tried,
+            )
+    return None
+
+
+def attained(
+    plan: Plan,
+    profiles: Mapping[str, Profile],
+    arrivals: str,
+    seed: int,
+    shorter: int = 1,
+    requests: int = REQUESTS,
+) -> float:
+    """Simulated attainment at the asked rates, of the app that attains least."""
+    topology = Topology.from_plan(plan, profiles)
+    policy = policy_for(plan)
+    reached = []
+    for claim, table in zip(plan.apps, app_tables(plan), strict=True):
+        app = claim.app
+        duration_s = max(requests / app.rate_rps, SLOS_AT_LEAST * app.slo_us / 1e6) / shorter
+        instants = process_named(arrivals)(app.rate_rps, duration_s, stream_rng(seed, app.name))
+        if len(instants) == 0:
+            continue
+        done = flow(
+            topology, app, table, instants, policy=policy, seed=seed, rng=_generators(claim, seed)
+        )
+        reached.append(done.attainment(app.slo_us))
+    return min(reached, default=1.0)
+
+
+def _generators(claim: AppClaim, seed: int) -> Callable[[int], np.random.Generator]:
+    return lambda module: stream_rng(seed, f"{claim.app.name}.{module}.times")
+
+
+def plan_for_arrivals(
+    problem: Problem,
+    arrivals: str,
+    *,
+    attainment: float = 0.99,
+    seed: int = SEED,
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> Headroom:
+    """Plan the apps of a problem with room for such arrivals.
+
+    Raises:
+        DocumentError: the problem has no apps, or the attainment lies outside (0, 1).
+        InfeasibleError: no plan exists, or none attains.
+    """
+    if not problem.apps:
+        raise DocumentError(
+            f"--arrivals {arrivals}: the problem has no apps\n"
+            "  try       --margin auto, which simulates plans of models under Poisson load"
+        )
+    if not 0 < attainment < 1:
+        raise DocumentError(f"--attainment: {attainment} must lie between 0 and 1")
+    refusals: list[str] = []
+
+    def planning(headroom: float, margin: float) -> Plan | None:
+        options = replace(
+            problem.options,
+            arrivals="poisson",
+            rate_headroom=headroom,
+            margin=round(margin, 6),
+        )
+        result = solve(replace(problem, options=options))
+        if result.plan is None:
+            refusals.append(result.refusal or "no plan")
+        return result.plan
+
+    least = problem.options.margin
+    found = choose_headroom(
+        planning,
+        problem.profiles,
+        margin=least,
+        attainment=attainment,
+        arrivals=arrivals,
+        seed=seed,
+        on_progress=on_progress,
+    )
+    if found is None:
+        raise InfeasibleError(_refusal(refusals, arrivals, attainment))
+    reason = (
+        f"simulated ({arrivals}, {policy_for(found.plan)}, seed {seed}): {found.attainment:.2%}"
+        f" in time; {found.premium:.1%} above the cost for uniform arrivals"
+    )
+    asked = HeadroomFor(arrivals=arrivals, attainment=attainment, margin=least)
+    options = replace(found.plan.options, margin_reason=reason, headroom_for=asked)
+    plan = replace(found.plan, options=options)
+    return Headroom(
+        plan=plan,
+        rate_headroom=found.rate_headroom,
+        margin=found.margin,
+        attainment=found.attainment,
+        uniform_objective=found.uniform_objective,
+        tried=found.tried,
+    )
+
+
+def _refusal(refusals: Sequence[str], arrivals: str, attainment: float) -> str:
+    if refusals:
+        return refusals[0]
+    return (
+        f"--arrivals {arrivals}: no plan with up to {HEADROOMS[-1]:.0%} head-room answers"
+        f" {attainment:.4g} of the requests within the SLO\n"
+        "  try       a longer SLO, or a lower --attainment"
+    )

@@ -1,0 +1,88 @@
+"""Apps in virtual time: the server's state machine and dispatcher, with drawn fan-outs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.policies import policy_for
+from headrace.dispatch.topology import Topology
+from headrace.domain.events import AnyEvent, EventLogHeader
+from headrace.domain.plan import Plan
+from headrace.domain.profile import Profile
+from headrace.domain.request import Outcome
+from headrace.metrics import Report, run_report, summarise
+from headrace.simulation.apps.requests import AppRequests, ModuleDriver
+from headrace.simulation.clock import SimClock
+from headrace.simulation.driver import Durations, JitteredDurations, exact_durations
+from headrace.simulation.measured import measured_durations
+from headrace.simulation.offered.arrivals import Arrival
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppSession:
+    """What happened, call by call and request by request."""
+
+    header: EventLogHeader
+    events: list[AnyEvent]
+    """Of calls: a model of the log is a module."""
+    outcomes: dict[str, list[Outcome]]
+    """App -> its requests, in order of arrival."""
+
+    def report(self, span_us: int | None = None) -> Report:
+        """Modules by APP.MODULE, apps by their names; the total is that of the apps."""
+        calls = run_report("simulated", self.header, self.events, span_us)
+        apps = {app: summarise(found, span_us) for app, found in self.outcomes.items()}
+        return Report(
+            source="simulated",
+            models={**apps, **calls.models},
+            total=summarise([o for found in self.outcomes.values() for o in found], span_us),
+            slots=calls.slots,
+        )
+
+
+def simulate_apps(
+    plan: Plan,
+    profiles: Mapping[str, Profile],
+    arrivals: Sequence[Arrival],
+    *,
+    policy: str | None = None,
+    jitter: bool = True,
+    seed: int = 0,
+    times: tuple[EventLogHeader, Sequence[AnyEvent]] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> AppSession:
+    """Run `arrivals`, whose models are apps, through the plan in virtual time.
+
+    Args:
+        policy: None: the one that the plan's worst cases are read by.
+        jitter: draw execution times from the profile's spread instead of taking its medians.
+        seed: of execution times and fan-outs.
+        times: a server's event log of the same plan, to draw execution times from instead.
+
+    Raises:
+        PlanError: an arrival names an app that the plan does not have.
+    """
+    topology = Topology.from_plan(plan, profiles)
+    policy = policy or policy_for(plan)
+    rng = np.random.default_rng(seed)
+    durations: Durations = JitteredDurations(rng) if jitter else exact_durations
+    if times is not None:
+        durations = measured_durations(topology, *times, rng)
+    clock, events = SimClock(), list[AnyEvent]()
+    requests = AppRequests(clock, arrivals, seed)
+    requests.on_progress = on_progress
+    driver = ModuleDriver(topology, clock, durations, requests)
+    dispatcher = Dispatcher(topology, policy, clock, driver, events.append)
+    driver.reports = dispatcher
+    requests.serve(plan, topology)
+    requests.cancel = dispatcher.cancel
+    requests.send = lambda call, name: dispatcher.on_arrival(call.request(clock.now_us()))
+    requests.schedule()
+    clock.run()
+    return AppSession(
+        header=topology.event_log_header("virtual", policy),
+        events=events,
+        outcomes=requests.outcomes(),
+    )

@@ -1,0 +1,1 @@
+"""When requests arrive: generated processes, public traces, files of ours."""
