@@ -2,5 +2,5 @@
 
 columns        pipelines as counts of devices; patterns whole slot counts of one column
 prices, values bounds; walk, outcomes   the sets of patterns that carry a target
-search, free, cost, leftovers, shares, slots   how the demands' answers meet, by problem
+search, free, cost, remainders, shares, slots   how the demands' answers meet, by problem
 """

@@ -26,7 +26,7 @@ GENERATORS_MAX = 20_000
 """A search that would need more ends without a proof."""
 
 
-class _State(NamedTuple):
+class _ValueTable(NamedTuple):
     """Two device types; a cluster of one has none of the second."""
 
     value: Floats
@@ -42,7 +42,7 @@ class _State(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class BestPatterns:
     """The patterns of one demand, each the best of its use, in lexicographic order of use."""
 
     column: Ints
@@ -57,7 +57,7 @@ class Offer:
     """Shape (M, 2): units of each device type."""
 
 
-def make_offer(columns: Columns, patterns: Patterns, units: Ints) -> Offer:
+def best_patterns(columns: Columns, patterns: Patterns, units: Ints) -> BestPatterns:
     """
     Args:
         columns: in the order that `patterns` counts.
@@ -72,7 +72,7 @@ def make_offer(columns: Columns, patterns: Patterns, units: Ints) -> Offer:
     new = np.ones(len(order), dtype=bool)
     new[1:] = (np.diff(use[order], axis=0) != 0).any(axis=1)
     best = order[new]
-    return Offer(
+    return BestPatterns(
         column=column[best],
         slots=patterns.slots[best],
         carried_rps=patterns.carried_rps[best],
@@ -81,18 +81,20 @@ def make_offer(columns: Columns, patterns: Patterns, units: Ints) -> Offer:
     )
 
 
-class Values:
+class ValueFunction:
     """The value function of one demand, filled row by row."""
 
-    def __init__(self, offer: Offer, units: Ints, *, gap: float, enough_rps: float) -> None:
+    def __init__(
+        self, patterns: BestPatterns, units: Ints, *, gap: float, enough_rps: float
+    ) -> None:
         """
         Args:
             gap: what a plan may waste.
             enough_rps: throughput beyond which more is of no use.
         """
         shape = (int(units[0]) + 1, int(units[1]) + 1)
-        self._offer, self._gap, self._enough_rps = offer, gap, enough_rps
-        self._state = _State(
+        self._patterns, self._gap, self._enough_rps = patterns, gap, enough_rps
+        self._state = _ValueTable(
             value=np.full(shape, -1.0),
             best=np.zeros(shape),
             by=np.full(shape, -1, dtype=np.int64),
@@ -100,7 +102,7 @@ class Values:
             used=np.zeros(1, np.int64),
         )
         self._state.value[0, 0] = 0.0
-        self._first = np.searchsorted(offer.use[:, 0], np.arange(shape[0] + 1))
+        self._first = np.searchsorted(patterns.use[:, 0], np.arange(shape[0] + 1))
 
     @property
     def rows(self) -> int:
@@ -121,14 +123,14 @@ class Values:
 
         False if there are more than GENERATORS_MAX generators.
         """
-        offer, state = self._offer, self._state
+        patterns, state = self._patterns, self._state
         full = _fill(
             row,
             self._first[row],
             self._first[row + 1],
-            offer.use,
-            offer.carried_rps,
-            offer.waste,
+            patterns.use,
+            patterns.carried_rps,
+            patterns.waste,
             unit_prices[0],
             unit_prices[1],
             request_price,
@@ -140,15 +142,15 @@ class Values:
 
     def set_at(self, row: int, column: int) -> dict[int, Ints]:
         """The set of pipelines behind `best` there: column -> slots per stage."""
-        state, offer = self._state, self._offer
+        state, patterns = self._state, self._patterns
         carries = state.value[: row + 1, : column + 1] == state.best[row, column]
         at = tuple(int(i) for i in np.argwhere(carries)[0])
         found: dict[int, Ints] = {}
         while any(at):
             pattern = int(state.by[at])
-            mine = int(offer.column[pattern])
-            found[mine] = found.get(mine, 0) + offer.slots[pattern]
-            at = (at[0] - int(offer.use[pattern, 0]), at[1] - int(offer.use[pattern, 1]))
+            mine = int(patterns.column[pattern])
+            found[mine] = found.get(mine, 0) + patterns.slots[pattern]
+            at = (at[0] - int(patterns.use[pattern, 0]), at[1] - int(patterns.use[pattern, 1]))
         return found
 
 
@@ -165,7 +167,7 @@ def _fill(
     request_price: float,
     gap: float,
     enough: float,
-    state: _State,
+    state: _ValueTable,
 ) -> bool:
     rows, columns = state.value.shape
     pattern = first
@@ -203,7 +205,7 @@ def _fill(
 
 
 @compiled
-def _insert(state: _State, wastes: Floats, pattern: int) -> None:
+def _insert(state: _ValueTable, wastes: Floats, pattern: int) -> None:
     """Into the generators, in order of waste."""
     place = state.used[0]
     while place > 0 and wastes[state.generators[place - 1]] > wastes[pattern]:

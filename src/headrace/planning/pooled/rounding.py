@@ -16,7 +16,7 @@ from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.master import Goal, Master, Wanted
 from headrace.planning.common.packing import unpackable_devices
 from headrace.planning.pooled.relaxation import Relaxation
-from headrace.planning.pooled.selection import Chosen
+from headrace.planning.pooled.selection import ChosenAllotments
 
 COMPANIONS = 8
 """Pipelines of each demand beside those of the relaxation: something to round with."""
@@ -34,7 +34,7 @@ def round_relaxation(
     relaxation: Relaxation,
     deadline: Deadline,
     companions: int = COMPANIONS,
-) -> Chosen | None:
+) -> ChosenAllotments | None:
     """Whole slots for the relaxation's pipelines; None if none fit, or none were found in time.
 
     Args:
@@ -44,7 +44,7 @@ def round_relaxation(
     rows = [
         _few(pipelines, relaxation, demand, companions) for demand, pipelines in enumerate(columns)
     ]
-    program = _Rounding(hardware, wanted, goal)
+    program = _RoundingProgram(hardware, wanted, goal)
     for demand, (pipelines, mine) in enumerate(zip(columns, rows, strict=True)):
         program.add(demand, pipelines.take(mine))
     solution = program.master.model.solve(
@@ -52,7 +52,7 @@ def round_relaxation(
     )
     if solution.values is None:
         return None
-    chosen = Chosen(
+    chosen = ChosenAllotments(
         allotments=tuple(
             _allotments(hardware, pipelines, mine, solution.values[slots])
             for pipelines, mine, slots in zip(columns, rows, program.slots, strict=True)
@@ -73,7 +73,7 @@ def _few(pipelines: Pipelines, relaxation: Relaxation, demand: int, companions: 
     return np.union1d(relaxation.active[demand], least)
 
 
-class _Rounding:
+class _RoundingProgram:
     """carried <= slots x rate for every stage; slots and devices whole."""
 
     def __init__(self, hardware: Hardware, wanted: Sequence[Wanted], goal: Goal) -> None:

@@ -12,14 +12,14 @@ import numpy as np
 from headrace.compilation.loops import compiled
 from headrace.planning.common.candidates import Floats, Ints
 
-NEVER = 1 << 40
+TOO_MANY_UNITS = 1 << 40
 """Units; more than any stock has. Sums of some thousand still fit an int64."""
 
 
 def staircase(best: Floats, target_rps: float) -> Ints:
     """Shape (N0 + 1,): least units of the second type with which `best` reaches the target."""
     steps = (best < target_rps * (1 - 1e-12)).sum(axis=1)
-    stairs: Ints = np.where(steps < best.shape[1], steps, NEVER)
+    stairs: Ints = np.where(steps < best.shape[1], steps, TOO_MANY_UNITS)
     return stairs
 
 
@@ -46,9 +46,9 @@ def split(sums: Sequence[Ints], stairs: Sequence[Ints], row: int) -> list[int]:
 
 @compiled
 def _join(one: Ints, other: Ints) -> Ints:
-    total = np.full(len(one), NEVER)
+    total = np.full(len(one), TOO_MANY_UNITS)
     for first in range(len(one)):
-        if one[first] < NEVER and (first == 0 or one[first] < one[first - 1]):
+        if one[first] < TOO_MANY_UNITS and (first == 0 or one[first] < one[first - 1]):
             for second in range(len(one) - first):
                 both = one[first] + other[second]
                 if both < total[first + second]:
