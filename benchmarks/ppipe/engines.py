@@ -42,6 +42,7 @@ from headrace.planning.pooled.search import ColumnSearch, PooledResult
 ALL = "all"
 ENGINES = ("tables", "walks", "rounding", "columns")
 WARM_S = 20.0
+BEGAN_AT_S = time.perf_counter()
 SAME = 1e-6
 """Relative; objectives that differ by less are equal, as a plan is proven within it."""
 
@@ -55,9 +56,15 @@ class ProcessorDeadline(Deadline):
 
     @property
     def left_s(self) -> float:
-        cpu_s = time.process_time() - self._cpu_at_s
-        slower = max(1.0, self.spent_s / cpu_s) if cpu_s > 0.05 else 1.0
-        return (self._limit_s - cpu_s) * slower
+        # What wall-clock time one of processor time took since the program began.
+        slower = max(1.0, (time.perf_counter() - BEGAN_AT_S) / time.process_time())
+        return self._cpu_left_s() * slower
+
+    def part(self, fraction: float) -> Deadline:
+        return ProcessorDeadline(fraction * self._cpu_left_s())
+
+    def _cpu_left_s(self) -> float:
+        return self._limit_s - (time.process_time() - self._cpu_at_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

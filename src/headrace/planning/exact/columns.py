@@ -6,10 +6,13 @@ the pool its slots belong to, the size of one slot and its throughput. Sizes are
 of thirds and quarters are exact.
 
 Pools are where the accounting rules differ. Slots of one pool of one demand are added up and
-rounded up to whole `increments`:
+rounded up to whole increments, which is what vectors of devices count:
 
-artifact    one pool per (stage position, device type), a increment is a device
-free        one pool per device type, a increment is a unit: nothing is rounded
+units       one pool per device type, an increment is a unit: nothing is rounded (tables)
+devices     one pool per device type, an increment is a device: no two demands share one (walks)
+
+Other pools, such as one per stage position and device type, and limits on the number of pipelines
+by group (`DeviceStock.room`) make other rules; the walks know no difference.
 """
 
 from collections.abc import Sequence
@@ -22,7 +25,7 @@ from headrace.compilation.loops import compiled
 from headrace.planning.common.candidates import Floats, Ints, Pipelines, SlotKind
 
 _ROUNDING = 1e-12
-"""Relative; two ways of computing the same per_rps differ by less."""
+"""Relative; two ways of computing the same units per request differ by less."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,17 @@
 """Exact search for the least cost at given rates: one or two device types, any number of models.
 
-The value functions of `exact_values` know nothing of what is optimised, only how much a plan may
-waste: here what its cost exceeds the relaxation's bound by. For a cost to stay below, they are
-filled that far, and their staircases at the demanded rates joined; the cheapest point, in whole
-devices, is the best plan there is if it costs no more than what was looked for. Otherwise the
-next pass looks farther. Since devices are paid for whole, the first cost looked for is the least
-that some number of whole devices has.
+The value functions (`values`) know nothing of what is optimised, only how much a plan may waste:
+here what its cost exceeds the relaxation's bound by (`prices.CostPrices`). For a cost limit,
+
+1. value functions are filled for all plans that cost no more, and no units beyond what the limit
+   buys of either type
+2. the staircases at the demanded rates are joined; point (n, S[n]) costs
+   ceil(n / units) x cost_0 + ceil(S[n] / units) x cost_1: whole devices are paid for
+3. the cheapest point, if within the limit, is the best plan there is. Otherwise the next pass looks
+   as far as the cheapest point found, or STEP_GROWTH times as far above the bound
+
+The first limit is the least cost above the bound that some number of whole devices has. Cost: as
+`free`, mostly one pass. The paper has no such objective.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,16 @@
-"""Exact search where slots need only fit: any number of pipelines, nothing rounded up.
+"""Exact search where slots need only fit: the largest min throughput / weight, by value functions.
 
-As in `exact_search`, targets descend from the bound of the relaxation. Here one pass answers all
-targets down to some distance at once: value functions of every demand (`exact_values`), filled as
-far as the gap of the lowest target allows, and joined (`exact_shares`). If the best plan among
-them lies above that target, it is the best of all; otherwise there is none above, and the next
-pass reaches farther.
+For one or two device types whose slots always pack, and any number of pipelines (the objective of
+PPipe's appendix A.2). As in `search`, targets descend from the bound of the relaxation. Here one
+pass answers all targets down to some distance at once:
+
+1. value functions of every demand (`values`), filled as far as the gap of the lowest target allows
+2. the highest target whose joined staircase (`staircases`) fits the stock, by bisection
+3. if there is one above the lowest target, it is the best of all: every plan for it wastes less
+   than was filled. Otherwise there is none above, and the next pass reaches STEP_GROWTH as far
+
+Of plans that reach it the one with the fewest devices is taken. Cost: that of the value functions,
+a tenth of a second for three models on 100 devices; CELLS_MAX bounds them.
 """
 
 from collections.abc import Sequence

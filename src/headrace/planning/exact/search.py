@@ -1,21 +1,31 @@
 """The best set of pipelines for every demand, and the proof that there is no better.
 
-The search asks yes-or-no questions: can every demand get its share of the target z within the
+The search asks of ever lower targets z: can every demand get its share of the target z within the
 stock? What a plan for z may waste in all, the gap, is known from the prices, and so small that
 all sets of pipelines that waste no more can be walked through, demand by demand: demands only
 meet where their whole vectors of devices must fit the stock. A "no" is a proof, and the nearer z
 is to the bound, the sooner it comes. So z descends from the bound until there is a "yes", and then
 closes in on the best plan from both sides.
 
-Most good plans have few pipelines, so a question is first put to sets of at most SHALLOW
+Most good plans have few pipelines, so a target is first asked of sets of at most SHALLOW
 pipelines per demand. Their "yes" counts, their "no" proves nothing.
+
+A target z is answered in three steps, each of which may already say "no" (`_answer`):
+
+1. the least that each demand alone wastes for its share of z, w_d. If sum of w_d > gap: no
+2. all sets of each demand that waste at most w_d + (gap - sum of w), by `walk`. If some demand has
+   none: no
+3. one set of each demand such that all together fit the stock, by adding up vectors
 
 One demand may take far more steps than the others together. Its sets are then not looked for:
 what matters is whether it fits what the other demands leave, and that is asked of it with
-prices of its own (`exact_remainders`).
+prices of its own (`remainders`).
 
-Where that takes long, bound and repair (`exact_slots`) come in between: a lower bound leaves
-fewer questions, a plan leaves smaller gaps. Beyond UNITS_MAX they are all there is.
+Invariant: `_bound` is proven, `_objective` is reached by `_best`. The search ends when they are
+within PROOF, or when time or room for sets runs out (`GaveUp`); then nothing more is claimed.
+
+Cost: that of the walks; 100 devices of three types, three models: 0.1 to 0.8 s; of four types some
+seconds, or no end. Source: ours (decision 0010).
 """
 
 from collections.abc import Sequence
@@ -48,10 +58,10 @@ ALL_STEPS = 40_000
 """Of the walk for all sets of a demand; then four times as many."""
 
 FIRST_STEP = 1 / 512
-"""Of the bound: how far the first question lies below it."""
+"""Of the bound: how far the first target lies below it."""
 
 STEP_GROWTH = 1.4
-"""From question to question, until the first "yes". Larger steps overshoot, and a "yes" far below
+"""From target to target, until the first "yes". Larger steps overshoot, and a "yes" far below
 the best plan takes longest."""
 
 FIRST_BUDGET = 1 / 64

@@ -1,4 +1,15 @@
-"""All ways, that matter, to give one demand its target: what they take and what they waste."""
+"""The sets of pipelines that give one demand its target: any one, the leanest, or all that matter.
+
+A front of `walk`: it makes the tables that a walk reads and starts it anew for each target. Tables
+are made for the largest target and budget so far and serve all smaller ones, since the patterns
+that they hold depend on nothing else.
+
+A set *covers* another if it takes no more of any device type. Only sets that nothing covers are
+given, one of each vector; `remainders` and `search` need no others, for whatever fits with a
+covered set fits with the one that covers it.
+
+Cost: memory of a few bytes for each vector of increments (CELLS_MAX), time that of the walk.
+"""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,13 @@
-"""How much of the stock each demand gets: value functions of all demands, joined.
+"""How the stock is divided between demands: value functions of all demands, joined.
 
-For a target z every demand needs, with so many units of the first device type, at least so many of
-the second. These staircases add up over demands to one: the least units of the second type for
-every number of the first. z can be reached exactly when some point of it lies within the stock.
+For a target z every demand needs, with n units of the first device type, at least s[n] of the
+second: a staircase, non-increasing in n, read off its value function. Over demands they add up as
+a (min, +) convolution: with n units of the first type, the first d demands together need
+
+    S_d[n] = min over m of S_(d-1)[m] + s_d[n - m]
+
+of the second. z can be reached exactly when S[n] is within the stock for some n within the stock.
+Only the m at which S_(d-1) steps down are looked at. Cost: O(n x steps) per demand.
 """
 
 from collections.abc import Sequence
@@ -13,7 +18,7 @@ from headrace.compilation.loops import compiled
 from headrace.planning.common.candidates import Floats, Ints
 
 TOO_MANY_UNITS = 1 << 40
-"""Units; more than any stock has. Sums of some thousand still fit an int64."""
+"""More than any stock has: the target is not reached. Sums of some thousand fit an int64."""
 
 
 def staircase(best: Floats, target_rps: float) -> Ints:

@@ -1,15 +1,20 @@
 """The most throughput of one demand for every amount of devices: its value function.
 
-Where nothing is rounded up and any number of pipelines is allowed (the `free` accounting), what
-a set of pipelines takes is simply the sum of what its patterns take. Then the best set for every
-vector of units follows from the best for smaller ones:
+Where nothing is rounded up and any number of pipelines is allowed, what a set of pipelines takes is
+simply the sum of what its patterns take. Then the best set for every vector of units follows from
+the best for smaller ones (an unbounded knapsack of two dimensions):
 
-    value[v] = max over patterns p of carried[p] + value[v - use[p]]
+    value[v] = max over patterns p of carried[p] + value[v - use[p]],    best[v] = max value[u <= v]
 
 Vectors are visited in increasing (lexicographic) order. Each is extended by all *generators* so
 far: patterns that carry more than any sum of others with the same use. The larger one first, any
-sum of generators is reached. Left out is what cannot matter: values that waste more than the gap
-of the target, and vectors that carry no more than a smaller one.
+sum of generators is reached. Left out is what cannot matter:
+
+- values whose waste, price x v - request price x value[v], exceeds the gap of the target
+- vectors that carry no more than a smaller one, and those that carry enough
+
+Cost: O(vectors x generators) at most; pruned, some dozen extensions of each of 270,000 vectors for
+100 devices in twelfths. Memory: 24 bytes per vector. Source: ours (decision 0010).
 """
 
 from dataclasses import dataclass

@@ -1,21 +1,34 @@
-"""The walk over sets of patterns of one demand that carry a target within a budget of waste.
+"""The walk over sets of patterns of one demand that carry a target X within a budget B of waste.
 
-Sets are named once, in increasing order of columns, which are sorted by waste per request: at
-every step a pattern is added, and where one of a later column carries all that is left, the set is
-*closed*. What is left wastes at least the rate of the next column, so most branches end at once.
-A pattern that closes carries little more than is left, for it wastes the price of that: those to
-be tried lie next to each other in the order of what they carry.
+By the prices (`prices`), a set S that takes the vector v of increments wastes in all
 
-A set's set is the vector of increments of each device type that it takes. Only vectors that no
-other one found covers matter, and only within the budget; two tables over all vectors keep that:
+    waste(v) = price x v - request price x X  >=  sum over S of waste[p],     all terms >= 0
+
+and only sets with waste(v) <= B matter. They are named once each, depth first, in increasing order
+of columns, which are sorted by `rate`: the least waste per request of their patterns. At depth d,
+with `rest` still to be carried and `spent` wasted by the patterns taken so far:
+
+add     pattern p of a later column, carrying less than `rest`, if
+        spent + waste[p] + (rest - carried[p]) x rate[next column] <= B: what is left wastes at
+        least that. Where even spent + rest x rate[column] > B, no later column will do: go back
+close   a pattern p that carries all of `rest` ends the set. It wastes at least
+        request price x (carried[p] - rest), so those to be tried lie next to each other in the
+        order of what they carry: ten times fewer than column by column
+
+Only vectors that no other one found covers matter. Two tables over all vectors keep that:
 
 open[v]     v is within the budget and covered by nothing found
-alive[v]    some open vector is at least v: what already takes v may still come to something
+alive[v]    some open vector is at least v: what takes v already may still come to something
 
-They are brought up to date some steps after an set was found: until then they hold too much.
+A step that leads to a vector that is not alive is not taken. The tables are brought up to date
+some steps after a set was found, until then they hold too much, which loses nothing.
 
-The walk keeps its state in arrays and returns after a number of steps, so that the caller can
-look at the clock and go on.
+Cost: a step is O(pipeline stages); how many there are grows steeply with B, hence the care with
+which `search` and `remainders` keep it small. The state lies in arrays, and `walk` returns after a
+number of steps, so that the caller can look at the clock and go on.
+
+Source: ours (decision 0010). PPipe's appendix A.2 leaves the choice of counts, its integer
+variables of equations 16 to 27, to a solver.
 """
 
 from typing import NamedTuple
@@ -104,7 +117,7 @@ class WalkState(NamedTuple):
     cell_waste: Floats
     """Shape (cells,): waste of every vector of increments."""
     covered: np.ndarray
-    """Shape (cells,): by an set found."""
+    """Shape (cells,): by a set found."""
     open: np.ndarray
     """Shape (cells,)."""
     alive: np.ndarray
@@ -179,7 +192,7 @@ def _count_in_groups(tables: WalkTables, state: WalkState, pattern: int, change:
 
 @compiled
 def _is_covered(state: WalkState, depth: int) -> bool:
-    """Whether an set found takes no more of anything than `depth` does."""
+    """Whether a set found takes no more of anything than `depth` does."""
     for at in range(state.cursor[COUNT]):
         covers = True
         for kind in range(state.found.shape[1]):

@@ -74,7 +74,7 @@ def search_exactly_pooled(
     if not _always_fits(hardware, columns):
         return None
     counting = _Counting(hardware, columns)
-    half = Deadline(TIME_PART * deadline.left_s)
+    half = deadline.part(TIME_PART)
     if goal == "least-cost":
         return counting.least_cost(wanted, half)
     if goal == "throughput":

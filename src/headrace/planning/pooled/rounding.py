@@ -1,8 +1,13 @@
-"""Bound and repair for every objective: near-optimal plans of clusters too large to search.
+"""Bound and repair: whole slots for the pipelines of the relaxation, for every objective.
 
-The relaxation bounds the best plan and names the few pipelines it uses. They, and some that are
-nearly as good, get whole slots and whole devices by one small integer program. What rounding
-loses is a few slots, whatever the size of the cluster.
+The relaxation bounds the best plan and names the few pipelines it uses, some per demand. They, and
+COMPANIONS that are nearly as good, get whole slots and whole devices by one small integer program:
+
+    carried[c] <= slots[c, s] x rate[c, s]      for every stage s of pipeline c, slots whole
+    slots of a kind <= what the cut devices give, a demand's carried as its objective and rate ask
+
+(`master` has the rows). What rounding loses is a few slots, whatever the size of the cluster: the
+gap falls as 1 / devices. Cost: 0.02 s without companions, 0.1 to 2 s with eight; NODES bounds it.
 """
 
 from collections.abc import Sequence
