@@ -15,14 +15,21 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from examples.demo.shell import Server, StepFailedError, console, explain, headrace
+from examples.demo.shell import (
+    Server,
+    StepFailedError,
+    console,
+    exit_code,
+    explain,
+    headrace,
+)
 from examples.ocr.client import APP, Client, Line, open_picture
 from examples.ocr.pages import PAGES, Page, draw
 from examples.ocr.problem import MODULES, SHARES, Wish, choose, problem_text
+from examples.patience import UNHURRIED_US
 
 from headrace.catalog.documents import plan_profiles, read_plan, read_problem, read_profile
 from headrace.catalog.event_log import read_event_log
-from headrace.domain.errors import HeadraceError
 from headrace.domain.profile import Profile
 from headrace.metrics import Report, run_report
 from headrace.planning import solve
@@ -46,14 +53,9 @@ LEAST_RATE_RPS = 0.5
 
 def main() -> int:
     options = parse_options()
-    try:
-        wrong = tell(options.folder, options.duration_s, options.budget_s, options.picture)
-    except (StepFailedError, HeadraceError) as error:
-        console.print(f"ocr: {error}", style="bold red", markup=False)
-        return 1
-    if wrong:
-        console.print(f"ocr: {wrong} of {len(PAGES)} pictures were misread", style="bold red")
-    return 1 if wrong else 0
+    return exit_code(
+        APP, lambda: tell(options.folder, options.duration_s, options.budget_s, options.picture)
+    )
 
 
 def parse_options() -> argparse.Namespace:
@@ -65,11 +67,11 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def tell(folder: Path, duration_s: float, budget_s: float, pictures: Sequence[Path] = ()) -> int:
-    """The whole story; returns how many of the drawn pictures were misread.
+def tell(folder: Path, duration_s: float, budget_s: float, pictures: Sequence[Path] = ()) -> str:
+    """The whole story; returns what was misread, if anything.
 
     Raises:
-        StepFailedError, HeadraceError: a step did not do what it should.
+        StepFailedError, InferenceError, HeadraceError: a step did not do what it should.
     """
     pictures = [path.resolve() for path in pictures]
     folder = folder.resolve()
@@ -79,7 +81,7 @@ def tell(folder: Path, duration_s: float, budget_s: float, pictures: Sequence[Pa
     simulated = simulate(folder, rps, duration_s)
     measured = measure(folder, rps, duration_s)
     compare(folder, rps, simulated, measured)
-    return wrong
+    return f"{wrong} of {len(PAGES)} pictures were misread" if wrong else ""
 
 
 def prepare(folder: Path, budget_s: float) -> None:
@@ -159,11 +161,12 @@ def use_and_rehearse(folder: Path, rps: float, duration_s: float, pictures: Sequ
 
 
 def read_pages(url: str) -> int:
+    """Only the text is judged here, so every picture may take its time."""
     explain("Use it: draw pictures of text, send them, get text and boxes back.")
     client = Client(url)
     wrong = 0
     for page in PAGES:
-        lines = client.read(draw(page))
+        lines = client.read(draw(page), UNHURRIED_US)
         right = is_right(page, lines)
         verdict = "[green]right[/green]" if right else "[bold red]wrong[/bold red]"
         console.print(f"  drawn {' | '.join(page.lines)!r} {verdict}")
@@ -182,7 +185,7 @@ def read_pictures(url: str, pictures: Sequence[Path]) -> None:
     client = Client(url)
     for path in pictures:
         console.print(f"  {path}")
-        for line in client.read(open_picture(path)):
+        for line in client.read(open_picture(path), UNHURRIED_US):
             show_line(line)
     client.close()
 
