@@ -94,7 +94,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a minute less, and rougher")
     options = parser.parse_args()
     if options.quick:
-        options.duration_s, options.budget_s = 5.0, 10.0
+        options.duration_s, options.budget_s = 3.0, 10.0
         options.blocks, options.max_batch = 4, 2
         options.app_budget_s = 2.0
     return options
