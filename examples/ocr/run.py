@@ -49,7 +49,8 @@ POLICY = "reservation"
 """Not the one under which the plan's worst cases are proven (batch-aware): machines that run one
 line at a time have nothing to collect, and lines come several at once. Same plan and arrivals,
 simulated: p99 of 390 ms instead of 540 to 680 ms, and all in time with both."""
-LEAST_RATE_RPS = 0.5
+STEP_RPS = 0.5
+LEAST_RATE_RPS = 0.01
 LEAST_PICTURES = 8
 """In a load: fewer say nothing, and the schedule might have none."""
 
@@ -128,8 +129,9 @@ def profiles_of(folder: Path) -> dict[str, Profile]:
 
 
 def largest_plan(folder: Path, wish: Wish) -> Wish:
-    """The wish at the highest rate, in steps of half a request, whose machines fit these cores.
+    """The wish at the highest rate whose machines fit these cores.
 
+    Rates go down in steps of half a request per second; below that, on a slow machine, by half.
     Leaves the problem in the folder.
     """
     file = folder / "problem.yaml"
@@ -141,7 +143,7 @@ def largest_plan(folder: Path, wish: Wish) -> Wish:
             slo_ms=wish.slo_ms,
             cores=wish.cores,
             max_utilisation=wish.max_utilisation,
-            rate_rps=wish.rate_rps - LEAST_RATE_RPS,
+            rate_rps=wish.rate_rps - STEP_RPS if wish.rate_rps > STEP_RPS else wish.rate_rps / 2,
         )
     raise StepFailedError("these cores cannot carry the app at all")
 
