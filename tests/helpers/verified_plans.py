@@ -7,6 +7,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
+from headrace.cost import Latency
 from headrace.domain.plan import (
     Alternative,
     Deployment,
@@ -20,7 +21,7 @@ from headrace.domain.plan import (
 )
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.domain.profile import LayerTimes, Profile
-from helpers.problems import make_cluster, make_plan, make_problem, make_profile
+from helpers.problems import make_cluster, make_plan, make_problem, make_profile, profiled_us
 
 HALVES = (Fraction(1), Fraction(1, 2))
 
@@ -81,7 +82,7 @@ def turns() -> Planned:
     period_us, length_us = 80_000, 40_000
     deployments = []
     for model, profile in profiles.items():
-        latency = profile.stage_latency("a", Fraction(1), 0, 4, 2)
+        latency = Latency(*profiled_us(profile, "a", Fraction(1), 0, 4, 2))
         throughput = 2 * (2 * 1e6 / latency.p50_us) * length_us / period_us
         stage = Stage(
             first_block=0,
@@ -138,7 +139,7 @@ def malleable() -> Planned:
     def stage(
         first: int, end: int, pool: tuple[str, ...], residency: tuple[Residency, ...]
     ) -> Stage:
-        latency = profile.stage_latency("a", Fraction(1), first, end, 2)
+        latency = Latency(*profiled_us(profile, "a", Fraction(1), first, end, 2))
         return Stage(
             first_block=first,
             end_block=end,

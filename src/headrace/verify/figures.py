@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, inf
 
-from headrace.domain.errors import ProfileError
 from headrace.domain.plan import Stage
-from headrace.domain.profile import Latency, Profile
+from headrace.domain.profile import Profile
 from headrace.verify.case import Case, Chain
 
 
@@ -114,16 +113,32 @@ def _check_totals(case: Case, chain: Chain, total_us: int, slowest_rps: float) -
             )
 
 
-def latency_of(profile: Profile, stage: Stage, batch_size: int) -> Latency | None:
-    """None where it was not profiled; the structure checks say so."""
-    if not 0 <= stage.first_block < stage.end_block <= len(profile.blocks):
+def latency_us(profile: Profile, stage: Stage, batch_size: int) -> tuple[int, int] | None:
+    """p50 and p99 of a batch, the cost model's rule restated.
+
+    Those of the stage where it was measured whole at this batch size, else sums over its blocks;
+    the server's own part once on top. None where it was not profiled; the structure checks say so.
+    """
+    if batch_size < 1 or not 0 <= stage.first_block < stage.end_block <= len(profile.blocks):
         return None
-    try:
-        return profile.stage_latency(
-            stage.device, stage.share, stage.first_block, stage.end_block, batch_size
-        )
-    except ProfileError:
-        return None
+    column = batch_size - 1
+    place = (stage.device, stage.share, stage.first_block, stage.end_block)
+    for whole in profile.stage_times:
+        if (whole.device, whole.share, whole.first_block, whole.end_block) == place:
+            if column < len(whole.p50_us):
+                own_us = profile.batch_overhead_us
+                return whole.p50_us[column] + own_us, whole.p99_us[column] + own_us
+            break
+    for times in profile.block_times:
+        if (times.device, times.share) == place[:2]:
+            if column >= times.max_batch:
+                return None
+            p50_us = p99_us = profile.batch_overhead_us
+            for block in range(stage.first_block, stage.end_block):
+                p50_us += times.p50_us[block][column]
+                p99_us += times.p99_us[block][column]
+            return p50_us, p99_us
+    return None
 
 
 def _transfer_us(
@@ -152,13 +167,14 @@ def stage_rates(case: Case, chain: Chain, index: int) -> StageRates | None:
     """
     stage, batch = chain.stages[index], chain.pipeline.batch_size
     profile, kind = case.profiles.get(chain.deployment.model), case.types.get(stage.device)
-    latency = latency_of(profile, stage, batch) if profile else None
+    latency = latency_us(profile, stage, batch) if profile else None
     if profile is None or kind is None or latency is None:
         return None
-    running_rps = batch * 1e6 / latency.p50_us * kind.max_utilisation
+    p50_us, p99_us = latency
+    running_rps = batch * 1e6 / p50_us * kind.max_utilisation
     link_rps = _link_share_rps(case, profile, stage)
     return StageRates(
-        p99_us=latency.p99_us,
+        p99_us=p99_us,
         running_rps=running_rps,
         slots_rps={
             name: min(running_rps * time_part(case, chain, index, name), link_rps)
