@@ -80,28 +80,6 @@ class StageTimes(Record, frozen=True, kw_only=True):
             raise ProfileError(f"{where}: needs 1 <= p50 <= p99 (us)")
 
 
-class LayerTimes(Record, frozen=True, kw_only=True):
-    """Provisioning costs of one layer, batch size 1 (DeepPlan, section 4); filled by later work."""
-
-    name: str
-    weights_bytes: int
-    load_us: int
-    in_memory_us: int
-    host_access_us: int
-
-
-class Utilisation(Record, frozen=True, kw_only=True):
-    """Shared-resource use of a block range on one (device type, share), fractions of peak."""
-
-    device: str
-    share: Fraction
-    first_block: int
-    end_block: int
-    batch_size: int
-    l2: float
-    dram: float
-
-
 class Provenance(Record, frozen=True, kw_only=True):
     """Where the numbers come from; without it a profile is a rumour."""
 
@@ -133,8 +111,6 @@ class Profile(Record, frozen=True, kw_only=True):
     blocks: tuple[Block, ...]
     block_times: tuple[BlockTimes, ...]
     stage_times: tuple[StageTimes, ...] = ()
-    layers: tuple[LayerTimes, ...] = ()
-    utilisation: tuple[Utilisation, ...] = ()
     batch_overhead_us: int = 0
     """Between two batches of a busy slot: from the end of one, over the dispatcher, to the start
     of the next. Part of every stage's latency as planned, simulated and served."""
