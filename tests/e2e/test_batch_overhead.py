@@ -6,6 +6,7 @@ from fractions import Fraction
 import msgspec
 
 from headrace import planning
+from headrace.cost import TimedStage, cost_model
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import Ran
 from headrace.serving.engine.overhead import (
@@ -36,8 +37,9 @@ def test_it_is_added_once_to_each_stage() -> None:
     plain = make_profile(blocks=4)
     costly = msgspec.structs.replace(plain, batch_overhead_us=300)
     for first, end in ((0, 4), (1, 3)):
-        before = plain.stage_latency("a", WHOLE, first, end, 2)
-        after = costly.stage_latency("a", WHOLE, first, end, 2)
+        stage = TimedStage(plain.model, "a", WHOLE, first, end)
+        before = cost_model({plain.model: plain}).latency(stage, 2)
+        after = cost_model({costly.model: costly}).latency(stage, 2)
         assert after == (before.p50_us + 300, before.p99_us + 300)
 
 
