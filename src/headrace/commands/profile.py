@@ -189,7 +189,7 @@ def _progress(told: set[str]) -> "Iterator[OnProgress]":
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    from headrace.profiling.options import Progress
+    from headrace.profiling.options import ProfileProgress
 
     columns = (
         TextColumn("{task.description:8}"),
@@ -203,7 +203,7 @@ def _progress(told: set[str]) -> "Iterator[OnProgress]":
         tasks = {step: bars.add_task(_STEPS[step], total=1.0) for step in ("cut", "time")}
         drawn_at_s = 0.0
 
-        def report(progress: Progress) -> None:
+        def report(progress: ProfileProgress) -> None:
             nonlocal drawn_at_s
             if progress.notice is not None:
                 told.add(progress.notice)
