@@ -221,10 +221,13 @@ def _print_tables(measured: "Profile") -> None:
     from rich import box
     from rich.table import Table
 
+    from headrace.executors.table import measurement
+
     times = measured.block_times[0]
     most = times.max_batch
     sizes = sorted({1, most})
-    title = f"{measured.model} on one {times.device} core ({measured.provenance.machine})"
+    slot = measurement(times.device).slot
+    title = f"{measured.model} on one {slot} ({measured.provenance.machine})"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True)
     table.add_column("block", no_wrap=True)
     table.add_column("nodes", justify="right", no_wrap=True)

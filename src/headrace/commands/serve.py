@@ -40,7 +40,7 @@ def serve(
         typer.Option(
             help="What runs the stages: "
             + "; ".join(f"{kind} ({what})" for kind, (_, what) in EXECUTORS.items())
-            + "; or auto: of these the first that serves a slot's device type by itself."
+            + "; or auto: what serves a slot's device type unasked, else emulated."
         ),
     ] = AUTO,
     processes: Annotated[

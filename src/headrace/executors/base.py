@@ -114,6 +114,8 @@ class Measurement:
 
     device: str
     """What `--device` calls it."""
+    slot: str
+    """What one slot of it is, for tables: "cpu core"."""
     open: Callable[[bytes], OpenedModel]
     """Takes an ONNX file's content. Raises ModelError: the backend refuses it."""
     timer_ns: Callable[[], int]

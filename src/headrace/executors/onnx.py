@@ -151,6 +151,7 @@ EXECUTOR = ExecutorKind(
     device_memory_per_weight=1,
     measures=Measurement(
         device="cpu",
+        slot="cpu core",
         open=MeasuredOnnx,
         # A session of one thread works on the thread that calls it; see `profiling.timing`.
         timer_ns=time.thread_time_ns,

@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from headrace.executors.base import ExecutorKind, Measurement
 
 EXECUTORS: Final[Mapping[str, tuple[str, str]]] = {
-    "onnx": ("headrace.executors.onnx", "ONNX Runtime"),
-    "emulated": ("headrace.executors.emulated", "hold the slot for the profiled time; zeros"),
+    "onnx": ("headrace.executors.onnx", "ONNX Runtime on a CPU core"),
+    "emulated": (
+        "headrace.executors.emulated",
+        "any device: hold its slot for the profiled time and answer zeros",
+    ),
 }
-"""Kind -> the module that states it, and what help texts say. In the order in which `AUTO` asks
-them for a device type."""
+"""Kind -> the module that states it, and what help texts say."""
 
 AUTO: Final = "auto"
-"""The choice of the first kind that serves a slot's device type by itself."""
+"""The choice of the first kind, in the table's order, that serves a slot's device type unasked."""
 EMULATED: Final = "emulated"
 """What stands in for any hardware; what a server's own cost is measured with."""
 
@@ -56,7 +58,9 @@ def executor(kind: str) -> "ExecutorKind":
 
 
 def kind_for(device: str, choice: ExecutorChoice) -> str:
-    """The kind that runs the stages of a device type; AUTO takes the first that serves it.
+    """The kind that runs the stages of a device type.
+
+    AUTO takes the first that serves it unasked; hardware that none serves is emulated.
 
     Raises:
         ModelError: the choice is unknown.
@@ -72,7 +76,7 @@ def kind_for(device: str, choice: ExecutorChoice) -> str:
         for kind in EXECUTORS
         if any(fnmatchcase(device, pattern) for pattern in executor(kind).device_types)
     )
-    return next(serving)
+    return next(serving, EMULATED)
 
 
 def measurement(device: str) -> "Measurement":
