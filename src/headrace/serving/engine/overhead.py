@@ -17,6 +17,7 @@ from headrace.domain.events import AnyEvent, Ran
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Tenant
 from headrace.domain.problem import Demand, PlanOptions, ProfileRef
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.executors.table import EMULATED
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
 
@@ -36,9 +37,7 @@ async def measure_batch_overhead_us() -> int:
     """
     plan, profile = _plan(), _profile()
     events: list[AnyEvent] = []
-    engine = Engine(
-        plan, {_NAME: profile}, {_NAME: Path()}, executor="emulated", sink=events.append
-    )
+    engine = Engine(plan, {_NAME: profile}, {_NAME: Path()}, executor=EMULATED, sink=events.append)
     await engine.start()
     try:
         await _run_batches(engine)
