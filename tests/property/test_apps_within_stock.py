@@ -11,13 +11,13 @@ from math import prod
 import pytest
 
 from headrace.domain.cluster import Cluster, DeviceType, Node
-from headrace.planning.apps import stock_module
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
 from headrace.planning.apps.exhaustive import stacks
-from headrace.planning.apps.module_scheduling import Entry, schedule_of
+from headrace.planning.apps.machines import Entry, schedule_of
 from headrace.planning.apps.order import path_us
-from headrace.planning.apps.stock import Stock, flat
-from headrace.planning.apps.stock_search import cheapest_within
+from headrace.planning.apps.stock import module as stock_module
+from headrace.planning.apps.stock.devices import Stock, flat
+from headrace.planning.apps.stock.search import cheapest_within
 from helpers.apps import CROSSED, DIAMOND
 from helpers.problems import HANG_S
 
