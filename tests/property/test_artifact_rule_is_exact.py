@@ -9,13 +9,13 @@ from benchmarks.ppipe.artifact.columns import (
     artifact_stock,
 )
 from benchmarks.ppipe.artifact.planner import plan_by_artifact_rule
+from benchmarks.ppipe.artifact.repair import bound_and_repair
 from msgspec.structs import replace
 
 from headrace.catalog.ppipe.artifact import ReferencePlan
 from headrace.catalog.ppipe.rule import evaluate
 from headrace.domain.profile import Profile
 from headrace.planning.common.master import Wanted
-from headrace.planning.exact.slots import bound_and_repair
 from headrace.planning.pooled.search import Deadline
 from helpers.artifact_tasks import brute_force, by_highs, make_task
 from helpers.problems import HANG_S
