@@ -23,6 +23,7 @@ from headrace.catalog.ppipe.artifact import (
     ReferencePlan,
 )
 from headrace.catalog.ppipe.rule import pipeline_rps, transfer_us
+from headrace.cost import TimedStage, cost_model
 from headrace.domain.cluster import WHOLE
 from headrace.domain.profile import Profile
 from headrace.planning.common.candidates import Pipelines
@@ -127,7 +128,8 @@ def _pipeline(
     for kind, end, count in stages:
         if kind >= 0:
             device, share = kinds[kind]
-            latency = profile.stage_latency(device, share, first, end, batch)
+            stage = TimedStage(profile.model, device, share, first, end)
+            latency = cost_model({profile.model: profile}).latency(stage, batch)
             item_us = transfer_us(profile.output_cut_bytes(end), task.bandwidth_gbps)
             partitions.append(
                 ReferencePartition(
