@@ -1,4 +1,4 @@
-"""The counting problem by the artifact's rule (`artifact_rule`): latencies, pools, templates.
+"""The counting problem by the artifact's rule (`catalog.ppipe.rule`): latencies, pools, templates.
 
 Templates: with K device types and P stages there are K^P sequences of types, and each gives a
 model at most one pipeline. A pipeline shorter than P may use any template that begins with its own

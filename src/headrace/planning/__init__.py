@@ -1,21 +1,32 @@
-"""Problem -> PlanResult. One module per technique, baselines beside them."""
+"""Problem -> PlanResult. One module per technique, baselines beside them.
+
+A new planner is a file with a function and a line in PLANNERS; `headrace plan --planner`, problem
+files and every list of names read that table. `headrace verify` needs to know of none.
+"""
 
 from collections.abc import Callable
+from importlib import import_module
 
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Problem
 from headrace.planning.apps.names import APP_PLANNERS
-from headrace.planning.baselines.no_partitioning import plan_without_partitioning
-from headrace.planning.baselines.replicated_pairs import plan_replicated_pairs
-from headrace.planning.pooled.planner import plan_pooled
 
 Planner = Callable[[Problem], PlanResult]
 
 
-def _app_planner(name: str) -> Planner:
+def _of(module: str, function: str) -> Planner:
+    """Imported where it is used: solvers and numba take a fifth of a second to load."""
+
     def plan(problem: Problem) -> PlanResult:
-        # Imported where it is used: numba takes a fifth of a second to load (decision 0009).
+        planner: Planner = getattr(import_module(f"headrace.planning.{module}"), function)
+        return planner(problem)
+
+    return plan
+
+
+def _of_apps(name: str) -> Planner:
+    def plan(problem: Problem) -> PlanResult:
         from headrace.planning.apps.planner import plan_apps
 
         return plan_apps(problem, name)
@@ -24,12 +35,12 @@ def _app_planner(name: str) -> Planner:
 
 
 PLANNERS: dict[str, Planner] = {
-    "pooled": plan_pooled,
-    "no-partitioning": plan_without_partitioning,
-    "dart-r": plan_replicated_pairs,
-    **{name: _app_planner(name) for name in APP_PLANNERS},
+    "pooled": _of("pooled.planner", "plan_pooled"),
+    "no-partitioning": _of("baselines.no_partitioning", "plan_without_partitioning"),
+    "dart-r": _of("baselines.replicated_pairs", "plan_replicated_pairs"),
+    **{name: _of_apps(name) for name in APP_PLANNERS},
 }
-"""Name -> planner; a new technique is a new module and one line here."""
+"""Name -> planner."""
 
 
 def solve(problem: Problem) -> PlanResult:
