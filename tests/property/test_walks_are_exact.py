@@ -11,6 +11,7 @@ from benchmarks.ppipe.artifact.columns import (
     artifact_stock,
 )
 from benchmarks.ppipe.artifact.planner import plan_by_artifact_rule
+from benchmarks.ppipe.artifact.repair import cheapest_columns
 
 from headrace.catalog.ppipe.rule import evaluate
 from headrace.planning.common.candidates import Ints
@@ -20,7 +21,7 @@ from headrace.planning.common.solver import LinearModel
 from headrace.planning.exact import remainders as exact_remainders
 from headrace.planning.exact import search as exact_search
 from headrace.planning.exact import sets as exact_sets
-from headrace.planning.exact.columns import Columns, DeviceStock, cheapest_columns
+from headrace.planning.exact.columns import Columns, DeviceStock
 from headrace.planning.exact.patterns import needed_patterns, patterns_within
 from headrace.planning.exact.prices import price, request_costs
 from headrace.planning.exact.remainders import Remainders, largest

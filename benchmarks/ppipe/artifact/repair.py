@@ -20,7 +20,7 @@ from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.master import Wanted, smallest_normalised
 from headrace.planning.common.solver import RELATIVE_GAP, LinearModel, LinearSolution
-from headrace.planning.exact.columns import Columns, DeviceStock, cheapest_columns
+from headrace.planning.exact.columns import Columns, DeviceStock, undominated_columns
 from headrace.planning.exact.prices import UnitPrices, price, request_costs
 from headrace.planning.exact.search import ExactResult, TargetSearch
 from headrace.planning.exact.sets import PipelineSet
@@ -172,6 +172,11 @@ def _bound(
         if bounded.values is not None:
             active = program.active(bounded.values)
     return bound, [rows[used] for rows, used in zip(enough, active, strict=True)]
+
+
+def cheapest_columns(columns: Columns) -> Ints:
+    """Rows of columns that are enough where slots are divisible: only units per request count."""
+    return undominated_columns(columns, np.minimum(columns.units, 1))
 
 
 def _with_companions(

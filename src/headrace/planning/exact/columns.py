@@ -119,7 +119,7 @@ def make_columns(pipelines: Pipelines, pools: Ints, units: Ints, groups: Ints) -
         groups=groups,
         source=np.arange(len(pipelines)),
     )
-    return columns.take(_undominated(columns, columns.units))
+    return columns.take(undominated_columns(columns, columns.units))
 
 
 def prefix_codes(pools: Ints) -> Ints:
@@ -131,12 +131,7 @@ def prefix_codes(pools: Ints) -> Ints:
     return compact.reshape(codes.shape).astype(np.int64)
 
 
-def cheapest_columns(columns: Columns) -> Ints:
-    """Rows of columns that are enough where slots are divisible: only per_rps counts."""
-    return _undominated(columns, np.minimum(columns.units, 1))
-
-
-def _undominated(columns: Columns, units: Ints) -> Ints:
+def undominated_columns(columns: Columns, units: Ints) -> Ints:
     """Rows of columns that are enough for an optimal plan of slots of `units`, shape (C, P).
 
     A column covers another if its pools are the first pools of the other (a shorter pipeline on
