@@ -117,6 +117,30 @@ def test_walks_cut_short_at_once_lose_no_plan(seed: int, monkeypatch: pytest.Mon
         assert evaluate(answer.plan, profiles).faults == ()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_only_a_plan_better_than_the_floor_is_looked_for(seed: int) -> None:
+    task, profiles = make_task(
+        seed, models=2, devices={"a": 3, "b": 4, "c": 5}, shares=QUARTERS, blocks=4, max_batch=2
+    )
+    wanted = [Wanted(weight=d.weight, least_rps=0.0) for d in task.deployments]
+    columns = [
+        artifact_columns(task, artifact_pipelines(task, d, profiles[d.model]))
+        for d in task.deployments
+    ]
+    stock = artifact_stock(task)
+    best = exact_search.search_exactly(stock, wanted, columns, Deadline(HANG_S))
+    assert best.chosen is not None
+
+    below, at = (
+        exact_search.search_exactly(stock, wanted, columns, Deadline(HANG_S), part * best.objective)
+        for part in (0.995, 1.0)
+    )
+
+    assert below.objective == pytest.approx(best.objective, rel=1e-6)
+    assert below.chosen is not None
+    assert at.chosen is None
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_needed_patterns_cover_those_left_out(seed: int) -> None:
     stock, columns = demand(
