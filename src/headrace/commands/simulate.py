@@ -141,6 +141,7 @@ def simulate(
     from headrace.reporting.summary import slots_table, summary_table
 
     document = read_plan(plan)
+    given, policy = policy, policy or policy_for(document)
     profiles = plan_profiles(document, plan)
     rates = offered_rates(document, rps=rps, load_factor=load_factor, model=model, source=arrivals)
     load_kernel(simulator=True)
@@ -150,7 +151,7 @@ def simulate(
         profiles=profiles,
         requests=requests,
         span_us=span_us,
-        policy=policy,
+        policy=given,
         jitter=jitter,
         seed=seed,
         times=times,
@@ -166,8 +167,7 @@ def simulate(
     if json:
         print_json(found.report)
     else:
-        ran_with = policy or policy_for(document)
-        title = f"simulated: {ran_with}, {arrivals} arrivals, seed {seed}"
+        title = f"simulated: {policy}, {arrivals} arrivals, seed {seed}"
         console.print(summary_table(found.report, title))
         console.print(slots_table(found.report.slots))
     next_step(f"headrace serve {plan}" if events is None else f"headrace trace {events}")

@@ -1,4 +1,4 @@
-"""Does a plan of apps keep its word: modules, machines and their load, worst cases, costs.
+"""Does a plan of apps hold: modules, machines and their load, worst cases, costs.
 
 The rules are Harpagon's (sections III.A to III.C), restated in code of its own. A module's entries
 k = 1..K are its pipelines in the plan's order: n_k machines with batch size b_k, duration d_k
