@@ -53,8 +53,8 @@ def choose(profiles: Mapping[str, Profile], cores_here: int) -> Wish:
         slo_ms=math.ceil(SLO_FACTOR * sum(once_us.values()) / 50_000) * 50,
         cores=cores,
         max_utilisation=utilisation,
-        # All the work that fits, were machines of any size.
-        rate_rps=math.floor(2e6 * cores * utilisation / picture_us) / 2,
+        # All the work that fits, were machines of any size; people agree on whole and half ones.
+        rate_rps=max(1, math.floor(2e6 * cores * utilisation / picture_us)) / 2,
     )
 
 

@@ -30,7 +30,17 @@ WHOLE = (Fraction(1),)
 QUARTERS = (Fraction(1), Fraction(1, 2), Fraction(1, 3), Fraction(1, 4))
 """The shares of the paper's virtual GPUs (PPipe, 5.3)."""
 
+HANG_S = 600.0
+"""Far more than any search of the tests takes, compiling included; only a hang reaches it."""
+
 DEFAULT_DEVICES: Mapping[str, float] = {"a": 1.0, "b": 0.5}
+
+
+def unhurried(options: PlanOptions) -> PlanOptions:
+    """The same without the usual time limit, which a busy machine may reach; another one stays."""
+    if options.time_limit_s != PlanOptions().time_limit_s:
+        return options
+    return msgspec.structs.replace(options, time_limit_s=HANG_S)
 
 
 def make_profile(
@@ -227,7 +237,7 @@ def make_problem(
         ),
         profiles={profile.model: profile for profile in profiles},
         profile_refs=tuple(profile_ref(profile) for profile in profiles),
-        options=options or PlanOptions(),
+        options=unhurried(options or PlanOptions()),
     )
 
 

@@ -18,6 +18,7 @@ from headrace.serving.engine.desk import Desk
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_driver import LiveDriver
 from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.transport import SharedMemory, TimedLinks
 from headrace.simulation.driver import Durations, exact_durations
 from headrace.simulation.migration import MigrationSession, SimulatedMigration
 from headrace.simulation.offered.arrivals import Arrival
@@ -60,7 +61,8 @@ def run_live(
             arena = stack.enter_context(closing(Arena(1 << 22)))
             topology = site.topology
             workers = [FakeWorker(i, topology, clock, durations) for i in range(len(site.devices))]
-            driver = LiveDriver(live_stages(topology), clock, workers, arena, desk)
+            links = TimedLinks(SharedMemory(arena), clock)
+            driver = LiveDriver(live_stages(topology), clock, workers, links, desk)
             gate = Gate(topology, clock, driver)
             gate.dispatcher = Dispatcher(topology, POLICY, clock, gate, log.append)
             driver.reports = gate

@@ -170,7 +170,7 @@ def test_load_measures_a_server_and_reports_in_the_simulators_terms(
 ) -> None:
     code, out, err = run(
         *("load", server.url, "--model", "m", "--rps", "100", "--duration-s", "0.5"),
-        *("--slo-ms", "200", "--json"),
+        *("--slo-ms", "20000", "--json"),
     )
 
     report = msgspec.json.decode(out, type=Report)
@@ -210,6 +210,8 @@ def test_find_max_shows_every_step_and_how_far_to_trust_it(
     code, out, err = run(
         *("load", server.url, "--model", "m", "--find-max", "--rps", "400"),
         *("--duration-s", "0.1", "--arrivals", "uniform", "--attainment", "0.9"),
+        # Only refusals may miss: the tests' machine may be busy.
+        *("--slo-ms", "20000"),
     )
 
     shown = [line for line in err.splitlines() if "requests/s" in line]

@@ -13,6 +13,7 @@ from benchmarks.ppipe.artifact.columns import (
     artifact_pipelines,
     artifact_stock,
 )
+from benchmarks.ppipe.artifact.repair import search
 from msgspec.structs import replace
 
 from headrace.catalog.ppipe.artifact import (
@@ -30,7 +31,6 @@ from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.master import Wanted
 from headrace.planning.exact.columns import Columns
 from headrace.planning.exact.outcomes import Chosen
-from headrace.planning.exact.search import search_exactly
 from headrace.planning.pooled.search import PROVEN_GAP
 
 
@@ -64,7 +64,7 @@ def plan_by_artifact_rule(
         return ArtifactAnswer(plan=None, objective=0.0, bound=0.0, runtime_s=deadline.spent_s)
     columns = [artifact_columns(task, mine) for mine in pipelines]
     wanted = [Wanted(weight=deployment.weight, least_rps=0.0) for deployment in task.deployments]
-    answer = search_exactly(artifact_stock(task), wanted, columns, deadline)
+    answer = search(artifact_stock(task), wanted, columns, deadline)
     plan = None
     if answer.chosen is not None:
         deployments = tuple(

@@ -9,6 +9,7 @@ import typer
 
 from headrace.commands.output import console, next_step, notices
 from headrace.domain.errors import DocumentError
+from headrace.executors.table import AUTO, EXECUTORS, choices
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
@@ -37,10 +38,11 @@ def serve(
     executor: Annotated[
         str,
         typer.Option(
-            help="onnx (ONNX Runtime), emulated (hold the slot for the profiled time and answer"
-            " zeros), or auto: onnx for slots on this machine's CPU, emulated for the rest."
+            help="What runs the stages: "
+            + "; ".join(f"{kind} ({what})" for kind, (_, what) in EXECUTORS.items())
+            + "; or auto: what serves a slot's device type unasked, else emulated."
         ),
-    ] = "auto",
+    ] = AUTO,
     processes: Annotated[
         int | None,
         typer.Option(
@@ -253,7 +255,7 @@ def _check(policy: str | None, executor: str) -> None:
 
     for what, given, known in (
         ("--policy", policy, tuple(POLICIES)),
-        ("--executor", executor, ("auto", "onnx", "emulated")),
+        ("--executor", executor, choices()),
     ):
         if given is not None and given not in known:
             raise DocumentError(f"serve: {what} {given!r} is unknown; known: {', '.join(known)}")

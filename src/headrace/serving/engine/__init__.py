@@ -4,6 +4,6 @@ inference      what passes between a front and the engine
 engine         the door: start, submit, migrate, stop
 plan_in_service, data_plane, live_driver, desk   one plan, its dispatcher, and who waits for it
 live_migration from one plan to the next
-live_clock, alarm   real time
+live_clock, timer   real time
 epoch_logs, overhead   event logs; what a batch costs beside its execution
 """

@@ -17,8 +17,8 @@ from headrace.domain.profile import Profile
 from headrace.serving.engine.desk import CallSoon, Desk
 from headrace.serving.engine.inference import Inference, ServedModel
 from headrace.serving.engine.live_driver import LiveDriver, WorkerLink
-from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.stage_io import StageIndex, stage_index
+from headrace.serving.workers.transport import Transport
 
 MAX_BATCHES_PER_INFERENCE = 16
 """One inference may fill this many batches of its model's largest pipeline."""
@@ -35,7 +35,7 @@ class DataPlane:
         clock: Clock,
         call_soon: CallSoon,
         links: Sequence[WorkerLink],
-        arena: Arena,
+        transport: Transport,
         sink: EventSink,
         policy: str = "reservation",
         queue_limit: int = 10_000,
@@ -53,7 +53,7 @@ class DataPlane:
         self.number = {name: i for i, name in enumerate(self.models)}
         """Model -> its index among the plan's deployments."""
         self.desk = desk or Desk(clock.now_us, call_soon)
-        self.driver = LiveDriver(stage_index(plan, profiles), clock, links, arena, self.desk)
+        self.driver = LiveDriver(stage_index(plan, profiles), clock, links, transport, self.desk)
         self.gate = Gate(self.topology, clock, self.driver)
         self.dispatcher = Dispatcher(self.topology, policy, clock, self.gate, sink, queue_limit)
         self.gate.dispatcher = self.dispatcher

@@ -10,12 +10,12 @@ from headrace.dispatch.protocols import EventSink
 from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
+from headrace.executors.table import AUTO, ExecutorChoice
 from headrace.serving.engine.desk import Desk
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_migration import LiveMigration, MigrationError, MigrationReport
 from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan, ServiceOptions
-from headrace.serving.workers.placement import ExecutorChoice
 from headrace.serving.workers.status import EngineStatus, SlotStatus
 
 __all__ = ["Engine", "EngineStatus", "SlotStatus"]
@@ -39,7 +39,7 @@ class Engine:
         profile_folders: Mapping[str, Path],
         *,
         policy: str | None = None,
-        executor: ExecutorChoice = "auto",
+        executor: ExecutorChoice = AUTO,
         processes: int | None = None,
         sink: EventSink | None = None,
         queue_limit: int = 4096,

@@ -18,7 +18,7 @@ OUTPUT = TensorSpec(name="output", dtype="float32", item_shape=ITEM_SHAPE)
 
 def with_tensors(profile: Profile) -> Profile:
     """The profile itself, or, where it states no inputs and has no model file, one with a small
-    stand-in for input and output.
+    placeholder for input and output.
 
     Imported profiles state block timings and cut sizes only. Such a model can be emulated, not
     executed: its answers are zeros.
@@ -26,7 +26,7 @@ def with_tensors(profile: Profile) -> Profile:
     if profile.inputs or profile.model_path is not None:
         return profile
     logger.warning(
-        "model %s: its profile states no tensors; it is served with stand-ins, float32 %s in and"
+        "model %s: its profile states no tensors; it is served with placeholders, float32 %s in and"
         " out",
         profile.model,
         list(ITEM_SHAPE),

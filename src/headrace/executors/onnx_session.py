@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import onnxruntime as ort
-
 from headrace.domain.errors import ModelError
+
+LIBRARIES = ("onnxruntime",)
+"""Imported when the first model is opened: workers of other kinds do without."""
 
 _FATAL_ONLY = 4
 """ONNX Runtime's severity; its errors reach us as exceptions, there is no need to print them."""
@@ -31,6 +32,8 @@ def open_session(model: Path | str | bytes, *, shares_memory: bool = False) -> A
     Raises:
         ModelError: ONNX Runtime refuses the model.
     """
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
@@ -53,6 +56,8 @@ def open_session(model: Path | str | bytes, *, shares_memory: bool = False) -> A
 @cache
 def _register_arena() -> None:
     """Make the process's arena, once; it grows by what is asked for, not by powers of two."""
+    import onnxruntime as ort
+
     kind = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR
     memory = ort.OrtMemoryInfo("Cpu", kind, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg({"arena_extend_strategy": 1}))

@@ -13,25 +13,25 @@ _ABSOLUTE = 1
 _EXPIRATIONS_BYTES = 8
 
 
-class Alarm(Protocol):
-    """Rings once per `set`; setting it again replaces what was set."""
+class Timer(Protocol):
+    """Calls back once per `set`, at or after its instant; setting it again replaces it."""
 
     def set(self, at_us: int) -> None: ...
 
     def close(self) -> None: ...
 
 
-class LoopAlarm:
+class LoopTimer:
     """The loop's own timer: right for loops whose time is not the system's."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop = loop
-        self._ring = ring
+        self._callback = callback
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, at_us: int) -> None:
         self.close()
-        self._handle = self._loop.call_at(at_us / 1_000_000, self._ring)
+        self._handle = self._loop.call_at(at_us / 1_000_000, self._callback)
 
     def close(self) -> None:
         if self._handle is not None:
@@ -39,22 +39,22 @@ class LoopAlarm:
             self._handle = None
 
 
-class KernelAlarm:
+class KernelTimer:
     """A Linux timer descriptor, tens of microseconds late at most.
 
-    The loops' own timers count milliseconds: asyncio rings up to 1 ms late, uvloop up to 0.5 ms
+    The loops' own timers count milliseconds: asyncio calls up to 1 ms late, uvloop up to 0.5 ms
     early as well, after which it would spin until the time has come.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         """Raises OSError where the system has no such timers."""
         self._descriptor = _create()
         self._loop = loop
-        self._ring = ring
+        self._callback = callback
         loop.add_reader(self._descriptor, self._expired)
 
     def set(self, at_us: int) -> None:
-        # Zero would disarm it; any past instant rings at once.
+        # Zero would disarm it; any past instant is due at once.
         _set(self._descriptor, max(1, at_us * 1_000))
 
     def close(self) -> None:
@@ -68,17 +68,17 @@ class KernelAlarm:
             os.read(self._descriptor, _EXPIRATIONS_BYTES)
         except BlockingIOError:
             return  # set anew between the wake-up and this
-        self._ring()
+        self._callback()
 
 
-def make_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> Alarm:
-    """Return the most exact alarm that keeps this loop's time."""
+def make_timer(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Timer:
+    """Return the most exact timer that keeps this loop's time."""
     if keeps_system_time(loop) and sys.platform == "linux":
         try:
-            return KernelAlarm(loop, ring)
+            return KernelTimer(loop, callback)
         except (OSError, AttributeError):
             pass  # a sandbox or an unusual libc: the loop's timers will do
-    return LoopAlarm(loop, ring)
+    return LoopTimer(loop, callback)
 
 
 def keeps_system_time(loop: asyncio.AbstractEventLoop) -> bool:

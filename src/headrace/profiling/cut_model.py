@@ -1,4 +1,20 @@
-"""The blocks of a cut model, each opened as a stage of its own, run one after the other."""
+"""A model cut into blocks, each a model of its own, and the proof that it still answers alike.
+
+Between two neighbouring cuts lies a block: the nodes that the tensors behind it need and the
+tensors before it do not yet give (`catalog.onnx_stage`). So, with c_0 the model's inputs, c_n its
+outputs and c_i what crosses cut i,
+
+    c_i = block_i(c_{i-1})        i = 1 .. n
+
+and blocks [i, k) are again a model, extracted with c_i as inputs and c_k as outputs. Whatever
+crosses has the batch as its only free dimension, and travels at the boundary's precision: a cast to
+float16 behind one block and back before the next is part of the blocks.
+
+`check_split` runs that recurrence and compares c_n with the uncut file, run by ONNX Runtime: the
+largest relative error over random items and the user's, alone and in batches. An extraction that
+forgets a node, or a cast that overflows, cannot pass. Cost: 2 runs of the model for each kind of
+items.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +27,10 @@ from headrace.catalog.onnx_graph import OnnxGraph
 from headrace.catalog.onnx_stage import Boundary, extract_stage, weights_bytes, wire_spec
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Block, TensorSpec
+from headrace.executors.base import Measurement, OpenedModel
+from headrace.executors.onnx_session import open_session
 from headrace.profiling.items import Arrays, random_items, tiled
 from headrace.profiling.observe import Observed, UsableCut, relative_error
-from headrace.profiling.session import open_session
 
 TOLERANCE: dict[Boundary, float] = {"float32": 1e-4, "float16": 0.1}
 """Relative error to which a split model must agree with the whole one. At float16 a few 1e-3 are
@@ -23,15 +40,17 @@ CHECKED_ITEMS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class CutModel:
     """A model cut into blocks."""
 
     graph: OnnxGraph
     crossings: tuple[tuple[TensorSpec, ...], ...]
     """Tensors as they travel: model inputs, then what crosses each cut, then model outputs."""
     blocks: tuple[Block, ...]
-    sessions: tuple[Any, ...]
+    opened: tuple[OpenedModel, ...]
     """Per block."""
+    measurement: Measurement
+    """How they were opened, and are timed."""
 
     def stage_bytes(self, first_block: int, end_block: int) -> bytes:
         """Blocks [first_block, end_block) as an ONNX file's content."""
@@ -42,27 +61,37 @@ class Chain:
     def run(self, feeds: Arrays) -> list[dict[str, NDArray[Any]]]:
         """Everything that crosses: entry i enters block i; the last one leaves the model."""
         flowing = [dict(feeds)]
-        for session, outputs in zip(self.sessions, self.crossings[1:], strict=True):
+        for block, outputs in zip(self.opened, self.crossings[1:], strict=True):
             names = [spec.name for spec in outputs]
-            flowing.append(dict(zip(names, session.run(names, flowing[-1]), strict=True)))
+            flowing.append(dict(zip(names, block.run(names, flowing[-1]), strict=True)))
         return flowing
 
 
-def cut_chain(
-    graph: OnnxGraph, observed: Observed, cuts: Sequence[UsableCut], boundary: Boundary
-) -> Chain:
-    """Cut the model and open every block.
+def cut_model(
+    graph: OnnxGraph,
+    observed: Observed,
+    cuts: Sequence[UsableCut],
+    boundary: Boundary,
+    measurement: Measurement,
+) -> CutModel:
+    """Cut the model and open every block as it will be measured.
 
     Raises:
-        ModelError: ONNX Runtime refuses a block.
+        ModelError: the backend refuses a block.
     """
     crossings = cut_crossings(observed, cuts, boundary)
-    blocks, sessions = [], []
+    blocks, opened = [], []
     for index in range(len(crossings) - 1):
         stage = extract_stage(graph, crossings[index], crossings[index + 1])
         blocks.append(describe_block(index, stage, crossings[index + 1]))
-        sessions.append(open_session(stage.SerializeToString(), shares_memory=True))
-    return Chain(graph=graph, crossings=crossings, blocks=tuple(blocks), sessions=tuple(sessions))
+        opened.append(measurement.open(stage.SerializeToString()))
+    return CutModel(
+        graph=graph,
+        crossings=crossings,
+        blocks=tuple(blocks),
+        opened=tuple(opened),
+        measurement=measurement,
+    )
 
 
 def cut_crossings(
@@ -98,36 +127,36 @@ def item_bytes(spec: TensorSpec) -> int:
     return spec.item_count * np.dtype(spec.dtype).itemsize
 
 
-def check_split(chain: Chain, examples: Arrays, rng: np.random.Generator) -> float:
+def check_split(model: CutModel, examples: Arrays, rng: np.random.Generator) -> float:
     """Run the blocks one after the other and compare with the model's own file, run whole.
 
     Args:
-        chain: the cut model.
+        model: it, cut.
         examples: the user's items, if any; they join random ones.
         rng: makes the random items.
 
     Returns:
         The largest relative error of any output: max |split - whole| / max |whole|.
     """
-    inputs = chain.crossings[0]
+    inputs = model.crossings[0]
     kinds: list[Mapping[str, NDArray[Any]]] = [random_items(inputs, CHECKED_ITEMS, rng)]
     if examples:
         kinds.append(examples)
-    whole = open_session(chain.graph.path, shares_memory=True)
-    names = [spec.name for spec in chain.crossings[-1]]
-    fixed_batch = next((t.batch for t in chain.graph.inputs if t.batch is not None), None)
+    whole = open_session(model.graph.path, shares_memory=True)
+    names = [spec.name for spec in model.crossings[-1]]
+    fixed_batch = next((t.batch for t in model.graph.inputs if t.batch is not None), None)
     worst = 0.0
     for items in kinds:
         count = min(CHECKED_ITEMS, len(next(iter(items.values()))))
         for feeds in _batches(items, count, fixed_batch):
             wanted = whole.run(names, feeds)
-            got = chain.run(feeds)[-1]
+            got = model.run(feeds)[-1]
             for name, array in zip(names, wanted, strict=True):
                 worst = max(worst, relative_error(got[name], array))
     return worst
 
 
-def require_agreement(chain: Chain, error: float, boundary: Boundary) -> None:
+def require_agreement(model: CutModel, error: float, boundary: Boundary) -> None:
     """Refuse a split that changes the answers.
 
     Raises:
@@ -141,7 +170,7 @@ def require_agreement(chain: Chain, error: float, boundary: Boundary) -> None:
             else "--boundary float32"
         )
         raise ModelError(
-            f"{chain.graph.path}: cut into {len(chain.blocks)} blocks it answers differently\n"
+            f"{model.graph.path}: cut into {len(model.blocks)} blocks it answers differently\n"
             f"  needs  relative error <= {needed:g} with {boundary} between stages\n"
             f"  has    {error:.3g}\n"
             f"  try    {step}"
