@@ -1,14 +1,17 @@
 """Times are predicted in one place, by the profile's figures, whoever asks."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+import headrace
 from headrace.cost import (
     NEVER_US,
     Latency,
@@ -122,3 +125,31 @@ def test_what_the_gateway_takes_is_taken_from_every_pipelines_budget() -> None:
 
     assert found(tables, 40_400) == found(free, 40_000) > 0
     assert found(tables, 40_000) < found(free, 40_000)
+
+
+MEASURED = re.compile(r"\.(block_times|stage_times|measured_stage|batch_overhead_us)\b")
+READERS = {
+    "cost.py": "predicts",
+    "verify": "restates",
+    "profiling": "measures and estimates",
+    "domain/profile.py": "checks that they are consistent",
+    "commands/profile.py": "prints them",
+    "commands/estimate.py": "prints them",
+    "planning/pooled/refusal.py": "names what was profiled",
+}
+
+
+def test_nothing_else_adds_up_measured_times() -> None:
+    root = Path(headrace.__file__).parent
+    readers = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if MEASURED.search(path.read_text())
+    }
+    strangers = [
+        reader
+        for reader in readers
+        if reader not in READERS and reader.split("/")[0] not in READERS
+    ]
+
+    assert strangers == [], "ask `headrace.cost` instead"
