@@ -24,7 +24,7 @@ from helpers.served import profile_by_hand
 
 pytestmark = pytest.mark.e2e
 
-WAIT_S = 60.0
+WAIT_S = 300.0
 PROBLEM = """\
 schema: headrace.problem/1
 cluster:

@@ -26,6 +26,7 @@ from headrace.planning.exact.outcomes import PIPELINES_MAX, Chosen, Effort
 from headrace.planning.exact.patterns import needed_patterns, patterns_within
 from headrace.planning.exact.prices import price, request_costs
 from helpers.artifact_tasks import by_highs, make_task, most_rps_by_needs
+from helpers.problems import HANG_S
 
 HALVES = (Fraction(1), Fraction(1, 2))
 QUARTERS = tuple(Fraction(1, k) for k in (1, 2, 3, 4))
@@ -49,7 +50,7 @@ def test_what_leftovers_carry_is_what_any_set_of_templates_carries(seed: int) ->
     columns = artifact_columns(
         task, artifact_pipelines(task, deployment, profiles[deployment.model])
     )
-    asked = Leftovers(artifact_stock(task), columns, Effort(Deadline(60.0)))
+    asked = Leftovers(artifact_stock(task), columns, Effort(Deadline(HANG_S)))
     boxes = np.array([(a, b) for a in range(3) for b in range(4)])
     rng = np.random.default_rng(seed)
     for box in rng.permutation(boxes):
@@ -66,7 +67,7 @@ def test_what_leftovers_carry_is_what_any_set_of_templates_carries(seed: int) ->
 @pytest.mark.parametrize("seed", range(6))
 def test_any_leftover_that_carries_the_target_will_do(seed: int) -> None:
     stock, columns = demand(seed, devices={"a": 4, "b": 5}, shares=QUARTERS, blocks=4, max_stages=2)
-    asked = Leftovers(stock, columns, Effort(Deadline(60.0)))
+    asked = Leftovers(stock, columns, Effort(Deadline(HANG_S)))
     boxes = np.array([(4, 0), (3, 2), (2, 3), (0, 5)])
     alone = [rps_within(stock, columns, box) for box in boxes]
     best = max(alone)
@@ -105,7 +106,7 @@ def test_walks_cut_short_at_once_lose_no_plan(seed: int, monkeypatch: pytest.Mon
 
     best, proven = by_highs(task, profiles, time_limit_s=5.0)
 
-    answer = plan_by_artifact_rule(task, profiles)
+    answer = plan_by_artifact_rule(task, profiles, time_limit_s=HANG_S)
     assert asked
     assert answer.proven
     assert answer.objective >= best * (1 - 1e-6)
@@ -120,7 +121,7 @@ def test_needed_patterns_cover_those_left_out(seed: int) -> None:
     stock, columns = demand(
         seed, devices={"a": 6, "b": 8, "c": 9}, shares=QUARTERS, blocks=4, max_stages=3
     )
-    prices = price(stock, [Wanted(weight=1.0, least_rps=0.0)], [columns], Deadline(60.0))
+    prices = price(stock, [Wanted(weight=1.0, least_rps=0.0)], [columns], Deadline(HANG_S))
     assert prices is not None
     stage_prices = prices.unit[stock.pool_type[columns.pools]] * columns.units
     request_price = float(request_costs(stock, columns, prices.unit).min())
@@ -160,7 +161,7 @@ def test_largest_leaves_out_what_another_covers() -> None:
 
 def rps_within(stock: Stock, columns: Columns, box: Ints) -> float:
     """By asking for ever nearer targets."""
-    asked = Leftovers(replace(stock, granules=box), columns, Effort(Deadline(60.0)))
+    asked = Leftovers(replace(stock, granules=box), columns, Effort(Deadline(HANG_S)))
     low, high = 0.0, 1e6
     while high - low > 1e-9 * high:
         middle = (low + high) / 2

@@ -17,8 +17,8 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
 from headrace.planning import solve
 from headrace.planning.apps.explain import explain
+from headrace.planning.apps.heuristics.schemes import SCHEMES
 from headrace.planning.apps.names import APP_PLANNERS
-from headrace.planning.apps.schemes import SCHEMES
 from headrace.verify import verify
 from helpers.apps import make_app_problem
 

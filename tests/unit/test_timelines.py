@@ -36,6 +36,14 @@ class Now:
         return self.us
 
 
+class Ticking(Now):
+    """Time that moves by 100 us whenever somebody looks, however long that takes in truth."""
+
+    def __call__(self) -> int:
+        self.us += 100
+        return self.us
+
+
 def load_of(slot: int, took_us: int) -> Load:
     return Load(
         stage=7,
@@ -109,14 +117,14 @@ def test_a_batch_that_cannot_run_fails_alone(run: Run) -> None:
 
 def test_a_process_told_to_stop_ends_its_batches_first() -> None:
     gateway, worker = socket.socketpair()
-    lines = Timelines(TensorMemory(mmap.mmap(-1, 4096)))
+    lines = Timelines(TensorMemory(mmap.mmap(-1, 4096)), Ticking())
     serving = threading.Thread(target=serve_timelines, args=(worker, lines))
     serving.start()
     runs = [run_of(batch, slot=batch) for batch in range(3)]
     loads = [load_of(slot, took_us=3_000 - 1_000 * slot) for slot in range(3)]
     told: list[AnyFrame] = [*loads, *runs, Stop()]
     gateway.sendall(b"".join(encode(frame) for frame in told))
-    serving.join(10)
+    serving.join(300)
     assert not serving.is_alive()
     worker.close()
 

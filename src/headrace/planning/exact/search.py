@@ -26,7 +26,6 @@ import numpy as np
 from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.master import Wanted, smallest_normalised
-from headrace.planning.common.solver import RELATIVE_GAP
 from headrace.planning.exact.columns import Columns, Stock
 from headrace.planning.exact.leftovers import Leftovers, largest
 from headrace.planning.exact.outcomes import (
@@ -39,21 +38,8 @@ from headrace.planning.exact.outcomes import (
     Undecided,
 )
 from headrace.planning.exact.prices import Prices, price, relaxed_bound, targets_at
-from headrace.planning.exact.slots import bound_and_repair
 
 SHALLOW = 2
-
-UNITS_MAX = 24_000
-"""Of the stock, up to which sets are walked through: 2,000 devices in quarters and thirds."""
-
-LARGE_GAP = 1e-5
-"""Of larger stocks; a tenth of it may take ten times as long."""
-
-FIRST_STEPS = 2_000_000
-"""Of all walks together, before bound and repair."""
-
-REPAIR_NODES = 200
-"""Of each program of bound and repair, where walks go on after it."""
 
 LEAST_STEPS = 100_000
 """Of the walk for the least waste of a demand; what was proven until then bounds it."""
@@ -102,10 +88,14 @@ def search_exactly(
         return Answer(chosen=None, objective=0.0, bound=np.inf)
     if prices is None:
         return Answer(chosen=None, objective=0.0, bound=0.0)
-    return _Search(stock, wanted, columns, prices, deadline).run()
+    search = TargetSearch(stock, wanted, columns, prices, deadline)
+    search.walk_through()
+    return search.answer
 
 
-class _Search:
+class TargetSearch:
+    """The search of one problem: what is known so far, and the next target to ask for."""
+
     def __init__(
         self,
         stock: Stock,
@@ -115,7 +105,7 @@ class _Search:
         deadline: Deadline,
     ) -> None:
         self._stock, self._wanted, self._columns = stock, wanted, columns
-        self._prices, self._deadline = prices, deadline
+        self._prices = prices
         self._effort = Effort(deadline)
         self._demands: list[Outcomes] = []
         self._leftovers: list[Leftovers] = []
@@ -125,18 +115,16 @@ class _Search:
         self._objective = 0.0
         self._bound = relaxed_bound(prices, wanted)
 
-    def run(self) -> Answer:
-        walkable = self._stock.granules.sum() * self._stock.granule <= UNITS_MAX
-        if not (walkable and self._walk_through(FIRST_STEPS)):
-            if walkable:
-                self._bound_and_repair(RELATIVE_GAP, REPAIR_NODES)
-            else:
-                self._bound_and_repair(LARGE_GAP, None)
-            if walkable:
-                self._walk_through(None)
+    @property
+    def answer(self) -> Answer:
+        """The best plan and the bound so far."""
         return Answer(chosen=self._best, objective=self._objective, bound=self._bound)
 
-    def _walk_through(self, steps: int | None) -> bool:
+    def learn_bound(self, bound: float) -> None:
+        """No plan is better than `bound`, as something else proved."""
+        self._bound = min(self._bound, bound)
+
+    def walk_through(self, steps: int | None = None) -> bool:
         """Ask until nothing is open; False if steps, time or room run out before."""
         self._effort.allow(steps)
         try:
@@ -153,22 +141,6 @@ class _Search:
         except GaveUp:
             return False
         return True
-
-    def _bound_and_repair(self, relative_gap: float, nodes: int | None) -> None:
-        repaired = bound_and_repair(
-            self._stock,
-            self._wanted,
-            self._columns,
-            self._deadline,
-            relative_gap=relative_gap,
-            unit_prices=self._prices.unit,
-            nodes=nodes,
-            # With a plan at hand, one that is no nearer the bound is of little use.
-            bound_below=self._bound if self._best is not None else np.inf,
-        )
-        self._bound = min(self._bound, repaired.bound)
-        if repaired.chosen is not None:
-            self._learn(repaired.chosen)
 
     def _descend(self) -> None:
         """Ask ever farther below the bound until there is a plan, or proven to be none."""
@@ -197,9 +169,10 @@ class _Search:
         if chosen is None:
             self._bound = min(self._bound, target)
         else:
-            self._learn(chosen)
+            self.learn(chosen)
 
-    def _learn(self, chosen: tuple[Chosen, ...]) -> None:
+    def learn(self, chosen: tuple[Chosen, ...]) -> None:
+        """Keep `chosen` if it is better than what was found."""
         throughputs = [
             mine.throughput_rps(columns)
             for mine, columns in zip(chosen, self._columns, strict=True)

@@ -35,14 +35,11 @@ from headrace.planning.exact.cost import search_least_cost
 from headrace.planning.exact.free import OutOfReach, search_freely
 from headrace.planning.exact.outcomes import Chosen
 from headrace.planning.exact.search import search_exactly
-from headrace.planning.exact.slots import bound_and_repair
-from headrace.planning.pooled.search import INFEASIBLE, PROVEN_GAP, Outcome, search
+from headrace.planning.pooled.search import INFEASIBLE, Outcome, search, search_beside_bound
 from headrace.planning.pooled.selection import Chosen as Selected
 
 LARGE_DEVICES = 500
 """More than these: bound and repair."""
-
-LARGE_GAP = 1e-5
 
 REMAINDERS_MAX = 1_000
 """Sets of slots to be packed before shares count as always packing."""
@@ -82,7 +79,7 @@ def search_exactly_pooled(
     counted = [_columns(hardware, pipelines) for pipelines in columns]
     half = Deadline(TIME_PART * deadline.left_s)
     if goal != "least-cost" and hardware.owned.sum() > LARGE_DEVICES:
-        return _next_to_the_bound(hardware, stock, weighted, columns, counted, deadline)
+        return _beside_bound(hardware, weighted, columns, counted, deadline)
     try:
         if goal == "least-cost":
             assert hardware.prices is not None, "checked before planning"
@@ -122,24 +119,23 @@ def _whole_per_demand(
     return None if found is None else _selected(hardware, columns, counted, found)
 
 
-def _next_to_the_bound(
+def _beside_bound(
     hardware: Hardware,
-    stock: Stock,
     wanted: Sequence[Wanted],
     columns: Sequence[Pipelines],
     counted: Sequence[Columns],
     deadline: Deadline,
 ) -> Outcome | None:
-    repaired = bound_and_repair(stock, wanted, counted, deadline, relative_gap=LARGE_GAP)
-    if repaired.chosen is None:
-        return INFEASIBLE if repaired.bound == 0.0 else None
-    proven = repaired.bound <= repaired.objective * (1 + PROVEN_GAP)
-    return Outcome(
-        stopped="optimal" if proven else "heuristic",
-        chosen=_selected(hardware, columns, counted, repaired.chosen),
-        objective=repaired.objective,
-        bound=repaired.bound,
+    """Bound and repair, with only the pipelines that counting needs."""
+    few = [mine.take(each.source) for mine, each in zip(columns, counted, strict=True)]
+    outcome = search_beside_bound(hardware, wanted, few, "max-min", deadline)
+    if outcome is None or outcome.chosen is None:
+        return outcome
+    chosen = tuple(
+        replace(mine, pipeline=each.source[mine.pipeline])
+        for mine, each in zip(outcome.chosen.allotments, counted, strict=True)
     )
+    return replace(outcome, chosen=replace(outcome.chosen, allotments=chosen))
 
 
 def _always_fits(hardware: Hardware, columns: Sequence[Pipelines]) -> bool:

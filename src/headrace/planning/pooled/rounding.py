@@ -33,13 +33,17 @@ def round_relaxation(
     goal: Goal,
     relaxation: Relaxation,
     deadline: Deadline,
+    companions: int = COMPANIONS,
 ) -> Chosen | None:
     """Whole slots for the relaxation's pipelines; None if none fit, or none were found in time.
 
     Args:
         columns: per demand; each non-empty.
+        companions: pipelines of each demand beside those of the relaxation.
     """
-    rows = [_few(pipelines, relaxation, demand) for demand, pipelines in enumerate(columns)]
+    rows = [
+        _few(pipelines, relaxation, demand, companions) for demand, pipelines in enumerate(columns)
+    ]
     program = _Rounding(hardware, wanted, goal)
     for demand, (pipelines, mine) in enumerate(zip(columns, rows, strict=True)):
         program.add(demand, pipelines.take(mine))
@@ -58,12 +62,14 @@ def round_relaxation(
     return None if unpackable_devices(hardware, columns, chosen.allotments) else chosen
 
 
-def _few(pipelines: Pipelines, relaxation: Relaxation, demand: int) -> Ints:
+def _few(pipelines: Pipelines, relaxation: Relaxation, demand: int, companions: int) -> Ints:
     """Rows: what the relaxation uses, and what wastes least per request."""
+    if not companions:
+        return relaxation.active[demand]
     used = pipelines.kinds >= 0
     prices = np.where(used, relaxation.prices.slot[pipelines.kinds], 0.0)
     cost = (prices / pipelines.rates_rps).sum(axis=1)
-    least = np.argsort(cost, kind="stable")[:COMPANIONS]
+    least = np.argsort(cost, kind="stable")[:companions]
     return np.union1d(relaxation.active[demand], least)
 
 

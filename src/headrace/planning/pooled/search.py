@@ -14,7 +14,7 @@ from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.master import Goal, Wanted, is_maximised, smallest_normalised
 from headrace.planning.common.packing import unpackable_devices
 from headrace.planning.pooled.relaxation import Relaxation, relax
-from headrace.planning.pooled.rounding import round_relaxation
+from headrace.planning.pooled.rounding import COMPANIONS, round_relaxation
 from headrace.planning.pooled.selection import (
     Chosen,
     Excluded,
@@ -93,6 +93,28 @@ def search(
     return searching.run()
 
 
+def search_beside_bound(
+    hardware: Hardware,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Pipelines],
+    goal: Goal,
+    deadline: Deadline,
+) -> Outcome | None:
+    """Bound and repair alone, with no other pipelines than the bound's; None if that fails.
+
+    Enough where slots always pack and `columns` holds the finest slots at every cost.
+    """
+    try:
+        relaxation = relax(hardware, wanted, columns, goal, time_limit_s=deadline.left_s)
+    except OutOfTime:
+        return None
+    if relaxation is None:
+        return INFEASIBLE
+    searching = _Search(hardware, wanted, columns, goal, deadline, relaxation)
+    searching.round(companions=0)
+    return searching.as_it_stands() if searching.found else None
+
+
 def _enough(listed: Sequence[Allotments]) -> bool:
     """Whether a first round has some choice, for every demand."""
     return sum(map(len, listed)) >= LISTED_FIRST // 4 and min(map(len, listed)) >= LISTED_LEAST
@@ -132,7 +154,7 @@ class _Search:
         if self._best is None or self._sign * (objective - self._objective) > 0:
             self._best, self._objective = chosen, objective
 
-    def round(self) -> None:
+    def round(self, companions: int = COMPANIONS) -> None:
         """Bound and repair."""
         chosen = round_relaxation(
             self._hardware,
@@ -141,6 +163,7 @@ class _Search:
             self._goal,
             self._relaxation,
             self._deadline,
+            companions,
         )
         if chosen is not None:
             self.learn(chosen)

@@ -6,6 +6,7 @@ is small; next to a stage of microseconds it is everything.
 """
 
 import asyncio
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -42,9 +43,12 @@ async def measure_batch_overhead_us() -> int:
         await _run_batches(engine)
     finally:
         await engine.stop()
-    runs = [event for event in events if isinstance(event, Ran)]
-    gaps = [later.started_at_us - earlier.at_us for earlier, later in pairwise(runs)]
-    return round(median(gaps))
+    return median_gap_us([event for event in events if isinstance(event, Ran)])
+
+
+def median_gap_us(runs: Sequence[Ran]) -> int:
+    """From the end of a batch to the start of the next, of batches in a row on one slot."""
+    return round(median(later.started_at_us - earlier.at_us for earlier, later in pairwise(runs)))
 
 
 async def _run_batches(engine: Engine) -> None:

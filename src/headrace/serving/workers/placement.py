@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.catalog.stage_files import stage_path
+from headrace.cost import TimedStage, cost_model
 from headrace.domain.plan import Plan, Slot
 from headrace.domain.profile import Profile
 from headrace.executors.table import AUTO, ExecutorChoice, executor, kind_for
@@ -109,11 +110,9 @@ def shared_processes(slots: Sequence[Slot], processes: int | None) -> dict[str, 
 
 def _load(tenant: tuple[StageIO, Profile, str], kind: str, slot: int, seed: int) -> Load:
     io, profile, path = tenant
-    stage = io.planned
-    latencies = [
-        profile.stage_latency(stage.device, stage.share, stage.first_block, stage.end_block, size)
-        for size in range(1, io.max_batch + 1)
-    ]
+    stage, costs = TimedStage.of(profile.model, io.planned), cost_model({profile.model: profile})
+    # What an emulated slot is held for; the server's own part of its batches is real.
+    times = [costs.execution(stage, size) for size in range(1, io.max_batch + 1)]
     return Load(
         stage=io.key,
         name=io.name,
@@ -122,9 +121,8 @@ def _load(tenant: tuple[StageIO, Profile, str], kind: str, slot: int, seed: int)
         inputs=io.inputs.specs,
         outputs=io.outputs.specs,
         max_batch=io.max_batch,
-        # What an emulated slot sleeps; the overhead of its batches is real.
-        p50_us=tuple(max(1, latency.p50_us - profile.batch_overhead_us) for latency in latencies),
-        p99_us=tuple(max(1, latency.p99_us - profile.batch_overhead_us) for latency in latencies),
+        p50_us=tuple(time.p50_us for time in times),
+        p99_us=tuple(time.p99_us for time in times),
         seed=seed + io.key * 7_919,
         slot=slot,
     )

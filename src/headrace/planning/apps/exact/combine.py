@@ -4,7 +4,7 @@ Every module has a front of undominated (worst case, cost). Fronts of parallel p
 slower latency, the summed cost), those in series add; both keep only what is undominated, so the
 cheapest point within the budget is the least cost. The last two parts of a series are not
 combined at all: one walks up while the other walks down. Parts that are neither (`order`) are
-searched depth first (`exact_prime`).
+searched depth first (`prime`).
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.compilation.loops import compiled
-from headrace.planning.apps.exact_module import Front
-from headrace.planning.apps.exact_prime import prime_front
+from headrace.planning.apps.exact.fronts import Front
+from headrace.planning.apps.exact.prime import prime_front
 from headrace.planning.apps.order import Part
 from headrace.planning.common.candidates import Floats, Ints
 

@@ -1,9 +1,9 @@
 """A module's front where slots are limited, or dearer than their price; proven.
 
-The stacks searched are those of `exact_module`, in the same order of dispatch. Two things are
+The stacks searched are those of `exact.fronts`, in the same order of dispatch. Two things are
 added, per kind of slot (a share of a device type): how many slots there are, and a charge for each
 slot taken, which a part of a machine pays in full. A charge is the price of a device's scarcity
-(`stock_prices`); costs below contain it.
+(`prices`); costs below contain it.
 
 The order by throughput / price is then no longer that of throughput / (price + charge), and the
 best kinds may be used up. So a branch ends where its cost, with what is left spread over the kinds
@@ -17,8 +17,8 @@ import numpy as np
 
 from headrace.compilation.loops import compiled
 from headrace.planning.apps.candidates import Candidate, ModuleCase
-from headrace.planning.apps.exact_app import Ladder
-from headrace.planning.apps.exact_module import FRONT_MAX, Front
+from headrace.planning.apps.exact.combine import Ladder
+from headrace.planning.apps.exact.fronts import FRONT_MAX, Front
 from headrace.planning.common.candidates import Floats, Ints
 
 NODES_MAX = 1_000_000

@@ -11,16 +11,17 @@ from typing import Literal
 
 from headrace.domain.plan import Reading
 from headrace.planning.apps.candidates import AppCase, ModuleCase
-from headrace.planning.apps.exact_app import Ladder, least_cost
-from headrace.planning.apps.module_scheduling import Schedule, reassign, schedule_module
-from headrace.planning.apps.order import decompose, path_us, rest_us
-from headrace.planning.apps.splitting import (
+from headrace.planning.apps.exact.combine import Ladder, least_cost
+from headrace.planning.apps.heuristics.scheduling import reassign, schedule_module
+from headrace.planning.apps.heuristics.splitting import (
     Split,
     quantised_costs,
     split_by_efficiency,
     split_by_throughput,
     split_evenly,
 )
+from headrace.planning.apps.machines import Schedule
+from headrace.planning.apps.order import decompose, path_us, rest_us
 
 Devices = Literal["all", "cheapest", "dearest", "one"]
 """all: any; cheapest, dearest: of those that can run the module; one: the same type for the whole

@@ -1,6 +1,6 @@
 """Least cost of an app whose modules may carry any dummy load, with a bound that closes in on it.
 
-Every module has a ladder of points (`dummy_module`) of which each says what plans within somewhat
+Every module has a ladder of points (`any_dummy`) of which each says what plans within somewhat
 smaller budgets cost at least. The cheapest choice of the points themselves is a plan; the cheapest
 choice at their lowest budgets is a bound on all plans. Where the two differ, the points that the
 bound chose are split, first at the budgets that the other modules leave, then in halves, until plan
@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.planning.apps.candidates import AppCase, ModuleCase
-from headrace.planning.apps.dummy_module import (
+from headrace.planning.apps.exact.any_dummy import (
     Point,
     cheapest_point,
     coarse_front,
     point_schedule,
 )
-from headrace.planning.apps.exact_app import Ladder, least_cost
-from headrace.planning.apps.module_scheduling import Schedule
+from headrace.planning.apps.exact.combine import Ladder, least_cost
+from headrace.planning.apps.machines import Schedule
 from headrace.planning.apps.order import Part, decompose, rest_us
 
 ROUNDS = 300

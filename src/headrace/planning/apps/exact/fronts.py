@@ -20,7 +20,7 @@ import numpy as np
 
 from headrace.compilation.loops import compiled
 from headrace.planning.apps.candidates import ModuleCase
-from headrace.planning.apps.module_scheduling import Entry, Schedule, schedule_of
+from headrace.planning.apps.machines import Entry, Schedule, schedule_of
 from headrace.planning.common.candidates import Floats, Ints
 
 NODES_MAX = 5_000_000

@@ -1,9 +1,14 @@
-"""Bound and repair: a bound near the best plan, and a plan near the bound, whatever the size.
+"""The artifact's rule on any number of devices: walks, and bound and repair where they take long.
 
-The bound comes from a small integer program: how many granules each demand takes of each pool is
-whole, what its columns carry is not. It forgets only that slots are whole, so its distance from
-the best plan vanishes as clusters grow. Its columns, few as they are, then get whole slots by a
-second program, the repair.
+`search` asks by walks (`planning.exact`) for a bounded number of steps. What is open then, and all
+of it above UNITS_MAX, is bounded and repaired, whatever the size:
+
+bound    a small integer program: how many devices each demand takes of each pool is whole, what
+         its columns carry is not. It forgets only that slots are whole, so its distance from the
+         best plan vanishes as clusters grow.
+repair   its columns, few as they are, get whole slots by a second program.
+
+A lower bound leaves walks fewer targets to ask for, and a plan leaves smaller gaps: they go on.
 """
 
 from collections.abc import Sequence
@@ -12,12 +17,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.planning.common.candidates import Floats, Ints
-from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.master import Wanted, smallest_normalised
-from headrace.planning.common.solver import RELATIVE_GAP, LinearModel
+from headrace.planning.common.solver import RELATIVE_GAP, LinearModel, LinearSolution
 from headrace.planning.exact.columns import Columns, Stock, cheapest_columns
 from headrace.planning.exact.outcomes import Chosen
-from headrace.planning.exact.prices import request_costs
+from headrace.planning.exact.prices import Prices, price, request_costs
+from headrace.planning.exact.search import Answer, TargetSearch
+
+UNITS_MAX = 24_000
+"""Of the stock, up to which sets are walked through: 2,000 devices in quarters and thirds."""
+
+FIRST_STEPS = 2_000_000
+"""Of all walks together, before bound and repair."""
+
+LARGE_GAP = 1e-5
+"""Of larger stocks; a tenth of it may take ten times as long."""
+
+REPAIR_NODES = 200
+"""Of each program of bound and repair, where walks go on after it."""
 
 BOUND_PART = 0.5
 """Of the time left, for the bound; the repair gets the rest."""
@@ -28,7 +46,6 @@ More are tried where fewer leave a gap."""
 
 REPAIR_PARTS = (0.5, 0.15, 0.15)
 """Of the time left, for each try: walks need some of it after them."""
-
 
 REPAIRED = 10.0
 """Times the relative gap: a plan this near the bound is not repaired further."""
@@ -46,6 +63,43 @@ class Repaired:
     """Proven; infinite if not even that was found."""
 
 
+def search(
+    stock: Stock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
+) -> Answer:
+    """The largest min throughput / weight, next to the bound where it cannot be proven.
+
+    Args:
+        columns: per demand; each non-empty.
+    """
+    try:
+        prices = price(stock, wanted, columns, deadline)
+    except OutOfTime:
+        return Answer(chosen=None, objective=0.0, bound=np.inf)
+    if prices is None:
+        return Answer(chosen=None, objective=0.0, bound=0.0)
+    asking = TargetSearch(stock, wanted, columns, prices, deadline)
+    walkable = stock.granules.sum() * stock.granule <= UNITS_MAX
+    if walkable and asking.walk_through(FIRST_STEPS):
+        return asking.answer
+    repaired = bound_and_repair(
+        stock,
+        wanted,
+        columns,
+        deadline,
+        relative_gap=RELATIVE_GAP if walkable else LARGE_GAP,
+        prices=prices,
+        nodes=REPAIR_NODES if walkable else None,
+        # With a plan at hand, one that is no nearer the bound is of little use.
+        bound_below=np.inf if asking.answer.chosen is None else asking.answer.bound,
+    )
+    asking.learn_bound(repaired.bound)
+    if repaired.chosen is not None:
+        asking.learn(repaired.chosen)
+    if walkable:
+        asking.walk_through()
+    return asking.answer
+
+
 def bound_and_repair(
     stock: Stock,
     wanted: Sequence[Wanted],
@@ -53,7 +107,7 @@ def bound_and_repair(
     deadline: Deadline,
     *,
     relative_gap: float = RELATIVE_GAP,
-    unit_prices: Floats | None = None,
+    prices: Prices | None = None,
     nodes: int | None = None,
     bound_below: float = np.inf,
 ) -> Repaired:
@@ -63,34 +117,14 @@ def bound_and_repair(
         relative_gap: at which each of the programs ends.
         nodes: of each program's tree, after which it ends with what it has.
         bound_below: where the bound is no lower than this, no plan is looked for.
-        unit_prices: shape (K,); without, the repair uses no other columns than the bound.
+        prices: of the relaxation; without, the repair uses no other columns than the bound.
     """
-    enough = [cheapest_columns(mine) for mine in columns]
-    cheapest = [mine.take(rows) for mine, rows in zip(columns, enough, strict=True)]
-    bounding = _Program(stock, wanted, cheapest)
-    bounded = bounding.model.solve(
-        time_limit_s=BOUND_PART * deadline.left_s, relative_gap=relative_gap, node_limit=nodes
-    )
-    if bounded.status == "infeasible":
-        return Repaired(chosen=None, objective=0.0, bound=0.0)
-    bound = np.inf if bounded.bound is None else bounded.bound
-    if bounded.values is None or bound >= bound_below:
-        return Repaired(chosen=None, objective=0.0, bound=bound)
-    active = bounding.active(bounded.values)
-    if not all(_fit_groups(stock, c, rows) for c, rows in zip(cheapest, active, strict=True)):
-        bounding.limit_groups()
-        bounded = bounding.model.solve(
-            time_limit_s=BOUND_PART * deadline.left_s,
-            relative_gap=relative_gap,
-            node_limit=nodes,
-        )
-        bound = bound if bounded.bound is None else min(bound, bounded.bound)
-        if bounded.values is not None:
-            active = bounding.active(bounded.values)
-    active = [rows[used] for rows, used in zip(enough, active, strict=True)]
+    bound, active = _bound(stock, wanted, columns, deadline, relative_gap, nodes, bound_below)
     best = Repaired(chosen=None, objective=0.0, bound=bound)
+    if active is None:
+        return best
     for companions, part in zip(COMPANIONS, REPAIR_PARTS, strict=True):
-        rows = _with_companions(stock, columns, active, unit_prices, companions)
+        rows = _with_companions(stock, columns, active, prices, companions)
         chosen = _repair(stock, wanted, columns, rows, part * deadline.left_s, relative_gap, nodes)
         if chosen is not None:
             throughputs = [
@@ -100,23 +134,58 @@ def bound_and_repair(
             if objective > best.objective:
                 best = Repaired(chosen=chosen, objective=objective, bound=max(bound, objective))
         near = best.objective >= best.bound * (1 - REPAIRED * relative_gap)
-        if near or unit_prices is None or deadline.passed:
+        if near or prices is None or deadline.passed:
             break
     return best
+
+
+def _bound(
+    stock: Stock,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Columns],
+    deadline: Deadline,
+    relative_gap: float,
+    nodes: int | None,
+    bound_below: float,
+) -> tuple[float, list[Ints] | None]:
+    """The bound, and per demand the rows of the columns behind it; None where none are wanted."""
+    enough = [cheapest_columns(mine) for mine in columns]
+    cheapest = [mine.take(rows) for mine, rows in zip(columns, enough, strict=True)]
+    program = _Program(stock, wanted, cheapest)
+
+    def solve() -> LinearSolution:
+        return program.model.solve(
+            time_limit_s=BOUND_PART * deadline.left_s, relative_gap=relative_gap, node_limit=nodes
+        )
+
+    bounded = solve()
+    if bounded.status == "infeasible":
+        return 0.0, None
+    bound = np.inf if bounded.bound is None else bounded.bound
+    if bounded.values is None or bound >= bound_below:
+        return bound, None
+    active = program.active(bounded.values)
+    if not all(_fit_groups(stock, c, rows) for c, rows in zip(cheapest, active, strict=True)):
+        program.limit_groups()
+        bounded = solve()
+        bound = bound if bounded.bound is None else min(bound, bounded.bound)
+        if bounded.values is not None:
+            active = program.active(bounded.values)
+    return bound, [rows[used] for rows, used in zip(enough, active, strict=True)]
 
 
 def _with_companions(
     stock: Stock,
     columns: Sequence[Columns],
     active: Sequence[Ints],
-    unit_prices: Floats | None,
+    prices: Prices | None,
     count: int,
 ) -> list[Ints]:
     """Per demand, rows: `active` and the `count` columns whose requests are cheapest."""
-    if unit_prices is None or not count:
+    if prices is None or not count:
         return list(active)
     return [
-        np.union1d(rows, np.argsort(request_costs(stock, mine, unit_prices), kind="stable")[:count])
+        np.union1d(rows, np.argsort(request_costs(stock, mine, prices.unit), kind="stable")[:count])
         for mine, rows in zip(columns, active, strict=True)
     ]
 

@@ -14,9 +14,9 @@ import numpy as np
 from headrace.domain.problem import Problem
 from headrace.planning.apps.assembly import Planned, Proof, machine_pools
 from headrace.planning.apps.solve import Solution
-from headrace.planning.apps.stock import Stock, flat
-from headrace.planning.apps.stock_module import load_kernel
-from headrace.planning.apps.stock_search import Within, cheapest_within
+from headrace.planning.apps.stock.devices import Stock, flat
+from headrace.planning.apps.stock.module import load_kernel
+from headrace.planning.apps.stock.search import Within, cheapest_within
 from headrace.planning.common.packing import SlotSize, pack
 
 REFUSAL_S = 10.0

@@ -8,12 +8,12 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from headrace.planning.apps.candidates import AppCase
-from headrace.planning.apps.exact_app import Steps, least_cost
-from headrace.planning.apps.exact_module import Front, front_schedule
-from headrace.planning.apps.module_scheduling import Schedule
+from headrace.planning.apps.exact.combine import Steps, least_cost
+from headrace.planning.apps.exact.fronts import Front, front_schedule
+from headrace.planning.apps.machines import Schedule
 from headrace.planning.apps.order import decompose, rest_us
-from headrace.planning.apps.stock import Stock
-from headrace.planning.apps.stock_module import FrontWithin, front_within
+from headrace.planning.apps.stock.devices import Stock
+from headrace.planning.apps.stock.module import FrontWithin, front_within
 from headrace.planning.common.candidates import Floats, Ints
 
 KNOWN_MAX = 32

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.planning.apps.stock import Stock
-from headrace.planning.apps.stock_choice import Machines
+from headrace.planning.apps.stock.choice import Machines
+from headrace.planning.apps.stock.devices import Stock
 from headrace.planning.common.candidates import Floats
 
 Priced = Callable[[Floats], tuple[Machines, ...]]

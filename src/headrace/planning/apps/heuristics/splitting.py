@@ -2,7 +2,7 @@
 
 While budgets are split, a module stands for one configuration that carries all of its load: its
 latency is the worst case at that load, its cost price x load / throughput. The machines come
-later (`module_scheduling`).
+later (`scheduling`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

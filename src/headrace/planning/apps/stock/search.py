@@ -3,7 +3,7 @@
 A node limits the slots of every module and kind from above (`high`) and may say that a module takes
 at least so many (`low`), which leaves the other modules less. Apps share nothing else, so each is
 solved alone within its limits; the sum of their least costs is a bound of the node. Prices of
-scarce devices give another one (`stock_prices`). Where the machines of a node fit, packed onto
+scarce devices give another one (`prices`). Where the machines of a node fit, packed onto
 devices as they will be placed, the node is done: nothing in it is cheaper. Where they do not, some
 module takes more slots of a type that lacks than it must, and the node is split there: at most v
 slots of this kind, or at least v + 1. Both parts are smaller, so this ends, and every machine
@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.planning.apps.candidates import AppCase
-from headrace.planning.apps.stock import Stock
-from headrace.planning.apps.stock_choice import AppChoice, Machines, cheapest_of_all
-from headrace.planning.apps.stock_prices import Relaxed, raise_bound, relaxed_at
+from headrace.planning.apps.stock.choice import AppChoice, Machines, cheapest_of_all
+from headrace.planning.apps.stock.devices import Stock
+from headrace.planning.apps.stock.prices import Relaxed, raise_bound, relaxed_at
 from headrace.planning.common.candidates import Floats, Ints
 
 SAME = 1e-9

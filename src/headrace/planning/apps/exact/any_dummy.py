@@ -1,13 +1,13 @@
 """Least cost of a module within a budget where the last machine may carry any dummy load.
 
-The form of `exact_module` with one choice more: what is left after the whole machines goes to one
+The form of `fronts` with one choice more: what is left after the whole machines goes to one
 machine, and with it as much dummy load as makes all batches collect in time (Theorem 2 of Harpagon
 adds it only to fill a machine). Cost is then no staircase: dummy load falls as the budget grows, as
 batch / (budget - duration) does, until the next stack of machines is cheaper. So a front is a
 ladder that brackets it: each point is a plan, and no plan within a smaller budget, down to
 `least_us`, costs less.
 
-The walk is that of `exact_module`: depth first, best throughput / price first, cut where cost and
+The walk is that of `fronts`: depth first, best throughput / price first, cut where cost and
 all that is left, with the dummy load that the machines above need, exceed the best.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace.compilation.loops import compiled
 from headrace.planning.apps.candidates import NEVER_US, ModuleCase
-from headrace.planning.apps.module_scheduling import Entry, Schedule, schedule_of
+from headrace.planning.apps.machines import Entry, Schedule, schedule_of
 from headrace.planning.common.candidates import Floats, Ints
 
 NODES_MAX = 100_000
