@@ -138,7 +138,7 @@ class LiveMigration:
             return
         began_at_us = self._clock.now_us()
         try:
-            await self._gently(self._new.start())
+            await self._at_lowest_priority(self._new.start())
         except ModelError as error:
             raise MigrationError(f"the new plan cannot be loaded: {error}") from error
         self._load_us = self._clock.now_us() - began_at_us
@@ -195,9 +195,9 @@ class LiveMigration:
         ]
         assert self._old.supervisor is not None, "the old plan is in service until its last slot"
         await self._old.supervisor.stop_slots(left)
-        await self._gently(self._new.insist(slots, ready))
+        await self._at_lowest_priority(self._new.insist(slots, ready))
 
-    async def _gently(self, loading: Coroutine[Any, Any, None]) -> None:
+    async def _at_lowest_priority(self, loading: Coroutine[Any, Any, None]) -> None:
         """Let workers load at the lowest priority; raise it when they have."""
         starting = asyncio.ensure_future(loading)
         try:
