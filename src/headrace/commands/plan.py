@@ -179,7 +179,7 @@ def _planned(problem: "Problem") -> "Plan":
         from headrace.commands.kernel import load_kernel
         from headrace.simulation.apps.worst_cases import plan_keeping_worst_cases
 
-        load_kernel(simulator=True)
+        load_kernel("batch-aware", simulator=True)
         solving = plan_keeping_worst_cases
     with notices.status(f"planning with {problem.options.planner}"):
         result = solving(problem)
@@ -194,7 +194,7 @@ def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
     from headrace.reporting.margins import margins_table
     from headrace.simulation.margin import choose_margin
 
-    load_kernel(simulator=True)
+    load_kernel("reservation", simulator=True)
     with notices.status("planning and simulating") as status:
         choice = choose_margin(problem, attainment=attainment, on_progress=status.update)
     # With --json standard output holds the plan alone.
@@ -207,7 +207,7 @@ def _with_headroom(problem: "Problem", arrivals: str, attainment: float) -> "Pla
     from headrace.commands.kernel import load_kernel
     from headrace.simulation.apps.headroom import plan_for_arrivals
 
-    load_kernel(simulator=True)
+    load_kernel("batch-aware", simulator=True)
     with notices.status("planning and simulating") as status:
         room = plan_for_arrivals(
             problem, arrivals, attainment=attainment, on_progress=status.update

@@ -142,6 +142,7 @@ def serve(
     import uvloop
 
     from headrace.commands.kernel import load_kernel
+    from headrace.dispatch.policies import policy_for
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
     from headrace.serving.front.access import Access, default_token_path, read_or_create_token
 
@@ -165,7 +166,7 @@ def serve(
         else:
             _print_ready(plan, url, token_path, tuple(functions))
 
-    load_kernel(simulator=False)
+    load_kernel(policy or policy_for(plan), simulator=False)
     uvloop.run(
         _run(
             served,

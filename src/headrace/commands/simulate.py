@@ -144,7 +144,7 @@ def simulate(
     given, policy = policy, policy or policy_for(document)
     profiles = plan_profiles(document, plan)
     rates = offered_rates(document, rps=rps, load_factor=load_factor, model=model, source=arrivals)
-    load_kernel(simulator=True)
+    load_kernel(policy, simulator=True)
     requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
     asked = _Asked(
         plan=document,
