@@ -8,7 +8,7 @@ from typing import Protocol
 from headrace.dispatch.protocols import Batch, Clock
 from headrace.domain.errors import OverloadError
 from headrace.domain.request import DropReason, Request
-from headrace.serving.engine.desk import Desk
+from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.frames import Failed, Ran, Run
 from headrace.serving.workers.stage_io import Region, StageIndex
@@ -84,14 +84,14 @@ class LiveDriver:
         clock: Clock,
         links: Sequence[WorkerLink],
         arena: Arena,
-        desk: Desk,
+        pending: PendingRequests,
     ) -> None:
         """`links` holds one entry per slot, in the plan's order."""
         self._stages = stages
         self._clock = clock
         self._links = links
         self._arena = arena
-        self._desk = desk
+        self._pending = pending
         self._cargo: dict[int, Cargo] = {}
         self._batch_of: dict[int, int] = {}
         self._work: list[Work | None] = [None] * len(links)
@@ -145,14 +145,14 @@ class LiveDriver:
             for offset, width in zip(cargo.tensors.tensor_offsets, group.item_bytes, strict=True)
         ]
         self._arena.free(cargo.tensors.offset)
-        self._desk.answer(batch.requests, group, tensors)
+        self._pending.answer(batch.requests, group, tensors)
 
     def refuse(self, request: Request, reason: DropReason, retry_after_us: int) -> None:
         batch_id = self._batch_of.pop(request.id, None)
         if batch_id is not None and (cargo := self._cargo.pop(batch_id, None)) is not None:
             # The dispatcher drops all requests of a batch or none.
             self._abandon(cargo)
-        self._desk.refuse(request, reason, retry_after_us)
+        self._pending.refuse(request, reason, retry_after_us)
 
     # -- the workers' side ---------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class LiveDriver:
         self._cargo[batch.id] = cargo
         for request in batch.requests:
             self._batch_of[request.id] = batch.id
-        self._desk.write_inputs(batch.requests, group, self._arena.view, region.tensor_offsets)
+        self._pending.write_inputs(batch.requests, group, self._arena.view, region.tensor_offsets)
         return cargo
 
     def _forget(self, batch: Batch) -> Cargo:
