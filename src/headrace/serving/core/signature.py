@@ -199,16 +199,14 @@ def signature_of(model: ServedModel) -> Signature:
     return (Signature if model.batched else AppSignature)(model)
 
 
-def within(what: str, value: int | None, least: int, most: int, unit: str = "") -> int | None:
-    """A parameter of an inference, if it lies in its range.
-
-    Raises:
-        InvalidError: it does not.
+def within(what: str, value: int, least: int, most: int, unit: str = "") -> None:
     """
-    if value is not None and not least <= value <= most:
+    Raises:
+        InvalidError: a parameter of an inference does not lie in its range.
+    """
+    if not least <= value <= most:
         shown = value if abs(value) < 1 << 64 else "a larger number"
         raise InvalidError(f"parameter {what!r} must lie in {least}..{most}{unit}, got {shown}")
-    return value
 
 
 def quoted(text: str) -> str:

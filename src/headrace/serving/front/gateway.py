@@ -119,12 +119,12 @@ class Gateway:
             peer.known_host = host
         if peer.trusted or not needs_token:
             return None
-        denial = self._access.check_token(headers.get(b"authorization"))
-        if denial is None:
+        authorization = headers.get(b"authorization")
+        if authorization is not None and self._access.check_token(authorization) is None:
             return None
         if peer.trusted is None:
             peer.trusted = self._access.trusts(*peer.ends())
-        return None if peer.trusted else denial
+        return None if peer.trusted else self._access.check_token(authorization)
 
     # -- paths --------------------------------------------------------------------------------
 

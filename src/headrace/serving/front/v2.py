@@ -188,10 +188,15 @@ class ModelCodec:
             raise InvalidError("parameter 'sequence_id': sequences are not served here")
         if request.id is not None and len(request.id) > MAX_ID_LENGTH:
             raise InvalidError(f"the id is longer than {MAX_ID_LENGTH} characters")
+        timeout_us, priority = parameters.timeout, parameters.priority
+        if timeout_us is not None:
+            within("timeout", timeout_us, 1, MAX_TIMEOUT_US, " microseconds")
+        if priority is not None:
+            within("priority", priority, 0, MAX_PRIORITY)
         return Ask(
             inputs=inputs,
-            timeout_us=within("timeout", parameters.timeout, 1, MAX_TIMEOUT_US, " microseconds"),
-            priority=within("priority", parameters.priority, 0, MAX_PRIORITY) or 0,
+            timeout_us=timeout_us,
+            priority=priority or 0,
             id=request.id,
             wanted=self._wanted(request.outputs, bool(parameters.binary_data_output)),
         )
