@@ -1,7 +1,8 @@
 """One dispatch code under two clocks: identical batches, paths and microseconds.
 
 The live side is the server's own: LiveClock on an asyncio loop whose time is virtual, LiveDriver,
-Desk and Arena. Only the workers are fakes, which take exactly as long as the simulated ones.
+PendingRequests and Arena. Only the workers are fakes, which take exactly as long as the simulated
+ones.
 """
 
 from collections.abc import Sequence
@@ -18,9 +19,9 @@ from headrace.domain.events import Answered, AnyEvent, Dispatched, Dropped
 from headrace.domain.plan import Stage
 from headrace.domain.profile import TensorSpec
 from headrace.domain.request import Request
-from headrace.serving.engine.desk import Desk
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_driver import LiveDriver
+from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.frames import Finished, Run
 from headrace.serving.workers.stage_io import HERE, StageIndex, StageIO, TensorGroup
@@ -99,9 +100,9 @@ def run_live(
     events: list[AnyEvent] = []
     workers = [FakeWorker(i, topology, clock, durations) for i in range(len(topology.slots))]
     with closing(Arena(1 << 22)) as arena:
-        desk = Desk(clock.now_us, loop.call_soon)
+        pending = PendingRequests(clock.now_us, loop.call_soon)
         links = TimedLinks(SharedMemory(arena), clock)
-        driver = LiveDriver(live_stages(topology), clock, workers, links, desk)
+        driver = LiveDriver(live_stages(topology), clock, workers, links, pending)
         dispatcher = Dispatcher(topology, policy, clock, driver, events.append)
         driver.reports = dispatcher
         for worker in workers:

@@ -4,7 +4,7 @@ The kernel keeps queues, rows and the order of events; a policy says what to do 
 wait, where a batch goes next, and when. Between an arrival and an answer it is asked:
 
     on_arrived       a request is in its queue
-    decide           send the first requests, wait, or drop the first: whenever a queue may have work
+    decide           send the first requests, wait, or drop the first: when a queue may have work
     on_dispatched    what was sent is a batch now; `path` has its way as `decide` has found it
     next_hop         before each stage: settle its hop, or say why to drop the batch
     transfer_at      its links are idle: may its tensors go?  ┐ order of execution: at once, or
@@ -18,8 +18,8 @@ wait, where a batch goes next, and when. Between an arrival and an answer it is 
 
 All of them are compiled functions of a `State` and integers, without effects outside the state. A
 caller is compiled for the policy's kind of state, so that `s.policy.decide(s, ...)` is a plain
-call, mostly inlined. A policy may take functions of another as its own, as `batch_aware` takes those of
-`reactive`.
+call, mostly inlined. A policy may take functions of another as its own, as `batch_aware` takes
+those of `reactive`.
 
 FIELDS   adds fields to records: {"slots": {"free_at": 0}}: table, field, value at first
 TABLES   adds tables: {"lines": layout.Table(...)}
