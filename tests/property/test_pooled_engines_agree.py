@@ -12,7 +12,7 @@ from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.master import Wanted
 from headrace.planning.common.models import model_of
 from headrace.planning.pooled.exactly import always_pack, search_exactly_pooled
-from headrace.planning.pooled.search import Deadline, Outcome, search
+from headrace.planning.pooled.search import Deadline, PooledResult, search
 from headrace.verify import verify
 from helpers.problems import HANG_S, QUARTERS, WHOLE, make_cluster, make_problem, make_profile
 
@@ -72,7 +72,7 @@ def random_cost_problem(seed: int, *, models: int) -> Problem:
     )
 
 
-def by_both(problem: Problem) -> tuple[Outcome, Outcome]:
+def by_both(problem: Problem) -> tuple[PooledResult, PooledResult]:
     hardware = Hardware.of(problem.cluster)
     models = [model_of(problem, hardware, demand) for demand in problem.demands]
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
@@ -149,7 +149,7 @@ def test_neither_engine_uses_more_devices_than_the_other(seed: int) -> None:
     owners = Hardware.of(problem.cluster).kind_device
     exact, highs = by_both(problem)
 
-    def devices(outcome: Outcome) -> int:
+    def devices(outcome: PooledResult) -> int:
         if outcome.chosen is None:
             return 0
         use = sum(a.use.sum(axis=0) for a in outcome.chosen.allotments)

@@ -30,7 +30,7 @@ from headrace.planning.common.candidates import Pipelines
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.master import Wanted
 from headrace.planning.exact.columns import Columns
-from headrace.planning.exact.outcomes import Chosen
+from headrace.planning.exact.sets import PipelineSet
 from headrace.planning.pooled.search import PROVEN_GAP
 
 
@@ -109,7 +109,7 @@ def _deployment(
     profile: Profile,
     pipelines: Pipelines,
     columns: Columns,
-    chosen: Chosen,
+    chosen: PipelineSet,
 ) -> ReferenceDeployment:
     members = tuple(
         _pipeline(task, profile, pipelines, int(columns.source[column]), slots)

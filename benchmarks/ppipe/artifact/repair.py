@@ -20,10 +20,10 @@ from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.master import Wanted, smallest_normalised
 from headrace.planning.common.solver import RELATIVE_GAP, LinearModel, LinearSolution
-from headrace.planning.exact.columns import Columns, Stock, cheapest_columns
-from headrace.planning.exact.outcomes import Chosen
-from headrace.planning.exact.prices import Prices, price, request_costs
-from headrace.planning.exact.search import Answer, TargetSearch
+from headrace.planning.exact.columns import Columns, DeviceStock, cheapest_columns
+from headrace.planning.exact.prices import UnitPrices, price, request_costs
+from headrace.planning.exact.search import ExactResult, TargetSearch
+from headrace.planning.exact.sets import PipelineSet
 
 UNITS_MAX = 24_000
 """Of the stock, up to which sets are walked through: 2,000 devices in quarters and thirds."""
@@ -55,7 +55,7 @@ REPAIRED = 10.0
 class Repaired:
     """What bounding and repairing gives."""
 
-    chosen: tuple[Chosen, ...] | None
+    chosen: tuple[PipelineSet, ...] | None
     """One entry per demand; None if no plan was found."""
     objective: float
     """min throughput / weight; 0 without a plan."""
@@ -64,8 +64,8 @@ class Repaired:
 
 
 def search(
-    stock: Stock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
-) -> Answer:
+    stock: DeviceStock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
+) -> ExactResult:
     """The largest min throughput / weight, next to the bound where it cannot be proven.
 
     Args:
@@ -74,13 +74,13 @@ def search(
     try:
         prices = price(stock, wanted, columns, deadline)
     except OutOfTime:
-        return Answer(chosen=None, objective=0.0, bound=np.inf)
+        return ExactResult(chosen=None, objective=0.0, bound=np.inf)
     if prices is None:
-        return Answer(chosen=None, objective=0.0, bound=0.0)
+        return ExactResult(chosen=None, objective=0.0, bound=0.0)
     asking = TargetSearch(stock, wanted, columns, prices, deadline)
-    walkable = stock.granules.sum() * stock.granule <= UNITS_MAX
+    walkable = stock.increments.sum() * stock.increment <= UNITS_MAX
     if walkable and asking.walk_through(FIRST_STEPS):
-        return asking.answer
+        return asking.result
     repaired = bound_and_repair(
         stock,
         wanted,
@@ -90,24 +90,24 @@ def search(
         prices=prices,
         nodes=REPAIR_NODES if walkable else None,
         # With a plan at hand, one that is no nearer the bound is of little use.
-        bound_below=np.inf if asking.answer.chosen is None else asking.answer.bound,
+        bound_below=np.inf if asking.result.chosen is None else asking.result.bound,
     )
     asking.learn_bound(repaired.bound)
     if repaired.chosen is not None:
         asking.learn(repaired.chosen)
     if walkable:
         asking.walk_through()
-    return asking.answer
+    return asking.result
 
 
 def bound_and_repair(
-    stock: Stock,
+    stock: DeviceStock,
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     deadline: Deadline,
     *,
     relative_gap: float = RELATIVE_GAP,
-    prices: Prices | None = None,
+    prices: UnitPrices | None = None,
     nodes: int | None = None,
     bound_below: float = np.inf,
 ) -> Repaired:
@@ -140,7 +140,7 @@ def bound_and_repair(
 
 
 def _bound(
-    stock: Stock,
+    stock: DeviceStock,
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     deadline: Deadline,
@@ -175,10 +175,10 @@ def _bound(
 
 
 def _with_companions(
-    stock: Stock,
+    stock: DeviceStock,
     columns: Sequence[Columns],
     active: Sequence[Ints],
-    prices: Prices | None,
+    prices: UnitPrices | None,
     count: int,
 ) -> list[Ints]:
     """Per demand, rows: `active` and the `count` columns whose requests are cheapest."""
@@ -191,14 +191,14 @@ def _with_companions(
 
 
 def _repair(
-    stock: Stock,
+    stock: DeviceStock,
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     rows: Sequence[Ints],
     time_limit_s: float,
     relative_gap: float,
     nodes: int | None,
-) -> tuple[Chosen, ...] | None:
+) -> tuple[PipelineSet, ...] | None:
     """Whole slots for the columns of `rows`; None if none were found in time."""
     few = [mine.take(of_mine) for mine, of_mine in zip(columns, rows, strict=True)]
     if not all(map(len, few)):
@@ -216,7 +216,7 @@ def _repair(
     )
 
 
-def _fit_groups(stock: Stock, columns: Columns, rows: Ints) -> bool:
+def _fit_groups(stock: DeviceStock, columns: Columns, rows: Ints) -> bool:
     groups = columns.groups[rows]
     used = np.bincount(groups[groups >= 0], minlength=len(stock.room))
     return bool((used <= stock.room).all())
@@ -224,11 +224,11 @@ def _fit_groups(stock: Stock, columns: Columns, rows: Ints) -> bool:
 
 class _Program:
     """max z; per demand: sum of carried >= weight z, its rate; stages within their slots, slots
-    within their pools' granules, granules within the stock; groups within their room."""
+    within their pools' increments, increments within the stock; groups within their room."""
 
     def __init__(
         self,
-        stock: Stock,
+        stock: DeviceStock,
         wanted: Sequence[Wanted],
         columns: Sequence[Columns],
         *,
@@ -240,7 +240,9 @@ class _Program:
         self._stock, self._columns = stock, columns
         self._carried: list[Ints] = []
         self._smallest = self.model.add_columns(1, gain=1.0)
-        self._there = self.model.add_rows(len(stock.granules), upper=stock.granules.astype(float))
+        self._there = self.model.add_rows(
+            len(stock.increments), upper=stock.increments.astype(float)
+        )
         for want, mine in zip(wanted, columns, strict=True):
             self._add_demand(want, mine)
             if whole_slots:
@@ -271,16 +273,16 @@ class _Program:
         model.add_entries(share, carried, 1.0)
         model.add_entries(share, self._smallest, -want.weight)
         model.add_entries(rate, carried, 1.0)
-        # Where nothing is rounded up, whole granules are the slots' affair.
-        taken = model.add_columns(len(stock.pool_type), integer=stock.granule > 1)
+        # Where nothing is rounded up, whole increments are the slots' affair.
+        taken = model.add_columns(len(stock.pool_type), integer=stock.increment > 1)
         self._pools = model.add_rows(len(stock.pool_type), upper=0.0)
-        model.add_entries(self._pools, taken, -float(stock.granule))
+        model.add_entries(self._pools, taken, -float(stock.increment))
         model.add_entries(self._there[stock.pool_type], taken, 1.0)
 
     def _add_divisible_slots(self, columns: Columns) -> None:
         row, stage = np.nonzero(columns.pools >= 0)
         pools = self._pools[columns.pools[row, stage]]
-        self.model.add_entries(pools, self._carried[-1][row], columns.effort[row, stage])
+        self.model.add_entries(pools, self._carried[-1][row], columns.units_per_rps[row, stage])
 
     def _add_whole_slots(self, columns: Columns) -> None:
         model, stock = self.model, self._stock
@@ -296,7 +298,7 @@ class _Program:
         model.add_entries(enough, slots[row, stage], -columns.rates_rps[row, stage])
 
 
-def _most_rps(stock: Stock, columns: Columns) -> Floats:
+def _most_rps(stock: DeviceStock, columns: Columns) -> Floats:
     """Shape (C,): what each column carries with the whole stock."""
     with np.errstate(divide="ignore"):
         slots = stock.units[stock.pool_type[columns.pools]] / columns.units
@@ -305,7 +307,7 @@ def _most_rps(stock: Stock, columns: Columns) -> Floats:
     return most
 
 
-def _chosen(stock: Stock, columns: Columns, rows: Ints, slots: Floats) -> Chosen:
+def _chosen(stock: DeviceStock, columns: Columns, rows: Ints, slots: Floats) -> PipelineSet:
     """Pipelines with their slots, none more than the slowest stage needs."""
     counts = np.where(columns.pools >= 0, np.rint(slots), 0).astype(np.int64)
     taken = np.flatnonzero((np.where(columns.pools >= 0, counts, 1) > 0).all(axis=1))
@@ -316,6 +318,6 @@ def _chosen(stock: Stock, columns: Columns, rows: Ints, slots: Floats) -> Chosen
     counts = np.where(used, np.ceil(carried / rates - 1e-9), 0).astype(np.int64)
     units = np.zeros(len(stock.pool_type), dtype=np.int64)
     np.add.at(units, mine.pools[used], (counts * mine.units)[used])
-    need = np.zeros(len(stock.granules), dtype=np.int64)
-    np.add.at(need, stock.pool_type, -(-units // stock.granule))
-    return Chosen(columns=rows[taken], slots=counts, need=need)
+    need = np.zeros(len(stock.increments), dtype=np.int64)
+    np.add.at(need, stock.pool_type, -(-units // stock.increment))
+    return PipelineSet(columns=rows[taken], slots=counts, need=need)

@@ -169,7 +169,7 @@ class LiveMigration:
         model = self._new.models[inference.model]
         epoch = self.core.epoch_for(model.name)
         plane = self._old_plane if epoch is self._old_plane.epoch else self._new_plane
-        for request in plane.desk.open(inference, plane.number[model.name], model):
+        for request in plane.pending.open(inference, plane.number[model.name], model):
             self.core.submit(epoch, request)
 
     # -- without memory for both -------------------------------------------------------------------

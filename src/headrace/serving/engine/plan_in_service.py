@@ -13,7 +13,7 @@ from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.executors.table import AUTO, ExecutorChoice
 from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
-from headrace.serving.engine.desk import Desk
+from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.host import Host, LocalHost
 from headrace.serving.workers.placement import worker_specs
@@ -79,7 +79,11 @@ class PlanInService:
         return self.topology.event_log_header("live", self._policy)
 
     async def prepare(
-        self, clock: Clock, desk: Desk, sink: EventSink, cores: Mapping[object, int] | None = None
+        self,
+        clock: Clock,
+        pending: PendingRequests,
+        sink: EventSink,
+        cores: Mapping[object, int] | None = None,
     ) -> None:
         """Extract stage files and build the data plane; no worker runs yet.
 
@@ -119,7 +123,7 @@ class PlanInService:
             sink=sink,
             policy=self._policy,
             queue_limit=options.queue_limit,
-            desk=desk,
+            pending=pending,
         )
         self.supervisor.connect(self.plane.driver)
 

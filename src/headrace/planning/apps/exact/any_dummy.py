@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headrace.compilation.loops import compiled
-from headrace.planning.apps.candidates import NEVER_US, ModuleCase
+from headrace.planning.apps.candidates import ModuleCase
 from headrace.planning.apps.machines import Entry, Schedule, schedule_of
-from headrace.planning.common.candidates import Floats, Ints
+from headrace.planning.common.candidates import NEVER_US, Floats, Ints
 
 NODES_MAX = 100_000
 """Per point, some 5 ms. Past it the point is a plan, and proves nothing new."""

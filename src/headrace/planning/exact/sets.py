@@ -1,4 +1,15 @@
-"""All ways, that matter, to give one demand its target: what they take and what they waste."""
+"""The sets of pipelines that give one demand its target: any one, the leanest, or all that matter.
+
+A front of `walk`: it makes the tables that a walk reads and starts it anew for each target. Tables
+are made for the largest target and budget so far and serve all smaller ones, since the patterns
+that they hold depend on nothing else.
+
+A set *covers* another if it takes no more of any device type. Only sets that nothing covers are
+given, one of each vector; `remainders` and `search` need no others, for whatever fits with a
+covered set fits with the one that covers it.
+
+Cost: memory of a few bytes for each vector of increments (CELLS_MAX), time that of the walk.
+"""
 
 from dataclasses import dataclass
 
@@ -6,9 +17,9 @@ import numpy as np
 
 from headrace.planning.common.candidates import Ints
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.exact.columns import Columns, Stock
+from headrace.planning.exact.columns import Columns, DeviceStock
 from headrace.planning.exact.patterns import TooManyPatterns, needed_patterns, patterns_within
-from headrace.planning.exact.prices import Prices
+from headrace.planning.exact.prices import UnitPrices
 from headrace.planning.exact.walk import (
     ALL,
     COUNT,
@@ -16,8 +27,8 @@ from headrace.planning.exact.walk import (
     FIRST,
     LEANEST,
     PAUSED,
-    Ground,
-    Trail,
+    WalkState,
+    WalkTables,
     refresh,
     walk,
 )
@@ -28,11 +39,11 @@ STEPS = 20_000
 PIPELINES_MAX = 24
 """Of one demand; a search that would need more ends without a proof."""
 
-OUTCOMES_MAX = 4_000
+SETS_MAX = 4_000
 """Of one walk; likewise."""
 
 CELLS_MAX = 4_000_000
-"""Vectors of granules; likewise. Tables of one byte each are kept of them."""
+"""Vectors of increments; likewise. Tables of one byte each are kept of them."""
 
 TOLERANCE = 1e-9
 """Of the price of the whole stock: by how much a sum of wastes may be off."""
@@ -46,7 +57,7 @@ class Undecided(Exception):
     """A walk took all the steps that it was given: nothing is proven by it."""
 
 
-class Effort:
+class StepBudget:
     """Steps and time that walks may still take."""
 
     def __init__(self, deadline: Deadline) -> None:
@@ -68,7 +79,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class PipelineSet:
     """Columns of one demand with their slots: a set of pipelines."""
 
     columns: Ints
@@ -76,7 +87,7 @@ class Chosen:
     slots: Ints
     """Shape (pipelines, P)."""
     need: Ints
-    """Shape (K,): granules of each device type."""
+    """Shape (K,): increments of each device type."""
 
     def throughput_rps(self, columns: Columns) -> float:
         """Of the slowest stage of each pipeline, summed."""
@@ -86,62 +97,62 @@ class Chosen:
         return float(pools.min(axis=1).sum())
 
 
-class Outcomes:
+class DemandWalk:
     """One demand, ready to be searched for any target."""
 
     def __init__(
         self,
-        stock: Stock,
+        stock: DeviceStock,
         columns: Columns,
-        prices: Prices,
+        prices: UnitPrices,
         request_price: float,
-        effort: Effort,
+        step_budget: StepBudget,
     ) -> None:
         """
         Raises:
-            GaveUp: there are more than CELLS_MAX vectors of granules.
+            GaveUp: there are more than CELLS_MAX vectors of increments.
         """
-        widths = stock.granules + 1
+        widths = stock.increments + 1
         if np.prod(widths.astype(float)) > CELLS_MAX:
             raise GaveUp
-        self._stock, self._columns, self._effort = stock, columns, effort
+        self._stock, self._columns, self._step_budget = stock, columns, step_budget
         self._request_price = request_price
         self._stage_prices = prices.unit[stock.pool_type[self._columns.pools]]
         self._stage_prices *= self._columns.units
         self._tolerance = TOLERANCE * prices.stock
-        self._ground: Ground | None = None
+        self._tables: WalkTables | None = None
         self._patterns_rps, self._patterns_waste = -1.0, -1.0
         self._strides = np.append(np.cumprod(widths[:0:-1])[::-1], 1).astype(np.int64)
         vectors = np.indices(tuple(widths)).reshape(len(widths), -1)
-        self._cell_price = (prices.unit * stock.granule) @ vectors
-        self._trail = _new_trail(stock, vectors.shape[1], columns.pools.shape[1])
+        self._cell_price = (prices.unit * stock.increment) @ vectors
+        self._state = _new_state(stock, vectors.shape[1], columns.pools.shape[1])
 
     def first(
         self, target_rps: float, budget: float, deepest: int, steps: float = np.inf
-    ) -> Chosen | None:
-        """Any outcome within the budget, of at most `deepest` pipelines; None if there is none.
+    ) -> PipelineSet | None:
+        """Any set within the budget, of at most `deepest` pipelines; None if there is none.
 
         Raises:
             GaveUp: out of time or room.
             Undecided: out of `steps`.
         """
-        trail = self._walk(target_rps, budget, 0.0, FIRST, deepest, steps)
-        return self._chosen(trail, 0) if trail.cursor[COUNT] else None
+        state = self._walk(target_rps, budget, 0.0, FIRST, deepest, steps)
+        return self._chosen(state, 0) if state.cursor[COUNT] else None
 
     def least_waste(
         self, target_rps: float, budget: float, deepest: int, steps: float = np.inf
     ) -> float | None:
-        """Of any outcome of at most `deepest` pipelines; None if all waste more than `budget`.
+        """Of any set of at most `deepest` pipelines; None if all waste more than `budget`.
 
         Raises:
             GaveUp: out of time or room.
             Undecided: out of `steps`.
         """
-        trail = self._walk(target_rps, budget, 0.0, LEANEST, deepest, steps)
-        count = trail.cursor[COUNT]
+        state = self._walk(target_rps, budget, 0.0, LEANEST, deepest, steps)
+        count = state.cursor[COUNT]
         if not count:
             return None
-        price = self._cell_price[trail.found[count - 1] @ self._strides]
+        price = self._cell_price[state.found[count - 1] @ self._strides]
         return max(0.0, float(price - self._request_price * target_rps))
 
     def all(
@@ -151,26 +162,26 @@ class Outcomes:
         least_waste: float,
         deepest: int,
         steps: float = np.inf,
-    ) -> list[Chosen]:
-        """Every outcome within the budget that takes no more than it must.
+    ) -> list[PipelineSet]:
+        """Every set within the budget that takes no more than it must.
 
         Args:
-            least_waste: no outcome wastes less, as `least_waste` found.
+            least_waste: no set wastes less, as `least_waste` found.
 
         Raises:
             GaveUp: out of time or room.
             Undecided: out of `steps`.
         """
-        trail = self._walk(target_rps, budget, least_waste, ALL, deepest, steps)
-        needs = trail.found[: trail.cursor[COUNT]]
-        return [self._chosen(trail, at) for at in range(len(needs)) if not _covered(needs, at)]
+        state = self._walk(target_rps, budget, least_waste, ALL, deepest, steps)
+        needs = state.found[: state.cursor[COUNT]]
+        return [self._chosen(state, at) for at in range(len(needs)) if not _covered(needs, at)]
 
-    def _chosen(self, trail: Trail, at: int) -> Chosen:
-        depth = int((trail.found_columns[at] >= 0).sum())
-        return Chosen(
-            columns=trail.found_columns[at, :depth].copy(),
-            slots=trail.found_slots[at, :depth].copy(),
-            need=trail.found[at].copy(),
+    def _chosen(self, state: WalkState, at: int) -> PipelineSet:
+        depth = int((state.found_columns[at] >= 0).sum())
+        return PipelineSet(
+            columns=state.found_columns[at, :depth].copy(),
+            slots=state.found_slots[at, :depth].copy(),
+            need=state.found[at].copy(),
         )
 
     def _walk(
@@ -181,32 +192,32 @@ class Outcomes:
         wants: int,
         deepest: int,
         steps: float,
-    ) -> Trail:
+    ) -> WalkState:
         tolerance = self._tolerance
-        ground = self._ground_for(target_rps, budget + tolerance)
-        trail = self._restarted(target_rps, budget + tolerance)
+        tables = self._tables_for(target_rps, budget + tolerance)
+        state = self._restarted(target_rps, budget + tolerance)
         floor = least_waste - tolerance
-        refresh(ground, trail, floor)
+        refresh(tables, state, floor)
         status = PAUSED
         while status == PAUSED:
-            status = walk(ground, trail, STEPS, floor, wants, tolerance, deepest)
+            status = walk(tables, state, STEPS, floor, wants, tolerance, deepest)
             if status == PAUSED:
-                self._effort.spend(STEPS)
+                self._step_budget.spend(STEPS)
                 steps -= STEPS
                 if steps <= 0:
                     raise Undecided
         if status != ENDED:
             raise GaveUp
-        return trail
+        return state
 
-    def _ground_for(self, target_rps: float, budget: float) -> Ground:
-        if self._ground is None or target_rps > self._patterns_rps or budget > self._patterns_waste:
+    def _tables_for(self, target_rps: float, budget: float) -> WalkTables:
+        if self._tables is None or target_rps > self._patterns_rps or budget > self._patterns_waste:
             self._patterns_rps = max(self._patterns_rps, target_rps)
             self._patterns_waste = max(self._patterns_waste, budget)
-            self._ground = self._new_ground()
-        return self._ground
+            self._tables = self._new_tables()
+        return self._tables
 
-    def _new_ground(self) -> Ground:
+    def _new_tables(self) -> WalkTables:
         """For all targets and budgets so far."""
         columns = self._columns
         # With this much, every column has a pattern that carries the target alone.
@@ -231,7 +242,7 @@ class Outcomes:
         next_first = np.repeat(next_first, np.diff(next_first, prepend=0))
         by_carried = np.argsort(carried_rps, kind="stable")
         rate = least[column]
-        return Ground(
+        return WalkTables(
             column=column,
             pools=columns.pools[column],
             slots=slots,
@@ -245,28 +256,28 @@ class Outcomes:
             by_carried=by_carried,
             sorted_rps=carried_rps[by_carried],
             pool_type=self._stock.pool_type,
-            granule=self._stock.granule,
-            most=self._stock.granules,
+            increment=self._stock.increment,
+            most=self._stock.increments,
             strides=self._strides,
             room=self._stock.room,
             request_price=self._request_price,
         )
 
-    def _restarted(self, target_rps: float, budget: float) -> Trail:
+    def _restarted(self, target_rps: float, budget: float) -> WalkState:
         """The arrays of the last walk, which is over: to make them anew takes longer than most."""
-        trail = self._trail
-        trail.cursor[:] = 0
-        trail.budget[0] = budget
-        trail.first[0], trail.pattern[0], trail.rest_rps[0] = 0, -1, target_rps
-        trail.group_use[:] = 0
-        np.subtract(self._cell_price, self._request_price * target_rps, out=trail.cell_waste)
-        trail.covered[:] = False
-        return trail
+        state = self._state
+        state.cursor[:] = 0
+        state.budget[0] = budget
+        state.first[0], state.pattern[0], state.rest_rps[0] = 0, -1, target_rps
+        state.group_use[:] = 0
+        np.subtract(self._cell_price, self._request_price * target_rps, out=state.cell_waste)
+        state.covered[:] = False
+        return state
 
 
-def _new_trail(stock: Stock, cells: int, stages: int) -> Trail:
-    depth, kinds = PIPELINES_MAX, len(stock.granules)
-    return Trail(
+def _new_state(stock: DeviceStock, cells: int, stages: int) -> WalkState:
+    depth, kinds = PIPELINES_MAX, len(stock.increments)
+    return WalkState(
         cursor=np.zeros(3, np.int64),
         budget=np.zeros(1),
         first=np.zeros(depth, np.int64),
@@ -280,12 +291,12 @@ def _new_trail(stock: Stock, cells: int, stages: int) -> Trail:
         covered=np.zeros(cells, np.bool_),
         open=np.zeros(cells, np.bool_),
         alive=np.zeros(cells, np.bool_),
-        found=np.zeros((OUTCOMES_MAX, kinds), np.int64),
-        found_columns=np.zeros((OUTCOMES_MAX, depth), np.int64),
-        found_slots=np.zeros((OUTCOMES_MAX, depth, stages), np.int64),
+        found=np.zeros((SETS_MAX, kinds), np.int64),
+        found_columns=np.zeros((SETS_MAX, depth), np.int64),
+        found_slots=np.zeros((SETS_MAX, depth, stages), np.int64),
     )
 
 
 def _covered(needs: Ints, at: int) -> bool:
-    """Whether an outcome found later takes no more of anything; an earlier one cannot."""
+    """Whether an set found later takes no more of anything; an earlier one cannot."""
     return bool((needs[at + 1 :] <= needs[at]).all(axis=1).any())

@@ -1,8 +1,13 @@
-"""How much of the stock each demand gets: value functions of all demands, joined.
+"""How the stock is divided between demands: value functions of all demands, joined.
 
-For a target z every demand needs, with so many units of the first device type, at least so many of
-the second. These staircases add up over demands to one: the least units of the second type for
-every number of the first. z can be reached exactly when some point of it lies within the stock.
+For a target z every demand needs, with n units of the first device type, at least s[n] of the
+second: a staircase, non-increasing in n, read off its value function. Over demands they add up as
+a (min, +) convolution: with n units of the first type, the first d demands together need
+
+    S_d[n] = min over m of S_(d-1)[m] + s_d[n - m]
+
+of the second. z can be reached exactly when S[n] is within the stock for some n within the stock.
+Only the m at which S_(d-1) steps down are looked at. Cost: O(n x steps) per demand.
 """
 
 from collections.abc import Sequence
@@ -12,14 +17,14 @@ import numpy as np
 from headrace.compilation.loops import compiled
 from headrace.planning.common.candidates import Floats, Ints
 
-NEVER = 1 << 40
-"""Units; more than any stock has. Sums of some thousand still fit an int64."""
+TOO_MANY_UNITS = 1 << 40
+"""More than any stock has: the target is not reached. Sums of some thousand fit an int64."""
 
 
 def staircase(best: Floats, target_rps: float) -> Ints:
     """Shape (N0 + 1,): least units of the second type with which `best` reaches the target."""
     steps = (best < target_rps * (1 - 1e-12)).sum(axis=1)
-    stairs: Ints = np.where(steps < best.shape[1], steps, NEVER)
+    stairs: Ints = np.where(steps < best.shape[1], steps, TOO_MANY_UNITS)
     return stairs
 
 
@@ -46,9 +51,9 @@ def split(sums: Sequence[Ints], stairs: Sequence[Ints], row: int) -> list[int]:
 
 @compiled
 def _join(one: Ints, other: Ints) -> Ints:
-    total = np.full(len(one), NEVER)
+    total = np.full(len(one), TOO_MANY_UNITS)
     for first in range(len(one)):
-        if one[first] < NEVER and (first == 0 or one[first] < one[first - 1]):
+        if one[first] < TOO_MANY_UNITS and (first == 0 or one[first] < one[first - 1]):
             for second in range(len(one) - first):
                 both = one[first] + other[second]
                 if both < total[first + second]:

@@ -1,11 +1,16 @@
-"""Whether one demand can be carried by what the others leave, for many leftovers.
+"""Whether one demand can be carried by what the others leave of the stock, for many remainders.
 
-A leftover is a vector of granules. For it alone the linear relaxation of the demand has prices of
-its own, and what a set of pipelines may waste by these, the leftover's worth less the target's, is
-far less than by the prices of all demands together. Walks grow steeply with that budget, so many
-small ones are faster than one large.
+A remainder is a vector of increments of each device type. For it alone the linear relaxation of the
+demand has prices u of its own, scaled so that no column's request costs less than 1:
 
-What was learnt of one leftover serves others: prices bound every leftover; no plan within one
+    minimise u x remainder   with   sum over a column's stages of u[type] x units per request >= 1
+
+So u x remainder is a bound on what the remainder carries, and a set of pipelines within it that
+carries the target may waste u x remainder - target by these prices: far less than by the prices of
+all demands together. Walks grow steeply with that budget, so many small ones are faster than one
+large. They take turns: those not decided in some steps get more once all had theirs.
+
+What was learnt of one remainder serves others: prices bound every remainder; no plan within one
 means none within any smaller; a plan within one is a plan within any larger.
 """
 
@@ -15,16 +20,16 @@ import numpy as np
 
 from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.solver import LinearModel
-from headrace.planning.exact.columns import Columns, Stock
-from headrace.planning.exact.outcomes import (
+from headrace.planning.exact.columns import Columns, DeviceStock
+from headrace.planning.exact.prices import UnitPrices
+from headrace.planning.exact.sets import (
     TOLERANCE,
-    Chosen,
-    Effort,
+    DemandWalk,
     GaveUp,
-    Outcomes,
+    PipelineSet,
+    StepBudget,
     Undecided,
 )
-from headrace.planning.exact.prices import Prices
 
 FIRST_STEPS = 20_000
 """Of one walk; those not decided get STEPS_GROWTH times as many, once all had their turn."""
@@ -32,61 +37,63 @@ FIRST_STEPS = 20_000
 STEPS_GROWTH = 8
 
 PRICING_STEPS = 1_000
-"""Steps of a walk that take about as long as the relaxation of one leftover."""
+"""Steps of a walk that take about as long as the relaxation of one remainder."""
 
 
-class Leftovers:
+class Remainders:
     """One demand."""
 
-    def __init__(self, stock: Stock, columns: Columns, effort: Effort) -> None:
-        self._stock, self._columns, self._effort = stock, columns, effort
+    def __init__(self, stock: DeviceStock, columns: Columns, step_budget: StepBudget) -> None:
+        self._stock, self._columns, self._step_budget = stock, columns, step_budget
         self._costs = _type_costs(stock, columns)
         self._cheapest = _undominated(self._costs)
         self._prices: list[Floats] = []
         """Each of shape (K,), of units: no column's request costs less than 1."""
         self._refused: list[tuple[Ints, float, int]] = []
         """Granules, target and pipelines: no set of so few within these carries it."""
-        self._chosen: list[tuple[Chosen, float]] = []
+        self._chosen: list[tuple[PipelineSet, float]] = []
         """Sets found, and their throughput."""
 
-    def first(self, leftovers: Ints, target_rps: float, deepest: int) -> tuple[int, Chosen] | None:
-        """A leftover and a set of at most `deepest` pipelines within it; None if there is none.
+    def first(
+        self, remainders: Ints, target_rps: float, deepest: int
+    ) -> tuple[int, PipelineSet] | None:
+        """A remainder and a set of at most `deepest` pipelines within it; None if there is none.
 
         Args:
-            leftovers: shape (n, K), of granules.
+            remainders: shape (n, K), of increments.
 
         Raises:
             GaveUp: out of time or room.
         """
         for known, carried_rps in self._chosen:
-            within = np.flatnonzero((known.need <= leftovers).all(axis=1))
+            within = np.flatnonzero((known.need <= remainders).all(axis=1))
             if carried_rps >= target_rps and len(within):
                 return int(within[0]), known
-        open_, steps = self._possible(leftovers, target_rps, deepest), float(FIRST_STEPS)
+        open_, steps = self._possible(remainders, target_rps, deepest), float(FIRST_STEPS)
         while open_:
             undecided = []
             for at, prices in open_:
                 try:
-                    chosen = self._within(leftovers[at], prices, target_rps, deepest, steps)
+                    chosen = self._within(remainders[at], prices, target_rps, deepest, steps)
                 except Undecided:
                     undecided.append((at, prices))
                     continue
                 if chosen is not None:
                     self._chosen.append((chosen, chosen.throughput_rps(self._columns)))
                     return at, chosen
-                self._refused.append((leftovers[at], target_rps, deepest))
+                self._refused.append((remainders[at], target_rps, deepest))
             open_, steps = undecided, steps * STEPS_GROWTH
         return None
 
     def _possible(
-        self, leftovers: Ints, target_rps: float, deepest: int
+        self, remainders: Ints, target_rps: float, deepest: int
     ) -> list[tuple[int, Floats]]:
-        """Leftovers worth the target by all prices, most worth first, each with its best prices."""
+        """Those worth the target by all prices, most worth first, each with its best prices."""
         possible = []
-        for at, leftover in enumerate(leftovers):
-            if self._is_refused(leftover, target_rps, deepest):
+        for at, remainder in enumerate(remainders):
+            if self._is_refused(remainder, target_rps, deepest):
                 continue
-            units = leftover * self._stock.granule
+            units = remainder * self._stock.increment
             worth, prices = self._least_worth(units)
             if worth >= target_rps * (1 - TOLERANCE):
                 self._prices.append(self._solve(units))
@@ -95,10 +102,10 @@ class Leftovers:
                 possible.append((worth, at, prices))
         return [(at, prices) for _, at, prices in sorted(possible, key=lambda p: (-p[0], p[1]))]
 
-    def _is_refused(self, leftover: Ints, target_rps: float, deepest: int) -> bool:
+    def _is_refused(self, remainder: Ints, target_rps: float, deepest: int) -> bool:
         return any(
-            deepest <= few and target_rps >= refused_rps and bool((leftover <= granules).all())
-            for granules, refused_rps, few in self._refused
+            deepest <= few and target_rps >= refused_rps and bool((remainder <= increments).all())
+            for increments, refused_rps, few in self._refused
         )
 
     def _least_worth(self, units: Ints) -> tuple[float, Floats]:
@@ -115,7 +122,7 @@ class Leftovers:
         Raises:
             GaveUp: out of time, or the relaxation was not solved.
         """
-        self._effort.spend(PRICING_STEPS)
+        self._step_budget.spend(PRICING_STEPS)
         costs = self._costs[self._cheapest]
         model = LinearModel(maximise=False)
         prices = model.add_columns(len(units), gain=units.astype(float))
@@ -132,15 +139,15 @@ class Leftovers:
         return np.asarray(found / least)
 
     def _within(
-        self, leftover: Ints, prices: Floats, target_rps: float, deepest: int, steps: float
-    ) -> Chosen | None:
-        worth = float(prices @ (leftover * self._stock.granule))
-        walked = Outcomes(
-            replace(self._stock, granules=leftover),
+        self, remainder: Ints, prices: Floats, target_rps: float, deepest: int, steps: float
+    ) -> PipelineSet | None:
+        worth = float(prices @ (remainder * self._stock.increment))
+        walked = DemandWalk(
+            replace(self._stock, increments=remainder),
             self._columns,
-            Prices(unit=prices, request=np.ones(1), stock=worth),
+            UnitPrices(unit=prices, request=np.ones(1), stock=worth),
             1.0,
-            self._effort,
+            self._step_budget,
         )
         return walked.first(target_rps, worth - target_rps, deepest, steps)
 
@@ -156,12 +163,12 @@ def largest(vectors: Ints) -> Ints:
     return kept
 
 
-def _type_costs(stock: Stock, columns: Columns) -> Floats:
+def _type_costs(stock: DeviceStock, columns: Columns) -> Floats:
     """Shape (C, K): units of every device type that one request per second costs."""
-    costs = np.zeros((len(columns), len(stock.granules)))
+    costs = np.zeros((len(columns), len(stock.increments)))
     row, stage = np.nonzero(columns.pools >= 0)
     kinds = stock.pool_type[columns.pools[row, stage]]
-    np.add.at(costs, (row, kinds), columns.effort[row, stage])
+    np.add.at(costs, (row, kinds), columns.units_per_rps[row, stage])
     return costs
 
 
