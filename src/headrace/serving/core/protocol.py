@@ -289,7 +289,7 @@ class ProtocolCore:
             return None
         submission = Submission(self._backend, entry.counters, client.end)
         submission.start(asked.inputs, asked.timeout_us, asked.priority)
-        return None if submission.ended else submission
+        return None if submission._on_end is None else submission
 
     def invalid(self, model: str, error: InvalidError) -> Invalid:
         """The ending of an inference that a front could not even begin to read; counts it."""
