@@ -34,9 +34,8 @@ from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Reading
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.domain.profile import Profile
-from headrace.planning.common.candidates import Floats, Ints, budget_us, usable_kinds
+from headrace.planning.common.candidates import NEVER_US, Floats, Ints, budget_us, usable_kinds
 
-NEVER_US = 1 << 50
 LEAST_RPS = 1e-9
 """Load below this is rounding, not load."""
 

@@ -14,7 +14,7 @@ from headrace.compilation.loops import compiled
 from headrace.planning.common.candidates import Floats, Ints
 
 
-class Steps(Protocol):
+class Curve(Protocol):
     """Undominated (latency, cost) of one module, fastest first."""
 
     @property
@@ -25,7 +25,7 @@ class Steps(Protocol):
 
 
 def prime_front(
-    fronts: Sequence[Steps], before: Sequence[Sequence[int]], budget_us: int, *, last_only: bool
+    fronts: Sequence[Curve], before: Sequence[Sequence[int]], budget_us: int, *, last_only: bool
 ) -> tuple[Ints, Floats, Ints]:
     """Undominated (latency, cost, points) up to the budget; with `last_only` the cheapest alone.
 
