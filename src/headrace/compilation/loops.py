@@ -21,6 +21,8 @@ def compiled(function: Function) -> Function:
 def hot(function: Function) -> Function:
     """A part of the compiled functions that call it. It allocates nothing: it counts no references,
     which takes longer than its work."""
+    if numba.config.DISABLE_JIT:
+        return function
     dispatcher = numba.njit(forceinline=True, _nrt=False)(function)
     find = dispatcher.get_call_template
 

@@ -10,7 +10,7 @@ Where the two differ, the points that the bound chose are split: one more search
 budget inside its point's range. Where one module alone has a range left, at the budget that the
 others leave, which ends it at once; where several have, in halves. It ends when plan and bound meet
 to half of `OPTIMAL_GAP`, when nothing is left to split, or after `ROUNDS`: with two modules that
-carry dummy load at once costs near the best budgets are so flat that 300 may leave 0.02 %. A round
+carry dummy load at once costs near the best budgets are so flat that 300 may leave 0.012 %. A round
 takes one search per module (`walk`, 4 to 8 us) and one combination of the curves.
 """
 

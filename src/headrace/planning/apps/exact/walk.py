@@ -54,7 +54,8 @@ Rows = npt.NDArray[np.void]
 
 
 def _row(ints: str, floats: str) -> "np.dtype[np.void]":
-    return np.dtype([(n, "i8") for n in ints.split()] + [(n, "f8") for n in floats.split()])
+    fields = [(n, "i8") for n in ints.split()] + [(n, "f8") for n in floats.split()]
+    return np.dtype((np.record, fields))
 
 
 CANDIDATE = _row("batch duration_us kind", "rate_rps price charge needed_rps dummy_max_rps")
