@@ -14,8 +14,9 @@ settings.load_profile("headrace")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the dispatch kernel once, before several workers would at the same time."""
+    """Compile the dispatch kernels once, before several workers would at the same time."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
+        from headrace.dispatch.policies import POLICIES
         from headrace.simulation.warm_up import warm_up
 
-        warm_up()
+        warm_up(tuple(POLICIES))

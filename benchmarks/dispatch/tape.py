@@ -7,8 +7,6 @@ from itertools import count
 from typing import NamedTuple
 
 from headrace.dispatch.dispatcher import Dispatcher
-from headrace.dispatch.kernel import handle
-from headrace.dispatch.kernel.layout import Ints
 from headrace.dispatch.protocols import Batch
 from headrace.dispatch.topology import Topology
 from headrace.domain.request import DropReason, Request
@@ -99,10 +97,24 @@ class Player:
         pass
 
 
-def play(topology: Topology, policy: str, calls: list[Call]) -> float:
-    """Seconds for a new dispatcher to be told all of it; its events go nowhere."""
+Tell = Callable[..., int]
+
+
+def play(
+    topology: Topology,
+    policy: str,
+    calls: list[Call],
+    through: Callable[[Tell], Tell] | None = None,
+) -> float:
+    """Seconds for a new dispatcher to be told all of it; its events go nowhere.
+
+    Args:
+        through: put between the dispatcher and its kernel.
+    """
     player = Player()
     dispatcher = Dispatcher(topology, policy, player, player, lambda event: None)
+    if through is not None:
+        dispatcher.tell_kernel = through(dispatcher.tell_kernel)
     started_s = time.process_time()
     for now_us, what, request, batch, stage, attempt, started_at_us, ended_at_us in calls:
         player.now = now_us
@@ -124,16 +136,15 @@ def kernel_s(topology: Topology, policy: str, calls: list[Call]) -> float:
     """Of those seconds, the ones in the kernel, the way to it included."""
     spent_ns = 0
 
-    def timed(addresses: Ints, *numbers: int) -> int:
-        nonlocal spent_ns
-        started_ns = time.perf_counter_ns()
-        rows = tell(addresses, *numbers)
-        spent_ns += time.perf_counter_ns() - started_ns
-        return rows
+    def timing(tell: Tell) -> Tell:
+        def timed(*numbers: int) -> int:
+            nonlocal spent_ns
+            started_ns = time.perf_counter_ns()
+            written = tell(*numbers)
+            spent_ns += time.perf_counter_ns() - started_ns
+            return written
 
-    tell, handle.tell = handle.tell, timed
-    try:
-        play(topology, policy, calls)
-    finally:
-        handle.tell = tell
+        return timed
+
+    play(topology, policy, calls, timing)
     return spent_ns / 1e9

@@ -47,9 +47,6 @@ class Latency(NamedTuple):
     p50_us: int
     p99_us: int
 
-    def plus(self, more_us: int) -> "Latency":
-        return Latency(self.p50_us + more_us, self.p99_us + more_us)
-
 
 class TimedStage(NamedTuple):
     """What a time is asked of: blocks [first_block, end_block) of a model on one kind of slot."""
@@ -128,27 +125,13 @@ class ProfiledCosts:
     def latency(
         self, stage: TimedStage, batch_size: int, beside: Sequence[TimedStage] = ()
     ) -> Latency:
-        overhead_us = self.profiles[stage.model].batch_overhead_us
-        return self.execution(stage, batch_size, beside).plus(overhead_us)
+        profile = self.profiles[stage.model]
+        return _as_profiled(profile, stage, batch_size, profile.batch_overhead_us)
 
     def execution(
         self, stage: TimedStage, batch_size: int, beside: Sequence[TimedStage] = ()
     ) -> Latency:
-        profile = self.profiles[stage.model]
-        _, device, share, first, end = stage
-        whole = profile.measured_stage(device, share, first, end)
-        if whole is not None and 1 <= batch_size <= len(whole.p50_us):
-            return Latency(whole.p50_us[batch_size - 1], whole.p99_us[batch_size - 1])
-        times = profile.times(device, share)
-        if times is None or not 1 <= batch_size <= times.max_batch:
-            raise ProfileError(
-                f"profile {profile.model!r}: no latency for batch size {batch_size} on"
-                f" {share} of a {device!r}; profile it with `headrace profile --device {device}`"
-            )
-        return Latency(
-            sum(times.p50_us[block][batch_size - 1] for block in range(first, end)),
-            sum(times.p99_us[block][batch_size - 1] for block in range(first, end)),
-        )
+        return _as_profiled(self.profiles[stage.model], stage, batch_size, 0)
 
     def tables(
         self, model: str, kinds: Sequence[tuple[str, Fraction]], max_batch: int | None
@@ -181,6 +164,25 @@ class ProfiledCosts:
 
     def gateway_us(self, model: str) -> int:
         return 0
+
+
+def _as_profiled(profile: Profile, stage: TimedStage, batch_size: int, more_us: int) -> Latency:
+    _, device, share, first, end = stage
+    whole = profile.measured_stage(device, share, first, end)
+    if whole is not None and 1 <= batch_size <= len(whole.p50_us):
+        return Latency(
+            whole.p50_us[batch_size - 1] + more_us, whole.p99_us[batch_size - 1] + more_us
+        )
+    times = profile.times(device, share)
+    if times is None or not 1 <= batch_size <= times.max_batch:
+        raise ProfileError(
+            f"profile {profile.model!r}: no latency for batch size {batch_size} on"
+            f" {share} of a {device!r}; profile it with `headrace profile --device {device}`"
+        )
+    return Latency(
+        sum([row[batch_size - 1] for row in times.p50_us[first:end]]) + more_us,
+        sum([row[batch_size - 1] for row in times.p99_us[first:end]]) + more_us,
+    )
 
 
 def range_sums(values: Ints) -> Ints:

@@ -1,9 +1,11 @@
 """One dispatch code under two clocks: identical batches, paths and microseconds.
 
 The live side is the server's own: LiveClock on an asyncio loop whose time is virtual, LiveDriver,
-Desk and Arena. Only the workers are fakes, which take exactly as long as the simulated ones.
+PendingRequests and Arena. Only the workers are fakes, which take exactly as long as the simulated
+ones.
 """
 
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 
@@ -17,24 +19,23 @@ from headrace.domain.events import Answered, AnyEvent, Dispatched, Dropped
 from headrace.domain.plan import Stage
 from headrace.domain.profile import TensorSpec
 from headrace.domain.request import Request
-from headrace.serving.engine.desk import Desk
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_driver import LiveDriver
+from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.frames import Finished, Run
 from headrace.serving.workers.stage_io import HERE, StageIndex, StageIO, TensorGroup
 from headrace.serving.workers.transport import SharedMemory, TimedLinks
+from headrace.simulation.compiled import SlotChange
 from headrace.simulation.driver import Durations, JitteredDurations
 from headrace.simulation.session import replay
+from helpers.four_ways import random_fault
 from helpers.sim import Sim
 from helpers.topologies import random_requests, random_topology
 from helpers.virtual_loop import VirtualTimeLoop
 
 TRACES = 120
 """Per policy; the promise is 100 or more."""
-
-Fault = tuple[int, int, int]
-"""(slot, lost at, back at), microseconds."""
 
 TENSORS = TensorGroup.of((TensorSpec(name="x", dtype="float32", item_shape=(16,)),))
 
@@ -92,23 +93,23 @@ def run_live(
     policy: str,
     requests: list[Request],
     durations: Durations,
-    faults: list[Fault],
+    changes: Sequence[SlotChange],
 ) -> list[AnyEvent]:
     loop = VirtualTimeLoop()
     clock = LiveClock(loop)
     events: list[AnyEvent] = []
     workers = [FakeWorker(i, topology, clock, durations) for i in range(len(topology.slots))]
     with closing(Arena(1 << 22)) as arena:
-        desk = Desk(clock.now_us, loop.call_soon)
+        pending = PendingRequests(clock.now_us, loop.call_soon)
         links = TimedLinks(SharedMemory(arena), clock)
-        driver = LiveDriver(live_stages(topology), clock, workers, links, desk)
+        driver = LiveDriver(live_stages(topology), clock, workers, links, pending)
         dispatcher = Dispatcher(topology, policy, clock, driver, events.append)
         driver.reports = dispatcher
         for worker in workers:
             worker.driver = driver
-        for slot, lost_at_us, back_at_us in faults:
-            clock.call_at(lost_at_us, partial(driver.on_slot_lost, slot))
-            clock.call_at(back_at_us, partial(driver.on_slot_gained, slot))
+        for change in changes:
+            report = driver.on_slot_gained if change.gained else driver.on_slot_lost
+            clock.call_at(change.at_us, partial(report, change.slot))
         replay(iter(requests), clock, dispatcher.on_arrival)
         loop.run_until_idle()
         assert dispatcher.in_flight == 0
@@ -123,12 +124,12 @@ def run_simulated(
     policy: str,
     requests: list[Request],
     durations: Durations,
-    faults: list[Fault],
+    changes: Sequence[SlotChange],
 ) -> list[AnyEvent]:
     sim = Sim(topology, policy=policy, durations=durations)
-    for slot, lost_at_us, back_at_us in faults:
-        sim.clock.call_at(lost_at_us, partial(sim.dispatcher.on_slot_lost, slot))
-        sim.clock.call_at(back_at_us, partial(sim.dispatcher.on_slot_gained, slot))
+    for change in changes:
+        report = sim.dispatcher.on_slot_gained if change.gained else sim.dispatcher.on_slot_lost
+        sim.clock.call_at(change.at_us, partial(report, change.slot))
     return sim.run(requests)
 
 
@@ -142,14 +143,18 @@ def test_the_same_trace_gives_the_same_events_in_both_worlds(
         rng = np.random.default_rng(seed)
         topology = random_topology(rng)
         requests = random_requests(topology, rng, load=float(rng.choice([0.4, 0.9, 1.8])))
-        faults = [_random_fault(topology, requests, rng) for _ in range(2 * with_faults)]
+        changes = [
+            change
+            for _ in range(2 * with_faults)
+            for change in random_fault(topology, requests[-1].arrived_at_us + 1, 100_000, rng)
+        ]
         logs = [
             run(
                 topology,
                 policy,
                 requests,
                 JitteredDurations(np.random.default_rng(seed)),
-                faults,
+                changes,
             )
             for run in (run_simulated, run_live)
         ]
@@ -160,9 +165,3 @@ def test_the_same_trace_gives_the_same_events_in_both_worlds(
     # The comparison means something only if both kinds of ending occur often.
     assert answered > 1_000
     assert dropped > 100
-
-
-def _random_fault(topology: Topology, requests: list[Request], rng: np.random.Generator) -> Fault:
-    slot = int(rng.integers(len(topology.slots)))
-    lost_at_us = int(rng.integers(1, requests[-1].arrived_at_us + 1))
-    return slot, lost_at_us, lost_at_us + int(rng.integers(1, 100_000))

@@ -116,7 +116,7 @@ class World:
     def _cancel(self, number: int, inference: Inference) -> None:
         if not self.results[number]:
             self.cancelled.add(number)
-        self.plane.desk.cancel(inference)
+        self.plane.pending.cancel(inference)
 
 
 instants = st.integers(0, HORIZON_US)
@@ -151,7 +151,7 @@ def test_every_inference_ends_exactly_once_and_all_memory_comes_back(
 
     for number, results in world.results.items():
         assert len(results) == (number not in world.cancelled)
-    assert world.plane.desk.open_inferences == world.plane.desk.open_requests == 0
+    assert world.plane.pending.open_inferences == world.plane.pending.open_requests == 0
     assert world.plane.driver.running_batches == 0
     assert world.plane.dispatcher.in_flight == 0
     assert arena.used_bytes == 0

@@ -1,69 +1,68 @@
-"""A new planner is one new file and one changed line.
+"""A new planner is one new file and one line of `PLANNERS`.
 
-Its file and line go into a copy of the package; the command line, the list of names in an error and
-`headrace verify` then know it.
+The command line, verification and simulation take it from there.
 """
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import headrace
 from headrace.catalog.documents import write_document
-from helpers.problems import make_profile
+from helpers.additions import Addition, CopiedPackage
+from helpers.served import profile_by_hand
 
-TABLE = "planning/__init__.py"
-BEFORE = '    "dart-r": '
-LINE = '    "toy": _of("toy", "plan_single_requests"),\n'
-FILE = """
+TOY = Addition(
+    table="planning/__init__.py",
+    behind="PLANNERS: dict[str, Planner] = {\n",
+    line='    "toy": _planner("toy", "plan_toy"),\n',
+    file="planning/toy.py",
+    source='''
+"""What `no-partitioning` finds, without its proof."""
+
 from msgspec.structs import replace
 
-from headrace.domain.plan import PlanResult
-from headrace.domain.problem import Problem
-from headrace.planning.pooled.planner import plan_pooled
+from headrace.planning.baselines.no_partitioning import plan_without_partitioning
 
 
-def plan_single_requests(problem: Problem) -> PlanResult:
-    return plan_pooled(replace(problem, options=replace(problem.options, max_batch=1)))
-"""
-PROBLEM = """\
+def plan_toy(problem):
+    found = plan_without_partitioning(problem)
+    plan = replace(
+        found.plan,
+        planner="toy",
+        options=replace(problem.options, planner="toy"),
+        bound=None,
+        gap=None,
+        stopped="heuristic",
+    )
+    return replace(found, plan=plan, bound=None, stopped="heuristic")
+''',
+)
+PROBLEM = """
 schema: headrace.problem/1
 cluster:
-  devices: {a: {}, b: {}}
-  nodes: [{name: n, devices: {a: 1, b: 1}}]
-models: [{name: m, profile: m.json, slo_ms: 60}]
+  devices:
+    cpu: {price_per_hour: 0.04}
+  nodes:
+    - {name: local, devices: {cpu: 2}}
+models:
+  - {name: m, profile: m.profile.json, slo_ms: 300}
+options: {planner: toy}
 """
 
 
-def test_a_planner_is_one_new_file_and_one_changed_line(tmp_path: Path) -> None:
-    packages = tmp_path / "packages"
-    shutil.copytree(Path(headrace.__file__).parent, packages / "headrace")
-    (packages / "headrace" / "planning" / "toy.py").write_text(FILE)
-    table = packages / "headrace" / TABLE
-    text = table.read_text()
-    assert text.count(BEFORE) == 1
-    table.write_text(text.replace(BEFORE, LINE + BEFORE))
-    write_document(make_profile(), tmp_path / "m.json")
-    (tmp_path / "problem.yaml").write_text(PROBLEM)
+def test_a_new_planner_is_one_new_file_and_one_line_of_the_table(tmp_path: Path) -> None:
+    package = CopiedPackage(tmp_path, TOY, NUMBA_DISABLE_JIT="1")
+    write_document(profile_by_hand(["h0", "y"], 4, 10_000, "cpu"), tmp_path / "m.profile.json")
+    problem, plan = tmp_path / "problem.yaml", tmp_path / "plan.json"
+    problem.write_text(PROBLEM)
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from headrace.cli import main; main()", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(packages)},
-            capture_output=True,
-            text=True,
-        )
+    for arguments in (
+        ("plan", str(problem), "-o", str(plan)),
+        ("verify", str(plan)),
+        ("simulate", str(plan), "--rps", "20", "--duration-s", "1"),
+    ):
+        ran = package.headrace(*arguments)
+        assert ran.returncode == 0, ran.stderr
+    assert '"planner": "toy"' in plan.read_text()
 
-    planned = run("plan", "problem.yaml", "--planner", "toy", "-o", "plan.json", "--json")
-    verified = run("verify", "plan.json")
-    unknown = run("plan", "problem.yaml", "--planner", "toys")
-
-    assert planned.returncode == 0, planned.stderr
-    assert '"planner": "toy"' in planned.stdout
-    assert '"batch_size": 1' in planned.stdout
-    assert verified.returncode == 0, verified.stderr
-    assert unknown.returncode == 2
-    assert "toy," in unknown.stderr
+    refused = package.headrace("plan", str(problem), "--planner", "nothing")
+    assert refused.returncode == 2
+    assert "toy, pooled" in " ".join(refused.stderr.split()), refused.stderr

@@ -1,14 +1,17 @@
 """Times are predicted in one place, by the profile's figures, whoever asks."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+import headrace
 from headrace.cost import (
     NEVER_US,
     Latency,
@@ -30,13 +33,17 @@ PROFILE = replace(
 )
 
 
+def later(latency: Latency, by_us: int) -> Latency:
+    return Latency(latency.p50_us + by_us, latency.p99_us + by_us)
+
+
 class Dearer(ProfiledCosts):
     """A model of its own: a batch takes a millisecond more, and a request costs the gateway."""
 
     def latency(
         self, stage: TimedStage, batch_size: int, beside: Sequence[TimedStage] = ()
     ) -> Latency:
-        return self.execution(stage, batch_size, beside).plus(1_000)
+        return later(self.execution(stage, batch_size, beside), 1_000)
 
     def gateway_us(self, model: str) -> int:
         return 400
@@ -76,7 +83,7 @@ def test_the_device_alone_takes_the_latency_less_the_servers_part() -> None:
     costs = cost_model({"m": PROFILE})
     for size, (i, j) in product((1, 4), ((0, 4), (1, 2))):
         stage = TimedStage("m", "a", Fraction(1, 2), i, j)
-        assert costs.execution(stage, size).plus(70) == costs.latency(stage, size)
+        assert later(costs.execution(stage, size), 70) == costs.latency(stage, size)
 
 
 @pytest.mark.parametrize(
@@ -122,3 +129,31 @@ def test_what_the_gateway_takes_is_taken_from_every_pipelines_budget() -> None:
 
     assert found(tables, 40_400) == found(free, 40_000) > 0
     assert found(tables, 40_000) < found(free, 40_000)
+
+
+MEASURED = re.compile(r"\.(block_times|stage_times|measured_stage|batch_overhead_us)\b")
+READERS = {
+    "cost.py": "predicts",
+    "verify": "restates",
+    "profiling": "measures and estimates",
+    "domain/profile.py": "checks that they are consistent",
+    "commands/profile.py": "prints them",
+    "commands/estimate.py": "prints them",
+    "planning/pooled/refusal.py": "names what was profiled",
+}
+
+
+def test_nothing_else_adds_up_measured_times() -> None:
+    root = Path(headrace.__file__).parent
+    readers = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if MEASURED.search(path.read_text())
+    }
+    strangers = [
+        reader
+        for reader in readers
+        if reader not in READERS and reader.split("/")[0] not in READERS
+    ]
+
+    assert strangers == [], "ask `headrace.cost` instead"

@@ -5,8 +5,8 @@ import pytest
 
 from headrace.dispatch.kernel import probing, promises
 from headrace.dispatch.kernel.layout import State
-from headrace.dispatch.kernel.tables import make_state
-from headrace.dispatch.policies import rules_of
+from headrace.dispatch.kernel.tables import Store
+from headrace.dispatch.policies import POLICIES
 from helpers.topologies import make_route, make_stage, make_topology
 
 FROM, POOL, BEHIND = (0, 1), (2, 3, 4, 5, 6, 7), (8, 9)
@@ -32,7 +32,8 @@ def state(request: pytest.FixtureRequest) -> State:
         slot_node=(0, 1, 2, 2, 3, 3, 4, 5, 0, 6),
         bytes_per_us=request.param,
     )
-    return make_state(topology, rules_of("reservation"), queue_max=10)
+    state: State = Store(topology, POLICIES["reservation"], queue_max=10).state
+    return state
 
 
 def found_by_search(state: State, size: int, at_us: int, from_slot: int) -> tuple[int, int, int]:

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from headrace.dispatch.kernel import handle, promises
-from headrace.dispatch.kernel.journal import ARRIVED
-from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, State, addresses
-from headrace.dispatch.kernel.tables import make_state
-from headrace.dispatch.policies import rules_of
+from headrace.dispatch.kernel import handle, promises, reservation
+from headrace.dispatch.kernel.journal import ARRIVED, SHORT
+from headrace.dispatch.kernel.layout import State
+from headrace.dispatch.kernel.tables import Store
+from headrace.dispatch.policies import POLICIES
 from helpers.topologies import make_route, make_stage, make_topology
 
 LINE, OTHER = 0, 1
@@ -16,7 +16,8 @@ LINE, OTHER = 0, 1
 @pytest.fixture
 def state() -> State:
     topology = make_topology([make_route(make_stage([0, 1], [10]))])
-    return make_state(topology, rules_of("reservation"), queue_max=10)
+    state: State = Store(topology, POLICIES["reservation"], queue_max=10).state
+    return state
 
 
 def promised(state: State, line: int = LINE) -> list[tuple[int, int]]:
@@ -110,7 +111,9 @@ def test_what_is_known_of_a_full_line_holds_after_promises_are_moved(state: Stat
 
 
 def test_a_journal_without_room_is_counted_and_not_written_past_its_end(state: State) -> None:
-    small = state._replace(journal=np.full(JOURNAL_WIDTH, -7, dtype=np.int64))
-    rows = handle.tell(addresses(small), handle.ARRIVE, 0, 1, 0, 0, 1_000, 0, 0)
-    assert rows > 1
+    small = state._replace(journal=np.full(SHORT, -7, dtype=np.int64))
+    kernel = handle.kernel_of(reservation)
+    held = kernel.kind.hold(small._asdict())
+    numbers = kernel.tell(held.where, handle.ARRIVE, 0, 1, 0, 0, 1_000, 0, 0)
+    assert numbers > SHORT
     assert small.journal[0] == ARRIVED

@@ -109,6 +109,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("share", "shared", (*SLOT, "share"), to(THIRD)),
     Mutant("share", "shared", ("cluster", "device_types", 0, "shares"), to((Fraction(1),))),
     Mutant("pool", "single", (*STAGE, "pool"), to(())),
+    Mutant("pool", "shared", (*STAGE, "pool"), to(())),
+    Mutant("pool", "shared", (*SECOND, "pool"), to(())),
     Mutant("pool", "single", (*STAGE, "pool"), twice(0)),
     Mutant("pool", "single", (*STAGE, "pool", 0), to("nowhere/a-0")),
     Mutant("slot-match", "single", (*SLOT, "device"), to("b")),

@@ -8,9 +8,10 @@ act in the order of their creation.
 
 import heapq
 
-from benchmarks.ppipe.artifact.compiled import compiled
 from benchmarks.ppipe.artifact.hardware import Hardware
 from benchmarks.ppipe.artifact.reactive_state import ARRIVAL, LINK, SLOT, Session
+
+from headrace.compilation.loops import compiled
 
 Events = list[tuple[int, int]]
 """A heap of (time, object)."""

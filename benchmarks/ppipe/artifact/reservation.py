@@ -11,8 +11,9 @@ first come, first served; downlinks are reserved and never simulated.
 from typing import NamedTuple
 
 import numpy as np
-from benchmarks.ppipe.artifact.compiled import compiled, inlined
 from benchmarks.ppipe.artifact.hardware import Hardware, Ints
+
+from headrace.compilation.loops import compiled, compiled_into_callers
 
 NEVER = 1 << 62
 
@@ -49,7 +50,7 @@ class Batches(NamedTuple):
     """Shape (N, most stages): its path."""
 
 
-@inlined
+@compiled_into_callers
 def probe(
     hardware: Hardware, reserved: Reserved, pipeline: int, size: int, now_us: int, path: Path
 ) -> tuple[int, int]:
@@ -87,7 +88,7 @@ def probe(
     return at_us, at_us - now_us - busy_us
 
 
-@inlined
+@compiled_into_callers
 def reserve(hardware: Hardware, reserved: Reserved, pipeline: int, path: Path) -> None:
     """Keep what a probe found."""
     for step in range(hardware.stage_at[pipeline + 1] - hardware.stage_at[pipeline]):
@@ -97,7 +98,7 @@ def reserve(hardware: Hardware, reserved: Reserved, pipeline: int, path: Path) -
             reserved.down[hardware.link[path.slot[step]]] = path.moved_us[step]
 
 
-@inlined
+@compiled_into_callers
 def choose(
     hardware: Hardware, reserved: Reserved, deadline_us: int, now_us: int, path: Path, spare: Path
 ) -> tuple[int, int]:
@@ -122,13 +123,13 @@ def choose(
     return best, best_done
 
 
-@inlined
+@compiled_into_callers
 def least_first_size(planned: int) -> int:
     """The smallest size that a head may get at its first look: 95 % of planned, halves up."""
     return (19 * planned + 10) // 20
 
 
-@inlined
+@compiled_into_callers
 def decide(
     hardware: Hardware,
     reserved: Reserved,
@@ -249,7 +250,7 @@ def execute(hardware: Hardware, batches: Batches, requests: int) -> tuple[Ints, 
     return started, done
 
 
-@inlined
+@compiled_into_callers
 def _in_order(order: Ints, at_us: Ints, sender: Ints, senders: int) -> tuple[Ints, Ints]:
     """Batches by time, then by sender, then as they came."""
     by_time = np.argsort(at_us * senders + sender, kind="mergesort")

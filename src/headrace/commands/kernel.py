@@ -7,11 +7,15 @@ from headrace.commands.output import notices
 SILENT_S = 1.5
 
 
-def load_kernel(*, simulator: bool) -> None:
+def load_kernel(policy: str, *, simulator: bool) -> None:
     """Before anything waits for it. The first time on a machine it is compiled.
 
     Args:
+        policy: whose kernel; variants of a policy share it.
         simulator: its loop as well.
+
+    Raises:
+        PlanError: no policy has this name.
     """
     from headrace.simulation.warm_up import warm_up
 
@@ -19,7 +23,7 @@ def load_kernel(*, simulator: bool) -> None:
     notice.daemon = True
     notice.start()
     try:
-        warm_up(simulator=simulator)
+        warm_up((policy,), simulator=simulator)
     finally:
         notice.cancel()
 

@@ -142,6 +142,7 @@ def serve(
     import uvloop
 
     from headrace.commands.kernel import load_kernel
+    from headrace.dispatch.policies import policy_for
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
     from headrace.serving.front.access import Access, default_token_path, read_or_create_token
 
@@ -165,7 +166,7 @@ def serve(
         else:
             _print_ready(plan, url, token_path, tuple(functions))
 
-    load_kernel(simulator=False)
+    load_kernel(policy or policy_for(plan), simulator=False)
     uvloop.run(
         _run(
             served,
@@ -205,9 +206,12 @@ async def _run(
     from headrace.dispatch.topology import Topology
     from headrace.serving.apps.runtime import AppLog, AppRuntime
     from headrace.serving.changes.changeover import Changeover
+    from headrace.serving.core.epoch_logs import EpochLogs
+    from headrace.serving.core.protocol import ProtocolCore
     from headrace.serving.engine.engine import Engine
-    from headrace.serving.engine.epoch_logs import EpochLogs
+    from headrace.serving.front.base import FrontOptions
     from headrace.serving.front.http_messages import Limits
+    from headrace.serving.front.table import FRONTS
     from headrace.serving.lifecycle import Server
 
     topology = Topology.from_plan(served.plan, served.profiles)
@@ -217,12 +221,16 @@ async def _run(
     sink = log.open(topology.event_log_header("live", policy))
     running = Engine(served.plan, served.profiles, served.folders, sink=sink, **engine)
     changeover = Changeover(running, plan_path, engine["executor"], log.open)
-    limits = Limits(body_bytes=body_bytes)
     behind: Any = running
     if functions:
         behind = AppRuntime(running, functions, logs.counters, log, app_threads)
         changeover.check = behind.check
-    front = Server(behind, limits=limits, counters=logs.counters, changeover=changeover, **server)
+    core = ProtocolCore(behind, logs.counters)
+    changeover.on_switch = core.refresh
+    options = FrontOptions(
+        limits=Limits(body_bytes=body_bytes), migrate=changeover.migrate, **server
+    )
+    started = Server(behind, [FRONTS["http"](core, options)], changeover)
     aside = [asyncio.create_task(logs.keep_flushed())]
     if replan is not None:
         replanner = Replanner(
@@ -235,7 +243,7 @@ async def _run(
         )
         aside.append(asyncio.create_task(replanner.run()))
     try:
-        await front.run(on_ready)
+        await started.run(on_ready)
     finally:
         for task in aside:
             task.cancel()

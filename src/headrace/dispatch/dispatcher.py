@@ -5,22 +5,27 @@ simulator and the server run the very same rule. The rule itself is compiled (`d
 this hands it events and carries its orders to the driver.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
-from headrace.dispatch.facts import FACT_OF, Row, answered, dispatched, dropped
+from headrace.dispatch.event_log import (
+    MAKE_EVENT,
+    MakeEvent,
+    Numbers,
+    answered,
+    dispatched,
+    dropped,
+)
 from headrace.dispatch.kernel import handle as events
 from headrace.dispatch.kernel import journal
-from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, addresses
-from headrace.dispatch.kernel.tables import grow, make_state
-from headrace.dispatch.policies import rules_of
+from headrace.dispatch.kernel.tables import Store
+from headrace.dispatch.policies import policy_named
 from headrace.dispatch.protocols import Batch, Clock, Driver, EventSink, Hop
 from headrace.dispatch.topology import Topology
-from headrace.domain.events import AnyEvent
 from headrace.domain.request import Request
 
-Handler = Callable[[Row, Iterator[Row]], None]
-"""Given an entry's first row, and the rows behind it: it takes those that are the entry's own."""
+Handler = Callable[[Numbers, int], int]
+"""(numbers of the journal, where an entry begins) -> where the next one begins"""
 
 
 class Dispatcher:
@@ -48,14 +53,17 @@ class Dispatcher:
             PlanError: no policy has this name.
         """
         self._clock, self._driver, self._sink = clock, driver, sink
-        self._state = make_state(topology, rules_of(policy), queue_max=queue_limit)
-        self._settle_in()
+        chosen = policy_named(policy)
         # Loads the kernel now, not when the first request waits.
-        events.tell(self._at, events.NOTHING, 0, 0, 0, 0, 0, 0, 0)
+        self._kernel = events.kernel_of(chosen.module)
+        self.tell_kernel = self._kernel.tell
+        """An attribute of its own, since a look-up at every event costs."""
+        self._store = Store(topology, chosen, queue_max=queue_limit)
+        self._settle_in()
         self._requests: dict[int, Request] = {}
         self._batches: dict[int, Batch] = {}
         self._handlers: dict[int, Handler] = {
-            **{kind: _noting(make, sink) for kind, make in FACT_OF.items()},
+            **{kind: _noting(make, sink) for kind, make in MAKE_EVENT.items()},
             journal.DISPATCHED: self._on_dispatched,
             journal.ANSWERED: self._on_answered,
             journal.DROPPED: self._on_dropped,
@@ -64,13 +72,14 @@ class Dispatcher:
             journal.ENDED: self._end,
             journal.WAKE: self._call_me_at,
         }
-        """What follows from each kind of row."""
+        """What follows from each kind of entry."""
 
     def _settle_in(self) -> None:
-        """The arrays have moved: look up what is read or handed over often."""
-        self._at = addresses(self._state)
-        self._journal = self._state.journal.reshape(-1, JOURNAL_WIDTH)
-        self._rows = len(self._state.requests)
+        """The tables have moved: look up what is read or handed over often."""
+        self._held = self._kernel.kind.hold(self._store.arrays)
+        self._where = self._held.where
+        self._journal = self._store.state.journal
+        self._rows = self._store.rows
 
     # -- what others may ask -------------------------------------------------------------------
 
@@ -82,14 +91,14 @@ class Dispatcher:
     @property
     def queued(self) -> int:
         """Accepted requests that are in no batch yet."""
-        return int(self._state.models["queued"].sum())
+        return int(self._store.state.models["queued"].sum())
 
     # -- what happens --------------------------------------------------------------------------
 
     def on_arrival(self, request: Request) -> None:
         """Take a request; from here on it is answered or refused exactly once."""
         if len(self._requests) + 1 >= self._rows:
-            self._state = grow(self._state, 2 * self._rows)
+            self._store.grow(2 * self._rows)
             self._settle_in()
         self._requests[request.id] = request
         self._tell(
@@ -137,64 +146,78 @@ class Dispatcher:
     def _tell(
         self, event: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0
     ) -> None:
-        """Let the kernel decide; log the facts and pass on the orders, in their order."""
-        written = events.tell(self._at, event, self._clock.now_us(), a, b, c, d, e, f)
+        """Let the kernel decide; log the events and pass on the orders, in their order."""
+        now_us = self._clock.now_us()
+        written = self.tell_kernel(self._where, event, now_us, a, b, c, d, e, f)
         assert written <= len(self._journal), "the journal has room for all an event can bring"
         if written:
             # A copy: what a driver does may make the kernel write its journal anew.
-            rows = iter(self._journal[:written].tolist())
+            numbers = self._journal[:written].tolist()
             handlers = self._handlers
-            for row in rows:
-                handlers[row[0]](row, rows)
+            at = 0
+            while at < written:
+                at = handlers[numbers[at]](numbers, at)
 
     # -- what follows ----------------------------------------------------------------------------
 
-    def _on_dispatched(self, row: Row, following: Iterator[Row]) -> None:
+    def _on_dispatched(self, numbers: Numbers, at: int) -> int:
         """A batch is new, or got another path from some stage on."""
-        fact = dispatched(row, following)
-        self._sink(fact)
-        if fact.batch not in self._batches:
+        event, after = dispatched(numbers, at)
+        self._sink(event)
+        if event.batch not in self._batches:
             requests = self._requests
-            members = tuple([requests[request] for request in fact.requests])
-            self._batches[fact.batch] = Batch(
-                row[2], fact.batch, fact.model, fact.pipeline, members, []
+            members = tuple([requests[request] for request in event.requests])
+            self._batches[event.batch] = Batch(
+                numbers[at + 8], event.batch, event.model, event.pipeline, members, []
             )
+        return after
 
-    def _on_answered(self, row: Row, following: Iterator[Row]) -> None:
-        self._sink(answered(row, following))
-        del self._requests[row[2]]
+    def _on_answered(self, numbers: Numbers, at: int) -> int:
+        event, after = answered(numbers, at)
+        self._sink(event)
+        del self._requests[event.request]
+        return after
 
-    def _on_dropped(self, row: Row, following: Iterator[Row]) -> None:
-        fact = dropped(row, following)
-        self._sink(fact)
-        request = self._requests.pop(fact.request)
-        self._driver.refuse(request, journal.REASONS[row[3]], fact.retry_after_us)
+    def _on_dropped(self, numbers: Numbers, at: int) -> int:
+        event, after = dropped(numbers, at)
+        self._sink(event)
+        request = self._requests.pop(event.request)
+        reason = journal.REASONS[numbers[at + 3]]
+        self._driver.refuse(request, reason, event.retry_after_us)
+        return after
 
-    def _start_stage(self, row: Row, _: Iterator[Row]) -> None:
-        batch, stage = self._batches[row[3]], row[4]
-        batch.stage, batch.attempt = stage, row[5]
-        batch.hops[stage:] = (Hop(row[6], 0),)
+    def _start_stage(self, numbers: Numbers, at: int) -> int:
+        batch, stage = self._batches[numbers[at + 3]], numbers[at + 4]
+        batch.stage, batch.attempt = stage, numbers[at + 5]
+        batch.hops[stage:] = (Hop(numbers[at + 6], 0),)
         self._driver.start_stage(batch, stage)
+        return at + 9
 
-    def _start_transfer(self, row: Row, _: Iterator[Row]) -> None:
-        batch, stage = self._batches[row[3]], row[4]
-        batch.stage, batch.attempt = stage, row[5]
-        batch.hops[stage:] = (Hop(row[6], row[7]),)
+    def _start_transfer(self, numbers: Numbers, at: int) -> int:
+        batch, stage = self._batches[numbers[at + 3]], numbers[at + 4]
+        batch.stage, batch.attempt = stage, numbers[at + 5]
+        batch.hops[stage:] = (Hop(numbers[at + 6], numbers[at + 7]),)
         self._driver.start_transfer(batch, stage)
+        return at + 9
 
-    def _end(self, row: Row, _: Iterator[Row]) -> None:
-        batch = self._batches.pop(row[2])
-        if row[3]:
+    def _end(self, numbers: Numbers, at: int) -> int:
+        batch = self._batches.pop(numbers[at + 2])
+        if numbers[at + 3]:
             self._driver.answer(batch)
+        return at + 5
 
-    def _call_me_at(self, row: Row, _: Iterator[Row]) -> None:
-        self._clock.call_at(row[1], partial(self._wake, row[2], row[3]))
+    def _call_me_at(self, numbers: Numbers, at: int) -> int:
+        wake = partial(self._wake, numbers[at + 2], numbers[at + 3])
+        self._clock.call_at(numbers[at + 1], wake)
+        return at + 5
 
 
-def _noting(make: Callable[[Row, Iterator[Row]], AnyEvent], sink: EventSink) -> Handler:
-    """For facts from which nothing else follows."""
+def _noting(make: MakeEvent, sink: EventSink) -> Handler:
+    """For entries from which nothing else follows."""
 
-    def note(row: Row, following: Iterator[Row]) -> None:
-        sink(make(row, following))
+    def note(numbers: Numbers, at: int) -> int:
+        event, after = make(numbers, at)
+        sink(event)
+        return after
 
     return note

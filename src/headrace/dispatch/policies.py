@@ -1,31 +1,37 @@
-"""All dispatch policies by name. A new one is a file of the kernel and one line here."""
+"""All dispatch policies by name. A new one is one file (`kernel.contract`), and one line here."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
 from headrace.dispatch.kernel.batch_aware import BY_RATE, CONSECUTIVE, IN_TURN
-from headrace.dispatch.kernel.policy import BATCH_AWARE, REACTIVE, RESERVATION
-from headrace.dispatch.kernel.reservation import FILL_DEADLINE, FILL_IDLE
+from headrace.dispatch.kernel.contract import PolicyModule
 from headrace.domain.errors import PlanError
 from headrace.domain.plan import Plan, Reading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What the kernel knows of a policy."""
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A module that keeps the contract of `kernel.contract`, and what it is told of its variant."""
 
-    policy: int
-    fill: int = FILL_IDLE
+    module: PolicyModule
+    parameters: Mapping[str, int] = field(default_factory=dict)
+
+
+def _policy(module: str, **parameters: int) -> Policy:
+    found: Any = import_module(f"headrace.dispatch.kernel.{module}")
+    return Policy(found, parameters)
 
 
 POLICIES = {
-    "reservation": Rules(policy=RESERVATION),
-    "reservation-fill": Rules(policy=RESERVATION, fill=FILL_DEADLINE),
-    "reactive": Rules(policy=REACTIVE),
-    "batch-aware": Rules(policy=BATCH_AWARE, fill=CONSECUTIVE),
-    "round-robin": Rules(policy=BATCH_AWARE, fill=IN_TURN),
-    "machine-rate": Rules(policy=BATCH_AWARE, fill=BY_RATE),
+    "reservation": _policy("reservation"),
+    "reservation-fill": _policy("reservation", fill_idle_path=1),
+    "reactive": _policy("reactive"),
+    "batch-aware": _policy("batch_aware", rule=CONSECUTIVE),
+    "round-robin": _policy("batch_aware", rule=IN_TURN),
+    "machine-rate": _policy("batch_aware", rule=BY_RATE),
 }
-
 
 BY_READING: dict[Reading, str] = {
     "remaining": "batch-aware",
@@ -40,12 +46,12 @@ def policy_for(plan: Plan) -> str:
     return BY_READING[plan.apps[0].reading] if plan.apps else "reservation"
 
 
-def rules_of(name: str) -> Rules:
+def policy_named(name: str) -> Policy:
     """
     Raises:
         PlanError: no policy has this name.
     """
-    rules = POLICIES.get(name)
-    if rules is None:
+    policy = POLICIES.get(name)
+    if policy is None:
         raise PlanError(f"policy {name!r} is unknown; choose one of: {', '.join(POLICIES)}")
-    return rules
+    return policy

@@ -81,7 +81,7 @@ class StageTimes(Record, frozen=True, kw_only=True):
 
 
 class Provenance(Record, frozen=True, kw_only=True):
-    """Where the numbers come from; without it a profile is a rumour."""
+    """Where the numbers come from."""
 
     kind: Literal["measured", "estimated", "imported", "synthetic"]
     date: str

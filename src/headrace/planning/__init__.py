@@ -1,8 +1,4 @@
-"""Problem -> PlanResult. One module per technique, baselines beside them.
-
-A new planner is a file with a function and a line in PLANNERS; `headrace plan --planner`, problem
-files and every list of names read that table. `headrace verify` needs to know of none.
-"""
+"""Problem -> PlanResult. One module per technique, baselines beside them."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -15,32 +11,24 @@ from headrace.planning.apps.names import APP_PLANNERS
 Planner = Callable[[Problem], PlanResult]
 
 
-def _of(module: str, function: str) -> Planner:
-    """Imported where it is used: solvers and numba take a fifth of a second to load."""
+def _planner(module: str, function: str, *arguments: str) -> Planner:
+    """Imported when first asked: what compiles loops takes a fifth of a second (decision 0009)."""
 
     def plan(problem: Problem) -> PlanResult:
-        planner: Planner = getattr(import_module(f"headrace.planning.{module}"), function)
-        return planner(problem)
-
-    return plan
-
-
-def _of_apps(name: str) -> Planner:
-    def plan(problem: Problem) -> PlanResult:
-        from headrace.planning.apps.planner import plan_apps
-
-        return plan_apps(problem, name)
+        found = getattr(import_module(f"headrace.planning.{module}"), function)
+        result: PlanResult = found(problem, *arguments)
+        return result
 
     return plan
 
 
 PLANNERS: dict[str, Planner] = {
-    "pooled": _of("pooled.planner", "plan_pooled"),
-    "no-partitioning": _of("baselines.no_partitioning", "plan_without_partitioning"),
-    "dart-r": _of("baselines.replicated_pairs", "plan_replicated_pairs"),
-    **{name: _of_apps(name) for name in APP_PLANNERS},
+    "pooled": _planner("pooled.planner", "plan_pooled"),
+    "no-partitioning": _planner("baselines.no_partitioning", "plan_without_partitioning"),
+    "dart-r": _planner("baselines.replicated_pairs", "plan_replicated_pairs"),
+    **{name: _planner("apps.planner", "plan_apps", name) for name in APP_PLANNERS},
 }
-"""Name -> planner."""
+"""Name -> planner: a new one is one new file, and one line here. Nothing else lists planners."""
 
 
 def solve(problem: Problem) -> PlanResult:

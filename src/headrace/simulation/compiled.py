@@ -1,26 +1,25 @@
 """A simulated session without Python in its loop: arrays in, what became of every request out."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
-from headrace.dispatch.facts import facts_of
+from headrace.dispatch.event_log import events_of
 from headrace.dispatch.kernel.handle import GAINED, LOST
-from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, Ints, addresses
-from headrace.dispatch.kernel.tables import grow, make_state
-from headrace.dispatch.policies import rules_of
+from headrace.dispatch.kernel.layout import NEVER_US, Ints
+from headrace.dispatch.kernel.tables import Store
+from headrace.dispatch.policies import policy_named
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.events import AnyEvent
-from headrace.simulation import loop
+from headrace.simulation import loop as loops
 from headrace.simulation.driver import NORMALS_AT_ONCE, sigma_of
+from headrace.simulation.loop import loop_of
 
-NEVER = 1 << 62
 FIRST_EVENTS = 1024
-LOG_ROWS = 1 << 16
-ROWS_AT_ONCE = 256
+LOG_NUMBERS = 1 << 14
+"""Of the log at a time: Python's garbage collector looks at long lists again and again."""
 PROGRESS_STEP = 10_000
 
 
@@ -91,50 +90,42 @@ def run(
     Raises:
         PlanError: no policy has this name.
     """
-    state = make_state(topology, rules_of(policy), queue_max=10_000)
+    chosen = policy_named(policy)
+    store = Store(topology, chosen, queue_max=10_000)
+    loop = loop_of(chosen.module)
     session = _open(topology, offered, rng, changes, logged=log is not None)
     progress = session.progress
-    step = PROGRESS_STEP if on_progress else NEVER
+    step = PROGRESS_STEP if on_progress else NEVER_US
     progress["pause_at"] = step
     while True:
-        why = loop.run(addresses(state), addresses(session))
-        if log is not None and why in (loop.LOG_FULL, loop.DONE):
-            log.extend(facts_of(_rows_of(session.log, int(progress["logged"][0]))))
+        if len(session.log):
+            session = _with_room_in_log(session, len(store.state.journal))
+        held = loop.state_kind.hold(store.arrays), loop.session_kind.hold(session._asdict())
+        why = loop.run(held[0].where, held[1].where)
+        if log is not None and why in (loops.LOG_FULL, loops.DONE):
+            log.extend(events_of(session.log[: int(progress["logged"][0])].tolist()))
             progress["logged"] = 0
-        assert why != loop.JOURNAL_FULL, "the journal has room for all an event can bring"
-        if why == loop.DONE:
+        assert why != loops.JOURNAL_FULL, "the journal has room for all an event can bring"
+        if why == loops.DONE:
             break
-        if why == loop.PAUSED:
+        if why == loops.PAUSED:
             arrived = int(progress["next_arrival"][0])
-            progress["pause_at"] = arrived + step if arrived < len(offered.model) else NEVER
+            progress["pause_at"] = arrived + step if arrived < len(offered.model) else NEVER_US
             if on_progress is not None:
                 on_progress(arrived)
-        elif why == loop.ROWS_FULL:
-            state = grow(state, 2 * len(state.requests))
-        elif why == loop.HEAP_FULL:
+        elif why == loops.ROWS_FULL:
+            store.grow(2 * store.rows)
+        elif why == loops.HEAP_FULL:
             session = _with_more_events(session)
-        elif why == loop.NO_NORMALS:
+        elif why == loops.NO_NORMALS:
             assert rng is not None
             session = _with_more_normals(session, rng)
-        if len(session.log):
-            session = _with_room_in_log(session, len(state.journal) // JOURNAL_WIDTH)
     return Outcomes(
         ended_at_us=session.ended_at_us,
         reason=session.reason,
         busy_us=session.busy_us,
-        batches=int(state.world["next_batch"][0]),
+        batches=int(store.state.world["next_batch"][0]),
     )
-
-
-def _rows_of(log: Ints, count: int) -> Iterator[list[int]]:
-    """The first rows of a log as lists, of which only a few exist at a time.
-
-    Python's garbage collector looks at all lists again and again: with many of them that took
-    longer than all the rest.
-    """
-    rows = log.reshape(-1, JOURNAL_WIDTH)[:count]
-    pieces = (rows[at : at + ROWS_AT_ONCE].tolist() for at in range(0, count, ROWS_AT_ONCE))
-    return chain.from_iterable(pieces)
 
 
 def _open(
@@ -144,10 +135,10 @@ def _open(
     changes: Sequence[SlotChange],
     *,
     logged: bool,
-) -> loop.Session:
+) -> loops.Session:
     requests = len(offered.model)
-    session = loop.Session(
-        progress=np.zeros(1, loop.PROGRESS),
+    session = loops.Session(
+        progress=np.zeros(1, loops.PROGRESS),
         arrived_at_us=offered.arrived_at_us,
         model=offered.model,
         deadline_at_us=offered.deadline_at_us,
@@ -157,9 +148,9 @@ def _open(
         ended_at_us=np.full(requests, -1, dtype=np.int64),
         reason=np.full(requests, -1, dtype=np.int64),
         busy_us=np.zeros(len(topology.slots), dtype=np.int64),
-        heap=np.zeros(0, loop.SCHEDULED),
-        events=np.zeros(0, loop.EVENT),
-        log=np.zeros(LOG_ROWS * JOURNAL_WIDTH if logged else 0, dtype=np.int64),
+        heap=np.zeros(0, loops.SCHEDULED),
+        events=np.zeros(0, loops.EVENT),
+        log=np.zeros(LOG_NUMBERS if logged else 0, dtype=np.int64),
     )
     session = _with_more_events(session, at_least=2 * len(changes) + 8 * len(topology.slots))
     # An ordered list is a heap.
@@ -184,31 +175,31 @@ def _sigmas(topology: Topology) -> npt.NDArray[np.float64]:
     return sigmas.ravel()
 
 
-def _with_more_events(session: loop.Session, at_least: int = FIRST_EVENTS) -> loop.Session:
+def _with_more_events(session: loops.Session, at_least: int = FIRST_EVENTS) -> loops.Session:
     had = len(session.heap)
     rows = max(2 * had, at_least, FIRST_EVENTS)
-    events = np.zeros(rows, loop.EVENT)
+    events = np.zeros(rows, loops.EVENT)
     events[:had] = session.events
     # Free rows are a list.
     events["kind"][had:] = np.append(np.arange(had + 1, rows), session.progress["free_event"])
     session.progress["free_event"] = had
-    heap = np.zeros(rows, loop.SCHEDULED)
+    heap = np.zeros(rows, loops.SCHEDULED)
     heap[:had] = session.heap
     return session._replace(events=events, heap=heap)
 
 
-def _with_more_normals(session: loop.Session, rng: np.random.Generator) -> loop.Session:
+def _with_more_normals(session: loops.Session, rng: np.random.Generator) -> loops.Session:
     left = session.normals[int(session.progress["normals_used"][0]) :]
     session.progress["normals_used"] = 0
     more = [rng.standard_normal(NORMALS_AT_ONCE)[::-1] for _ in range(16)]
     return session._replace(normals=np.concatenate([left, *more]))
 
 
-def _with_room_in_log(session: loop.Session, rows: int) -> loop.Session:
+def _with_room_in_log(session: loops.Session, numbers: int) -> loops.Session:
     """For all that one event can bring about."""
     logged = int(session.progress["logged"][0])
-    if len(session.log) // JOURNAL_WIDTH - logged >= rows:
+    if len(session.log) - logged >= numbers:
         return session
-    log = np.zeros(2 * (logged + rows) * JOURNAL_WIDTH, dtype=np.int64)
-    log[: logged * JOURNAL_WIDTH] = session.log[: logged * JOURNAL_WIDTH]
+    log = np.zeros(max(LOG_NUMBERS, 2 * (logged + numbers)), dtype=np.int64)
+    log[:logged] = session.log[:logged]
     return session._replace(log=log)

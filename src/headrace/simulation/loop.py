@@ -7,47 +7,40 @@ Everything is compiled into `run`: handing the session's arrays over to another 
 than most of these do.
 """
 
+from functools import cache
 from math import exp
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.dispatch.kernel.compile import entry, inlined, source_stamp
-from headrace.dispatch.kernel.handle import ARRIVE, AWAKE, RAN, TRANSFERRED, tell
+from headrace.compilation.loops import entry, inlined, ready, source_key
+from headrace.compilation.tables import NUMBER, Ints, Kind, Where, table_at
+from headrace.dispatch.kernel.contract import PolicyModule
+from headrace.dispatch.kernel.handle import ARRIVE, AWAKE, RAN, TRANSFERRED, handle, kernel_of
 from headrace.dispatch.kernel.journal import (
     ANSWERED,
     DROPPED,
-    ENDED,
+    SLOT_GAINED,
     START_STAGE,
     START_TRANSFER,
     WAKE,
+    length_of,
 )
 from headrace.dispatch.kernel.journal import RAN as HAS_RUN
-from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, State, state_at
-from headrace.dispatch.kernel.pointers import Ints, define_table
+from headrace.dispatch.kernel.layout import State, ints
 
-RUNNING, DONE, ROWS_FULL, LOG_FULL, HEAP_FULL, NO_NORMALS, PAUSED, JOURNAL_FULL = range(8)
+DONE, ROWS_FULL, LOG_FULL, HEAP_FULL, NO_NORMALS, PAUSED, JOURNAL_FULL = range(7)
 """Why `run` returned: all is over, or something must grow (or report progress) first."""
 
-EVENT = np.dtype([(name, "i8") for name in ("kind", "a", "b", "c", "d", "e", "f")])
+EVENT = ints("kind", "a", "b", "c", "d", "e", "f")
 """As `handle` takes it; of a row that is free, `kind` is the next free one."""
 
-SCHEDULED = np.dtype([(name, "i8") for name in ("at_us", "sequence", "event")])
+SCHEDULED = ints("at_us", "sequence", "event")
 
-PROGRESS = np.dtype(
-    [
-        (name, "i8")
-        for name in (
-            "next_arrival",
-            "arrival_sequence",
-            "pause_at",
-            "sequence",
-            "scheduled",
-            "free_event",
-            "normals_used",
-            "logged",
-        )
-    ]
+PROGRESS = ints(
+    *("next_arrival", "arrival_sequence", "pause_at", "sequence", "scheduled", "free_event"),
+    *("normals_used", "logged"),
 )
 
 
@@ -79,31 +72,43 @@ class Session(NamedTuple):
     events: Any
     """(C,) of EVENT."""
     log: Ints
-    """(rows x JOURNAL_WIDTH,): the journal so far, if anybody wants it; else empty."""
+    """Entries of the journal that are for the log, if anybody wants them; else empty."""
 
 
-session_at = define_table(
-    "Session",
-    Session._fields,
-    {
-        "progress": PROGRESS,
-        "sigma": np.dtype("f8"),
-        "normals": np.dtype("f8"),
-        "heap": SCHEDULED,
-        "events": EVENT,
-    },
-)
-"""(addresses of a session) -> the session in compiled code."""
+DTYPES = {
+    **dict.fromkeys(Session._fields, NUMBER),
+    "progress": PROGRESS,
+    "sigma": np.dtype("f8"),
+    "normals": np.dtype("f8"),
+    "heap": SCHEDULED,
+    "events": EVENT,
+}
 
 
-def _compiled(stamp: str) -> Any:
+class Loop:
+    """The loop, compiled around the kernel of one policy."""
+
+    def __init__(self, policy: PolicyModule) -> None:
+        kernel = kernel_of(policy)
+        key = source_key([Path(__file__)], kernel.key)
+        self.state_kind = kernel.kind
+        self.session_kind = Kind(key, DTYPES)
+        self.run = ready(_entry(kernel.key, key), arguments=2)
+        """(where the state is, where the session is) -> why it returned"""
+
+
+@cache
+def loop_of(policy: PolicyModule) -> Loop:
+    """Once per process; compiled once per version and machine."""
+    return Loop(policy)
+
+
+def _entry(state_key: int, session_key: int) -> Any:
     @entry
-    def run(state_addresses: Ints, session_addresses: Ints) -> int:
-        if not stamp:
-            return RUNNING
-        s, session = state_at(state_addresses), session_at(session_addresses)
+    def run(state_at: Where, session_at: Where) -> int:
+        s, session = table_at(state_at, state_key), table_at(session_at, session_key)
         progress = session.progress[0]
-        log_margin = len(s.journal) // JOURNAL_WIDTH if len(session.log) else 0
+        log_margin = len(s.journal) if len(session.log) else 0
         heap_margin = 4 * (len(s.slots) + len(s.nodes) + len(s.models)) + 16
         while True:
             if progress.next_arrival >= progress.pause_at:
@@ -112,14 +117,16 @@ def _compiled(stamp: str) -> Any:
                 return DONE
             if s.world[0].requests + 1 >= len(s.requests):
                 return ROWS_FULL
-            if log_margin and len(session.log) // JOURNAL_WIDTH - progress.logged < log_margin:
+            if log_margin and len(session.log) - progress.logged < log_margin:
                 return LOG_FULL
             if len(session.heap) - progress.scheduled < heap_margin:
                 return HEAP_FULL
             if len(session.sigma) and len(session.normals) - progress.normals_used < heap_margin:
                 return NO_NORMALS
-            written = _next_event(state_addresses, session)
-            if written * JOURNAL_WIDTH > len(s.journal):
+            s.world[0].journal = 0
+            _next_event(s, session)
+            written = s.world[0].journal
+            if written > len(s.journal):
                 return JOURNAL_FULL
             _carry_out(s, session, written)
 
@@ -127,8 +134,8 @@ def _compiled(stamp: str) -> Any:
 
 
 @inlined
-def _next_event(state_addresses: Ints, session: Session) -> int:
-    """Let the earliest event happen; how many rows the journal has then."""
+def _next_event(s: State, session: Session) -> None:
+    """Let the earliest event happen."""
     progress, heap = session.progress[0], session.heap
     i = progress.next_arrival
     if i < len(session.model):
@@ -138,48 +145,48 @@ def _next_event(state_addresses: Ints, session: Session) -> int:
             progress.next_arrival += 1
             progress.arrival_sequence = progress.sequence
             progress.sequence += 1
-            return tell(state_addresses, ARRIVE, at_us, i, session.model[i], at_us,
-                        session.deadline_at_us[i], session.priority[i], 0)  # fmt: skip
+            handle(s, ARRIVE, at_us, i, session.model[i], at_us,
+                   session.deadline_at_us[i], session.priority[i], 0)  # fmt: skip
+            return
     at_us, row = heap[0].at_us, heap[0].event
     _pop(session)
     event = session.events[row]
     kind, a, b, c, d, e, f = event.kind, event.a, event.b, event.c, event.d, event.e, event.f
     event.kind = progress.free_event
     progress.free_event = row
-    return tell(state_addresses, kind, at_us, a, b, c, d, e, f)
+    handle(s, kind, at_us, a, b, c, d, e, f)
 
 
 @inlined
 def _carry_out(s: State, session: Session, written: int) -> None:
     """Do what the journal orders, and note what became of requests."""
     progress, journal = session.progress[0], s.journal
-    for i in range(written):
-        row = i * JOURNAL_WIDTH
-        kind, at_us, a, b = journal[row], journal[row + 1], journal[row + 2], journal[row + 3]
-        c, d = journal[row + 4], journal[row + 5]
+    logs = len(session.log) > 0
+    i = 0
+    while i < written:
+        kind, at_us = journal[i], journal[i + 1]
+        a, b, c = journal[i + 2], journal[i + 3], journal[i + 4]
+        length = length_of(journal, i)
         if kind == START_STAGE:
-            table, size = journal[row + 8], journal[row + 7]
+            attempt, size, table = journal[i + 5], journal[i + 7], journal[i + 8]
             ends_at = at_us + _duration(s, session, table * s.world[0].size_max + size - 1)
-            _schedule(session, ends_at, RAN, a, b, c, d, at_us, ends_at)
+            _schedule(session, ends_at, RAN, a, b, c, attempt, at_us, ends_at)
         elif kind == ANSWERED:
             session.ended_at_us[a] = at_us
         elif kind == HAS_RUN:
-            session.busy_us[c] += at_us - d
+            session.busy_us[c] += at_us - journal[i + 5]
         elif kind == START_TRANSFER:
-            ends_at = at_us + journal[row + 7]
-            _schedule(session, ends_at, TRANSFERRED, a, b, c, d, at_us, 0)
+            ends_at = at_us + journal[i + 7]
+            _schedule(session, ends_at, TRANSFERRED, a, b, c, journal[i + 5], at_us, 0)
         elif kind == WAKE:
             _schedule(session, at_us, AWAKE, a, b, 0, 0, 0, 0)
         elif kind == DROPPED:
             session.reason[a] = b
-    if len(session.log):
-        for i in range(written):
-            kind = s.journal[i * JOURNAL_WIDTH]
-            if kind not in (START_STAGE, START_TRANSFER, WAKE, ENDED):
-                for column in range(JOURNAL_WIDTH):
-                    to = progress.logged * JOURNAL_WIDTH + column
-                    session.log[to] = s.journal[i * JOURNAL_WIDTH + column]
-                progress.logged += 1
+        if logs and kind <= SLOT_GAINED:
+            for place in range(length):
+                session.log[progress.logged + place] = journal[i + place]
+            progress.logged += length
+        i += length
 
 
 @inlined
@@ -251,14 +258,3 @@ def _comes_before(one: Any, at_us: int, sequence: int) -> bool:
 def _move(heap: Any, from_place: int, to_place: int) -> None:
     source, target = heap[from_place], heap[to_place]
     target.at_us, target.sequence, target.event = source.at_us, source.sequence, source.event
-
-
-def _stamp() -> str:
-    """Of this file and the kernel."""
-    from hashlib import sha256
-    from pathlib import Path
-
-    return sha256(source_stamp().encode() + Path(__file__).read_bytes()).hexdigest()
-
-
-run = _compiled(_stamp())

@@ -1,4 +1,19 @@
-"""Does it fit: devices, memory, links, and the time of shared slots."""
+"""Does it fit: devices, memory, links, and the time of shared slots.
+
+devices  the shares of the slots on a device sum to at most 1
+memory   of a device: the weights of all blocks of all its slots. Every slot is a process with its
+         own copy of each block that any of its stages has
+links    a hop's traffic is the pipeline's throughput x the bytes of the cut between its stages. It
+         spreads evenly over all pairs (slot of the one pool, slot of the other), since batches take
+         whatever slots are free; a pair on one node crosses no link. The sum over all hops must not
+         exceed the node's bandwidth, in each direction
+time     of a slot: the sum over its tenants of rate / what it can do with all its time. A stage's
+         rate spreads over its pool in proportion to what each slot can do, so that a slot with one
+         tenant is busy throughput / (slots x running rate) <= 1
+
+Rates are recomputed ones. For links the larger of claimed and recomputed counts: a claim is a plan
+to send. Cost: linear in slots + stages x pool, but for links (nodes of a hop's two pools).
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -68,7 +83,6 @@ def _blocks_held(case: Case) -> dict[str, dict[str, set[int]]]:
 
 
 def _weights(case: Case, slot: Slot, held: dict[str, dict[str, set[int]]]) -> int:
-    """Every slot is a process with its own copy."""
     total = 0
     for model, blocks in held.get(slot.name, {}).items():
         profile = case.profiles.get(model)
@@ -78,30 +92,7 @@ def _weights(case: Case, slot: Slot, held: dict[str, dict[str, set[int]]]) -> in
 
 
 def _check_links(case: Case, throughputs: Throughputs) -> None:
-    """Each hop's items spread evenly over all pairs of its two pools.
-
-    Judged by the larger of claimed and recomputed throughput: a claim is a plan to send.
-    """
-    leaving: dict[str, float] = defaultdict(float)
-    entering: dict[str, float] = defaultdict(float)
-    for planned in case.pipelines:
-        pipeline, profile = planned.pipeline, case.profiles.get(planned.model)
-        recomputed = throughputs.pipelines.get((planned.model, pipeline.name), 0.0)
-        rps = max(recomputed, pipeline.throughput_rps)
-        for stage, after in zip(pipeline.stages, pipeline.stages[1:], strict=False):
-            if profile is None or not 0 < stage.end_block <= len(profile.blocks):
-                continue
-            per_pair = rps * profile.blocks[stage.end_block - 1].cut_bytes
-            per_pair /= len(stage.pool) * len(after.pool)
-            sources, targets = _nodes_of(case, stage.pool), _nodes_of(case, after.pool)
-            for ends, others, traffic in (
-                (sources, targets, leaving),
-                (targets, sources, entering),
-            ):
-                there = sum(others.values())
-                for name, slots in ends.items():
-                    # What stays within a node crosses no link.
-                    traffic[name] += per_pair * slots * (there - others.get(name, 0))
+    leaving, entering = _traffic(case, throughputs)
     for direction, traffic in (("leaving", leaving), ("entering", entering)):
         for name, bytes_per_s in traffic.items():
             node = case.nodes.get(name)
@@ -118,6 +109,32 @@ def _check_links(case: Case, throughputs: Throughputs) -> None:
                 )
 
 
+def _traffic(case: Case, throughputs: Throughputs) -> tuple[dict[str, float], dict[str, float]]:
+    """Node -> bytes per second that leave it, and that enter it."""
+    leaving: dict[str, float] = defaultdict(float)
+    entering: dict[str, float] = defaultdict(float)
+    for planned in case.pipelines:
+        pipeline, profile = planned.pipeline, case.profiles.get(planned.model)
+        recomputed = throughputs.pipelines.get((planned.model, pipeline.name), 0.0)
+        rps = max(recomputed, pipeline.throughput_rps)
+        for stage, after in zip(pipeline.stages, pipeline.stages[1:], strict=False):
+            if profile is None or not 0 < stage.end_block <= len(profile.blocks):
+                continue
+            if not stage.pool or not after.pool:
+                continue  # reported already
+            per_pair = rps * profile.blocks[stage.end_block - 1].cut_bytes
+            per_pair /= len(stage.pool) * len(after.pool)
+            sources, targets = _nodes_of(case, stage.pool), _nodes_of(case, after.pool)
+            for ends, others, traffic in (
+                (sources, targets, leaving),
+                (targets, sources, entering),
+            ):
+                there = sum(others.values())
+                for name, slots in ends.items():
+                    traffic[name] += per_pair * slots * (there - others.get(name, 0))
+    return leaving, entering
+
+
 def _nodes_of(case: Case, pool: Sequence[str]) -> dict[str, int]:
     nodes: dict[str, int] = defaultdict(int)
     for name in pool:
@@ -127,10 +144,6 @@ def _nodes_of(case: Case, pool: Sequence[str]) -> dict[str, int]:
 
 
 def _check_time(case: Case, throughputs: Throughputs) -> None:
-    """Tenants of a slot must leave each other time.
-
-    A stage's load spreads over its pool in proportion to what each slot can do.
-    """
     busy: dict[str, float] = defaultdict(float)
     for planned in case.pipelines:
         rps = throughputs.pipelines.get((planned.model, planned.pipeline.name), 0.0)

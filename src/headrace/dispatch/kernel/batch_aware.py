@@ -17,15 +17,20 @@ its machine could not answer in time is given to whoever can; and one that nobod
 Load that is planned for and never sent is only room.
 """
 
-from headrace.dispatch.kernel.compile import inlined, kernel
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.compilation.loops import hot, inlined, kernel
+from headrace.dispatch.kernel import reactive
+from headrace.dispatch.kernel.contract import SLOT_RECOVERY_US, Decision, drop, send, wait
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
-from headrace.dispatch.kernel.layout import NEVER_US, State
+from headrace.dispatch.kernel.layout import NEVER_US, State, merged
 from headrace.dispatch.kernel.queues import at, swap, to_front
-from headrace.dispatch.kernel.reactive import path_us, send
-from headrace.dispatch.kernel.reservation import DROP, SEND, SLOT_RECOVERY_US, WAIT, Decision
+from headrace.dispatch.kernel.reactive import path_us, take_slot
+from headrace.dispatch.topology import ModelRoutes, Route, Topology
 
 CONSECUTIVE, IN_TURN, BY_RATE = range(3)
-"""Who is given a request; `world.fill`."""
+"""Who is given a request: the parameter `rule`."""
 
 NOBODY = -1
 
@@ -36,11 +41,82 @@ Of 29 plans of one app at their planned rate under Poisson arrivals, the worst a
 73 % without this, and 89 % if it asks for whole batches."""
 
 
+TABLES = reactive.TABLES
+FIELDS = merged(
+    reactive.FIELDS,
+    {
+        "world": {"rule": CONSECUTIVE},
+        "models": {"turn_at": 0},
+        "routes": {
+            "collect_us": 0,
+            "patience_us": 0,
+            "longest_us": 0,
+            "is_part": 0,
+            "gap": 0,
+            "turn_at": 0,
+            "turn": 0,
+        },
+        "slots": {
+            "route": 0,
+            "due_at": -1,
+            "given": 0,
+            "seen": 0,
+            "first_at": 0,
+            "tightest_at": 0,
+        },
+        "requests": {"slot": NOBODY},
+    },
+)
+"""Of routes: a batch that is not full goes when its first request has waited for `patience_us`;
+`longest_us` is what one takes at most, of any size; `gap` and `turn_at` are nanoseconds of load. Of
+slots: `given` requests are to run next, of which the first came at `first_at` and the most urgent
+must end at `tightest_at`. Of requests: the slot that is to run it."""
+
+
+def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> None:
+    """Parameters: `rule`."""
+    state.world["rule"] = parameters["rule"]
+    routes = [(model, route) for model in topology.models for route in model.routes]
+    state.routes["collect_us"] = [route.collect_us for _, route in routes]
+    state.routes["patience_us"] = [_patience_us(model, route) for model, route in routes]
+    state.routes["longest_us"] = [route.longest_us for _, route in routes]
+    state.routes["is_part"] = [route.is_part for _, route in routes]
+    state.routes["gap"] = [max(1, round(1e9 / route.rate_rps)) for _, route in routes]
+
+
+def _patience_us(model: ModelRoutes, route: Route) -> int:
+    """How long a machine with part of a load lets its first request wait for a full batch.
+
+    What it collects comes at its rate, save for the time in which others take all that comes.
+    """
+    if not route.is_part:
+        return NEVER_US
+    first = model.routes[0]
+    return route.collect_us + (first.collect_us if first is not route else 0)
+
+
+@hot
+def on_arrived(s: State, request: int) -> None:
+    s.requests[request].slot = NOBODY
+
+
+# Slots are accounted for, and later stages chosen, as by the reactive policy.
+on_dispatched = reactive.on_dispatched
+next_hop, reroute, forget = reactive.next_hop, reactive.reroute, reactive.forget
+transfer_at, start_at = reactive.transfer_at, reactive.start_at
+on_transferred, on_started, on_ended = (
+    reactive.on_transferred,
+    reactive.on_started,
+    reactive.on_ended,
+)
+on_slot_lost, on_slot_gained = reactive.on_slot_lost, reactive.on_slot_gained
+
+
 @kernel
 def decide(s: State, model: int, now_us: int) -> Decision:
     """The model's queue is not empty."""
     if not _count_given(s, model, now_us):
-        return DROP, NO_SLOT, SLOT_RECOVERY_US
+        return drop(NO_SLOT, SLOT_RECOVERY_US)
     for place in range(s.models[model].queued):
         request = s.requests[at(s, model, place)]
         if request.slot != NOBODY:
@@ -54,7 +130,7 @@ def decide(s: State, model: int, now_us: int) -> Decision:
         if slot == NOBODY:
             to_front(s, model, place)
             late_us = _least_us(s, model, now_us) + now_us - request.deadline_at
-            return DROP, DEADLINE, max(1, late_us)
+            return drop(DEADLINE, max(1, late_us))
         s.slots[slot].seen += 1
         _note_given(s, slot, request.arrived_at, request.deadline_at)
     return _start_or_wait(s, model, now_us)
@@ -120,7 +196,7 @@ def full_us(s: State, route: int) -> int:
 @kernel
 def _give(s: State, model: int, deadline_at: int, now_us: int) -> int:
     """The machine that a request is given to; NOBODY: it could not be answered in time."""
-    if s.world[0].fill == CONSECUTIVE:
+    if s.world[0].rule == CONSECUTIVE:
         slot = _collecting(s, model, deadline_at, now_us)
     else:
         slot = _next_in_turn(s, model, deadline_at, now_us)
@@ -202,7 +278,7 @@ def _next_in_turn(s: State, model: int, deadline_at: int, now_us: int) -> int:
     mine.turn_at = max(mine.turn_at, s.models[model].turn_at) + mine.gap
     s.models[model].turn_at = max(s.models[model].turn_at, mine.turn_at - mine.gap)
     slots = stage.end_pool - stage.first_pool
-    turn = mine.turn % slots if s.world[0].fill == IN_TURN else mine.turn // mine.batch_size
+    turn = mine.turn % slots if s.world[0].rule == IN_TURN else mine.turn // mine.batch_size
     mine.turn = (mine.turn + 1) % (slots * mine.batch_size)
     slot = s.pools[stage.first_pool + turn]
     return slot if _fits(s, slot, deadline_at, now_us, 0) else NOBODY
@@ -263,12 +339,12 @@ def _start_or_wait(s: State, model: int, now_us: int) -> Decision:
             elif _goes_at(s, route, s.pools[i], now_us) <= now_us:
                 size = min(slot.given, mine.batch_size)
                 _gather(s, model, s.pools[i], size)
-                send(s, mine.first_stage, s.pools[i], size, now_us, 0)
+                take_slot(s, mine.first_stage, s.pools[i], size, now_us, 0)
                 slot.due_at = slot.free_at
-                return SEND, route, size
+                return send(route, size)
             else:
                 wait_until = min(wait_until, _goes_at(s, route, s.pools[i], now_us))
-    return WAIT, max(wait_until, now_us + 1), 0
+    return wait(max(wait_until, now_us + 1), 0)
 
 
 @kernel
@@ -277,7 +353,7 @@ def _goes_at(s: State, route: int, slot: int, now_us: int) -> int:
     mine, own = s.routes[route], s.slots[slot]
     # By the longest that it may take: the batch may fill while we wait.
     at_us = own.tightest_at - mine.longest_us
-    if s.world[0].fill != CONSECUTIVE:
+    if s.world[0].rule != CONSECUTIVE:
         return now_us if own.given >= mine.batch_size else at_us
     if own.given < mine.batch_size:
         return min(at_us, own.first_at + mine.patience_us)

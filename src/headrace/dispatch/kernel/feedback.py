@@ -1,13 +1,13 @@
 """What becomes of promises when reality leaves them (PPipe, section 5.4, feedback)."""
 
-from headrace.dispatch.kernel.compile import inlined, kernel
-from headrace.dispatch.kernel.layout import NEVER_US, State
+from headrace.compilation.loops import inlined, kernel
+from headrace.dispatch.kernel.layout import NEVER_US, State, Table
+from headrace.dispatch.kernel.links import transfer_us
 from headrace.dispatch.kernel.probing import (
     downlink,
     earliest_hop,
     release_from,
     take_path,
-    transfer_us,
     uplink,
 )
 from headrace.dispatch.kernel.promises import (
@@ -19,6 +19,12 @@ from headrace.dispatch.kernel.promises import (
     push_back,
     release,
 )
+
+FIELDS = {"world": {"next_end_at": NEVER_US}, "batches": {"mark": 0}}
+"""`next_end_at`: no running batch is promised to end before. `mark`: scratch of `follow_moved`."""
+
+TABLES = {"affected": Table(rows=lambda n: n.requests)}
+"""affected  batches; scratch of `follow_moved`"""
 
 
 @inlined

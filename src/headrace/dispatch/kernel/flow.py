@@ -4,8 +4,9 @@ A driver reports arrivals, transfers and runs; the policy says where and when; t
 next. Orders to the driver and facts for the log go to the journal.
 """
 
-from headrace.dispatch.kernel import policy, queues
-from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.compilation.loops import inlined, kernel
+from headrace.dispatch.kernel import queues
+from headrace.dispatch.kernel.contract import DROP, NO_REASON, SEND
 from headrace.dispatch.kernel.journal import (
     ANSWERED,
     ARRIVED,
@@ -13,8 +14,6 @@ from headrace.dispatch.kernel.journal import (
     DISPATCHED,
     DRAINING,
     DROPPED,
-    HOP_AT,
-    MEMBER,
     QUEUE_FULL,
     START_STAGE,
     START_TRANSFER,
@@ -22,12 +21,11 @@ from headrace.dispatch.kernel.journal import (
     WAKE_LINKS,
     WAKE_QUEUE,
     WAKE_SLOT,
+    add,
+    add_four,
     note,
-    note_more,
 )
 from headrace.dispatch.kernel.layout import State
-from headrace.dispatch.kernel.reactive import NO_REASON
-from headrace.dispatch.kernel.reservation import DROP, SEND
 from headrace.dispatch.kernel.rows import (
     add_batch,
     add_request,
@@ -63,6 +61,7 @@ def arrive(
         note(s, DROPPED, now_us, request_id, QUEUE_FULL, RETRY_US)
         return
     request = add_request(s, request_id, arrived_at, deadline_at, priority)
+    s.policy.on_arrived(s, request)
     last = queue.queued
     place = queues.insert(s, model, request)
     if place == last and last > 0 and queue.queued < queue.fill_size:
@@ -91,21 +90,22 @@ def decide(s: State, model: int, now_us: int) -> None:
     queue = s.models[model]
     queue.fill_size = 0
     while queue.queued:
-        what, first, second = policy.decide(s, model, now_us)
-        if what == SEND:
-            batch = add_batch(s, model, first, second)
-            policy.on_dispatched(s, batch)
+        decision = s.policy.decide(s, model, now_us)
+        if decision.what == SEND:
+            batch = add_batch(s, model, decision.route, decision.size)
+            s.policy.on_dispatched(s, batch)
             note_path(s, batch, 0, now_us)
             enter_stage(s, batch, now_us)
-        elif what == DROP:
+        elif decision.what == DROP:
             request = queues.take_first(s, model)
-            note(s, DROPPED, now_us, s.requests[request].id, first, second)
+            reason, retry_after_us = decision.reason, decision.retry_after_us
+            note(s, DROPPED, now_us, s.requests[request].id, reason, retry_after_us)
             free_request(s, request)
         else:
-            queue.fill_size = second
-            if _sooner(queue.wake_at, first):
-                queue.wake_at = first
-                note(s, WAKE, first, WAKE_QUEUE, model, 0)
+            queue.fill_size = decision.size
+            if _sooner(queue.wake_at, decision.at_us):
+                queue.wake_at = decision.at_us
+                note(s, WAKE, decision.at_us, WAKE_QUEUE, model, 0)
             return
 
 
@@ -133,7 +133,7 @@ def hop_of(s: State, batch: int) -> int:
 @kernel
 def enter_stage(s: State, batch: int, now_us: int) -> None:
     """The batch is ready for its stage: cross the network first where it must."""
-    hopeless = policy.next_hop(s, batch, now_us)
+    hopeless = s.policy.next_hop(s, batch, now_us)
     if hopeless != NO_REASON:
         drop_batch(s, batch, hopeless, RETRY_US, now_us)
         return
@@ -160,7 +160,7 @@ def advance_slot(s: State, slot: int, now_us: int) -> None:
         return
     batch = _first_promised(s, line.first_ready)
     hop = hop_of(s, batch)
-    start_at = policy.start_at(s, hop, now_us)
+    start_at = s.policy.start_at(s, hop, now_us)
     if start_at > now_us:
         if _sooner(line.wake_at, start_at):
             line.wake_at = start_at
@@ -168,11 +168,11 @@ def advance_slot(s: State, slot: int, now_us: int) -> None:
         return
     leave_ready(s, batch, slot)
     line.running = batch
-    policy.on_started(s, hop, now_us)
+    s.policy.on_started(s, hop, now_us)
     mine = s.batches[batch]
     table = s.routes[mine.route].first_stage + mine.stage
     note(s, START_STAGE, now_us, batch, mine.id, mine.stage)
-    note_more(s, mine.attempt, slot, mine.size, table)
+    add_four(s, mine.attempt, slot, mine.size, table)
 
 
 @kernel
@@ -248,7 +248,7 @@ def advance_links(s: State, now_us: int) -> None:
         from_node = s.slots[s.hops[hop - 1].slot].node
         to_node = s.slots[s.hops[hop].slot].node
         if s.nodes[from_node].sending < 0 and not s.nodes[to_node].receiving:
-            start_at = policy.transfer_at(s, hop, now_us)
+            start_at = s.policy.transfer_at(s, hop, now_us)
             if start_at > now_us:
                 if _sooner(world.links_wake_at, start_at):
                     world.links_wake_at = start_at
@@ -262,7 +262,7 @@ def advance_links(s: State, now_us: int) -> None:
                 length_us = s.hops[hop].transfer_us
                 slot = s.hops[hop].slot
                 note(s, START_TRANSFER, now_us, batch, mine.id, mine.stage)
-                note_more(s, mine.attempt, slot, length_us, 0)
+                add_four(s, mine.attempt, slot, length_us, 0)
         batch = after
 
 
@@ -271,7 +271,7 @@ def finish(s: State, batch: int, now_us: int) -> None:
     """The last stage has run."""
     mine = s.batches[batch]
     mine.stage += 1  # all stages are over: nothing is left to release
-    policy.forget(s, batch)
+    s.policy.forget(s, batch)
     first = batch * s.world[0].size_max
     for i in range(mine.size):
         request = s.members[first + i]
@@ -285,14 +285,14 @@ def note_path(s: State, batch: int, first_stage: int, now_us: int) -> None:
     """The batch got its path, or the rest of it from `first_stage` on a new one."""
     mine, world = s.batches[batch], s.world[0]
     pipeline = mine.route - s.models[mine.model].first_route
-    note(s, DISPATCHED, now_us, batch, mine.id, mine.model)
-    note_more(s, pipeline, first_stage, mine.size, mine.hops - first_stage)
+    note(s, DISPATCHED, now_us, mine.id, mine.model, pipeline)
+    add_four(s, first_stage, mine.size, mine.hops - first_stage, batch)
     for i in range(mine.size):
-        note(s, MEMBER, now_us, s.requests[s.members[batch * world.size_max + i]].id, 0, 0)
+        add(s, s.requests[s.members[batch * world.size_max + i]].id)
     for stage in range(first_stage, mine.hops):
         hop = s.hops[batch * world.stages_max + stage]
-        note(s, HOP_AT, now_us, hop.slot, hop.transfer_at, hop.transfer_us)
-        note_more(s, hop.start_at, hop.latency_us, 0, 0)
+        add_four(s, hop.slot, hop.transfer_at, hop.transfer_us, hop.start_at)
+        add(s, hop.latency_us)
 
 
 @kernel

@@ -1,16 +1,19 @@
 """The one way in from Python: an event, what the kernel makes of it is in the journal."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+from headrace.compilation import loops
+from headrace.compilation.loops import entry, kernel, ready, source_key
+from headrace.compilation.tables import Kind, Where, table_at
 from headrace.dispatch.kernel import flow, reports
-from headrace.dispatch.kernel.compile import entry, kernel, source_stamp
+from headrace.dispatch.kernel.contract import PolicyModule, tables_of
 from headrace.dispatch.kernel.journal import WAKE_QUEUE, WAKE_SLOT
-from headrace.dispatch.kernel.layout import Ints, State, state_at
+from headrace.dispatch.kernel.layout import State
 
-ARRIVE, TRANSFERRED, RAN, FAILED, LOST, GAINED, CANCEL, DRAIN, AWAKE, NOTHING = range(10)
-
-Handle = Callable[[Ints, int, int, int, int, int, int, int, int], int]
-"""(addresses, event, now_us, and six numbers; see `handle`) -> rows in the journal"""
+ARRIVE, TRANSFERRED, RAN, FAILED, LOST, GAINED, CANCEL, DRAIN, AWAKE = range(9)
 
 
 @kernel
@@ -26,7 +29,6 @@ def handle(
     CANCEL       request id
     DRAIN
     AWAKE        what, which (of WAKE in the journal)
-    NOTHING      to have the kernel loaded
     """
     if event == ARRIVE:
         flow.arrive(s, now_us, a, b, c, d, e)
@@ -62,20 +64,40 @@ def _wake(s: State, now_us: int, what: int, which: int) -> None:
         flow.advance_links(s, now_us)
 
 
-def _compiled(stamp: str) -> Handle:
-    """Compiled when first called (once per version and machine, for half a minute), then loaded."""
+class Kernel:
+    """The compiled kernel of one policy, for states of its kind."""
 
+    def __init__(self, policy: PolicyModule) -> None:
+        self.key = source_key(_sources(policy), policy.__name__)
+        dtypes = {name: table.item for name, table in tables_of(policy).items()}
+        self.kind = Kind(self.key, dtypes, {"policy": policy})
+        self.tell = ready(_entry(self.key), arguments=9)
+        """(where, event, now_us, and six numbers; see `handle`) -> numbers in the journal. Compiled
+        or loaded by now."""
+
+
+@cache
+def kernel_of(policy: PolicyModule) -> Kernel:
+    """Once per process; compiled once per version and machine, for some ten seconds."""
+    return Kernel(policy)
+
+
+def _sources(policy: PolicyModule) -> Iterator[Path]:
+    """All that is compiled into the kernel. Whatever a policy's module calls lies in its folder."""
+    files = (__file__, loops.__file__, str(policy.__file__))
+    folders = {Path(file).parent for file in files}
+    for folder in sorted(folders):
+        yield from sorted(folder.glob("*.py"))
+
+
+def _entry(key: int) -> Any:
     @entry
     def tell(
-        addresses: Ints, event: int, now_us: int, a: int, b: int, c: int, d: int, e: int, f: int
+        where: Where, event: int, now_us: int, a: int, b: int, c: int, d: int, e: int, f: int
     ) -> int:
-        s = state_at(addresses)
+        s = table_at(where, key)
         s.world[0].journal = 0
-        if stamp:
-            handle(s, event, now_us, a, b, c, d, e, f)
+        handle(s, event, now_us, a, b, c, d, e, f)
         return s.world[0].journal
 
     return tell
-
-
-tell = _compiled(source_stamp())

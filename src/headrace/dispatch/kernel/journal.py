@@ -1,33 +1,32 @@
-"""What the kernel tells its driver: one row per fact or order, in the order they came about.
+"""What the kernel tells its driver: entries of whole numbers, in the order they came about.
 
-Columns after the kind and the instant:
+An entry is its kind, an instant, and three numbers; of some kinds more follow:
 
-    ARRIVED         request, model, deadline_at
-    DROPPED         request, reason, retry_after_us                       and to be refused
-    DISPATCHED      row, batch, model, pipeline, first stage, size, hops  followed by that many
-      MEMBER          request
-      HOP             slot, transfer_at, transfer_us, start_at, latency_us
-    TRANSFERRED     batch, stage, from slot, to slot, started_at
-    RAN             batch, stage, slot, started_at
-    ANSWERED        request, batch
-    ENDED           batch, answered                                       to be answered, if 1
-    START_TRANSFER  row, batch, stage, attempt, slot, transfer_us         to be started
-    START_STAGE     row, batch, stage, attempt, slot, size, stage table   to be started
-    WAKE            what, which                                           to be woken then
-    SLOT_LOST, SLOT_GAINED  slot
+    ARRIVED         at, request, model, deadline_at
+    DROPPED         at, request, reason, retry_after_us                    and to be refused
+    DISPATCHED      at, batch, model, pipeline, first stage, size, hops, row, then
+                    `size` requests, then `hops` times: slot, transfer_at, transfer_us, start_at,
+                    latency_us
+    TRANSFERRED     at, batch, stage, from slot, to slot, started_at
+    RAN             at, batch, stage, slot, started_at
+    ANSWERED        at, request, batch, 0
+    SLOT_LOST, SLOT_GAINED  at, slot, 0, 0
+    ENDED           at, batch, answered, 0                                 to be answered, if 1
+    START_TRANSFER  at, row, batch, stage, attempt, slot, transfer_us, 0   to be started
+    START_STAGE     at, row, batch, stage, attempt, slot, size, stage table  to be started
+    WAKE            at, what, which, 0                                     to be woken then
+
+The kinds up to SLOT_GAINED are for the log of events, with the numbers of an event in its order.
 """
 
-from headrace.dispatch.kernel.compile import hot
-from headrace.dispatch.kernel.layout import JOURNAL_WIDTH, State
+from typing import Any
+
+from headrace.compilation.loops import hot, inlined
+from headrace.dispatch.kernel.layout import State
 from headrace.domain.request import DropReason
 
-ARRIVED, DROPPED, DISPATCHED, MEMBER, HOP_AT, TRANSFERRED, RAN, ANSWERED = range(8)
-ENDED, START_TRANSFER, START_STAGE, WAKE, SLOT_LOST, SLOT_GAINED = range(8, 14)
-
-FACTS = frozenset(
-    (ARRIVED, DROPPED, DISPATCHED, TRANSFERRED, RAN, ANSWERED, SLOT_LOST, SLOT_GAINED)
-)
-"""For the log; the other kinds are orders, or belong to a fact."""
+ARRIVED, DROPPED, DISPATCHED, TRANSFERRED, RAN, ANSWERED, SLOT_LOST, SLOT_GAINED = range(8)
+ENDED, START_TRANSFER, START_STAGE, WAKE = range(8, 12)
 
 WAKE_QUEUE, WAKE_SLOT, WAKE_LINKS = range(3)
 
@@ -42,33 +41,63 @@ REASONS: tuple[DropReason, ...] = (
 """`DropReason`s; the journal has their indices."""
 DEADLINE, NO_SLOT, DRAINING, QUEUE_FULL, FAILED, CANCELLED = range(6)
 
+SHORT = 5
+"""Numbers of an entry without more."""
+
+
+@inlined
+def length_of(journal: Any, i: int) -> int:
+    """Numbers of the entry that begins at `i`."""
+    kind = journal[i]
+    if kind in (START_STAGE, START_TRANSFER):
+        return SHORT + 4
+    if kind == RAN:
+        return SHORT + 1
+    if kind == TRANSFERRED:
+        return SHORT + 2
+    if kind == DISPATCHED:
+        return SHORT + 4 + journal[i + 6] + 5 * journal[i + 7]
+    return SHORT
+
+
+# There is room for all that one event can bring about (`Store.grow`). Were there not, numbers would
+# be counted but not written, which whoever reads them refuses.
+
 
 @hot
 def note(s: State, kind: int, at_us: int, a: int, b: int, c: int) -> None:
-    """Add a row.
-
-    There is room for all that one event can bring about (`grow`). Were there not, rows would be
-    counted but not written, which whoever reads them refuses.
-    """
-    world = s.world[0]
-    i = world.journal * JOURNAL_WIDTH
-    world.journal += 1
-    if i + JOURNAL_WIDTH > len(s.journal):
+    """Begin an entry."""
+    world, journal = s.world[0], s.journal
+    i = world.journal
+    world.journal = i + SHORT
+    if i + SHORT > len(journal):
         return
-    s.journal[i] = kind
-    s.journal[i + 1] = at_us
-    s.journal[i + 2] = a
-    s.journal[i + 3] = b
-    s.journal[i + 4] = c
+    journal[i] = kind
+    journal[i + 1] = at_us
+    journal[i + 2] = a
+    journal[i + 3] = b
+    journal[i + 4] = c
 
 
 @hot
-def note_more(s: State, d: int, e: int, f: int, g: int) -> None:
-    """The rest of the last row, where its kind has more columns."""
-    i = (s.world[0].journal - 1) * JOURNAL_WIDTH
-    if i + JOURNAL_WIDTH > len(s.journal):
+def add(s: State, number: int) -> None:
+    """One number more."""
+    world = s.world[0]
+    i = world.journal
+    world.journal = i + 1
+    if i < len(s.journal):
+        s.journal[i] = number
+
+
+@hot
+def add_four(s: State, a: int, b: int, c: int, d: int) -> None:
+    """Four numbers more."""
+    world, journal = s.world[0], s.journal
+    i = world.journal
+    world.journal = i + 4
+    if i + 4 > len(journal):
         return
-    s.journal[i + 5] = d
-    s.journal[i + 6] = e
-    s.journal[i + 7] = f
-    s.journal[i + 8] = g
+    journal[i] = a
+    journal[i + 1] = b
+    journal[i + 2] = c
+    journal[i + 3] = d

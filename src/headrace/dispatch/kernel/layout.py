@@ -1,155 +1,159 @@
-"""The dispatcher's whole state as arrays of records, and how to lay out a topology in them.
+"""The dispatcher's whole state as tables of records.
 
-Rows refer to each other by index; -1 is "none". Instants and durations are microseconds. A hop's
-row is `batch row x stages_max + stage`. A hop can be promised to three lines at once: its slot, an
-uplink and a downlink; its promises are the rows `3 x hop + 0, 1, 2`.
+Rows refer to each other by index; -1 is "none". Instants and durations are microseconds. A batch's
+hops are the rows `batch x stages_max + stage`, one per stage of its path.
+
+A policy adds what it alone needs: fields to these records, and tables (`contract`). So a state has
+the fields of one policy, and every function of the kernel is compiled for that kind of state.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from headrace.dispatch.kernel.pointers import NUMBER as NUMBER
-from headrace.dispatch.kernel.pointers import Ints as Ints
-from headrace.dispatch.kernel.pointers import addresses as addresses
-from headrace.dispatch.kernel.pointers import define_table
-
-Records = npt.NDArray[np.void]
+from headrace.compilation.tables import NUMBER as NUMBER
+from headrace.compilation.tables import Ints as Ints
 
 NEVER_US = 1 << 62
-JOURNAL_WIDTH = 10
+"""Later than every instant, and longer than every duration."""
 
 
-def _ints(*names: str) -> list[tuple[str, str]]:
-    return [(name, "i8") for name in names]
+def ints(*names: str) -> np.dtype[Any]:
+    """A record of whole numbers."""
+    return np.dtype([(name, "i8") for name in names])
 
 
-WORLD = np.dtype(
-    _ints("policy", "fill", "stages_max", "size_max", "queue_max", "queue_room", "has_links")
-    + _ints("slots", "nodes", "draining", "next_batch", "uses", "probes")
-    + _ints("free_batch", "free_request", "first_batch", "last_batch", "batches", "requests")
-    + _ints("first_waiting", "links_wake_at", "next_end_at", "moved", "journal")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How many there are, or is room for."""
+
+    models: int
+    routes: int
+    stages: int
+    slots: int
+    nodes: int
+    stages_max: int
+    """Of any route."""
+    size_max: int
+    """The largest planned batch size of any route."""
+    places: int
+    """Slots in all pools together."""
+    requests: int
+    """Room for so many, and for as many batches: none is without a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table: what a row holds, and how many there are."""
+
+    rows: Callable[[Sizes], int]
+    item: np.dtype[Any] = NUMBER
+    empty: Mapping[str, int] = field(default_factory=dict)
+    """Field -> what a new row holds; 0 where nothing is said. Of plain numbers, the field is ""."""
+
+
+WORLD = ints(
+    *("stages_max", "size_max", "queue_max", "queue_room", "slots", "nodes", "has_links"),
+    *("draining", "next_batch", "free_batch", "free_request", "first_batch", "last_batch"),
+    *("batches", "requests", "first_waiting", "links_wake_at", "journal"),
 )
-"""One row: limits, counters and the heads of lists."""
+"""One row: limits, counters and the heads of lists. `journal`: how many numbers were written."""
 
-MODEL = np.dtype(
-    _ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at", "turn_at")
-)
+MODEL = ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at")
 """`fill_size`: the queue waits until it has so many requests; 0: a decision is due."""
 
-ROUTE = np.dtype(
-    _ints("batch_size", "shrunk", "first_stage", "stages", "waiting", "end_at", "done")
-    + _ints("collect_us", "patience_us", "longest_us", "is_part", "gap", "turn_at", "turn")
-)
-"""`shrunk`: since its path was last idle, a batch was smaller than planned because full ones came
-too late. `waiting`, `end_at`, `done`: scratch of a decision that compares routes. The rest is of
-`batch_aware`: a batch that is not full goes when its first request has waited for `patience_us`;
-`longest_us` is what one takes at most, of any size; `gap` and `turn_at` are nanoseconds of load."""
+ROUTE = ints("batch_size", "first_stage", "stages")
 
 STAGE = np.dtype(
-    [*_ints("first_pool", "end_pool", "input_bytes", "output_bytes"), ("bytes_per_us", "f8")]
+    [*ints("first_pool", "end_pool", "input_bytes", "output_bytes").descr, ("bytes_per_us", "f8")]
 )
 """`bytes_per_us`: no link into the stage is faster; 0: there may be none to cross."""
 
-SLOT = np.dtype(
-    _ints("node", "alive", "running_hop", "running", "first_ready", "wake_at", "free_at")
-    + _ints("last_use", "route", "due_at", "given", "seen", "first_at", "tightest_at")
-)
-"""`running`: the batch on the slot; `running_hop`: the same as the reservations know it. `route`
-and what follows it are of `batch_aware`: `given` requests are to run next, of which the first came
-at `first_at` and the most urgent must end at `tightest_at`.
-`free_at`, `last_use`: of the reactive policy."""
+SLOT = ints("node", "alive", "running", "first_ready", "wake_at")
+"""`running`: the batch on the slot. `first_ready`: of a list of batches that wait for it."""
 
 NODE = np.dtype(
-    [
-        ("bytes_per_us", "f8"),
-        *_ints("sending", "sending_attempt", "sending_to", "receiving"),
-        *_ints("probe", "probe_at", "probe_us"),
-    ]
+    [("bytes_per_us", "f8"), *ints("sending", "sending_attempt", "sending_to", "receiving").descr]
 )
-"""`bytes_per_us` 0: never the limit. `sending`: id of the batch on the uplink, -1: idle.
-`probe…`: the transfer to this node that the probe of that number has found."""
+"""`bytes_per_us` 0: never the limit. `sending`: id of the batch on the uplink, -1: idle."""
 
-LINE = np.dtype(_ints("first", "last", "free_from", "full_from", "full_to", "full_for"))
-"""The promises of a slot, an uplink or a downlink, in order of start. From `free_from` on there
-is none. In [full_from, full_to) no gap starts that is as long as `full_for`."""
+HOP = ints("slot", "transfer_at", "transfer_us", "start_at", "latency_us")
 
-PROMISE = np.dtype(_ints("start", "end", "before", "after", "line"))
-
-HOP = np.dtype(_ints("slot", "transfer_at", "transfer_us", "start_at", "latency_us", "moved"))
-"""`moved`: it is in the list of hops that have moved."""
-
-BATCH = np.dtype(
-    _ints("id", "model", "route", "size", "stage", "attempt", "deadline_at", "last_deadline_at")
-    + _ints("hops", "next_ready", "next_waiting", "before", "after", "mark")
+BATCH = ints(
+    *("id", "model", "route", "size", "stage", "attempt", "deadline_at", "last_deadline_at"),
+    *("hops", "next_ready", "next_waiting", "before", "after"),
 )
-"""`deadline_at`, `last_deadline_at`: the tightest and the loosest of its requests. `mark`: scratch
-of `follow_moved`."""
+"""`deadline_at`, `last_deadline_at`: the tightest and the loosest of its requests. `hops`: stages
+that have a hop, those that are over included."""
 
-REQUEST = np.dtype(_ints("id", "arrived_at", "deadline_at", "priority", "after", "slot"))
-"""`slot`: that is to run it, where the policy says so before it starts (`batch_aware`)."""
+REQUEST = ints("id", "arrived_at", "deadline_at", "priority", "after")
 
+FIRST_NONE = {"free_batch": -1, "free_request": -1, "first_batch": -1, "last_batch": -1}
 
-class State(NamedTuple):
-    """Shapes: S slots, N nodes, B rows for batches, M stages_max, K size_max."""
-
-    world: Any
-    """(1,)"""
-    models: Any
-    routes: Any
-    """Of all models, one after the other."""
-    stages: Any
-    """Of all routes, one after the other."""
-    pools: Any
-    """Slots of all stages, one pool after the other."""
-    p50_us: Any
-    """(stages x K,): entry stage x K + b - 1 is batch size b."""
-    slack_us: Any
-    """(routes x K,): how much later than by medians a batch may end."""
-    slots: Any
-    ends_at: Any
-    """(S,): what runs on a slot is promised to end then, or later; NEVER_US: nothing runs."""
-    nodes: Any
-    lines: Any
-    """(S + 2 N,): slots, uplinks, downlinks."""
-    promises: Any
-    """(3 B M,)"""
-    hops: Any
-    """(B M,)"""
-    path: Any
-    """(routes x M,): what the last probe of each route found."""
-    batches: Any
-    """(B,)"""
-    members: Any
-    """(B K,): rows of a batch's requests."""
-    requests: Any
-    queues: Any
-    """(models x queue_room,): rings of requests, most urgent first."""
-    moved: Any
-    """(B M,): hops that have moved since the batches behind them were placed anew."""
-    affected: Any
-    """(B,): scratch of `follow_moved`."""
-    journal: Any
-    """(rows x JOURNAL_WIDTH,): what has happened and what is to be done, in order."""
-
-
-_DTYPES = {
-    "world": WORLD,
-    "models": MODEL,
-    "routes": ROUTE,
-    "stages": STAGE,
-    "slots": SLOT,
-    "nodes": NODE,
-    "lines": LINE,
-    "promises": PROMISE,
-    "hops": HOP,
-    "path": HOP,
-    "batches": BATCH,
-    "requests": REQUEST,
+COMMON: dict[str, Table] = {
+    "world": Table(
+        rows=lambda n: 1,
+        item=WORLD,
+        empty={**FIRST_NONE, "first_waiting": -1, "links_wake_at": -1},
+    ),
+    "models": Table(rows=lambda n: n.models, item=MODEL, empty={"wake_at": -1}),
+    "routes": Table(rows=lambda n: n.routes, item=ROUTE),
+    "stages": Table(rows=lambda n: n.stages, item=STAGE),
+    "pools": Table(rows=lambda n: n.places),
+    "p50_us": Table(rows=lambda n: n.stages * n.size_max),
+    "slack_us": Table(rows=lambda n: n.routes * n.size_max),
+    "slots": Table(
+        rows=lambda n: n.slots,
+        item=SLOT,
+        empty={"alive": 1, "running": -1, "first_ready": -1, "wake_at": -1},
+    ),
+    "nodes": Table(rows=lambda n: n.nodes, item=NODE, empty={"sending": -1}),
+    "hops": Table(rows=lambda n: n.requests * n.stages_max, item=HOP),
+    "path": Table(rows=lambda n: n.routes * n.stages_max, item=HOP),
+    "batches": Table(rows=lambda n: n.requests, item=BATCH, empty={"id": -1}),
+    "members": Table(rows=lambda n: n.requests * n.size_max),
+    "requests": Table(rows=lambda n: n.requests, item=REQUEST),
+    "queues": Table(rows=lambda n: n.models * n.requests),
+    "journal": Table(rows=lambda n: _journal_room(n)),
 }
-"""The others hold plain numbers."""
+"""The tables that every policy has:
+
+models    routes of all models lie one after the other, as do `stages` of all routes
+pools     slots of all stages, one pool after the other
+p50_us    entry stage x size_max + b - 1 is batch size b
+slack_us  entry route x size_max + b - 1: how much later than by medians a batch may end
+path      routes x stages_max: the hops that the last decision has found for each route
+members   batches x size_max: rows of a batch's requests
+queues    models x queue_room: rings of requests, most urgent first
+journal   what has happened and what is to be done, in order (see `journal`)
+"""
 
 
-state_at = define_table("State", State._fields, _DTYPES)
-"""(addresses of a state) -> the state in compiled code."""
+def _journal_room(n: Sizes) -> int:
+    """Numbers that one event may write: every batch may get a new path, be started and woken for,
+    and end; every request may be refused."""
+    per_batch = 64 + n.size_max + 5 * n.stages_max
+    return 256 + 16 * (n.slots + n.models) + n.requests * per_batch
+
+
+def merged(*fields: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """The fields that several modules add."""
+    tables = {table for each in fields for table in each}
+    return {
+        table: {name: value for each in fields for name, value in each.get(table, {}).items()}
+        for table in sorted(tables)
+    }
+
+
+class State:
+    """What functions of the kernel take: the tables by name, and the policy's module.
+
+    For type checkers only. Compiled functions see tables without checks, plain Python sees
+    `tables.CheckedTables`, and whoever lays a state out has a tuple of numpy arrays.
+    """
+
+    policy: Any
+
+    def __getattr__(self, table: str) -> Any: ...

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.compilation.loops import inlined, kernel
 from headrace.dispatch.kernel.layout import NEVER_US, State
+from headrace.dispatch.kernel.links import transfer_us
 from headrace.dispatch.kernel.promises import (
     DOWNLINK,
     SLOT,
@@ -17,18 +18,11 @@ from headrace.dispatch.kernel.promises import (
     release,
 )
 
-
-@kernel
-def transfer_us(s: State, from_slot: int, to_slot: int, size_bytes: int) -> int:
-    """Time on an idle link; 0 within a node or where no link is the limit."""
-    a, b = s.slots[from_slot].node, s.slots[to_slot].node
-    if a == b:
-        return 0
-    speed = s.nodes[a].bytes_per_us
-    other = s.nodes[b].bytes_per_us
-    if speed == 0 or (0 < other < speed):
-        speed = other
-    return round(size_bytes / speed) if speed > 0 else 0
+FIELDS = {
+    "world": {"probes": 0},
+    "nodes": {"probe": 0, "probe_at": 0, "probe_us": 0},
+}
+"""`nodes.probe_at`, `probe_us`: the transfer to this node that probe number `probe` has found."""
 
 
 @inlined

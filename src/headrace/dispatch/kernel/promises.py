@@ -5,11 +5,41 @@ On slots, lateness is passed on at once (`push_back`); on links, promises may ov
 when reality runs late, and a scan copes with that.
 """
 
-from headrace.dispatch.kernel.compile import hot, inlined, kernel
-from headrace.dispatch.kernel.layout import NEVER_US, State
+from headrace.compilation.loops import hot, inlined, kernel
+from headrace.dispatch.kernel.layout import NEVER_US, State, Table, ints
 
 SLOT, UPLINK, DOWNLINK = range(3)
 """Which of a hop's promises."""
+
+LINE = ints("first", "last", "free_from", "full_from", "full_to", "full_for")
+"""The promises of a slot, an uplink or a downlink, in order of start. From `free_from` on there
+is none. In [full_from, full_to) no gap starts that is as long as `full_for`."""
+
+PROMISE = ints("start", "end", "before", "after", "line")
+
+TABLES = {
+    "lines": Table(
+        rows=lambda n: n.slots + 2 * n.nodes, item=LINE, empty={"first": -1, "last": -1}
+    ),
+    "promises": Table(
+        rows=lambda n: 3 * n.requests * n.stages_max, item=PROMISE, empty={"line": -1}
+    ),
+    "ends_at": Table(rows=lambda n: n.slots, empty={"": NEVER_US}),
+    "moved": Table(rows=lambda n: n.requests * n.stages_max),
+}
+"""lines    slots, then uplinks, then downlinks
+promises 3 x hop + SLOT, UPLINK or DOWNLINK
+ends_at  what runs on a slot is promised to end then, or later; NEVER_US: nothing runs
+moved    hops that have moved since the batches behind them were placed anew
+"""
+
+FIELDS: dict[str, dict[str, int]] = {
+    "world": {"moved": 0},
+    "slots": {"running_hop": -1},
+    "hops": {"moved": 0},
+}
+"""`slots.running_hop`: what runs there. `world.moved`: how many hops are in the list of those that
+have moved; `hops.moved`: this one is."""
 
 
 @hot

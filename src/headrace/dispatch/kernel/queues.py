@@ -1,6 +1,6 @@
 """Requests that wait for a decision: a ring of rows per model, most urgent first."""
 
-from headrace.dispatch.kernel.compile import hot, inlined, kernel
+from headrace.compilation.loops import hot, inlined, kernel
 from headrace.dispatch.kernel.layout import State
 
 

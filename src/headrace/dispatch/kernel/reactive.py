@@ -6,14 +6,39 @@ only when the batch gets there, and contention on links is suffered, not foresee
 equally free are taken in turn, so that consecutive batches leave through different nodes.
 """
 
-from headrace.dispatch.kernel.compile import inlined, kernel
-from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
-from headrace.dispatch.kernel.layout import State
-from headrace.dispatch.kernel.probing import transfer_us
-from headrace.dispatch.kernel.queues import tightest
-from headrace.dispatch.kernel.reservation import DROP, SEND, SLOT_RECOVERY_US, WAIT, Decision
+from collections.abc import Mapping
+from typing import Any
 
-NO_REASON = -1
+from headrace.compilation.loops import hot, inlined, kernel
+from headrace.dispatch.kernel.contract import (
+    NO_REASON,
+    SLOT_RECOVERY_US,
+    Decision,
+    at_once,
+    drop,
+    ignore_arrival,
+    ignore_hop,
+    send,
+    wait,
+)
+from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
+from headrace.dispatch.kernel.layout import State, Table
+from headrace.dispatch.kernel.links import transfer_us
+from headrace.dispatch.kernel.queues import tightest
+from headrace.dispatch.topology import Topology
+
+TABLES: dict[str, Table] = {}
+FIELDS = {"world": {"uses": 0}, "slots": {"free_at": 0, "last_use": 0}}
+"""`free_at`: when a slot has done what it was given; `last_use`: the number of its last batch."""
+
+
+def lay_out(_state: Any, _topology: Topology, _parameters: Mapping[str, int]) -> None:
+    """Nothing beside what every policy has."""
+
+
+on_arrived = ignore_arrival
+transfer_at = start_at = at_once
+on_transferred = ignore_hop
 
 
 @kernel
@@ -25,7 +50,7 @@ def decide(s: State, model: int, now_us: int) -> Decision:
         if slot >= 0 and (best < 0 or _freer(s, slot, _first_slot(s, best, now_us), now_us)):
             best = route
     if best < 0:
-        return DROP, NO_SLOT, SLOT_RECOVERY_US
+        return drop(NO_SLOT, SLOT_RECOVERY_US)
     return _fill(s, model, best, now_us)
 
 
@@ -45,10 +70,10 @@ def _fill(s: State, model: int, route: int, now_us: int) -> Decision:
             continue
         if queued >= size or start_us == now_us:
             size = min(size, queued)
-            send(s, s.routes[route].first_stage, slot, size, now_us, 0)
-            return SEND, route, size
-        return WAIT, max(start_us, now_us + 1), size
-    return DROP, DEADLINE, max(1, start_us + path_us(s, route, 1) - deadline_at)
+            take_slot(s, s.routes[route].first_stage, slot, size, now_us, 0)
+            return send(route, size)
+        return wait(max(start_us, now_us + 1), size)
+    return drop(DEADLINE, max(1, start_us + path_us(s, route, 1) - deadline_at))
 
 
 @kernel
@@ -87,7 +112,7 @@ def path_us(s: State, route: int, size: int) -> int:
 
 
 @kernel
-def send(s: State, stage: int, slot: int, size: int, now_us: int, length_us: int) -> None:
+def take_slot(s: State, stage: int, slot: int, size: int, now_us: int, length_us: int) -> None:
     """Count on the slot; writes `path[0]`."""
     mine, hop, world = s.slots[slot], s.path[0], s.world[0]
     hop.slot, hop.transfer_at, hop.transfer_us = slot, now_us, length_us
@@ -99,7 +124,7 @@ def send(s: State, stage: int, slot: int, size: int, now_us: int, length_us: int
 
 
 @kernel
-def take_path(s: State, batch: int) -> None:
+def on_dispatched(s: State, batch: int) -> None:
     """Make `path[0]` the next hop of the batch."""
     mine = s.batches[batch]
     hop, found = s.hops[batch * s.world[0].stages_max + mine.hops], s.path[0]
@@ -127,8 +152,8 @@ def next_hop(s: State, batch: int, now_us: int) -> int:
         rest_us += s.p50_us[later * s.world[0].size_max + mine.size - 1]
     if max(now_us, s.slots[slot].free_at) + rest_us > mine.last_deadline_at:
         return DEADLINE
-    send(s, stage, slot, mine.size, now_us, length_us)
-    take_path(s, batch)
+    take_slot(s, stage, slot, mine.size, now_us, length_us)
+    on_dispatched(s, batch)
     return NO_REASON
 
 
@@ -151,3 +176,21 @@ def forget(s: State, batch: int) -> None:
     first_hop = batch * s.world[0].stages_max
     for hop in range(first_hop + mine.stage, first_hop + mine.hops):
         s.slots[s.hops[hop].slot].free_at -= s.hops[hop].latency_us
+
+
+@kernel
+def reroute(s: State, batch: int, first_stage: int, now_us: int) -> int:
+    """Slots of later stages are chosen when the batch gets there."""
+    mine = s.batches[batch]
+    mine.hops = first_stage
+    return next_hop(s, batch, now_us) if first_stage == mine.stage else NO_REASON
+
+
+@hot
+def on_slot_lost(_s: State, _slot: int) -> None:
+    """Nothing is kept of it."""
+
+
+@hot
+def on_slot_gained(s: State, slot: int, now_us: int) -> None:
+    s.slots[slot].free_at = now_us

@@ -1,7 +1,8 @@
 """What a driver reports: transfers and runs that ended, slots lost and gained."""
 
-from headrace.dispatch.kernel import policy, queues
-from headrace.dispatch.kernel.compile import inlined, kernel
+from headrace.compilation.loops import inlined, kernel
+from headrace.dispatch.kernel import queues
+from headrace.dispatch.kernel.contract import NO_REASON
 from headrace.dispatch.kernel.flow import (
     RETRY_US,
     advance_links,
@@ -21,11 +22,10 @@ from headrace.dispatch.kernel.journal import (
     SLOT_GAINED,
     SLOT_LOST,
     TRANSFERRED,
+    add,
     note,
-    note_more,
 )
 from headrace.dispatch.kernel.layout import State
-from headrace.dispatch.kernel.reactive import NO_REASON
 from headrace.dispatch.kernel.rows import drop_batch, remove_batch
 
 
@@ -48,8 +48,9 @@ def on_transferred(
         hop = hop_of(s, row)
         to_slot = s.hops[hop].slot
         note(s, TRANSFERRED, now_us, batch_id, stage, s.hops[hop - 1].slot)
-        note_more(s, to_slot, started_at, 0, 0)
-        policy.on_transferred(s, hop, now_us)
+        add(s, to_slot)
+        add(s, started_at)
+        s.policy.on_transferred(s, hop, now_us)
         join_slot(s, row, to_slot, now_us)
     advance_links(s, now_us)
 
@@ -94,9 +95,9 @@ def _leave_slot(s: State, row: int, stage: int, started_at: int, ended_at: int, 
     hop = hop_of(s, row)
     slot = s.hops[hop].slot
     note(s, RAN, ended_at, s.batches[row].id, stage, slot)
-    note_more(s, started_at, 0, 0, 0)
+    add(s, started_at)
     s.slots[slot].running = -1
-    policy.on_ended(s, hop, now_us)
+    s.policy.on_ended(s, hop, now_us)
     return slot
 
 
@@ -108,7 +109,7 @@ def on_failed(s: State, now_us: int, row: int, batch_id: int, stage: int, attemp
     hop = hop_of(s, row)
     slot = s.hops[hop].slot
     s.slots[slot].running = -1
-    policy.on_ended(s, hop, now_us)
+    s.policy.on_ended(s, hop, now_us)
     s.batches[row].stage += 1  # this stage is over: only what follows is still to be released
     drop_batch(s, row, FAILED, RETRY_US, now_us)
     advance_slot(s, slot, now_us)
@@ -119,7 +120,8 @@ def on_failed(s: State, now_us: int, row: int, batch_id: int, stage: int, attemp
 def on_slot_lost(s: State, now_us: int, slot: int) -> None:
     """The slot is gone with all it ran; its batches run elsewhere if their deadlines allow."""
     note(s, SLOT_LOST, now_us, slot, 0, 0)
-    policy.on_slot_lost(s, slot)
+    s.slots[slot].alive = 0
+    s.policy.on_slot_lost(s, slot)
     s.slots[slot].running = -1
     row = s.world[0].first_batch
     last = s.world[0].last_batch
@@ -128,7 +130,7 @@ def on_slot_lost(s: State, now_us: int, slot: int) -> None:
         lost = _stage_on(s, row, slot)
         if lost >= 0 and lost == s.batches[row].stage:
             _restart_stage(s, row, now_us)
-        elif lost >= 0 and policy.reroute(s, row, lost, now_us) == NO_REASON:
+        elif lost >= 0 and s.policy.reroute(s, row, lost, now_us) == NO_REASON:
             # Without a new path the batch is dropped when its current stage has ended: until then
             # the slot may come back.
             note_path(s, row, lost, now_us)
@@ -156,12 +158,12 @@ def _restart_stage(s: State, row: int, now_us: int) -> None:
     leave_ready(s, row, s.hops[hop_of(s, row)].slot)
     if batch.stage == 0:
         # Nothing is computed yet: any pipeline will do, so decide afresh.
-        policy.forget(s, row)
+        s.policy.forget(s, row)
         for i in range(batch.size):
             queues.insert(s, batch.model, s.members[row * s.world[0].size_max + i])
         remove_batch(s, row, 0, now_us)
         return
-    hopeless = policy.reroute(s, row, batch.stage, now_us)
+    hopeless = s.policy.reroute(s, row, batch.stage, now_us)
     if hopeless != NO_REASON:
         drop_batch(s, row, hopeless, RETRY_US, now_us)
         return
@@ -173,5 +175,6 @@ def _restart_stage(s: State, row: int, now_us: int) -> None:
 def on_slot_gained(s: State, now_us: int, slot: int) -> None:
     """The slot is (back) in service, idle."""
     note(s, SLOT_GAINED, now_us, slot, 0, 0)
-    policy.on_slot_gained(s, slot, now_us)
+    s.slots[slot].alive = 1
+    s.policy.on_slot_gained(s, slot, now_us)
     decide_all(s, now_us)

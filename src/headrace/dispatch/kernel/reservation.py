@@ -4,26 +4,68 @@ A batch is dispatched only when its whole path ends, with the profile's spread o
 tightest deadline; then the path is reserved.
 """
 
-from headrace.dispatch.kernel.compile import inlined, kernel
-from headrace.dispatch.kernel.feedback import extend_overruns, follow_moved, move, stretch
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.compilation.loops import hot, inlined, kernel
+from headrace.dispatch.kernel import feedback, probing, promises
+from headrace.dispatch.kernel.contract import (
+    DROP,
+    NO_REASON,
+    SEND,
+    SLOT_RECOVERY_US,
+    Decision,
+    drop,
+    ignore_arrival,
+    send,
+    wait,
+)
+from headrace.dispatch.kernel.feedback import (
+    extend_overruns,
+    follow_moved,
+    move,
+    place_anew,
+    stretch,
+)
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
-from headrace.dispatch.kernel.layout import NEVER_US, State
-from headrace.dispatch.kernel.probing import probe, release_links, release_slot
+from headrace.dispatch.kernel.layout import NEVER_US, State, merged
+from headrace.dispatch.kernel.probing import (
+    probe,
+    release_from,
+    release_links,
+    release_slot,
+    take_path,
+)
 from headrace.dispatch.kernel.promises import DOWNLINK, SLOT, UPLINK, free_for, note_running
 from headrace.dispatch.kernel.queues import at, tightest
+from headrace.dispatch.topology import Topology
 
-SEND, WAIT, DROP = range(3)
-"""What `decide` says: (SEND, route, size) with the path in `path`, (WAIT, until, size) or
-(DROP, reason, retry_after_us)."""
+FIELDS = merged(
+    promises.FIELDS,
+    probing.FIELDS,
+    feedback.FIELDS,
+    {
+        "world": {"fill_idle_path": 0},
+        "routes": {"shrunk": 0, "waiting": 0, "end_at": 0, "done": 0},
+    },
+)
+"""`fill_idle_path`: a partial batch waits until its deadline forces it (the paper) even where its
+whole path is idle; 0: it starts at once there.
+`shrunk`: since its path was last idle, a batch was smaller than planned because full ones came
+too late. `waiting`, `end_at`, `done`: scratch of a decision that compares routes."""
 
-FILL_IDLE, FILL_DEADLINE = range(2)
-"""Whether a partial batch starts at once when its whole path is idle, or waits until its deadline
-forces it (the paper)."""
+TABLES = {**promises.TABLES, **feedback.TABLES}
 
-SLOT_RECOVERY_US = 1_000_000
-"""When to try again after a pool has lost all its slots: about a worker's restart."""
 
-Decision = tuple[int, int, int]
+def lay_out(state: Any, _topology: Topology, parameters: Mapping[str, int]) -> None:
+    """Parameters: `fill_idle_path`, see FIELDS; 0 unless given."""
+    state.world["fill_idle_path"] = parameters.get("fill_idle_path", 0)
+
+
+on_arrived = ignore_arrival
+
+
+# -- decisions ------------------------------------------------------------------------------------
 
 
 @kernel
@@ -34,22 +76,22 @@ def decide(s: State, model: int, now_us: int) -> Decision:
     first, end = s.models[model].first_route, s.models[model].end_route
     usable = _mark_usable(s, first, end, now_us)
     if usable == 0:
-        return DROP, NO_SLOT, SLOT_RECOVERY_US
+        return drop(NO_SLOT, SLOT_RECOVERY_US)
     for _ in range(usable):
         route = _least_waiting(s, first, end)
         s.routes[route].done = 1
-        what, choice, size = _full_batch(s, model, route, now_us)
-        if what != DROP:
-            return what, choice, size
+        decision = _full_batch(s, model, route, now_us)
+        if decision.what != DROP:
+            return decision
     for route in range(first, end):
         s.routes[route].done = s.routes[route].waiting < 0
     for _ in range(usable):
         route = _least_waiting(s, first, end)
         s.routes[route].done = 1
-        what, choice, size = _smaller_batch(s, model, route, now_us)
-        if what != DROP:
-            return what, choice, size
-    return DROP, DEADLINE, _backlog_us(s, model, now_us)
+        decision = _smaller_batch(s, model, route, now_us)
+        if decision.what != DROP:
+            return decision
+    return drop(DEADLINE, _backlog_us(s, model, now_us))
 
 
 @kernel
@@ -58,7 +100,7 @@ def _full_batch(s: State, model: int, route: int, now_us: int) -> Decision:
     table = s.routes[route]
     planned = table.batch_size
     if table.end_at + _slack(s, route, planned) > tightest(s, model, planned):
-        return DROP, DEADLINE, 0
+        return drop(DEADLINE, 0)
     if table.waiting == 0:
         table.shrunk = 0
     return _settle(s, model, route, planned, table.waiting, table.end_at, now_us)
@@ -78,14 +120,14 @@ def _smaller_batch(s: State, model: int, route: int, now_us: int) -> Decision:
     idle_end_at = table.end_at - table.waiting
     hurry = idle_end_at + _slack(s, route, planned) > tightest(s, model, planned)
     if table.shrunk and not hurry:
-        return DROP, DEADLINE, 0
+        return drop(DEADLINE, 0)
     for size in range(planned - 1, 0, -1):
         waiting, end_at = probe(s, route, size, now_us)
         if end_at + _slack(s, route, size) <= tightest(s, model, size):
             decision = _settle(s, model, route, size, waiting, end_at, now_us)
-            table.shrunk = decision[0] == SEND
+            table.shrunk = decision.what == SEND
             return decision
-    return DROP, DEADLINE, 0
+    return drop(DEADLINE, 0)
 
 
 @kernel
@@ -123,15 +165,15 @@ def _settle(
     """A batch of `size` makes it: send it, or wait for more requests to fill it."""
     queued = s.models[model].queued
     if queued >= size:
-        return SEND, route, size
-    if s.world[0].fill == FILL_IDLE:
+        return send(route, size)
+    if not s.world[0].fill_idle_path:
         partial_waiting, _ = probe(s, route, queued, now_us)
         if partial_waiting == 0:
-            return SEND, route, queued
+            return send(route, queued)
     # Until a batch of `size` would be late. While it waits anyway for slots and links, waiting for
     # requests costs nothing. Then the next smaller size is the largest that makes it.
     spare_us = tightest(s, model, queued) - end_at - _slack(s, route, size)
-    return WAIT, now_us + max(1, spare_us + waiting), size
+    return wait(now_us + max(1, spare_us + waiting), size)
 
 
 @kernel
@@ -145,10 +187,71 @@ def _backlog_us(s: State, model: int, now_us: int) -> int:
     return max(1, first_end - s.requests[at(s, model, 0)].deadline_at)
 
 
+# -- on the way -----------------------------------------------------------------------------------
+
+
+@hot
+def on_dispatched(s: State, batch: int) -> None:
+    """Promise the whole path."""
+    mine = s.batches[batch]
+    mine.hops = s.routes[mine.route].stages
+    first, from_slot = mine.route * s.world[0].stages_max, -1
+    for stage in range(mine.hops):
+        take_path(s, batch, stage, first + stage, from_slot)
+        from_slot = s.path[first + stage].slot
+
+
+@kernel
+def next_hop(s: State, batch: int, now_us: int) -> int:
+    """As promised; anew where the slot is lost. Why to drop the batch where it will be late."""
+    mine = s.batches[batch]
+    first_hop = batch * s.world[0].stages_max
+    hop = first_hop + mine.stage
+    # Nothing is promised where the whole pool was lost, and is back, since the path was found.
+    if not s.slots[s.hops[hop].slot].alive or s.promises[3 * hop + SLOT].line < 0:
+        return reroute(s, batch, mine.stage, now_us)
+    # By medians: what is probably late for everybody is not worth a slot's time.
+    last = s.hops[first_hop + mine.hops - 1]
+    return NO_REASON if last.start_at + last.latency_us <= mine.last_deadline_at else DEADLINE
+
+
+@kernel
+def reroute(s: State, batch: int, first_stage: int, now_us: int) -> int:
+    """Find a new path from `first_stage` on, or say why there is none in time."""
+    mine = s.batches[batch]
+    first_hop = batch * s.world[0].stages_max
+    ready_at = now_us
+    if first_stage > mine.stage:
+        before = s.hops[first_hop + first_stage - 1]
+        ready_at = max(now_us, before.start_at + before.latency_us)
+    release_from(s, batch, first_stage)
+    placed = place_anew(s, batch, first_stage, ready_at)
+    follow_moved(s)
+    if not placed:
+        return NO_SLOT
+    last = s.hops[first_hop + mine.hops - 1]
+    return NO_REASON if last.start_at + last.latency_us <= mine.last_deadline_at else DEADLINE
+
+
+@kernel
+def forget(s: State, batch: int) -> None:
+    release_from(s, batch, s.batches[batch].stage)
+
+
+@hot
+def on_slot_lost(s: State, slot: int) -> None:
+    note_running(s, slot, -1)
+
+
+@hot
+def on_slot_gained(s: State, slot: int, _now_us: int) -> None:
+    note_running(s, slot, -1)
+
+
 # -- order of execution ---------------------------------------------------------------------------
 
 
-@inlined
+@hot
 def transfer_at(s: State, hop: int, now_us: int) -> int:
     """At its promise, or earlier where that delays nobody."""
     mine = s.hops[hop]
@@ -161,7 +264,7 @@ def transfer_at(s: State, hop: int, now_us: int) -> int:
     return now_us if early else mine.transfer_at
 
 
-@inlined
+@hot
 def start_at(s: State, hop: int, now_us: int) -> int:
     """At its promise, or earlier where that delays nobody."""
     mine = s.hops[hop]

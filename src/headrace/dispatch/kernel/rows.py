@@ -1,7 +1,7 @@
 """Rows of batches and requests: taken from lists of free ones, and given back."""
 
-from headrace.dispatch.kernel import policy, queues
-from headrace.dispatch.kernel.compile import hot, kernel
+from headrace.compilation.loops import hot, kernel
+from headrace.dispatch.kernel import queues
 from headrace.dispatch.kernel.journal import DROPPED, ENDED, note
 from headrace.dispatch.kernel.layout import State
 
@@ -15,7 +15,6 @@ def add_request(s: State, request_id: int, arrived_at: int, deadline_at: int, pr
     world.requests += 1
     request.id, request.arrived_at = request_id, arrived_at
     request.deadline_at, request.priority = deadline_at, priority
-    request.slot = -1
     return row
 
 
@@ -35,7 +34,7 @@ def add_batch(s: State, model: int, route: int, size: int) -> int:
     batch = s.batches[row]
     world.free_batch = batch.after
     batch.id, batch.model, batch.route, batch.size = world.next_batch, model, route, size
-    batch.stage = batch.attempt = batch.hops = batch.mark = 0
+    batch.stage = batch.attempt = batch.hops = 0
     world.next_batch += 1
     first = row * world.size_max
     for i in range(size):
@@ -78,7 +77,7 @@ def remove_batch(s: State, row: int, answered: int, now_us: int) -> None:
 @kernel
 def drop_batch(s: State, row: int, reason: int, retry_after_us: int, now_us: int) -> None:
     """Drop all requests of a batch that is under way."""
-    policy.forget(s, row)
+    s.policy.forget(s, row)
     first = row * s.world[0].size_max
     for i in range(s.batches[row].size):
         request = s.members[first + i]

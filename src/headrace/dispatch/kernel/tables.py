@@ -1,95 +1,122 @@
-"""A topology as arrays, and room for what happens on it."""
+"""A topology as tables, and room for what happens on it."""
 
-from collections.abc import Iterable, Sequence
+from collections import namedtuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from headrace.dispatch.kernel.layout import (
-    BATCH,
-    HOP,
-    JOURNAL_WIDTH,
-    LINE,
-    MODEL,
-    NEVER_US,
-    NODE,
-    NUMBER,
-    PROMISE,
-    REQUEST,
-    ROUTE,
-    SLOT,
-    STAGE,
-    WORLD,
-    Ints,
-    State,
-)
-from headrace.dispatch.policies import Rules
-from headrace.dispatch.topology import ModelRoutes, Route, StageTable, Topology
+from headrace.dispatch.kernel.contract import tables_of
+from headrace.dispatch.kernel.layout import Ints, Sizes, State, Table
+from headrace.dispatch.policies import Policy
+from headrace.dispatch.topology import StageTable, Topology
 
 FIRST_ROWS = 64
 """Requests there is room for at first; doubled when needed."""
 
-
 _NOTHING = StageTable(0, 0, (), (), (), 0)
 
 
-def make_state(topology: Topology, rules: Rules, *, queue_max: int) -> State:
-    """An idle system: all slots alive, nothing promised, empty queues."""
+class Store:
+    """The arrays of one dispatcher's state, and how they grow."""
+
+    def __init__(self, topology: Topology, policy: Policy, *, queue_max: int) -> None:
+        """An idle system: all slots alive, nothing promised, empty queues."""
+        self.tables = tables_of(policy.module)
+        self._sizes = _sizes_of(topology)
+        self._tuple = _tuple_of(tuple(self.tables))
+        self.state: Any = self._tuple(
+            **{
+                name: _new_rows(table, table.rows(self._sizes))
+                for name, table in self.tables.items()
+            }
+        )
+        _lay_out(self.state, topology, self._sizes)
+        self.state.world["queue_max"] = queue_max
+        policy.module.lay_out(self.state, topology, policy.parameters)
+        self.grow(FIRST_ROWS)
+
+    @property
+    def arrays(self) -> Mapping[str, npt.NDArray[Any]]:
+        """By table; until it grows."""
+        return self.state._asdict()
+
+    @property
+    def rows(self) -> int:
+        """Requests there is room for."""
+        return self._sizes.requests
+
+    def grow(self, rows: int) -> None:
+        """Room for `rows` requests, and as many batches; what there is stays where it is.
+
+        No event brings more than one request, and no batch is without one, so that there is room
+        for whatever an event may do as long as a row of requests is free.
+        """
+        had, self._sizes = self._sizes.requests, replace(self._sizes, requests=rows)
+        old, longer = self.state, {}
+        for name, table in self.tables.items():
+            kept = getattr(old, name)
+            longer[name] = np.concatenate(
+                (kept, _new_rows(table, table.rows(self._sizes) - len(kept)))
+            )
+        longer["queues"] = _longer_rings(old, had, rows)
+        world = longer["world"]
+        world["queue_room"] = rows
+        for name, head in (("batches", "free_batch"), ("requests", "free_request")):
+            longer[name]["after"][had:] = np.append(np.arange(had + 1, rows), world[head])
+            world[head] = had
+        longer["models"]["queue_from"] = 0
+        self.state = self._tuple(**longer)
+
+
+@cache
+def _tuple_of(names: tuple[str, ...]) -> Any:
+    """One type per kind of state: functions of the kernel that tests call are compiled for it."""
+    return namedtuple("StateArrays", names)
+
+
+def _sizes_of(topology: Topology) -> Sizes:
     routes = [route for model in topology.models for route in model.routes]
     stages = [stage for route in routes for stage in route.stages]
-    stages_max = max(len(route.stages) for route in routes)
-    state = State(
-        world=np.zeros(1, WORLD),
-        models=np.zeros(len(topology.models), MODEL),
-        routes=np.zeros(len(routes), ROUTE),
-        stages=np.zeros(len(stages), STAGE),
-        pools=np.array([slot for stage in stages for slot in stage.slots], dtype=np.int64),
-        p50_us=_padded([stage.p50_us for stage in stages]),
-        slack_us=_padded([route.slack_us for route in routes]),
-        slots=np.zeros(len(topology.slots), SLOT),
-        ends_at=np.full(len(topology.slots), NEVER_US, NUMBER),
-        nodes=np.zeros(len(topology.nodes), NODE),
-        lines=np.zeros(len(topology.slots) + 2 * len(topology.nodes), LINE),
-        promises=np.zeros(0, PROMISE),
-        hops=np.zeros(0, HOP),
-        path=np.zeros(len(routes) * stages_max, HOP),
-        batches=np.zeros(0, BATCH),
-        members=np.zeros(0, NUMBER),
-        requests=np.zeros(0, REQUEST),
-        queues=np.zeros(0, NUMBER),
-        moved=np.zeros(0, NUMBER),
-        affected=np.zeros(0, NUMBER),
-        journal=np.zeros(0, NUMBER),
+    return Sizes(
+        models=len(topology.models),
+        routes=len(routes),
+        stages=len(stages),
+        slots=len(topology.slots),
+        nodes=len(topology.nodes),
+        stages_max=max(len(route.stages) for route in routes),
+        size_max=max(route.batch_size for route in routes),
+        places=sum(len(stage.slots) for stage in stages),
+        requests=0,
     )
-    world = state.world
-    world["policy"], world["fill"], world["queue_max"] = rules.policy, rules.fill, queue_max
-    world["stages_max"] = stages_max
-    world["size_max"] = max(route.batch_size for route in routes)
-    world["slots"], world["nodes"] = len(topology.slots), len(topology.nodes)
-    world["has_links"] = any(speed is not None for speed in topology.node_bytes_per_us)
-    for name in ("free_batch", "free_request", "first_batch", "last_batch", "first_waiting"):
-        world[name] = -1
-    world["links_wake_at"] = -1
-    world["next_end_at"] = NEVER_US
-    _lay_out(state, topology)
-    return grow(state, FIRST_ROWS)
 
 
-def _lay_out(state: State, topology: Topology) -> None:
+def _new_rows(table: Table, count: int) -> npt.NDArray[Any]:
+    rows = np.zeros(count, table.item)
+    for name, value in table.empty.items():
+        if name:
+            rows[name] = value
+        else:
+            rows[:] = value
+    return rows
+
+
+def _lay_out(state: Any, topology: Topology, sizes: Sizes) -> None:
+    """Fill what every policy has."""
     routes = [route for model in topology.models for route in model.routes]
     stages = [stage for route in routes for stage in route.stages]
+    world = state.world
+    world["stages_max"], world["size_max"] = sizes.stages_max, sizes.size_max
+    world["slots"], world["nodes"] = sizes.slots, sizes.nodes
+    world["has_links"] = any(speed is not None for speed in topology.node_bytes_per_us)
     ends = np.cumsum([len(model.routes) for model in topology.models])
     state.models["first_route"], state.models["end_route"] = _before(ends), ends
-    state.models["wake_at"] = -1
     state.routes["batch_size"] = [route.batch_size for route in routes]
     state.routes["stages"] = [len(route.stages) for route in routes]
     state.routes["first_stage"] = _before(np.cumsum(state.routes["stages"]))
-    state.routes["collect_us"] = [route.collect_us for route in routes]
-    state.routes["patience_us"] = [
-        _patience_us(model, route) for model in topology.models for route in model.routes
-    ]
-    state.routes["longest_us"] = [route.longest_us for route in routes]
-    state.routes["is_part"] = [route.is_part for route in routes]
-    state.routes["gap"] = [max(1, round(1e9 / route.rate_rps)) for route in routes]
     state.stages["bytes_per_us"] = [
         _fastest_into(topology, before, stage)
         for route in routes
@@ -101,23 +128,11 @@ def _lay_out(state: State, topology: Topology) -> None:
     state.stages["output_bytes"] = [
         after.input_bytes for route in routes for after in (*route.stages[1:], _NOTHING)
     ]
-    state.slots["node"], state.slots["alive"] = topology.slot_node, 1
-    for name in ("running", "running_hop", "first_ready", "wake_at", "due_at"):
-        state.slots[name] = -1
+    state.pools[:] = [slot for stage in stages for slot in stage.slots]
+    state.p50_us[:] = _padded([stage.p50_us for stage in stages], sizes.size_max)
+    state.slack_us[:] = _padded([route.slack_us for route in routes], sizes.size_max)
+    state.slots["node"] = topology.slot_node
     state.nodes["bytes_per_us"] = [speed or 0.0 for speed in topology.node_bytes_per_us]
-    state.nodes["sending"] = -1
-    state.lines["first"] = state.lines["last"] = -1
-
-
-def _patience_us(model: ModelRoutes, route: Route) -> int:
-    """How long a machine with part of a load lets its first request wait for a full batch.
-
-    What it collects comes at its rate, save for the time in which others take all that comes.
-    """
-    if not route.is_part:
-        return NEVER_US
-    first = model.routes[0]
-    return route.collect_us + (first.collect_us if first is not route else 0)
 
 
 def _fastest_into(topology: Topology, before: StageTable, stage: StageTable) -> float:
@@ -134,63 +149,20 @@ def _before(ends: Ints) -> Ints:
     return np.concatenate(([0], ends[:-1]))
 
 
-def _padded(rows: Sequence[Iterable[int]]) -> Ints:
+def _padded(rows: Sequence[Iterable[int]], width: int) -> Ints:
     """Rows of different lengths in one array, row by row."""
-    lists = [list(row) for row in rows]
-    padded = np.zeros((len(lists), max(map(len, lists))), dtype=np.int64)
-    for i, row in enumerate(lists):
-        padded[i, : len(row)] = row
+    padded = np.zeros((len(rows), width), dtype=np.int64)
+    for i, row in enumerate(rows):
+        known = tuple(row)[:width]
+        padded[i, : len(known)] = known
     return padded.ravel()
 
 
-# -- room -----------------------------------------------------------------------------------------
-
-
-def grow(state: State, rows: int) -> State:
-    """Room for `rows` requests, and as many batches; what there is stays where it is.
-
-    No event brings more than one request, and no batch is without one, so that there is room for
-    whatever an event may do as long as a row of requests is free.
-    """
-    world = state.world
-    stages, sizes = int(world["stages_max"][0]), int(world["size_max"][0])
-    had = len(state.batches)
-    # In one event every batch may get a new path or an end, and be started and woken for.
-    journal_rows = 64 + 2 * len(state.slots) + rows * (16 + 2 * stages)
-    state = state._replace(
-        batches=_longer(state.batches, rows),
-        members=_longer(state.members, rows * sizes),
-        hops=_longer(state.hops, rows * stages),
-        promises=_longer(state.promises, 3 * rows * stages),
-        moved=_longer(state.moved, rows * stages),
-        affected=_longer(state.affected, rows),
-        queues=_longer_rings(state, rows),
-        requests=_longer(state.requests, rows),
-        journal=_longer(state.journal, journal_rows * JOURNAL_WIDTH),
-    )
-    world["queue_room"] = rows
-    state.promises["line"][3 * had * stages :] = -1
-    state.batches["id"][had:] = -1
-    for table, head in ((state.batches, "free_batch"), (state.requests, "free_request")):
-        table["after"][had:] = np.append(np.arange(had + 1, rows), world[head])
-        world[head] = had
-    return state
-
-
-def _longer(array: Ints, length: int) -> Ints:
-    more = np.zeros(length, array.dtype)
-    more[: len(array)] = array
-    return more
-
-
-def _longer_rings(state: State, room: int) -> Ints:
+def _longer_rings(state: State, had: int, room: int) -> Ints:
     """Queues as they were, each in a longer ring."""
-    models = len(state.models)
-    had = len(state.queues) // models
-    rings = np.zeros((models, room), dtype=np.int64)
+    rings = np.zeros((len(state.models), room), dtype=np.int64)
     for model, queue in enumerate(state.models):
         if queue["queued"]:
             places = (int(queue["queue_from"]) + np.arange(int(queue["queued"]))) % had
-            rings[model, : len(places)] = state.queues.reshape(models, had)[model, places]
-    state.models["queue_from"] = 0
+            rings[model, : len(places)] = state.queues.reshape(-1, had)[model, places]
     return rings.ravel()

@@ -9,7 +9,7 @@ from typing import Protocol
 from headrace.dispatch.protocols import Batch, Clock
 from headrace.domain.errors import OverloadError
 from headrace.domain.request import DropReason, Request
-from headrace.serving.engine.desk import Desk
+from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.frames import Failed, Finished, Run
 from headrace.serving.workers.stage_io import HERE, Home, Region, StageIndex
 from headrace.serving.workers.transport import Transport
@@ -87,7 +87,7 @@ class LiveDriver:
         clock: Clock,
         links: Sequence[WorkerLink],
         transport: Transport,
-        desk: Desk,
+        pending: PendingRequests,
     ) -> None:
         """`links` holds one entry per slot, in the plan's order. `transport`: must call back from
         the clock, never from inside `move`."""
@@ -96,7 +96,7 @@ class LiveDriver:
         self._links = links
         self._homes = [link.home for link in links]
         self._transport = transport
-        self._desk = desk
+        self._pending = pending
         self._tensors: dict[int, BatchTensors] = {}
         """By the batch's number."""
         self._batch_of: dict[int, int] = {}
@@ -155,14 +155,14 @@ class LiveDriver:
             for offset, width in zip(region.tensor_offsets, group.item_bytes, strict=True)
         ]
         self._transport.free(region)
-        self._desk.answer(batch.requests, group, answers)
+        self._pending.answer(batch.requests, group, answers)
 
     def refuse(self, request: Request, reason: DropReason, retry_after_us: int) -> None:
         batch_id = self._batch_of.pop(request.id, None)
         if batch_id is not None and (tensors := self._tensors.pop(batch_id, None)) is not None:
             # The dispatcher drops all requests of a batch or none.
             self._abandon(tensors)
-        self._desk.refuse(request, reason, retry_after_us)
+        self._pending.refuse(request, reason, retry_after_us)
 
     # -- the workers' side ---------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class LiveDriver:
         for request in batch.requests:
             self._batch_of[request.id] = batch.id
         view = self._transport.view
-        self._desk.write_inputs(batch.requests, group, view, region.tensor_offsets)
+        self._pending.write_inputs(batch.requests, group, view, region.tensor_offsets)
         return tensors
 
     def _moved(

@@ -138,7 +138,7 @@ class LiveMigration:
             return
         began_at_us = self._clock.now_us()
         try:
-            await self._gently(self._new.start())
+            await self._at_lowest_priority(self._new.start())
         except ModelError as error:
             raise MigrationError(f"the new plan cannot be loaded: {error}") from error
         self._load_us = self._clock.now_us() - began_at_us
@@ -169,7 +169,7 @@ class LiveMigration:
         model = self._new.models[inference.model]
         epoch = self.core.epoch_for(model.name)
         plane = self._old_plane if epoch is self._old_plane.epoch else self._new_plane
-        for request in plane.desk.open(inference, plane.number[model.name], model):
+        for request in plane.pending.open(inference, plane.number[model.name], model):
             self.core.submit(epoch, request)
 
     # -- without memory for both -------------------------------------------------------------------
@@ -195,9 +195,9 @@ class LiveMigration:
         ]
         assert self._old.supervisor is not None, "the old plan is in service until its last slot"
         await self._old.supervisor.stop_slots(left)
-        await self._gently(self._new.insist(slots, ready))
+        await self._at_lowest_priority(self._new.insist(slots, ready))
 
-    async def _gently(self, loading: Coroutine[Any, Any, None]) -> None:
+    async def _at_lowest_priority(self, loading: Coroutine[Any, Any, None]) -> None:
         """Let workers load at the lowest priority; raise it when they have."""
         starting = asyncio.ensure_future(loading)
         try:

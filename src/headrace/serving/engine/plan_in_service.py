@@ -13,7 +13,7 @@ from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.executors.table import AUTO, ExecutorChoice
 from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
-from headrace.serving.engine.desk import Desk
+from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.host import Host, LocalHost
 from headrace.serving.workers.placement import worker_specs
@@ -79,7 +79,11 @@ class PlanInService:
         return self.topology.event_log_header("live", self._policy)
 
     async def prepare(
-        self, clock: Clock, desk: Desk, sink: EventSink, cores: Mapping[object, int] | None = None
+        self,
+        clock: Clock,
+        pending: PendingRequests,
+        sink: EventSink,
+        cores: Mapping[object, int] | None = None,
     ) -> None:
         """Extract stage files and build the data plane; no worker runs yet.
 
@@ -92,6 +96,8 @@ class PlanInService:
         loop = asyncio.get_running_loop()
         served, options = self.served, self._options
         stages = stage_index(served.plan, served.profiles)
+        self.arena = Arena(options.arena_bytes or arena_bytes_for(stages))
+        self.host = LocalHost(self.arena)
         # Parsing and cutting a large model takes seconds.
         specs = await asyncio.to_thread(
             worker_specs,
@@ -102,10 +108,9 @@ class PlanInService:
             options.executor,
             options.seed,
             options.processes,
+            self.host.cores(),
         )
         self._specs = _kept_cores(served.plan, specs, cores or {})
-        self.arena = Arena(options.arena_bytes or arena_bytes_for(stages))
-        self.host = LocalHost(self.arena)
         self.supervisor = Supervisor(self._specs, self.host)
         self.plane = DataPlane(
             served.plan,
@@ -118,7 +123,7 @@ class PlanInService:
             sink=sink,
             policy=self._policy,
             queue_limit=options.queue_limit,
-            desk=desk,
+            pending=pending,
         )
         self.supervisor.connect(self.plane.driver)
 

@@ -7,8 +7,8 @@ A slot is what the dispatcher knows; a process comes and goes behind it. Per pro
         |                                                                              |
         +--could not load--> gone                       gone --after the delay--> starting
 
-Told of it are, in this order, the slots' events (`on_slot_lost` before anything else happens, since
-the dispatcher may hand out work in the same step) and then the log. Invariants:
+`on_slot_lost` is called in the step in which the channel closes, before anything else can happen,
+since the dispatcher may hand out work in that very step. Invariants:
 
 - `on_slot_lost` and `on_slot_gained` of a slot alternate, lost first, unless its first worker comes
   up; nothing is reported of a batch between them.
@@ -69,7 +69,6 @@ class SupervisedSlot:
         self.number = number
         self.host = host
         self.process: SupervisedProcess
-        self._clock_offset_us = host.clock_offset_us
         self._p99_us = {load.stage: load.p99_us for load in spec.loads}
         self._hangs_at_s: float | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -115,14 +114,14 @@ class SupervisedSlot:
         self._hangs_at_s = None
         match frame:
             case Finished():
-                self.events.on_ran(self.number, self._on_our_clock(frame))
+                if self.host.clock_offset_us:
+                    frame = self._on_our_clock(frame)
+                self.events.on_ran(self.number, frame)
             case Failed():
                 self.events.on_failed(self.number, frame)
 
     def _on_our_clock(self, frame: Finished) -> Finished:
-        offset_us = self._clock_offset_us
-        if not offset_us:
-            return frame
+        offset_us = self.host.clock_offset_us
         return replace(
             frame,
             started_at_us=frame.started_at_us + offset_us,

@@ -8,7 +8,7 @@ from headrace.catalog.event_log import EventLogWriter
 from headrace.dispatch.protocols import EventSink
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import AnyEvent, EventLogHeader
-from headrace.serving.front.prometheus import BatchCounter, ModelCounters
+from headrace.serving.core.counters import BatchCounter, ModelCounters
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,11 @@
-"""The front desk: which client waits for which requests, and what each is told."""
+"""The table of pending requests: which inference each belongs to, and what becomes of it.
+
+An inference of n items is n requests to the dispatcher, with consecutive numbers; the table maps
+each number to its inference while the request has no answer. Of every inference that is entered,
+exactly one of three things happens: all its items are answered (`answer`), one of them is refused
+and the others are given up (`refuse`, `refuse_all`), or it is cancelled. The first two are handed
+to `Inference.on_done`.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -15,8 +22,8 @@ CallSoon = Callable[[Callable[[], None]], Any]
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
-    """One open inference."""
+class PendingInference:
+    """One inference, open."""
 
     inference: Inference
     model: ServedModel
@@ -30,8 +37,8 @@ class Ticket:
     """Where the items of a larger inference are put together."""
 
 
-class Desk:
-    """Keeps every accepted inference until it is answered, refused or cancelled: once each.
+class PendingRequests:
+    """Keeps every inference that was entered until it is answered, refused or cancelled: once each.
 
     Results are handed over from the loop, never from inside a dispatcher's step, because a client
     connection may submit its next inference as soon as it has its answer.
@@ -40,7 +47,7 @@ class Desk:
     def __init__(self, now_us: Callable[[], int], call_soon: CallSoon) -> None:
         self._now_us = now_us
         self._call_soon = call_soon
-        self._tickets: dict[int, Ticket] = {}
+        self._pending: dict[int, PendingInference] = {}
         self._results: list[tuple[Inference, Answer | Refusal]] = []
         self._abandoned: list[int] = []
         self._next_request = 0
@@ -54,7 +61,7 @@ class Desk:
 
     @property
     def open_requests(self) -> int:
-        return len(self._tickets)
+        return len(self._pending)
 
     def open(self, inference: Inference, number: int, model: ServedModel) -> Sequence[Request]:
         """Accept an inference for `model`, the plan's `number`-th; return its requests.
@@ -66,13 +73,13 @@ class Desk:
         now_us = self._now_us()
         timeout_us = model.slo_us if inference.timeout_us is None else inference.timeout_us
         deadline_at_us = now_us + timeout_us
-        ticket = Ticket(inference, model, now_us, deadline_at_us, rows, inference.items)
+        entry = PendingInference(inference, model, now_us, deadline_at_us, rows, inference.items)
         first = inference.first_request = self._next_request
         self._next_request += inference.items
         self.open_inferences += 1
         requests = []
         for request_id in range(first, self._next_request):
-            self._tickets[request_id] = ticket
+            self._pending[request_id] = entry
             requests.append(
                 Request(
                     id=request_id,
@@ -88,9 +95,9 @@ class Desk:
         """Forget an inference; its result, if there is one, is not handed over."""
         first = inference.first_request
         for request_id in range(first, first + inference.items):
-            ticket = self._tickets.get(request_id)
-            if ticket is not None:
-                self._close(ticket)
+            entry = self._pending.get(request_id)
+            if entry is not None:
+                self._close(entry)
                 return
         # Already decided, but perhaps not handed over yet.
         self._results = [entry for entry in self._results if entry[0] is not inference]
@@ -105,13 +112,13 @@ class Desk:
         offsets: Sequence[int],
     ) -> None:
         """Copy each request's row of each input; rows of a request that left stay as they are."""
-        tickets = self._tickets
+        pending = self._pending
         for position, request in enumerate(requests):
-            ticket = tickets.get(request.id)
-            if ticket is None:
+            entry = pending.get(request.id)
+            if entry is None:
                 continue
-            item = request.id - ticket.inference.first_request
-            for rows, width, offset in zip(ticket.rows, group.item_bytes, offsets, strict=True):
+            item = request.id - entry.inference.first_request
+            for rows, width, offset in zip(entry.rows, group.item_bytes, offsets, strict=True):
                 start = offset + position * width
                 if len(rows) == width:
                     memory[start : start + width] = rows
@@ -127,46 +134,44 @@ class Desk:
         """
         ended_at_us = self._now_us()
         for position, request in enumerate(requests):
-            ticket = self._tickets.pop(request.id, None)
-            if ticket is None:
+            entry = self._pending.pop(request.id, None)
+            if entry is None:
                 continue
             rows = tuple(
                 tensor[position * width : (position + 1) * width]
                 for tensor, width in zip(tensors, group.item_bytes, strict=True)
             )
-            if ticket.inference.items > 1:
-                complete = _assemble(ticket, request.id, group, rows)
+            if entry.inference.items > 1:
+                complete = _assemble(entry, request.id, group, rows)
                 if complete is None:
                     continue
                 rows = complete
             self.open_inferences -= 1
             self._hand_over(
-                ticket,
+                entry,
                 Answer(
                     outputs=rows,
-                    arrived_at_us=ticket.arrived_at_us,
-                    deadline_at_us=ticket.deadline_at_us,
+                    arrived_at_us=entry.arrived_at_us,
+                    deadline_at_us=entry.deadline_at_us,
                     ended_at_us=ended_at_us,
                 ),
             )
 
     def refuse(self, request: Request, reason: DropReason, retry_after_us: int) -> None:
         """One item will not be answered, so its inference is not: the others are given up too."""
-        ticket = self._tickets.get(request.id)
-        if ticket is not None:
-            self._close(ticket, but=request.id)
+        entry = self._pending.get(request.id)
+        if entry is not None:
+            self._close(entry, but=request.id)
             if reason == "no-slot":
                 # The dispatcher allows for the loading alone.
-                retry_after_us += self.retry_in_us(ticket.model.name)
-            message = _explain(ticket, reason, retry_after_us)
-            refusal = Refusal(reason=reason, message=message, retry_after_us=retry_after_us)
-            self._hand_over(ticket, refusal)
+                retry_after_us += self.retry_in_us(entry.model.name)
+            self._hand_over(entry, _refusal(entry, reason, retry_after_us))
 
     def refuse_all(self, reason: DropReason, message: str) -> None:
         """The engine stops: nobody must wait for ever."""
-        for ticket in set(self._tickets.values()):
-            self._close(ticket)
-            self._hand_over(ticket, Refusal(reason=reason, message=message, retry_after_us=0))
+        for entry in set(self._pending.values()):
+            self._close(entry)
+            self._hand_over(entry, Refusal(reason=reason, message=message, retry_after_us=0))
 
     def flush(self) -> None:
         """Hand over all results that are ready."""
@@ -183,18 +188,18 @@ class Desk:
         if not self.open_inferences:
             self.on_idle()
 
-    def _close(self, ticket: Ticket, but: int = -1) -> None:
-        """Forget a ticket; its items, `but` for one that knows, are to leave the queue."""
-        first = ticket.inference.first_request
-        for request_id in range(first, first + ticket.inference.items):
-            if self._tickets.pop(request_id, None) is not None and request_id != but:
+    def _close(self, entry: PendingInference, but: int = -1) -> None:
+        """Forget a entry; its items, `but` for one that knows, are to leave the queue."""
+        first = entry.inference.first_request
+        for request_id in range(first, first + entry.inference.items):
+            if self._pending.pop(request_id, None) is not None and request_id != but:
                 self._flush_soon()
                 self._abandoned.append(request_id)
         self.open_inferences -= 1
 
-    def _hand_over(self, ticket: Ticket, result: Answer | Refusal) -> None:
+    def _hand_over(self, entry: PendingInference, result: Answer | Refusal) -> None:
         self._flush_soon()
-        self._results.append((ticket.inference, result))
+        self._results.append((entry.inference, result))
 
     def _flush_soon(self) -> None:
         if not self._results and not self._abandoned:
@@ -221,32 +226,33 @@ def _plain(buffer: Buffer) -> bytes | memoryview:
 
 
 def _assemble(
-    ticket: Ticket, request_id: int, group: TensorGroup, rows: Sequence[memoryview]
+    entry: PendingInference, request_id: int, group: TensorGroup, rows: Sequence[memoryview]
 ) -> tuple[memoryview, ...] | None:
     """Put one item of a larger inference in its place; the whole when it was the last."""
-    items = ticket.inference.items
-    if not ticket.outputs:
-        ticket.outputs = [bytearray(items * width) for width in group.item_bytes]
-    item = request_id - ticket.inference.first_request
-    for output, width, row in zip(ticket.outputs, group.item_bytes, rows, strict=True):
+    items = entry.inference.items
+    if not entry.outputs:
+        entry.outputs = [bytearray(items * width) for width in group.item_bytes]
+    item = request_id - entry.inference.first_request
+    for output, width, row in zip(entry.outputs, group.item_bytes, rows, strict=True):
         output[item * width : (item + 1) * width] = row
-    ticket.missing -= 1
-    return None if ticket.missing else tuple(memoryview(output) for output in ticket.outputs)
+    entry.missing -= 1
+    return None if entry.missing else tuple(memoryview(output) for output in entry.outputs)
 
 
-def _explain(ticket: Ticket, reason: DropReason, retry_after_us: int) -> str:
-    name = ticket.model.name
-    timeout_ms = (ticket.deadline_at_us - ticket.arrived_at_us) / 1000
-    fastest_ms = ticket.model.fastest_us / 1000
+def _refusal(entry: PendingInference, reason: DropReason, retry_after_us: int) -> Refusal:
+    timeout_us = entry.deadline_at_us - entry.arrived_at_us
+    if reason == "deadline" and timeout_us < entry.model.fastest_us:
+        return entry.model.refuse_timeout(timeout_us, retry_after_us)
+    message = _sentence(entry.model.name, timeout_us, reason, retry_after_us)
+    return Refusal(reason=reason, message=message, retry_after_us=retry_after_us)
+
+
+def _sentence(name: str, timeout_us: int, reason: DropReason, retry_after_us: int) -> str:
     match reason:
-        case "deadline" if timeout_ms < fastest_ms:
-            return (
-                f"model {name!r} needs at least {fastest_ms:.1f} ms, but the request allows"
-                f" {timeout_ms:.1f} ms; give it a longer timeout"
-            )
         case "deadline":
             return (
-                f"model {name!r} has too much work waiting to answer within {timeout_ms:.1f} ms;"
+                f"model {name!r} has too much work waiting to answer within"
+                f" {timeout_us / 1000:.1f} ms;"
                 f" try again in {retry_after_us / 1000:.1f} ms or send fewer requests"
             )
         case "no-slot":

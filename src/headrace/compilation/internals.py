@@ -1,0 +1,198 @@
+"""All that we use of numba beside its documented interface. What of it breaks with another version
+of numba, `tests/unit/test_compilation.py` says part by part; pyproject.toml pins tested versions.
+
+UNCOUNTED        an option of the compiler: no references are counted
+forget_literals  a function is compiled once, not once per constant among its arguments
+call_directly    a compiled function for Python, without numba's look at the arguments' types
+table_at         many arrays behind one address, as one value of compiled code
+
+**Tables.** Handing over a tuple of twenty arrays costs more than what most functions do with them.
+Compiled functions are handed the address of a list of (address, length) pairs instead, and an
+attribute looks its array up there: `s.hops` reads the same in Python and in compiled code. What it
+finds there are `Rows`, not arrays: they have an item per index from 0 on, and a length. Numba's
+arrays also count negative indices from the end, and ask which is meant at every access: an eighth
+of a session. Nobody checks an index here; plain Python does (`tables.CheckedRows`).
+
+**Modules.** An attribute of a table may also be a module: `s.policy.decide(s, model, now_us)` is
+resolved when the caller is compiled, and costs nothing. So every function is compiled once per kind
+of table, with that kind's own policy and record fields.
+"""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numba import from_dtype, types
+from numba.core import cgutils
+from numba.core.typing.templates import (
+    AbstractTemplate,
+    AttributeTemplate,
+    infer_getattr,
+    infer_global,
+    signature,
+)
+from numba.extending import (
+    intrinsic,
+    lower_builtin,
+    lower_getattr_generic,
+    models,
+    register_model,
+)
+
+UNCOUNTED = {"_nrt": False}
+"""No references are counted: nothing is allocated, and Python holds all arrays during a call. Each
+array that was looked up used to be counted twice, by calls that took two thirds of a session."""
+
+
+def forget_literals(dispatcher: Any) -> Any:
+    """Numba compiles a function anew for every constant that it is called with.
+
+    Ours are not worth that: it would take three times as long.
+    """
+    find = dispatcher.get_call_template
+
+    def find_without_literals(arguments: Sequence[Any], names: dict[str, Any]) -> Any:
+        return find([types.unliteral(argument) for argument in arguments], names)
+
+    dispatcher.get_call_template = find_without_literals
+    return dispatcher
+
+
+def call_directly(dispatcher: Any, numbers: int) -> Callable[..., Any]:
+    """A compiled function of so many whole numbers, compiled or loaded now.
+
+    Numba's way in looks up the types of all arguments at every call, half of an event's time.
+    """
+    dispatcher.compile((types.int64,) * numbers)
+    (overload,) = dispatcher.overloads.values()
+    direct: Callable[..., Any] = overload.entry_point
+    return direct
+
+
+# -- rows: an array in compiled code --------------------------------------------------------------
+
+
+class Rows(types.Type):  # type: ignore[misc]
+    """An array in compiled code, of numbers or records. Nobody checks an index."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+        super().__init__(name=f"Rows({item})")
+
+
+@register_model(Rows)
+class _RowsModel(models.StructModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, rows: Rows) -> None:
+        members = [("address", types.CPointer(rows.item)), ("length", types.intp)]
+        super().__init__(manager, rows, members)
+
+
+@infer_global(operator.getitem)
+class _TypeOfItem(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, arguments: Any, _keywords: Any) -> Any:
+        rows, index = arguments
+        if isinstance(rows, Rows) and isinstance(index, types.Integer):
+            return signature(rows.item, rows, types.intp)
+        return None
+
+
+@infer_global(operator.setitem)
+class _TypeOfAssignment(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, arguments: Any, _keywords: Any) -> Any:
+        rows, index, _ = arguments
+        if isinstance(rows, Rows) and isinstance(index, types.Integer):
+            return signature(types.none, rows, types.intp, rows.item)
+        return None
+
+
+@infer_global(len)
+class _TypeOfLength(AbstractTemplate):  # type: ignore[misc]
+    def generic(self, arguments: Any, _keywords: Any) -> Any:
+        return signature(types.intp, *arguments) if isinstance(arguments[0], Rows) else None
+
+
+def _pointer_to(context: Any, builder: Any, kind: Any, rows: Any, index: Any) -> Any:
+    return builder.gep(cgutils.create_struct_proxy(kind)(context, builder, rows).address, [index])
+
+
+@lower_builtin(operator.getitem, Rows, types.intp)  # type: ignore[untyped-decorator]
+def _get_item(context: Any, builder: Any, typed: Any, arguments: Any) -> Any:
+    pointer = _pointer_to(context, builder, typed.args[0], *arguments)
+    return context.unpack_value(builder, typed.args[0].item, pointer)
+
+
+@lower_builtin(operator.setitem, Rows, types.intp, types.Any)  # type: ignore[untyped-decorator]
+def _set_item(context: Any, builder: Any, typed: Any, arguments: Any) -> Any:
+    pointer = _pointer_to(context, builder, typed.args[0], *arguments[:2])
+    context.pack_value(builder, typed.args[0].item, arguments[2], pointer)
+    return context.get_dummy_value()
+
+
+@lower_builtin(len, Rows)  # type: ignore[untyped-decorator]
+def _length(context: Any, builder: Any, typed: Any, arguments: Any) -> Any:
+    return cgutils.create_struct_proxy(typed.args[0])(context, builder, arguments[0]).length
+
+
+# -- tables: arrays and modules behind one address ------------------------------------------------
+
+
+class Tables(types.Type):  # type: ignore[misc]
+    """One set of arrays, each an attribute; and modules, which take no place."""
+
+    def __init__(
+        self,
+        name: str,
+        dtypes: Mapping[str, np.dtype[Any]],
+        modules: Mapping[str, Any],
+    ) -> None:
+        self.places = {field: place for place, field in enumerate(dtypes)}
+        self.rows = {field: Rows(from_dtype(dtype)) for field, dtype in dtypes.items()}
+        self.modules = {field: types.Module(module) for field, module in modules.items()}
+        super().__init__(name=name)
+
+
+register_model(Tables)(models.OpaqueModel)
+
+
+@infer_getattr
+class _TypeOfField(AttributeTemplate):  # type: ignore[misc]
+    key = Tables
+
+    def generic_resolve(self, tables: Tables, field: str) -> Any:
+        return tables.rows.get(field) or tables.modules.get(field)
+
+
+@lower_getattr_generic(Tables)  # type: ignore[untyped-decorator]
+def _look_up(context: Any, builder: Any, tables: Tables, table: Any, field: str) -> Any:
+    if field in tables.modules:
+        return context.get_dummy_value()
+    number = context.get_value_type(types.intp)
+    numbers = builder.bitcast(table, number.as_pointer())
+    found = cgutils.create_struct_proxy(tables.rows[field])(context, builder)
+    for offset, member in enumerate(("address", "length")):
+        at = builder.gep(numbers, [number(2 * tables.places[field] + offset)])
+        value = builder.load(at)
+        if member == "address":
+            value = builder.inttoptr(value, found.address.type)
+        setattr(found, member, value)
+    return found._getvalue()
+
+
+_KINDS: dict[int, Tables] = {}
+
+
+def define_kind(key: int, dtypes: Mapping[str, np.dtype[Any]], modules: Mapping[str, Any]) -> None:
+    """From now on `table_at(address, key)` is a set of tables of this kind."""
+    _KINDS[key] = Tables(f"Tables({key:x})", dtypes, modules)
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def table_at(_typing: Any, _address: Any, key: Any) -> Any:
+    """The tables at an address; `key` is a constant that the entry encloses."""
+    kind = _KINDS[key.literal_value]
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(kind))
+
+    return kind(types.int64, key), generate
