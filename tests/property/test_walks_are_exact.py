@@ -21,7 +21,7 @@ from headrace.planning.common.solver import LinearModel
 from headrace.planning.exact import remainders as exact_remainders
 from headrace.planning.exact import search as exact_search
 from headrace.planning.exact import sets as exact_sets
-from headrace.planning.exact.columns import Columns, DeviceStock
+from headrace.planning.exact.columns import Columns, PoolStock
 from headrace.planning.exact.patterns import needed_patterns, patterns_within
 from headrace.planning.exact.prices import price, request_costs
 from headrace.planning.exact.remainders import Remainders, largest
@@ -33,7 +33,7 @@ HALVES = (Fraction(1), Fraction(1, 2))
 QUARTERS = tuple(Fraction(1, k) for k in (1, 2, 3, 4))
 
 
-def demand(seed: int, **task: object) -> tuple[DeviceStock, Columns]:
+def demand(seed: int, **task: object) -> tuple[PoolStock, Columns]:
     made, profiles = make_task(seed, models=1, **task)  # type: ignore[arg-type]
     deployment = made.deployments[0]
     pipelines = artifact_pipelines(made, deployment, profiles[deployment.model])
@@ -184,7 +184,7 @@ def test_largest_leaves_out_what_another_covers() -> None:
     assert sorted(largest(vectors).tolist()) == [[0, 3], [1, 2], [2, 1]]
 
 
-def rps_within(stock: DeviceStock, columns: Columns, box: Ints) -> float:
+def rps_within(stock: PoolStock, columns: Columns, box: Ints) -> float:
     """By asking for ever nearer targets."""
     asked = Remainders(replace(stock, increments=box), columns, StepBudget(Deadline(HANG_S)))
     low, high = 0.0, 1e6
@@ -204,7 +204,7 @@ def rows_of(columns: Columns, patterns: object) -> tuple[Ints, Ints, np.ndarray]
     return columns.pools[column], units, patterns.carried_rps  # type: ignore[attr-defined]
 
 
-def divisible_rps(stock: DeviceStock, columns: Columns, pools: Ints) -> float:
+def divisible_rps(stock: PoolStock, columns: Columns, pools: Ints) -> float:
     """The most that divisible slots carry in given devices of each pool."""
     model = LinearModel(maximise=True)
     carried = model.add_columns(len(columns), gain=1.0)

@@ -12,7 +12,7 @@ units       one pool per device type, an increment is a unit: nothing is rounded
 devices     one pool per device type, an increment is a device: no two demands share one (walks)
 
 Other pools, such as one per stage position and device type, and limits on the number of pipelines
-by group (`DeviceStock.room`) make other rules; the walks know no difference.
+by group (`PoolStock.room`) make other rules; the walks know no difference.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceStock:
+class PoolStock:
     """What there is. K device types, Q pools."""
 
     pool_type: Ints

@@ -33,7 +33,7 @@ from headrace.planning.common.master import Goal, Wanted
 from headrace.planning.common.packing import SlotSize, pack
 from headrace.planning.exact.columns import (
     Columns,
-    DeviceStock,
+    PoolStock,
     make_columns,
     slot_types,
     slot_units,
@@ -98,7 +98,7 @@ class _Counting:
         self._hardware, self._pipelines = hardware, columns
         self._columns = [_columns(hardware, pipelines) for pipelines in columns]
         self._per_device = units_per_device(hardware.kinds)
-        self._stock = DeviceStock(
+        self._stock = PoolStock(
             pool_type=np.arange(len(hardware.devices)),
             increment=1,
             increments=hardware.owned * self._per_device,
