@@ -8,20 +8,14 @@ this hands it events and carries its orders to the driver.
 from collections.abc import Callable
 from functools import partial
 
-from headrace.dispatch.event_log import (
-    MAKE_EVENT,
-    MakeEvent,
-    Numbers,
-    answered,
-    dispatched,
-    dropped,
-)
+from headrace.dispatch.event_log import PLAIN, Numbers, Plain, dispatched, dropped
 from headrace.dispatch.kernel import handle as events
 from headrace.dispatch.kernel import journal
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import policy_named
 from headrace.dispatch.protocols import Batch, Clock, Driver, EventSink, Hop
 from headrace.dispatch.topology import Topology
+from headrace.domain.events import Answered
 from headrace.domain.request import Request
 
 Handler = Callable[[Numbers, int], int]
@@ -60,10 +54,11 @@ class Dispatcher:
         """An attribute of its own, since a look-up at every event costs."""
         self._store = Store(topology, chosen, queue_max=queue_limit)
         self._settle_in()
+        self._hops = tuple(Hop(slot, 0) for slot in range(len(topology.slots)))
         self._requests: dict[int, Request] = {}
         self._batches: dict[int, Batch] = {}
         self._handlers: dict[int, Handler] = {
-            **{kind: _noting(make, sink) for kind, make in MAKE_EVENT.items()},
+            **{kind: _noting(plain, sink) for kind, plain in PLAIN.items()},
             journal.DISPATCHED: self._on_dispatched,
             journal.ANSWERED: self._on_answered,
             journal.DROPPED: self._on_dropped,
@@ -173,10 +168,9 @@ class Dispatcher:
         return after
 
     def _on_answered(self, numbers: Numbers, at: int) -> int:
-        event, after = answered(numbers, at)
-        self._sink(event)
-        del self._requests[event.request]
-        return after
+        self._sink(Answered(*numbers[at + 1 : at + 4]))
+        del self._requests[numbers[at + 2]]
+        return at + 5
 
     def _on_dropped(self, numbers: Numbers, at: int) -> int:
         event, after = dropped(numbers, at)
@@ -189,7 +183,7 @@ class Dispatcher:
     def _start_stage(self, numbers: Numbers, at: int) -> int:
         batch, stage = self._batches[numbers[at + 3]], numbers[at + 4]
         batch.stage, batch.attempt = stage, numbers[at + 5]
-        batch.hops[stage:] = (Hop(numbers[at + 6], 0),)
+        batch.hops[stage:] = (self._hops[numbers[at + 6]],)
         self._driver.start_stage(batch, stage)
         return at + 9
 
@@ -212,12 +206,12 @@ class Dispatcher:
         return at + 5
 
 
-def _noting(make: MakeEvent, sink: EventSink) -> Handler:
+def _noting(plain: Plain, sink: EventSink) -> Handler:
     """For entries from which nothing else follows."""
+    make, end, length = plain
 
     def note(numbers: Numbers, at: int) -> int:
-        event, after = make(numbers, at)
-        sink(event)
-        return after
+        sink(make(*numbers[at + 1 : at + end]))
+        return at + length
 
     return note

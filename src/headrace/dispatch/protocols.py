@@ -1,7 +1,6 @@
 """What the dispatcher knows of the world: a clock, a driver, and who listens."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -26,9 +25,9 @@ class Hop(msgspec.Struct, frozen=True, gc=False):
     """Over the links from the slot before, when they are idle; 0: nothing crosses a network."""
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Requests that travel one path together."""
+class Batch(msgspec.Struct, eq=False, gc=False):
+    """Requests that travel one path together. Never part of a cycle, so that Python's garbage
+    collector need not look at it."""
 
     row: int
     """Where the dispatcher keeps it."""

@@ -24,7 +24,7 @@ class Store:
     """The arrays of one dispatcher's state, and how they grow."""
 
     def __init__(self, topology: Topology, policy: Policy, *, queue_max: int) -> None:
-        """An idle system: all slots alive, nothing promised, empty queues."""
+        """An idle system: all slots alive, nothing reserved, empty queues."""
         self.tables = tables_of(policy.module)
         self._sizes = _sizes_of(topology)
         self._tuple = _tuple_of(tuple(self.tables))
