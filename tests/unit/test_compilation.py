@@ -1,4 +1,4 @@
-"""What we rely on in numba beside its documented interface, part by part; and plain Python instead."""
+"""What we rely on in numba beside its documented interface, part by part; and plain Python."""
 
 import ast
 import tomllib
@@ -105,7 +105,7 @@ def test_uncounted_functions_count_no_references() -> None:
 
     assert first(np.array([7])) == 7
     (code,) = first.inspect_llvm().values()
-    body = code.split("define i8* @_ZN7cpython")[0].split('define linkonce_odr')[0]
+    body = code.split("define i8* @_ZN7cpython")[0].split("define linkonce_odr")[0]
     assert "NRT_incref" not in body.split("cpython")[0]
 
 

@@ -72,7 +72,7 @@ class SimDriver:
     def start_transfer(self, batch: Batch, stage: int) -> None:
         attempt, started_at_us = batch.attempt, self._clock.now_us()
         self._clock.call_at(
-            started_at_us + batch.hops[stage].transfer_us,
+            started_at_us + batch.transfer_us,
             lambda: self.reports.on_transferred(batch, stage, attempt, started_at_us),
         )
 

@@ -135,7 +135,7 @@ class Gate:
         self._driver.start_transfer(batch, stage)
 
     def start_stage(self, batch: Batch, stage: int) -> None:
-        slot = batch.hops[stage].slot
+        slot = batch.slot
         if slot in self._closing:
             # Its turn came in the very step in which the slot fell idle: `_ended` closes the slot
             # as soon as the dispatcher returns, and the dispatcher then moves the batch.

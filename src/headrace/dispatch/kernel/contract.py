@@ -29,6 +29,7 @@ A reason to drop is an index into `journal.REASONS`; NO_REASON is none.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -122,6 +123,7 @@ class PolicyModule(Protocol):
     def on_slot_gained(self, s: State, slot: int, now_us: int) -> None: ...
 
 
+@cache
 def tables_of(policy: PolicyModule) -> dict[str, Table]:
     """All tables of a policy's state, the fields that it adds included.
 

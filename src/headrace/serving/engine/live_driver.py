@@ -105,7 +105,7 @@ class LiveDriver:
     def start_transfer(self, batch: Batch, stage: int) -> None:
         attempt, started_at_us = batch.attempt, self._clock.now_us()
         self._clock.call_at(
-            started_at_us + batch.hops[stage].transfer_us,
+            started_at_us + batch.transfer_us,
             lambda: self.reports.on_transferred(batch, stage, attempt, started_at_us),
         )
 
@@ -121,7 +121,7 @@ class LiveDriver:
                 self._clock.now_us(), lambda: self.reports.on_failed(batch, stage, attempt)
             )
             return
-        slot = batch.hops[stage].slot
+        slot = batch.slot
         self._work[slot] = Work(batch, stage, batch.attempt, cargo)
         self._links[slot].run(
             Run(
