@@ -14,7 +14,7 @@ from benchmarks.harpagon.profiles import load
 from benchmarks.harpagon.workloads import COUNT, workloads
 
 from headrace.planning.apps.candidates import AppCase, ModuleCase, collect_us
-from headrace.planning.apps.exact_app import Ladder, least_cost
+from headrace.planning.apps.exact.combine import Ladder, least_cost
 from headrace.planning.apps.order import decompose
 from headrace.planning.apps.solve import plan_least_cost
 

@@ -10,9 +10,9 @@ from benchmarks.harpagon.profiles import candidate
 
 from headrace.domain.plan import Reading
 from headrace.planning.apps.candidates import Candidate, ModuleCase, worst_case_us
-from headrace.planning.apps.exact_module import module_front
-from headrace.planning.apps.module_scheduling import schedule_module
-from headrace.planning.apps.splitting import latency_cost, module_options
+from headrace.planning.apps.exact.fronts import module_front
+from headrace.planning.apps.heuristics.scheduling import schedule_module
+from headrace.planning.apps.heuristics.splitting import latency_cost, module_options
 
 M1 = [(2, 160.0), (4, 200.0), (8, 320.0)]
 M3 = [(2, 100.0), (8, 250.0), (32, 800.0)]

@@ -8,8 +8,8 @@ from benchmarks.harpagon.workloads import Workload
 
 from headrace.domain.plan import Reading
 from headrace.planning.apps.candidates import worst_case_us
-from headrace.planning.apps.module_scheduling import Schedule, remaining_rps
-from headrace.planning.apps.schemes import SCHEMES
+from headrace.planning.apps.heuristics.schemes import SCHEMES
+from headrace.planning.apps.machines import Schedule, remaining_rps
 
 Row = tuple[str, str, str]
 """(what, paper, ours), as text."""

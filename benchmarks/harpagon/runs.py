@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from benchmarks.harpagon.workloads import Workload
 
-from headrace.planning.apps.module_scheduling import Schedule
-from headrace.planning.apps.schemes import SCHEMES, AppSchedule, plan_scheme
+from headrace.planning.apps.heuristics.schemes import SCHEMES, AppSchedule, plan_scheme
+from headrace.planning.apps.machines import Schedule
 from headrace.planning.apps.solve import plan_least_cost
 
 Floats = npt.NDArray[np.float64]

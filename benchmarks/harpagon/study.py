@@ -19,7 +19,7 @@ from benchmarks.harpagon.runs import Run, extra, run_planner
 from benchmarks.harpagon.verified import violations
 from benchmarks.harpagon.workloads import COUNT, Workload, workloads
 
-from headrace.planning.apps.schemes import SCHEMES
+from headrace.planning.apps.heuristics.schemes import SCHEMES
 
 PLANNERS = ("least-cost", "harpagon", *BASELINES, *ABLATIONS)
 

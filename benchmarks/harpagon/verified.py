@@ -14,7 +14,7 @@ from headrace.domain.problem import PlanOptions, Problem, ProfileRef
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
 from headrace.planning.apps.assembly import Planned, assemble_apps, slot_count
 from headrace.planning.apps.candidates import ModuleCase
-from headrace.planning.apps.module_scheduling import Schedule
+from headrace.planning.apps.machines import Schedule
 from headrace.planning.apps.solve import Solution
 from headrace.verify import Violation, verify
 

@@ -23,9 +23,9 @@ from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.planning.apps.assembly import slot_count
 from headrace.planning.apps.candidates import AppCase
 from headrace.planning.apps.solve import Solution, plan_least_cost
-from headrace.planning.apps.stock import Stock, flat
-from headrace.planning.apps.stock_module import load_kernel
-from headrace.planning.apps.stock_search import Within, cheapest_within
+from headrace.planning.apps.stock.devices import Stock, flat
+from headrace.planning.apps.stock.module import load_kernel
+from headrace.planning.apps.stock.search import Within, cheapest_within
 
 PARTS = (0.6, 0.8)
 

@@ -11,8 +11,8 @@ from benchmarks.live.setting import Setting
 
 from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import Answered, Arrived, Dropped
-from headrace.load.timer import monotonic_us
 from headrace.metrics import UNFINISHED
+from headrace.serving.engine.timer import monotonic_us
 
 DURATION_S = 6.0
 """Of load; the signal comes in the middle."""

@@ -19,9 +19,9 @@ from benchmarks.live.setting import Setting, cut_over_two_slots, whole_on_two_sl
 from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import Answered, AnyEvent, Dispatched, Ran, SlotGained, SlotLost
 from headrace.load.result import LoadResult
-from headrace.load.timer import monotonic_us
 from headrace.metrics import attainment, within
 from headrace.reporting.summary import milliseconds, percent
+from headrace.serving.engine.timer import monotonic_us
 
 DURATION_S = 60.0
 FACTOR = 0.7

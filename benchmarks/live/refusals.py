@@ -9,9 +9,10 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 import numpy as np
-from examples.demo.client import HEADER_LENGTH, encode_request
+from examples.demo.client import encode_request
 from examples.demo.recogniser import INPUT, ITEM_SHAPE
 from examples.demo.run import MODEL
+from examples.patience import HEADER_LENGTH
 
 PAUSE_S = 0.25
 """Between two questions: a few per second do not change the load that is being measured."""

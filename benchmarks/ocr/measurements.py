@@ -18,9 +18,9 @@ from examples.ocr.run import POLICY
 from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import SlotLost
 from headrace.load.result import LoadResult
-from headrace.load.timer import monotonic_us
 from headrace.metrics import attainment
 from headrace.reporting.summary import percent
+from headrace.serving.engine.timer import monotonic_us
 from headrace.simulation.apps.session import simulate_apps
 
 PLANNED, OVERLOAD = 0.8, 2.0

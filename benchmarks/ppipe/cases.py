@@ -16,6 +16,7 @@ from benchmarks.ppipe.planning_rows import profiles_of
 from benchmarks.ppipe.reference import reference_plans
 
 from headrace.catalog.ppipe.artifact import ReferenceDeployment, ReferenceDevice, ReferencePlan
+from headrace.cost import TimedStage, cost_model
 from headrace.domain.profile import Profile
 
 ALGORITHMS = {"np": "bl", "dart-r": "dart-r", "ppipe": "v4"}
@@ -181,4 +182,5 @@ def task_of(
 
 def l4_us(profile: Profile) -> float:
     """Batch size 1, the whole model."""
-    return float(profile.stage_latency("L4", Fraction(1), 0, len(profile.blocks), 1).p50_us)
+    whole = TimedStage.whole_model(profile, "L4", Fraction(1))
+    return float(cost_model({profile.model: profile}).latency(whole, 1).p50_us)

@@ -18,6 +18,7 @@ from benchmarks.serving.open_loop import Target, measure
 from benchmarks.serving.servers import BINARY_HEADER, V2_BINARY, V2_JSON, WIDTH
 
 from headrace.domain.profile import TensorSpec
+from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, ServedModel
 from headrace.serving.front.access import Access
@@ -90,7 +91,7 @@ def _serve(pipe: Connection) -> None:
 async def _serve_until_told(pipe: Connection) -> None:
     loop = asyncio.get_running_loop()
     access = Access(bind_host="127.0.0.1", token="the-owner-needs-none")
-    server = HttpServer(Gateway(InstantEngine(), access, lambda *_: None))
+    server = HttpServer(Gateway(ProtocolCore(InstantEngine()), access, lambda *_: None))
     listener = await loop.create_server(server.connect, "127.0.0.1", 0)
     pipe.send(listener.sockets[0].getsockname()[1])
     ended = asyncio.Event()

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import uvloop
 
-from headrace.load.client import ConnectionPool, Endpoint, Exchange
-from headrace.load.timer import Alarm, monotonic_us
+from headrace.load.client import ConnectionPool, Endpoint, SentRequest
+from headrace.serving.engine.timer import Timer, make_timer, monotonic_us
 
 CONNECTIONS = 64
 DRAIN_S = 2.0
@@ -85,16 +85,16 @@ class _Load:
         loop = asyncio.get_running_loop()
         self._pool = ConnectionPool(self._target.endpoint(), CONNECTIONS)
         self._started_at_us = monotonic_us() + 20_000
-        alarm = Alarm(loop, lambda: self._send_due(alarm))
-        alarm.at(self._started_at_us + self._offsets_us[0])
+        timer = make_timer(loop, lambda: self._send_due(timer))
+        timer.set(self._started_at_us + self._offsets_us[0])
         until_us = self._started_at_us + self._offsets_us[-1] + int(DRAIN_S * 1e6)
         while self._ended < len(self._offsets_us) and monotonic_us() < until_us:
             await asyncio.sleep(0.05)
-        alarm.close()
+        timer.close()
         await self._pool.close()
         return self._result()
 
-    def _send_due(self, alarm: Alarm) -> None:
+    def _send_due(self, timer: Timer) -> None:
         now_us = monotonic_us()
         offsets = self._offsets_us
         for _ in range(64):
@@ -104,12 +104,12 @@ class _Load:
             if due_us > now_us:
                 break
             self._lateness_us.append(now_us - due_us)
-            self._pool.submit(Exchange((self._request,), self._on_done, index=self._next))
+            self._pool.submit(SentRequest((self._request,), self._on_done, index=self._next))
             self._next += 1
         if self._next < len(offsets):
-            alarm.at(self._started_at_us + offsets[self._next])
+            timer.set(self._started_at_us + offsets[self._next])
 
-    def _on_done(self, exchange: Exchange) -> None:
+    def _on_done(self, exchange: SentRequest) -> None:
         self._ended += 1
         if exchange.index >= self._warm and exchange.status == 200 and not exchange.error:
             due_us = self._started_at_us + self._offsets_us[exchange.index]

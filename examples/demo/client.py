@@ -1,32 +1,22 @@
 """A client of the Open Inference Protocol (KServe v2) over HTTP, tensors in binary.
 
-Any v2 client works, `tritonclient` for one; this one shows how little there is to it.
+Any v2 client works, `tritonclient` for one; this one shows how little there is to it. What it does
+when the server is busy stands in `examples/patience.py`.
 """
 
-import http.client
 import json
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
+from examples.patience import PATIENT, Connection, Patience
 from numpy.typing import NDArray
-
-HEADER_LENGTH = "Inference-Header-Content-Length"
-
-
-class InferenceError(Exception):
-    """The server refused; the message is its reason."""
 
 
 class Client:
     """One connection to one server."""
 
-    def __init__(self, url: str, timeout_s: float = 30.0) -> None:
-        address = urlsplit(url)
-        assert address.hostname is not None
-        self._connection = http.client.HTTPConnection(
-            address.hostname, address.port or 80, timeout=timeout_s
-        )
+    def __init__(self, url: str, patience: Patience = PATIENT) -> None:
+        self._connection = Connection(url, patience)
 
     def infer(
         self, model: str, name: str, batch: NDArray[np.float32], timeout_us: int | None = None
@@ -38,20 +28,10 @@ class Client:
             timeout_us: this request's own SLO; None: the plan's.
 
         Raises:
-            InferenceError: the server refused, or could not answer in time.
+            InferenceError: the server refused, at once or whenever it was asked.
         """
-        body, header_bytes = encode_request(name, batch, timeout_us)
-        self._connection.request(
-            "POST",
-            f"/v2/models/{model}/infer",
-            body,
-            {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(header_bytes)},
-        )
-        response = self._connection.getresponse()
-        answer = response.read()
-        if response.status != http.HTTPStatus.OK:
-            raise InferenceError(f"{response.status}: {answer.decode(errors='replace')}")
-        return decode_response(answer, int(response.headers.get(HEADER_LENGTH, len(answer))))
+        request = encode_request(name, batch, timeout_us)
+        return decode_response(*self._connection.infer(model, *request))
 
     def close(self) -> None:
         self._connection.close()

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from headrace.cost import TimedStage, cost_model
 from headrace.domain.profile import Profile
 
 SLO_FACTOR = 5
@@ -31,7 +32,8 @@ def choose(profile: Profile, cores_here: int) -> Wish:
     Args:
         cores_here: cores that this process may use.
     """
-    whole = profile.stage_latency("cpu", Fraction(1), 0, len(profile.blocks), 1)
+    stage = TimedStage.whole_model(profile, "cpu", Fraction(1))
+    whole = cost_model({profile.model: profile}).latency(stage, 1)
     cores = min(MOST_CORES, cores_here)
     return Wish(
         # Rounded up to 10 ms: people agree on 120 ms, not on 113.7 ms.

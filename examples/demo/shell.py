@@ -6,10 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from examples.patience import TOO_BUSY, InferenceError, TooBusyError
 from rich.console import Console
+
+from headrace.domain.errors import HeadraceError
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -19,6 +23,28 @@ _URL_MARK = "listening on "
 
 class StepFailedError(Exception):
     """A command of the demo did not do what it should."""
+
+
+def exit_code(name: str, story: Callable[[], str]) -> int:
+    """Tell the story and say how it ended.
+
+    Args:
+        story: returns what was wrong; empty: nothing.
+
+    Returns:
+        0: all was right; 1: something was not; 75: this machine is too busy to tell.
+    """
+    try:
+        wrong = story()
+    except TooBusyError as error:
+        say = f"{name}: this machine is too busy; try again when it has less to do ({error})"
+        console.print(say, style="bold red", markup=False)
+        return TOO_BUSY
+    except (StepFailedError, InferenceError, HeadraceError) as error:
+        wrong = str(error)
+    if wrong:
+        console.print(f"{name}: {wrong}", style="bold red", markup=False)
+    return 1 if wrong else 0
 
 
 def explain(text: str) -> None:
@@ -53,7 +79,7 @@ def headrace(folder: Path, *arguments: str, into: str | None = None) -> None:
 class Server:
     """`headrace serve` in the background; on leaving it must stop cleanly."""
 
-    def __init__(self, folder: Path, *arguments: str, patience_s: float = 60.0) -> None:
+    def __init__(self, folder: Path, *arguments: str, patience_s: float = 300.0) -> None:
         self._folder = folder
         self._arguments = ("serve", *arguments)
         self._patience_s = patience_s

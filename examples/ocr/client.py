@@ -6,7 +6,6 @@ Without pictures, it draws some and checks the answers. Any client of the Open I
 works; this one shows what the tensors look like.
 """
 
-import http.client
 import json
 import struct
 import sys
@@ -14,21 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 from examples.ocr.pages import PAGES, draw
+from examples.patience import PATIENT, TOO_BUSY, UNHURRIED_US, Connection, Patience, TooBusyError
 from numpy.typing import NDArray
 from PIL import Image
 
 APP = "ocr"
-HEADER_LENGTH = "Inference-Header-Content-Length"
 MOST_SIDE = 2000
 """Larger pictures are made smaller before they are sent."""
-
-
-class InferenceError(Exception):
-    """The server refused; the message is its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +38,16 @@ class Line:
 class Client:
     """One connection to one server."""
 
-    def __init__(self, url: str, timeout_s: float = 30.0) -> None:
-        address = urlsplit(url)
-        assert address.hostname is not None
-        self._connection = http.client.HTTPConnection(
-            address.hostname, address.port or 80, timeout=timeout_s
-        )
+    def __init__(self, url: str, patience: Patience = PATIENT) -> None:
+        self._connection = Connection(url, patience)
 
     def read(self, picture: NDArray[np.uint8], timeout_us: int | None = None) -> list[Line]:
         """The lines of an RGB picture of shape (height, width, 3).
 
         Raises:
-            InferenceError: the server refused, or could not answer in time.
+            InferenceError: the server refused, at once or whenever it was asked.
         """
-        body, header_bytes = encode_request(picture, timeout_us)
-        self._connection.request(
-            "POST",
-            f"/v2/models/{APP}/infer",
-            body,
-            {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(header_bytes)},
-        )
-        response = self._connection.getresponse()
-        answer = response.read()
-        if response.status != http.HTTPStatus.OK:
-            raise InferenceError(f"{response.status}: {answer.decode(errors='replace')}")
+        answer, _ = self._connection.infer(APP, *encode_request(picture, timeout_us))
         return decode_response(answer)
 
     def close(self) -> None:
@@ -138,11 +118,11 @@ def main(url: str, paths: Sequence[str]) -> int:
     wrong = 0
     for path in paths:
         print(path)
-        for line in client.read(open_picture(Path(path))):
+        for line in client.read(open_picture(Path(path)), UNHURRIED_US):
             x, y = line.box[0]
             print(f"  ({x:4.0f}, {y:4.0f})  {line.score:.3f}  {line.text}")
     for page in () if paths else PAGES:
-        texts = tuple(line.text for line in client.read(draw(page)))
+        texts = tuple(line.text for line in client.read(draw(page), UNHURRIED_US))
         print(f"  drawn {page.lines}\n  read  {texts}")
         wrong += texts != page.lines
     client.close()
@@ -152,4 +132,8 @@ def main(url: str, paths: Sequence[str]) -> int:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit("usage: python -m examples.ocr.client URL [PICTURE ...]")
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    try:
+        sys.exit(main(sys.argv[1], sys.argv[2:]))
+    except TooBusyError as error:
+        print(f"the server is too busy: {error}", file=sys.stderr)
+        sys.exit(TOO_BUSY)

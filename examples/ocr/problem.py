@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from examples.ocr.pages import MEAN_LINES, PAGES
 
+from headrace.cost import TimedStage, cost_model
 from headrace.domain.profile import Profile
 
 MODULES = {"detect": "3,320,480", "orient": "3,48,192", "recognise": "3,48,320"}
@@ -52,13 +53,14 @@ def choose(profiles: Mapping[str, Profile], cores_here: int) -> Wish:
         slo_ms=math.ceil(SLO_FACTOR * sum(once_us.values()) / 50_000) * 50,
         cores=cores,
         max_utilisation=utilisation,
-        # All the work that fits, were machines of any size.
-        rate_rps=math.floor(2e6 * cores * utilisation / picture_us) / 2,
+        # All the work that fits, were machines of any size; people agree on whole and half ones.
+        rate_rps=max(1, math.floor(2e6 * cores * utilisation / picture_us)) / 2,
     )
 
 
 def _whole_us(profile: Profile) -> int:
-    return profile.stage_latency("cpu", Fraction(1), 0, len(profile.blocks), 1).p99_us
+    stage = TimedStage.whole_model(profile, "cpu", Fraction(1))
+    return cost_model({profile.model: profile}).latency(stage, 1).p99_us
 
 
 def problem_text(wish: Wish) -> str:

@@ -6,25 +6,40 @@ from fractions import Fraction
 import msgspec
 
 from headrace import planning
+from headrace.cost import TimedStage, cost_model
 from headrace.dispatch.topology import Topology
-from headrace.serving.engine.overhead import STAGE_US, measure_batch_overhead_us
+from headrace.domain.events import Ran
+from headrace.serving.engine.overhead import (
+    STAGE_US,
+    measure_batch_overhead_us,
+    median_gap_us,
+)
 from headrace.verify import verify
 from helpers.problems import make_problem, make_profile
 
 WHOLE = Fraction(1)
 
 
-def test_the_control_path_costs_something_and_less_than_a_stage_of_milliseconds() -> None:
-    # Generous: a busy machine may take its time. Zero or a batch's length would be a bug.
-    assert 10 <= asyncio.run(measure_batch_overhead_us()) < 10 * STAGE_US
+def test_the_control_path_costs_something() -> None:
+    # How much is the machine's affair; nothing at all would be a bug.
+    assert asyncio.run(measure_batch_overhead_us()) > 0
+
+
+def test_it_is_the_time_between_batches_and_not_their_length() -> None:
+    runs = [
+        Ran(ended_us, number, 0, 0, ended_us - STAGE_US)
+        for number, ended_us in enumerate((1_000, 1_700, 2_450, 9_000))
+    ]
+    assert median_gap_us(runs) == 250
 
 
 def test_it_is_added_once_to_each_stage() -> None:
     plain = make_profile(blocks=4)
     costly = msgspec.structs.replace(plain, batch_overhead_us=300)
     for first, end in ((0, 4), (1, 3)):
-        before = plain.stage_latency("a", WHOLE, first, end, 2)
-        after = costly.stage_latency("a", WHOLE, first, end, 2)
+        stage = TimedStage(plain.model, "a", WHOLE, first, end)
+        before = cost_model({plain.model: plain}).latency(stage, 2)
+        after = cost_model({costly.model: costly}).latency(stage, 2)
         assert after == (before.p50_us + 300, before.p99_us + 300)
 
 

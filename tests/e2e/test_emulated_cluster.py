@@ -3,19 +3,21 @@
 import asyncio
 import os
 import signal
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from headrace.domain.events import AnyEvent, SlotGained, SlotLost
+from headrace.domain.events import AnyEvent, Ran, SlotGained, SlotLost
 from headrace.serving.engine.inference import Answer, Refusal
 from helpers.live_server import serving, write_plan
 from helpers.served import WIDTH, Client, served_chain
 
 pytestmark = pytest.mark.e2e
 
-WAIT_S = 20.0
+WAIT_S = 300.0
+"""Far more than anything here takes on a busy machine; only a hang reaches it."""
 SLOTS = (4, 6)
 ROW = np.ones((1, WIDTH), np.float32)
 
@@ -26,7 +28,8 @@ def test_ten_slots_in_one_process_answer_everything(tmp_path: Path) -> None:
     )
 
     async def test() -> None:
-        engine = served.engine(processes=1)
+        events: list[AnyEvent] = []
+        engine = served.engine(processes=1, sink=events.append)
         await engine.start()
         try:
             slots = engine.status().slots
@@ -35,9 +38,8 @@ def test_ten_slots_in_one_process_answer_everything(tmp_path: Path) -> None:
             client = Client(engine)
             results = await asyncio.gather(*(client.send(ROW) for _ in range(200)))
             assert all(isinstance(result, Answer) for result in results)
-            # Side by side, not one after the other: 1,600 ms of work on the six slots alone.
-            ended = [r.ended_at_us - r.arrived_at_us for r in results if isinstance(r, Answer)]
-            assert max(ended) < 200 * 2 * 4_000
+            ran = [event for event in events if isinstance(event, Ran)]
+            assert most_at_once(ran) >= 4, "slots run side by side, not one after the other"
             assert engine.status().arena_used_bytes == 0
         finally:
             await engine.stop()
@@ -45,12 +47,16 @@ def test_ten_slots_in_one_process_answer_everything(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
 
+def most_at_once(ran: list[Ran]) -> int:
+    """How many batches were running when the most were."""
+    changes = [(e.started_at_us, 1) for e in ran] + [(e.at_us, -1) for e in ran]
+    return max(accumulate(change for _, change in sorted(changes)))
+
+
 def test_a_killed_process_loses_its_slots_and_no_request_and_all_slots_return(
     tmp_path: Path,
 ) -> None:
-    served = served_chain(
-        tmp_path, pools=SLOTS, device="l4", stage_us=20_000, batch_size=1, slo_us=1_000_000
-    )
+    served = served_chain(tmp_path, pools=SLOTS, device="l4", stage_us=20_000, batch_size=1)
 
     async def test() -> None:
         events: list[AnyEvent] = []

@@ -25,8 +25,8 @@ from helpers.served import WIDTH, Client, Served, rows_of, served_add_one, serve
 
 pytestmark = pytest.mark.e2e
 
-WAIT_S = 20.0
-"""Far more than anything here takes; only a hang reaches it."""
+WAIT_S = 300.0
+"""Far more than anything here takes on a busy machine; only a hang reaches it."""
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +115,7 @@ def test_draining_answers_all_that_was_accepted_and_refuses_the_rest(
         async with started(served) as engine:
             client = Client(engine)
             accepted = [client.send(np.zeros((1, WIDTH), np.float32)) for _ in range(20)]
-            draining = asyncio.ensure_future(engine.drain(10.0))
+            draining = asyncio.ensure_future(engine.drain(WAIT_S))
             await asyncio.wait({draining}, timeout=0)
             refused = await client.send(np.zeros((1, WIDTH), np.float32))
             assert isinstance(refused, Refusal)
@@ -131,7 +131,7 @@ def test_draining_answers_all_that_was_accepted_and_refuses_the_rest(
 def test_stopping_without_grace_refuses_what_is_open(
     tmp_path: Path, run: Callable[..., None]
 ) -> None:
-    served = served_chain(tmp_path, device="l4", stage_us=300_000, slo_us=10_000_000)
+    served = served_chain(tmp_path, device="l4", stage_us=1_000_000)
 
     async def test() -> None:
         async with started(served) as engine:
@@ -174,7 +174,7 @@ def test_a_cancelled_inference_hears_nothing_and_leaves_nothing(
             for inference, _ in pairs[::2]:
                 engine.cancel(inference)
             await asyncio.gather(*(future for _, future in pairs[1::2]))
-            assert await engine.drain(5.0)
+            assert await engine.drain(WAIT_S)
             assert not any(future.done() for _, future in pairs[::2])
             assert engine.status().open_requests == 0
 

@@ -16,7 +16,7 @@ from helpers.migrating import Caller, ask_once, migrate
 from helpers.served import served_chain
 from helpers.traffic import FUNCTION, INFER
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
+pytestmark = pytest.mark.e2e
 
 
 def test_an_app_changes_its_plan_under_load_and_every_request_is_answered(tmp_path: Path) -> None:

@@ -20,20 +20,20 @@ from headrace.domain.events import Answered, Arrived
 from helpers.gateway import get, post
 from helpers.live_server import PATIENCE_S, LiveServer, alive, serving, write_plan
 from helpers.migrating import Caller, ask, ask_once, migrate
-from helpers.served import WIDTH, plan_by_hand, served_chain
+from helpers.served import UNHURRIED_US, WIDTH, plan_by_hand, served_chain
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
+pytestmark = pytest.mark.e2e
 
 INPUT = {"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": list(range(WIDTH))}
 INFER = post("/v2/models/m/infer", json.dumps({"inputs": [INPUT]}).encode())
-SLO_US, STAGE_US = 5_000_000, 2_000
+STAGE_US = 2_000
 
 
 def plans(tmp_path: Path) -> tuple[Path, Path]:
     """A plan with one slot per stage, and one with two for the first; same profile."""
-    served = served_chain(tmp_path, pools=(1, 1), stage_us=STAGE_US, slo_us=SLO_US)
+    served = served_chain(tmp_path, pools=(1, 1), stage_us=STAGE_US, slo_us=UNHURRIED_US)
     first = write_plan(served, tmp_path).rename(tmp_path / "first.json")
-    wider = plan_by_hand([2, 1], 4, SLO_US, STAGE_US, "cpu", 1, None)
+    wider = plan_by_hand([2, 1], 4, UNHURRIED_US, STAGE_US, "cpu", 1, None)
     served = type(served)(plan=wider, profiles=served.profiles, folders=served.folders)
     return first, write_plan(served, tmp_path)
 
@@ -54,7 +54,9 @@ def test_the_plan_changes_twice_under_load_and_every_request_is_answered(
         for caller in callers:
             caller.start()
         there = migrate(second, server)
+        between = ask_once(server, INFER).status
         back = migrate(first, server, "--how", "flush")
+        after = ask_once(server, INFER).status
         metrics = ask_once(server, get("/metrics")).body.decode()
         for caller in callers:
             caller.stop.set()
@@ -68,7 +70,7 @@ def test_the_plan_changes_twice_under_load_and_every_request_is_answered(
     assert json.loads(there.stdout)["how"] == "drain"
     assert "headrace_plan_number 3.0" in metrics
     assert 'headrace_slot_up{slot="slot2"}' not in metrics
-    statuses = [status for caller in callers for status in caller.statuses]
+    statuses = [between, after, *(status for caller in callers for status in caller.statuses)]
     assert len(statuses) > 20
     assert set(statuses) == {200}
     logs = [read_event_log(tmp_path / name)[1] for name in names(3)]
@@ -108,7 +110,7 @@ def after_a_failed_exchange(
     """A server whose only slot has no worker: its device has no memory for two plans, so the old
     worker had to go first, and the new one finds no readable stage. Yields how to mend that, and
     the names of the slots that are out."""
-    served = served_chain(tmp_path, pools=(1,), stage_us=STAGE_US, slo_us=SLO_US)
+    served = served_chain(tmp_path, pools=(1,), stage_us=STAGE_US, slo_us=UNHURRIED_US)
     # The weights of a block are 1 byte.
     [kind] = served.plan.cluster.device_types
     kinds = (msgspec.structs.replace(kind, memory_bytes=1),)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,17 +12,18 @@ import pytest
 pytest.importorskip("cv2", reason="the extra `ocr` is not installed")
 pytest.importorskip("rapidocr_onnxruntime", reason="`make test` installs it")
 
-from examples.ocr.client import APP, Client, InferenceError
+from examples.ocr.client import APP, Client
 from examples.ocr.pages import PAGES, draw
 from examples.ocr.run import FUNCTION, POLICY, prepare
+from examples.patience import UNHURRIED_US, InferenceError, Patience
 from rapidocr_onnxruntime import RapidOCR
 
 from headrace.catalog.documents import read_plan
 from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import Answered, Arrived, SlotGained
-from helpers.live_server import LiveServer, serving
+from helpers.live_server import PATIENCE_S, LiveServer, serving
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("ocr")]
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +55,13 @@ def library() -> RapidOCR:
     )
 
 
-PATIENT_US = 20_000_000
-"""The tests' machine may be busy."""
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.lines[0])
 def test_the_app_reads_what_was_drawn_and_what_the_library_reads(
     server: LiveServer, library: RapidOCR, page: object
 ) -> None:
     picture = draw(page)  # type: ignore[arg-type]
     client = Client(server.url)
-    lines = client.read(picture, PATIENT_US)
+    lines = client.read(picture, UNHURRIED_US)
     client.close()
 
     found, _ = library(np.ascontiguousarray(picture[:, :, ::-1]))
@@ -78,13 +76,13 @@ def test_pictures_of_other_sizes_and_without_text_are_read_too(server: LiveServe
     large = np.kron(draw(PAGES[1]), np.ones((2, 2, 1), np.uint8))
     small = np.full((40, 60, 3), 255, np.uint8)
 
-    assert tuple(line.text for line in client.read(large, PATIENT_US)) == PAGES[1].lines
-    assert client.read(small, PATIENT_US) == []
+    assert tuple(line.text for line in client.read(large, UNHURRIED_US)) == PAGES[1].lines
+    assert client.read(small, UNHURRIED_US) == []
     client.close()
 
 
 def test_a_client_in_a_hurry_is_told_what_the_app_needs(server: LiveServer) -> None:
-    client = Client(server.url)
+    client = Client(server.url, Patience(attempts=1))
     with pytest.raises(InferenceError, match=r"429.*app 'ocr' needs at least"):
         client.read(draw(PAGES[0]), timeout_us=1_000)
     client.close()
@@ -97,17 +95,16 @@ def test_after_a_worker_was_killed_the_app_answers_again(server: LiveServer, fol
     # Workers start in the order of the slots.
     workers = sorted(server.processes() - {server.process.pid})
     os.kill(workers[[slot.name for slot in plan.slots].index(only)], signal.SIGKILL)
-    client = Client(server.url)
+    client = Client(server.url, Patience(attempts=1))
     texts: list[tuple[str, ...]] = []
     refusals: list[str] = []
-    for _ in range(500):
+    until_s = time.monotonic() + PATIENCE_S
+    while len(texts) < 2:
+        assert time.monotonic() < until_s, refusals
         try:
-            texts.append(tuple(line.text for line in client.read(draw(PAGES[0]), PATIENT_US)))
+            texts.append(tuple(line.text for line in client.read(draw(PAGES[0]), UNHURRIED_US)))
         except InferenceError as error:
             refusals.append(str(error))
-            continue
-        if len(texts) == 2:
-            break
     client.close()
     assert texts == [PAGES[0].lines] * 2
     assert all("no-slot" in told or "deadline" in told for told in refusals)

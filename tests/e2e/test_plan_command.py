@@ -22,6 +22,7 @@ cluster:
     - {name: local, devices: {a: 1, b: 2}}
 models:
   - {profile: m.profile.json, slo_ms: SLO}
+options: {time_limit_s: 600}  # on a busy machine, compiling alone may take the usual minute
 """
 
 

@@ -11,7 +11,7 @@ from tritonclient.utils import InferenceServerException
 from helpers.live_server import LiveServer, serving, write_plan
 from helpers.served import WIDTH, served_add_one
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("serve")]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("triton")]
 
 X = np.arange(2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
 
@@ -84,7 +84,7 @@ def test_inference_in_every_mixture_of_compressions(
 
 def test_id_version_priority_and_timeout(client: Any) -> None:
     result = client.infer(
-        "m", given(), model_version="1", request_id="r-7", priority=2, timeout=1_000_000
+        "m", given(), model_version="1", request_id="r-7", priority=2, timeout=60_000_000
     )
     assert result.get_response()["id"] == "r-7"
     np.testing.assert_array_equal(result.as_numpy("y"), X + 1)

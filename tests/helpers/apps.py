@@ -17,6 +17,7 @@ from headrace.domain.problem import PlanOptions, Problem, ProfileRef
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
 from headrace.planning import solve
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
+from helpers.problems import unhurried
 
 M1 = [(2, 160, 1.0), (4, 200, 1.0), (8, 320, 1.0)]
 M2 = [(2, 125, 1.0), (4, 160, 1.0), (8, 250, 1.0)]
@@ -122,8 +123,10 @@ def make_app_problem(
         profile_refs=tuple(
             ProfileRef(model=model, path=f"{model}.json", sha256="0" * 64) for model in profiles
         ),
-        options=PlanOptions(
-            planner=planner, objective="least-cost", margin=0.0, max_stages=1, max_batch=8
+        options=unhurried(
+            PlanOptions(
+                planner=planner, objective="least-cost", margin=0.0, max_stages=1, max_batch=8
+            )
         ),
         apps=(app,),
     )

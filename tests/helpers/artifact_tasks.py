@@ -226,7 +226,7 @@ def by_highs(task: ReferencePlan, profiles: Profiles, *, time_limit_s: float) ->
     types, units = slot_types(kinds, names), slot_units(kinds)
     model = LinearModel(maximise=True)
     smallest = model.add_columns(1, gain=1.0)
-    there = model.add_rows(len(names), upper=stock.granules.astype(float))
+    there = model.add_rows(len(names), upper=stock.increments.astype(float))
     for deployment in task.deployments:
         rows = artifact_pipelines(task, deployment, profiles[deployment.model])
         carried = model.add_columns(len(rows))
@@ -237,7 +237,7 @@ def by_highs(task: ReferencePlan, profiles: Profiles, *, time_limit_s: float) ->
         devices = model.add_columns(len(stock.pool_type), integer=True)
         pools = model.add_rows(len(stock.pool_type), upper=0.0)
         model.add_entries(there[stock.pool_type], devices, 1.0)
-        model.add_entries(pools, devices, -float(stock.granule))
+        model.add_entries(pools, devices, -float(stock.increment))
         for stage in range(rows.kinds.shape[1]):
             used = np.flatnonzero(rows.kinds[:, stage] >= 0)
             kind = rows.kinds[used, stage]

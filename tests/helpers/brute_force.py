@@ -13,6 +13,7 @@ from math import floor, inf
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import ProfileError
 from headrace.domain.problem import Demand, Problem
+from helpers.problems import profiled_us
 
 Kind = tuple[str, Fraction]
 Use = tuple[int, ...]
@@ -120,7 +121,7 @@ class BruteForce:
             device, share = self.kinds[kind]
             i, j = edges[at], edges[at + 1]
             try:
-                p50_us, p99_us = profile.stage_latency(device, share, i, j, batch)
+                p50_us, p99_us = profiled_us(profile, device, share, i, j, batch)
             except ProfileError:
                 return None
             total_us += p99_us

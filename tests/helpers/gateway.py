@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from headrace.domain.profile import TensorSpec
+from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
 from headrace.serving.front.access import Access
@@ -187,7 +188,8 @@ class Bench:
         self.engine = engine or FakeEngine()
         limits = limits or Limits()
         access = Access(bind_host="127.0.0.1", token=token)
-        self.gateway = Gateway(self.engine, access, at_once, limits)
+        self.core = ProtocolCore(self.engine)
+        self.gateway = Gateway(self.core, access, at_once, limits)
         self.server = HttpServer(self.gateway, limits)
 
     def connect(self, peer: tuple[str, int] = ("127.0.0.1", 40_000)) -> "Client":

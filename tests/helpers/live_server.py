@@ -16,7 +16,8 @@ from headrace.domain.plan import Pipeline, Plan
 from headrace.domain.problem import PlanOptions, ProfileRef
 from helpers.served import Served
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
+"""Far more than anything takes on a busy machine; only a hang reaches it."""
 
 
 def write_plan(served: Served, folder: Path) -> Path:

@@ -101,7 +101,7 @@ class _Mistaken(SourceFileLoader):
             raise ValueError(f"{self.mutant.source!r} is {found} times in {path}, not once")
         return source.replace(self.mutant.source, self.mutant.mistaken).encode()
 
-    def path_stats(self, path: str) -> Mapping[str, float]:  # type: ignore[override]
+    def path_stats(self, path: str) -> Mapping[str, float]:
         raise OSError(path)
 
 

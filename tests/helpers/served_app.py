@@ -17,9 +17,9 @@ from headrace.domain.problem import PlanOptions
 from headrace.domain.profile import TensorSpec
 from headrace.serving.apps.api import AppFunction
 from headrace.serving.apps.runtime import AppLog, AppRuntime
+from headrace.serving.core.counters import ModelCounters
 from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
-from headrace.serving.front.prometheus import ModelCounters
 from helpers.served import WHOLE
 
 SLO_US = 100_000

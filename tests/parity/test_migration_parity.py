@@ -1,7 +1,7 @@
 """A migration under two clocks: the same batches of both plans at the same microseconds.
 
-The live side is LiveClock on a loop of virtual time, LiveDriver, one Desk and an Arena per plan;
-only the workers are fakes.
+The live side is LiveClock on a loop of virtual time, LiveDriver, PendingRequests and an Arena per
+plan; only the workers are fakes.
 """
 
 from contextlib import ExitStack, closing
@@ -14,10 +14,11 @@ from headrace.dispatch.changes.handover import Device, Site
 from headrace.dispatch.changes.migration import Epoch, How
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.domain.events import Answered, AnyEvent
-from headrace.serving.engine.desk import Desk
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_driver import LiveDriver
+from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.transport import SharedMemory, TimedLinks
 from headrace.simulation.driver import Durations, exact_durations
 from headrace.simulation.migration import MigrationSession, SimulatedMigration
 from headrace.simulation.offered.arrivals import Arrival
@@ -54,13 +55,14 @@ def run_live(
     clock = LiveClock(loop)
     logs: list[list[AnyEvent]] = [[], []]
     with ExitStack() as stack:
-        desk = Desk(clock.now_us, loop.call_soon)
+        pending = PendingRequests(clock.now_us, loop.call_soon)
         epochs = []
         for site, log in zip((old, new), logs, strict=True):
             arena = stack.enter_context(closing(Arena(1 << 22)))
             topology = site.topology
             workers = [FakeWorker(i, topology, clock, durations) for i in range(len(site.devices))]
-            driver = LiveDriver(live_stages(topology), clock, workers, arena, desk)
+            links = TimedLinks(SharedMemory(arena), clock)
+            driver = LiveDriver(live_stages(topology), clock, workers, links, pending)
             gate = Gate(topology, clock, driver)
             gate.dispatcher = Dispatcher(topology, POLICY, clock, gate, log.append)
             driver.reports = gate

@@ -1,7 +1,8 @@
 """One dispatch code under two clocks: identical batches, paths and microseconds.
 
 The live side is the server's own: LiveClock on an asyncio loop whose time is virtual, LiveDriver,
-Desk and Arena. Only the workers are fakes, which take exactly as long as the simulated ones.
+PendingRequests and Arena. Only the workers are fakes, which take exactly as long as the simulated
+ones.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,13 @@ from headrace.domain.events import Answered, AnyEvent, Dispatched, Dropped
 from headrace.domain.plan import Stage
 from headrace.domain.profile import TensorSpec
 from headrace.domain.request import Request
-from headrace.serving.engine.desk import Desk
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_driver import LiveDriver
+from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.frames import Ran, Run
-from headrace.serving.workers.stage_io import StageIndex, StageIO, TensorGroup
+from headrace.serving.workers.frames import Finished, Run
+from headrace.serving.workers.stage_io import HERE, StageIndex, StageIO, TensorGroup
+from headrace.serving.workers.transport import SharedMemory, TimedLinks
 from headrace.simulation.compiled import SlotChange
 from headrace.simulation.driver import Durations, JitteredDurations
 from headrace.simulation.session import replay
@@ -41,6 +43,8 @@ TENSORS = TensorGroup.of((TensorSpec(name="x", dtype="float32", item_shape=(16,)
 class FakeWorker:
     """Runs each batch for as long as the simulator would."""
 
+    home = HERE
+
     def __init__(
         self, slot: int, topology: Topology, clock: LiveClock, durations: Durations
     ) -> None:
@@ -55,7 +59,7 @@ class FakeWorker:
     def run(self, frame: Run) -> None:
         started_at_us = self._clock.now_us()
         ended_at_us = started_at_us + self._durations(self._tables[frame.stage], frame.size)
-        report = Ran(frame.batch, frame.attempt, frame.stage, started_at_us, ended_at_us)
+        report = Finished(frame.batch, frame.attempt, frame.stage, started_at_us, ended_at_us)
         assert self.driver is not None
         self._clock.call_at(ended_at_us, partial(self.driver.on_ran, self._slot, report))
 
@@ -96,8 +100,9 @@ def run_live(
     events: list[AnyEvent] = []
     workers = [FakeWorker(i, topology, clock, durations) for i in range(len(topology.slots))]
     with closing(Arena(1 << 22)) as arena:
-        desk = Desk(clock.now_us, loop.call_soon)
-        driver = LiveDriver(live_stages(topology), clock, workers, arena, desk)
+        pending = PendingRequests(clock.now_us, loop.call_soon)
+        links = TimedLinks(SharedMemory(arena), clock)
+        driver = LiveDriver(live_stages(topology), clock, workers, links, pending)
         dispatcher = Dispatcher(topology, policy, clock, driver, events.append)
         driver.reports = dispatcher
         for worker in workers:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.planning.apps import dummy_module
 from headrace.planning.apps.candidates import Candidate, ModuleCase
-from headrace.planning.apps.dummy_app import OPTIMAL_GAP, least_cost_with_dummy
-from headrace.planning.apps.dummy_module import cheapest_point, coarse_front, point_schedule
-from headrace.planning.apps.module_scheduling import WHOLE, Entry, schedule_of
+from headrace.planning.apps.exact import any_dummy
+from headrace.planning.apps.exact.any_dummy import cheapest_point, coarse_front, point_schedule
+from headrace.planning.apps.exact.bracket import OPTIMAL_GAP, least_cost_with_dummy
+from headrace.planning.apps.machines import WHOLE, Entry, schedule_of
 from headrace.planning.apps.order import path_us
 from headrace.planning.apps.solve import plan_least_cost
 from helpers.apps import CROSSED, DIAMOND, make_case, make_module, random_case, random_module
@@ -146,7 +146,7 @@ def test_a_front_cut_short_still_bounds_what_it_did_not_look_for(
 ) -> None:
     module = make_module("m", 10.0, [(8, 400, 1.0), (1, 100, 4.0)])
     fastest = coarse_front(module, 1_000_000)[-1]
-    monkeypatch.setattr(dummy_module, "POINTS_MAX", 1)
+    monkeypatch.setattr(any_dummy, "POINTS_MAX", 1)
 
     (point,) = coarse_front(module, 1_000_000)
 

@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.planning.apps.candidates import worst_case_us
-from headrace.planning.apps.exact_module import front_schedule, module_front
+from headrace.planning.apps.exact.fronts import front_schedule, module_front
 from headrace.planning.apps.exhaustive import (
     TooManyError,
     module_front_by_trying,
     plan_exhaustively,
 )
-from headrace.planning.apps.module_scheduling import greedy, remaining_rps
+from headrace.planning.apps.heuristics.scheduling import greedy
+from headrace.planning.apps.machines import remaining_rps
 from headrace.planning.apps.order import decompose, path_us
 from headrace.planning.apps.solve import solve_app
 from helpers.apps import (

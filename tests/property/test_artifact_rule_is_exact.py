@@ -9,15 +9,16 @@ from benchmarks.ppipe.artifact.columns import (
     artifact_stock,
 )
 from benchmarks.ppipe.artifact.planner import plan_by_artifact_rule
+from benchmarks.ppipe.artifact.repair import bound_and_repair
 from msgspec.structs import replace
 
 from headrace.catalog.ppipe.artifact import ReferencePlan
 from headrace.catalog.ppipe.rule import evaluate
 from headrace.domain.profile import Profile
 from headrace.planning.common.master import Wanted
-from headrace.planning.exact.slots import bound_and_repair
 from headrace.planning.pooled.search import Deadline
 from helpers.artifact_tasks import brute_force, by_highs, make_task
+from helpers.problems import HANG_S
 
 HALVES = (Fraction(1), Fraction(1, 2))
 THIRDS = (Fraction(1), Fraction(1, 3))
@@ -25,7 +26,7 @@ QUARTERS = tuple(Fraction(1, k) for k in (1, 2, 3, 4))
 
 
 def assert_best(task: ReferencePlan, profiles: dict[str, Profile], best: float) -> None:
-    answer = plan_by_artifact_rule(task, profiles)
+    answer = plan_by_artifact_rule(task, profiles, time_limit_s=HANG_S)
 
     assert answer.proven
     assert answer.objective == pytest.approx(best, rel=1e-6)
@@ -69,7 +70,7 @@ def test_larger_tasks_agree_with_the_whole_integer_program(seed: int) -> None:
 
     best, proven = by_highs(task, profiles, time_limit_s=5.0)
 
-    answer = plan_by_artifact_rule(task, profiles)
+    answer = plan_by_artifact_rule(task, profiles, time_limit_s=HANG_S)
     assert answer.proven
     assert answer.objective >= best * (1 - 1e-6)
     if proven:
@@ -81,7 +82,7 @@ def test_a_model_without_any_pipeline_has_no_plan() -> None:
     hopeless = replace(task.deployments[0], slo_us=10.0)
     task = replace(task, deployments=(hopeless,))
 
-    answer = plan_by_artifact_rule(task, profiles)
+    answer = plan_by_artifact_rule(task, profiles, time_limit_s=HANG_S)
 
     assert answer.plan is None
     assert answer.bound == 0.0
@@ -92,7 +93,7 @@ def test_out_of_time_the_bound_is_that_of_the_relaxation() -> None:
 
     hurried = plan_by_artifact_rule(task, profiles, time_limit_s=1e-9)
 
-    best = plan_by_artifact_rule(task, profiles)
+    best = plan_by_artifact_rule(task, profiles, time_limit_s=HANG_S)
     assert best.proven
     assert hurried.bound >= best.objective
     assert hurried.objective <= best.objective
@@ -103,7 +104,7 @@ def test_a_hundred_thousand_devices_are_planned_next_to_the_bound(seed: int) -> 
     devices = {"a": 25_000, "b": 75_000}
     task, profiles = make_task(seed, models=3, devices=devices, shares=QUARTERS, blocks=6)
 
-    answer = plan_by_artifact_rule(task, profiles)
+    answer = plan_by_artifact_rule(task, profiles, time_limit_s=HANG_S)
 
     assert answer.plan is not None
     assert answer.bound <= answer.objective * 1.001
@@ -123,9 +124,9 @@ def test_bound_and_repair_enclose_what_the_search_proves(seed: int) -> None:
         for d in task.deployments
     ]
 
-    around = bound_and_repair(artifact_stock(task), wanted, columns, Deadline(20.0))
+    around = bound_and_repair(artifact_stock(task), wanted, columns, Deadline(HANG_S))
 
-    best = plan_by_artifact_rule(task, profiles)
+    best = plan_by_artifact_rule(task, profiles, time_limit_s=HANG_S)
     assert best.proven
     assert around.objective <= best.objective * (1 + 1e-6)
     assert around.bound >= best.objective * (1 - 1e-6)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from headrace.dispatch.topology import ModelRoutes, Route, StageTable, Topology
 from headrace.domain.plan import MachineLoad
 from headrace.planning.apps.candidates import ModuleCase, worst_case_us
-from headrace.planning.apps.exact_module import front_schedule, module_front
-from headrace.planning.apps.module_scheduling import Entry, Schedule, remaining_rps, schedule_of
+from headrace.planning.apps.exact.fronts import front_schedule, module_front
+from headrace.planning.apps.machines import Entry, Schedule, remaining_rps, schedule_of
 from headrace.simulation.compiled import Offered, run
 from helpers.apps import make_candidate, random_module
 

@@ -14,7 +14,9 @@ from headrace.serving.engine.data_plane import DataPlane
 from headrace.serving.engine.inference import Answer, Inference, Refusal
 from headrace.serving.engine.live_driver import LiveDriver
 from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.frames import Failed, Ran, Run
+from headrace.serving.workers.frames import Failed, Finished, Run
+from headrace.serving.workers.stage_io import HERE
+from headrace.serving.workers.transport import SharedMemory, TimedLinks
 from headrace.simulation.clock import SimClock
 from helpers.served import WIDTH, plan_by_hand, profile_by_hand
 
@@ -42,6 +44,7 @@ class FlakyWorker:
     script: st.DataObject
     up: bool = True
     life: int = 0
+    home: str = HERE
     driver: LiveDriver = field(init=False)
 
     def run(self, frame: Run) -> None:
@@ -52,7 +55,7 @@ class FlakyWorker:
         report: Callable[[], None] = partial(
             self.driver.on_ran,
             self.slot,
-            Ran(frame.batch, frame.attempt, frame.stage, started_at_us, ended_at_us),
+            Finished(frame.batch, frame.attempt, frame.stage, started_at_us, ended_at_us),
         )
         if fails:
             failed = Failed(frame.batch, frame.attempt, frame.stage, "as told")
@@ -87,7 +90,7 @@ class World:
             clock=self.clock,
             call_soon=lambda callback: self.clock.call_at(self.clock.now_us(), callback),
             links=self.workers,
-            arena=arena,
+            transport=TimedLinks(SharedMemory(arena), self.clock),
             sink=lambda event: None,
         )
         for worker in self.workers:
@@ -113,7 +116,7 @@ class World:
     def _cancel(self, number: int, inference: Inference) -> None:
         if not self.results[number]:
             self.cancelled.add(number)
-        self.plane.desk.cancel(inference)
+        self.plane.pending.cancel(inference)
 
 
 instants = st.integers(0, HORIZON_US)
@@ -148,7 +151,7 @@ def test_every_inference_ends_exactly_once_and_all_memory_comes_back(
 
     for number, results in world.results.items():
         assert len(results) == (number not in world.cancelled)
-    assert world.plane.desk.open_inferences == world.plane.desk.open_requests == 0
+    assert world.plane.pending.open_inferences == world.plane.pending.open_requests == 0
     assert world.plane.driver.running_batches == 0
     assert world.plane.dispatcher.in_flight == 0
     assert arena.used_bytes == 0

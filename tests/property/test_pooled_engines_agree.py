@@ -12,9 +12,9 @@ from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.master import Wanted
 from headrace.planning.common.models import model_of
 from headrace.planning.pooled.exactly import always_pack, search_exactly_pooled
-from headrace.planning.pooled.search import Deadline, Outcome, search
+from headrace.planning.pooled.search import Deadline, PooledResult, search
 from headrace.verify import verify
-from helpers.problems import QUARTERS, WHOLE, make_cluster, make_problem, make_profile
+from helpers.problems import HANG_S, QUARTERS, WHOLE, make_cluster, make_problem, make_profile
 
 HALVES = (Fraction(1), Fraction(1, 2))
 
@@ -72,15 +72,15 @@ def random_cost_problem(seed: int, *, models: int) -> Problem:
     )
 
 
-def by_both(problem: Problem) -> tuple[Outcome, Outcome]:
+def by_both(problem: Problem) -> tuple[PooledResult, PooledResult]:
     hardware = Hardware.of(problem.cluster)
     models = [model_of(problem, hardware, demand) for demand in problem.demands]
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
     columns = [model.pipelines for model in models]
     goal = problem.options.objective
-    exact = search_exactly_pooled(hardware, wanted, columns, goal, Deadline(60.0))
+    exact = search_exactly_pooled(hardware, wanted, columns, goal, Deadline(HANG_S))
     assert exact is not None
-    return exact, search(hardware, wanted, columns, goal, Deadline(60.0))
+    return exact, search(hardware, wanted, columns, goal, Deadline(HANG_S))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -125,7 +125,7 @@ def test_the_least_cost_of_three_models_on_a_hundred_devices_is_proven(part: flo
             gbps=10.0,
             prices={"a": 1.0, "b": 0.35},
         ),
-        options=PlanOptions(objective="max-min", max_stages=2, time_limit_s=30.0),
+        options=PlanOptions(objective="max-min", max_stages=2, time_limit_s=HANG_S),
     )
     most = solve(problem).plan
     assert most is not None
@@ -149,7 +149,7 @@ def test_neither_engine_uses_more_devices_than_the_other(seed: int) -> None:
     owners = Hardware.of(problem.cluster).kind_device
     exact, highs = by_both(problem)
 
-    def devices(outcome: Outcome) -> int:
+    def devices(outcome: PooledResult) -> int:
         if outcome.chosen is None:
             return 0
         use = sum(a.use.sum(axis=0) for a in outcome.chosen.allotments)
@@ -170,7 +170,7 @@ def test_three_models_on_a_hundred_devices_are_proven_and_verify(seed: int) -> N
         nodes={f"n{i}": {"a": 1, "b": 3} for i in range(25)},
         gbps=10.0,
         shares=QUARTERS,
-        options=PlanOptions(objective="max-min", max_stages=2, time_limit_s=30.0),
+        options=PlanOptions(objective="max-min", max_stages=2, time_limit_s=HANG_S),
     )
 
     result = solve(problem)
@@ -188,7 +188,7 @@ def test_a_thousand_devices_are_planned_next_to_the_bound() -> None:
         nodes={f"n{i}": {"a": 2, "b": 6} for i in range(150)},
         gbps=10.0,
         shares=HALVES,
-        options=PlanOptions(objective="max-min", time_limit_s=20.0),
+        options=PlanOptions(objective="max-min", time_limit_s=HANG_S),
     )
 
     plan = solve(problem).plan

@@ -20,26 +20,9 @@ from headrace.catalog.documents import (
 )
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import HeadraceError
-from headrace.domain.plan import (
-    Alternative,
-    Deployment,
-    DutyCycle,
-    Pipeline,
-    Plan,
-    Residency,
-    Slot,
-    Stage,
-    Tenant,
-)
+from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Tenant
 from headrace.domain.problem import Demand, PlanOptions, ProfileRef
-from headrace.domain.profile import (
-    LayerTimes,
-    Profile,
-    Provenance,
-    StageTimes,
-    TensorSpec,
-    Utilisation,
-)
+from headrace.domain.profile import Profile, Provenance, StageTimes, TensorSpec
 from helpers.problems import make_cluster, make_profile
 
 MAX_US = 2**53
@@ -65,9 +48,6 @@ stages = st.builds(
     latency_us=durations_us,
     transfer_us=durations_us,
     throughput_rps=amounts,
-    residency=few(
-        st.builds(Residency, layer=texts, place=st.sampled_from(["device", "host", "absent"]))
-    ),
 )
 pipelines = st.builds(
     Pipeline,
@@ -76,9 +56,6 @@ pipelines = st.builds(
     stages=few(stages),
     latency_us=durations_us,
     throughput_rps=amounts,
-    alternatives=few(
-        st.builds(Alternative, stages=few(stages), latency_us=durations_us, throughput_rps=amounts)
-    ),
 )
 deployments = st.builds(
     Deployment,
@@ -89,9 +66,6 @@ deployments = st.builds(
     throughput_rps=amounts,
     dummy_rps=amounts,
 )
-duties = st.builds(
-    DutyCycle, period_us=durations_us, offset_us=durations_us, length_us=durations_us
-)
 slots = st.builds(
     Slot,
     name=names,
@@ -99,9 +73,7 @@ slots = st.builds(
     device=names,
     device_index=counts,
     share=shares,
-    tenants=few(
-        st.builds(Tenant, model=names, pipeline=names, stage=counts, duty=st.none() | duties)
-    ),
+    tenants=few(st.builds(Tenant, model=names, pipeline=names, stage=counts)),
 )
 
 
@@ -178,28 +150,6 @@ profiles = st.builds(
             end_block=st.integers(1, 2),
             p50_us=st.just((1, 2)),
             p99_us=st.just((3, 4)),
-        )
-    ),
-    layers=few(
-        st.builds(
-            LayerTimes,
-            name=texts,
-            weights_bytes=counts,
-            load_us=durations_us,
-            in_memory_us=durations_us,
-            host_access_us=durations_us,
-        )
-    ),
-    utilisation=few(
-        st.builds(
-            Utilisation,
-            device=names,
-            share=shares,
-            first_block=counts,
-            end_block=counts,
-            batch_size=counts,
-            l2=amounts,
-            dram=amounts,
         )
     ),
 )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from headrace.catalog.onnx_cuts import find_cuts
 from headrace.catalog.onnx_graph import load_graph
 from headrace.catalog.onnx_stage import extract_stage, wire_spec
+from headrace.executors.onnx_session import open_session
 from headrace.profiling.observe import observe, relative_error
-from headrace.profiling.session import open_session
 from helpers.onnx_models import chain_model, saved
 
 WIDTH = 6

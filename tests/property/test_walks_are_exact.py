@@ -1,4 +1,4 @@
-"""Walks over sets of pipelines: thinned patterns, leftovers and slot bounds lose no plan."""
+"""Walks over sets of pipelines: thinned patterns, remainders and slot bounds lose no plan."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -17,21 +17,22 @@ from headrace.planning.common.candidates import Ints
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.master import Wanted
 from headrace.planning.common.solver import LinearModel
-from headrace.planning.exact import leftovers as exact_leftovers
-from headrace.planning.exact import outcomes as exact_outcomes
+from headrace.planning.exact import remainders as exact_remainders
 from headrace.planning.exact import search as exact_search
-from headrace.planning.exact.columns import Columns, Stock, cheapest_columns
-from headrace.planning.exact.leftovers import Leftovers, largest
-from headrace.planning.exact.outcomes import PIPELINES_MAX, Chosen, Effort
+from headrace.planning.exact import sets as exact_sets
+from headrace.planning.exact.columns import Columns, DeviceStock, cheapest_columns
 from headrace.planning.exact.patterns import needed_patterns, patterns_within
 from headrace.planning.exact.prices import price, request_costs
+from headrace.planning.exact.remainders import Remainders, largest
+from headrace.planning.exact.sets import PIPELINES_MAX, PipelineSet, StepBudget
 from helpers.artifact_tasks import by_highs, make_task, most_rps_by_needs
+from helpers.problems import HANG_S
 
 HALVES = (Fraction(1), Fraction(1, 2))
 QUARTERS = tuple(Fraction(1, k) for k in (1, 2, 3, 4))
 
 
-def demand(seed: int, **task: object) -> tuple[Stock, Columns]:
+def demand(seed: int, **task: object) -> tuple[DeviceStock, Columns]:
     made, profiles = make_task(seed, models=1, **task)  # type: ignore[arg-type]
     deployment = made.deployments[0]
     pipelines = artifact_pipelines(made, deployment, profiles[deployment.model])
@@ -39,7 +40,7 @@ def demand(seed: int, **task: object) -> tuple[Stock, Columns]:
 
 
 @pytest.mark.parametrize("seed", [0, 2, 3, 4, 6, 8, 9, 10])
-def test_what_leftovers_carry_is_what_any_set_of_templates_carries(seed: int) -> None:
+def test_what_remainders_carry_is_what_any_set_of_templates_carries(seed: int) -> None:
     devices = {"a": 2, "b": 3}
     task, profiles = make_task(
         seed, models=1, devices=devices, shares=HALVES, max_batch=1, max_stages=2 + seed % 2
@@ -49,7 +50,7 @@ def test_what_leftovers_carry_is_what_any_set_of_templates_carries(seed: int) ->
     columns = artifact_columns(
         task, artifact_pipelines(task, deployment, profiles[deployment.model])
     )
-    asked = Leftovers(artifact_stock(task), columns, Effort(Deadline(60.0)))
+    asked = Remainders(artifact_stock(task), columns, StepBudget(Deadline(HANG_S)))
     boxes = np.array([(a, b) for a in range(3) for b in range(4)])
     rng = np.random.default_rng(seed)
     for box in rng.permutation(boxes):
@@ -64,9 +65,9 @@ def test_what_leftovers_carry_is_what_any_set_of_templates_carries(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_leftover_that_carries_the_target_will_do(seed: int) -> None:
+def test_any_remainder_that_carries_the_target_will_do(seed: int) -> None:
     stock, columns = demand(seed, devices={"a": 4, "b": 5}, shares=QUARTERS, blocks=4, max_stages=2)
-    asked = Leftovers(stock, columns, Effort(Deadline(60.0)))
+    asked = Remainders(stock, columns, StepBudget(Deadline(HANG_S)))
     boxes = np.array([(4, 0), (3, 2), (2, 3), (0, 5)])
     alone = [rps_within(stock, columns, box) for box in boxes]
     best = max(alone)
@@ -82,22 +83,22 @@ def test_any_leftover_that_carries_the_target_will_do(seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, 3, 4, 6, 7, 10])
 def test_walks_cut_short_at_once_lose_no_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
-        (exact_outcomes, "STEPS"),
+        (exact_sets, "STEPS"),
         (exact_search, "LEAST_STEPS"),
         (exact_search, "ALL_STEPS"),
-        (exact_leftovers, "FIRST_STEPS"),
+        (exact_remainders, "FIRST_STEPS"),
     ):
         monkeypatch.setattr(module, name, 1)
     asked = []
-    first = Leftovers.first
+    first = Remainders.first
 
     def counted(
-        mine: Leftovers, leftovers: Ints, target_rps: float, deepest: int
-    ) -> tuple[int, Chosen] | None:
-        asked.append(len(leftovers))
-        return first(mine, leftovers, target_rps, deepest)
+        mine: Remainders, remainders: Ints, target_rps: float, deepest: int
+    ) -> tuple[int, PipelineSet] | None:
+        asked.append(len(remainders))
+        return first(mine, remainders, target_rps, deepest)
 
-    monkeypatch.setattr(Leftovers, "first", counted)
+    monkeypatch.setattr(Remainders, "first", counted)
     devices = {"a": 5, "b": 9} if seed % 2 else {"a": 3, "b": 4, "c": 6}
     task, profiles = make_task(
         seed, models=2 + seed % 2, devices=devices, shares=QUARTERS, blocks=4, max_batch=2
@@ -105,7 +106,7 @@ def test_walks_cut_short_at_once_lose_no_plan(seed: int, monkeypatch: pytest.Mon
 
     best, proven = by_highs(task, profiles, time_limit_s=5.0)
 
-    answer = plan_by_artifact_rule(task, profiles)
+    answer = plan_by_artifact_rule(task, profiles, time_limit_s=HANG_S)
     assert asked
     assert answer.proven
     assert answer.objective >= best * (1 - 1e-6)
@@ -120,7 +121,7 @@ def test_needed_patterns_cover_those_left_out(seed: int) -> None:
     stock, columns = demand(
         seed, devices={"a": 6, "b": 8, "c": 9}, shares=QUARTERS, blocks=4, max_stages=3
     )
-    prices = price(stock, [Wanted(weight=1.0, least_rps=0.0)], [columns], Deadline(60.0))
+    prices = price(stock, [Wanted(weight=1.0, least_rps=0.0)], [columns], Deadline(HANG_S))
     assert prices is not None
     stage_prices = prices.unit[stock.pool_type[columns.pools]] * columns.units
     request_price = float(request_costs(stock, columns, prices.unit).min())
@@ -158,9 +159,9 @@ def test_largest_leaves_out_what_another_covers() -> None:
     assert sorted(largest(vectors).tolist()) == [[0, 3], [1, 2], [2, 1]]
 
 
-def rps_within(stock: Stock, columns: Columns, box: Ints) -> float:
+def rps_within(stock: DeviceStock, columns: Columns, box: Ints) -> float:
     """By asking for ever nearer targets."""
-    asked = Leftovers(replace(stock, granules=box), columns, Effort(Deadline(60.0)))
+    asked = Remainders(replace(stock, increments=box), columns, StepBudget(Deadline(HANG_S)))
     low, high = 0.0, 1e6
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
@@ -178,11 +179,13 @@ def rows_of(columns: Columns, patterns: object) -> tuple[Ints, Ints, np.ndarray]
     return columns.pools[column], units, patterns.carried_rps  # type: ignore[attr-defined]
 
 
-def divisible_rps(stock: Stock, columns: Columns, pools: Ints) -> float:
+def divisible_rps(stock: DeviceStock, columns: Columns, pools: Ints) -> float:
     """The most that divisible slots carry in given devices of each pool."""
     model = LinearModel(maximise=True)
     carried = model.add_columns(len(columns), gain=1.0)
-    there = model.add_rows(len(pools), upper=(pools * stock.granule).astype(float))
+    there = model.add_rows(len(pools), upper=(pools * stock.increment).astype(float))
     row, stage = np.nonzero(columns.pools >= 0)
-    model.add_entries(there[columns.pools[row, stage]], carried[row], columns.effort[row, stage])
+    model.add_entries(
+        there[columns.pools[row, stage]], carried[row], columns.units_per_rps[row, stage]
+    )
     return model.solve(time_limit_s=60.0, relaxed=True).objective or 0.0

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from headrace.apps import tensor
+from headrace.serving.core.signature import InvalidError, signature_of
 from headrace.serving.engine.inference import AppAnswer, ServedModel
 from headrace.serving.front.v2_apps import AppCodec, codec_of
 from headrace.serving.front.v2_documents import config_document, model_document
-from headrace.serving.front.v2_tensors import RequestError
 from helpers.gateway import served_model
 
 APP = ServedModel(
@@ -23,7 +23,7 @@ APP = ServedModel(
     max_items=1,
     batched=False,
 )
-CODEC = AppCodec(APP)
+CODEC = AppCodec(signature_of(APP))
 
 
 def strings(*texts: bytes) -> bytes:
@@ -65,8 +65,8 @@ def answer() -> AppAnswer:
 def test_binary_inputs_come_as_arrays_of_their_own_shape() -> None:
     ask = CODEC.decode(*request(timeout=5000))
 
-    picture, hints = (np.asarray(given) for given in ask.inputs)
-    assert ask.items == 1
+    picture, hints = (np.asarray(given) for given in ask.inputs.buffers)
+    assert ask.inputs.items == 1
     assert ask.timeout_us == 5000
     assert picture.shape == (2, 2, 3)
     assert picture.ravel().tolist() == list(range(12))
@@ -81,7 +81,7 @@ def test_json_inputs_come_alike_flat_or_nested() -> None:
         ]
         picture, hints = (
             np.asarray(given)
-            for given in CODEC.decode(json.dumps({"inputs": inputs}).encode(), None).inputs
+            for given in CODEC.decode(json.dumps({"inputs": inputs}).encode(), None).inputs.buffers
         )
         assert picture.tolist() == [[[1, 2, 3], [4, 5, 6]]]
         assert hints.tolist() == ["Mühle".encode()]
@@ -101,14 +101,14 @@ def test_json_inputs_come_alike_flat_or_nested() -> None:
     ],
 )
 def test_sizes_that_do_not_agree_are_refused(broken: tuple[bytes, bytes], message: str) -> None:
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(InvalidError, match=message):
         CODEC.decode(*broken)
 
 
 def test_a_missing_and_a_surplus_input_are_refused_by_name() -> None:
     one = {"name": "picture", "datatype": "UINT8", "shape": [1, 1, 3], "data": [1, 2, 3]}
     for inputs in ([one], [one, one], [{**one, "name": "other"}, one]):
-        with pytest.raises(RequestError, match="exactly the inputs 'picture', 'hints'"):
+        with pytest.raises(InvalidError, match="exactly the inputs 'picture', 'hints'"):
             CODEC.decode(json.dumps({"inputs": inputs}).encode(), None)
 
 
@@ -136,5 +136,5 @@ def test_metadata_shows_open_dimensions_and_no_batch() -> None:
     assert [i["datatype"] for i in document["inputs"]] == ["UINT8", "BYTES"]
     assert config_document(APP)["max_batch_size"] == 0
     assert config_document(APP)["output"][0]["data_type"] == "TYPE_STRING"
-    assert type(codec_of(APP, 1024)) is AppCodec
-    assert type(codec_of(served_model(), 1024)) is not AppCodec
+    assert type(codec_of(signature_of(APP), 1024)) is AppCodec
+    assert type(codec_of(signature_of(served_model()), 1024)) is not AppCodec

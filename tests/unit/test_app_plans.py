@@ -17,8 +17,8 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
 from headrace.planning import solve
 from headrace.planning.apps.explain import explain
+from headrace.planning.apps.heuristics.schemes import SCHEMES
 from headrace.planning.apps.names import APP_PLANNERS
-from headrace.planning.apps.schemes import SCHEMES
 from headrace.verify import verify
 from helpers.apps import make_app_problem
 
@@ -155,7 +155,7 @@ apps:
       detect: {profile: ssd.json}
       vehicle: {profile: cars.json, after: [detect], fan_out: 2.5}
       face: {profile: faces.json, after: [detect], fan_out: {mean: 1.2, distribution: poisson}}
-options: {max_batch: 8}
+options: {max_batch: 8, time_limit_s: 600}
 """)
     return path
 

@@ -9,7 +9,7 @@ import pytest
 from headrace.serving.workers.channel import Channel, channel_pair
 from headrace.serving.workers.frames import AnyFrame, Failed, Loaded, Run, encode
 
-WAIT_S = 10.0
+WAIT_S = 300.0
 
 
 class End:

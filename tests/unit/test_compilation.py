@@ -19,7 +19,7 @@ ITEM = np.dtype([("count", "i8"), ("speed", "f8")])
 KEY = source_key([Path(__file__)])
 
 
-@numba.njit
+@numba.njit  # type: ignore[untyped-decorator]
 def doubled(number: int) -> int:
     return 2 * number
 
@@ -84,13 +84,13 @@ def test_tables_and_modules_behind_one_address_read_as_attributes() -> None:
 
 
 def test_a_function_is_compiled_once_whatever_constants_it_is_called_with() -> None:
-    @numba.njit(**internals.UNCOUNTED)
+    @numba.njit(**internals.UNCOUNTED)  # type: ignore[untyped-decorator]
     def plain(a: int) -> int:
         return a + 1
 
     plain = internals.forget_literals(plain)
 
-    @numba.njit
+    @numba.njit  # type: ignore[untyped-decorator]
     def caller(a: int) -> int:
         return plain(a) + plain(3) + plain(4)  # type: ignore[no-any-return]
 
@@ -99,7 +99,7 @@ def test_a_function_is_compiled_once_whatever_constants_it_is_called_with() -> N
 
 
 def test_uncounted_functions_count_no_references() -> None:
-    @numba.njit(**internals.UNCOUNTED)
+    @numba.njit(**internals.UNCOUNTED)  # type: ignore[untyped-decorator]
     def first(numbers: Any) -> int:
         return numbers[0]  # type: ignore[no-any-return]
 

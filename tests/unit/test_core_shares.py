@@ -6,6 +6,7 @@ import pytest
 
 from headrace.domain.errors import ModelError
 from headrace.profiling.shares import parse_shares, with_shares
+from helpers.problems import profiled_us
 from helpers.served import profile_by_hand
 
 
@@ -13,8 +14,8 @@ def test_a_part_of_a_core_takes_as_much_longer_as_it_is_smaller() -> None:
     profile = profile_by_hand(["a", "y"], 2, 1_000, "cpu")
     shared = with_shares(profile, "cpu", [Fraction(1), Fraction(1, 4)])
 
-    assert shared.stage_latency("cpu", Fraction(1, 4), 0, 2, 2).p99_us == 8_000
-    assert shared.stage_latency("cpu", Fraction(1), 0, 2, 2).p99_us == 2_000
+    assert profiled_us(shared, "cpu", Fraction(1, 4), 0, 2, 2)[1] == 8_000
+    assert profiled_us(shared, "cpu", Fraction(1), 0, 2, 2)[1] == 2_000
     assert len(shared.block_times) == 2
     assert "1/4 of a cpu" in shared.provenance.notes[-1]
     assert with_shares(shared, "cpu", [Fraction(1, 4)]) == shared

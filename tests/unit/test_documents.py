@@ -1,5 +1,6 @@
 """Documents are read strictly and refused with file, line, path, and what to do."""
 
+import json
 import os
 import stat
 from dataclasses import dataclass
@@ -18,9 +19,13 @@ from headrace.catalog.documents import (
     sha256_file,
     write_document,
 )
+from headrace.catalog.schemas import document_schema
 from headrace.catalog.source import read_bounded
+from headrace.catalog.unexecuted import UNEXECUTED
 from headrace.domain.errors import DocumentError, HeadraceError, PlanError, ProfileError
+from headrace.domain.plan import Plan
 from headrace.domain.problem import ProfileRef
+from headrace.domain.profile import Profile
 from helpers.problems import make_plan, make_problem, make_profile
 
 PROBLEM = """\
@@ -370,3 +375,87 @@ def written_plan(folder: Path) -> Path:
     plan = msgspec.structs.replace(make_plan(), profiles=(ref,))
     write_document(plan, folder / "plan.json")
     return folder / "plan.json"
+
+
+def edited(path: Path, at: tuple[str | int, ...], value: object) -> None:
+    """Set a field of a written JSON document."""
+    document = json.loads(path.read_text())
+    owner = document
+    for key in at[:-1]:
+        owner = owner[key]
+    owner[at[-1]] = value
+    path.write_text(json.dumps(document, indent=1))
+
+
+FIRST_STAGE = ("deployments", 0, "pipelines", 0, "stages", 0)
+HALF_THE_TIME = {"period_us": 10_000_000, "offset_us": 0, "length_us": 5_000_000}
+NOT_EXECUTED = {
+    "turns on a slot": (
+        ("slots", 0, "tenants", 0, "duty"),
+        HALF_THE_TIME,
+        "slot local/a-0, tenant m: 'duty' is refused: nothing acts on it",
+    ),
+    "another depth": (
+        ("deployments", 0, "pipelines", 1, "alternatives"),
+        [{"stages": [], "latency_us": 1, "throughput_rps": 1.0}],
+        "deployment m, pipeline p1: 'alternatives' is refused: nothing acts on it",
+    ),
+    "weights off the device": (
+        (*FIRST_STAGE, "residency"),
+        [{"layer": "block0", "place": "host"}],
+        "deployment m, pipeline p0, stage 0: 'residency' is refused: nothing acts on it",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_EXECUTED)
+def test_a_plan_that_asks_for_what_nothing_executes_is_refused_by_name(
+    folder: Path, case: str
+) -> None:
+    at, value, says = NOT_EXECUTED[case]
+    plan_path = written_plan(folder)
+    edited(plan_path, at, value)
+    line = next(
+        number
+        for number, text in enumerate(plan_path.read_text().splitlines(), start=1)
+        if f'"{at[-1]}"' in text
+    )
+
+    with pytest.raises(DocumentError) as caught:
+        read_plan(plan_path)
+
+    assert f"plan.json, line {line}: {says}" in str(caught.value)
+    assert "\n  but " in str(caught.value)
+    assert "\n  try " in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("field", ["layers", "utilisation"])
+def test_measurements_that_no_plan_is_made_of_are_refused_by_name(folder: Path, field: str) -> None:
+    edited(folder / "m.profile.json", (field,), [{"name": "block0"}])
+
+    with pytest.raises(DocumentError, match=f"'{field}' is refused: nothing acts on it"):
+        read_profile(folder / "m.profile.json")
+
+
+def test_documents_that_state_empty_fields_which_nothing_executes_are_read(folder: Path) -> None:
+    plan_path = written_plan(folder)
+    expected = read_plan(plan_path)
+    for at, _, _ in NOT_EXECUTED.values():
+        edited(plan_path, at, None if at[-1] == "duty" else [])
+    for field in ("layers", "utilisation"):
+        edited(folder / "m.profile.json", (field,), [])
+
+    assert read_plan(plan_path) == expected
+    assert read_profile(folder / "m.profile.json") == make_profile("m")
+
+
+def test_every_field_that_nothing_executes_is_in_no_record_and_in_these_tests() -> None:
+    records = {"headrace.plan/1": Plan, "headrace.profile/1": Profile}
+    tested = {
+        tuple(key for key in at if isinstance(key, str)) for at, _, _ in NOT_EXECUTED.values()
+    }
+    assert {field.path for field in UNEXECUTED["headrace.plan/1"]} == tested
+    for schema, fields in UNEXECUTED.items():
+        text = json.dumps(document_schema([records[schema]], schema, ""))
+        assert not [field.path for field in fields if f'"{field.path[-1]}":' in text]

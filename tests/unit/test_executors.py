@@ -10,12 +10,11 @@ import pytest
 
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import TensorSpec
+from headrace.executors.base import TensorMemory
+from headrace.executors.emulated import EmulatedStage
 from headrace.serving.workers.arena import Arena, map_arena
-from headrace.serving.workers.executors.base import TensorMemory
-from headrace.serving.workers.executors.emulated import EmulatedStage
-from headrace.serving.workers.executors.opening import open_executor
-from headrace.serving.workers.frames import Failed, Load, Loaded, Ran, Run, Stop
-from headrace.serving.workers.worker import Worker
+from headrace.serving.workers.frames import Failed, Finished, Load, Loaded, Run, Stop
+from headrace.serving.workers.worker import Worker, open_stage
 from helpers.onnx_models import add_one_model, residual_model, saved
 
 X = TensorSpec(name="x", dtype="float32", item_shape=(16,))
@@ -55,7 +54,7 @@ def memory(arena: Arena) -> TensorMemory:
 def test_onnx_reads_and_writes_exactly_its_regions(
     tmp_path: Path, arena: Arena, memory: TensorMemory
 ) -> None:
-    executor = open_executor(load_of(saved(add_one_model(), tmp_path / "m.onnx")), memory)
+    executor = open_stage(load_of(saved(add_one_model(), tmp_path / "m.onnx")), memory)
     for size, source, target in ((3, 0, 4096), (1, 64, 8192), (3, 0, 4096), (4, 512, 0)):
         arena.view[:] = bytes([GUARD]) * arena.size_bytes
         rows = np.arange(size * 16, dtype=np.float32)
@@ -83,7 +82,7 @@ def test_a_file_that_the_profile_does_not_describe_is_refused_at_load(
 ) -> None:
     path = saved(add_one_model(), tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=message):
-        open_executor(load_of(path, **changes), memory)
+        open_stage(load_of(path, **changes), memory)
 
 
 def test_an_output_of_another_shape_than_profiled_is_refused_at_load(
@@ -92,7 +91,7 @@ def test_an_output_of_another_shape_than_profiled_is_refused_at_load(
     path = saved(residual_model(), tmp_path / "m.onnx")
     image = TensorSpec(name="x", dtype="float32", item_shape=(3, 8, 8))
     with pytest.raises(ModelError, match=r"output 'y' has shape \(1, 4\) at batch size 1"):
-        open_executor(load_of(path, inputs=(image,)), memory)
+        open_stage(load_of(path, inputs=(image,)), memory)
 
 
 @pytest.mark.parametrize(("size", "offset"), [(1, -64), (1, 1 << 16), (5_000, 0), (0, 0)])
@@ -135,7 +134,7 @@ def test_a_worker_answers_each_frame_with_one_and_survives_bad_ones(
     assert isinstance(outside, Failed)
     assert "leave the arena" in outside.message
     ran = worker.answer(Run(9, 2, 3, 1, (0,), (64,)))
-    assert isinstance(ran, Ran)
+    assert isinstance(ran, Finished)
     assert (ran.batch, ran.attempt, ran.stage) == (9, 2, 3)
     assert 0 < ran.started_at_us <= ran.ended_at_us
     with pytest.raises(TypeError, match="not sent Stop"):

@@ -3,10 +3,11 @@
 import pytest
 
 from headrace.planning.apps.candidates import worst_case_us
-from headrace.planning.apps.exact_module import module_front
-from headrace.planning.apps.module_scheduling import Schedule, schedule_module
+from headrace.planning.apps.exact.fronts import module_front
+from headrace.planning.apps.heuristics.scheduling import schedule_module
+from headrace.planning.apps.heuristics.splitting import Splitter, latency_cost, module_options
+from headrace.planning.apps.machines import Schedule
 from headrace.planning.apps.solve import solve_app
-from headrace.planning.apps.splitting import Splitter, latency_cost, module_options
 from helpers.apps import M1, M3, make_candidate, make_case, make_module
 
 
@@ -100,7 +101,7 @@ def test_a_walk_that_is_cut_short_says_so_and_states_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     case = make_case([("M3", 198.0, M3)], budget_ms=1000)
-    monkeypatch.setattr("headrace.planning.apps.exact_module.NODES_MAX", 3)
+    monkeypatch.setattr("headrace.planning.apps.exact.fronts.NODES_MAX", 3)
 
     found = solve_app(case, "least-cost")
 

@@ -4,11 +4,12 @@ import random
 
 import pytest
 
-from headrace.planning.apps import schemes
 from headrace.planning.apps.candidates import ModuleCase
-from headrace.planning.apps.module_scheduling import Schedule, schedule_module
-from headrace.planning.apps.schemes import HARPAGON, plan_scheme
-from headrace.planning.apps.splitting import Splitter
+from headrace.planning.apps.heuristics import schemes
+from headrace.planning.apps.heuristics.scheduling import schedule_module
+from headrace.planning.apps.heuristics.schemes import HARPAGON, plan_scheme
+from headrace.planning.apps.heuristics.splitting import Splitter
+from headrace.planning.apps.machines import Schedule
 from helpers.apps import Rows, make_case, make_module, random_module
 
 ROWS = [(8, 200, 1.0), (12, 320, 1.0), (3, 90, 1.0), (1, 50, 1.0)]

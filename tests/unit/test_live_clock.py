@@ -13,6 +13,13 @@ import uvloop
 
 from headrace.serving.engine.live_clock import LiveClock
 
+HANG_S = 300.0
+"""Far more than anything here takes; only a hang reaches it."""
+
+
+def monotonic_us() -> int:
+    return time.monotonic_ns() // 1000
+
 
 class LooseLoop:
     """A loop whose timers wake `early_s` too early; time is virtual."""
@@ -151,7 +158,9 @@ def test_on_real_loops_time_is_the_monotonic_clock_to_the_microsecond(
     async def lateness_us() -> list[int]:
         loop = asyncio.get_running_loop()
         clock = LiveClock(loop)
-        assert abs(clock.now_us() - time.monotonic_ns() // 1000) < 5_000
+        before_us, now_us, after_us = monotonic_us(), clock.now_us(), monotonic_us()
+        # Either clock may have been rounded.
+        assert before_us - 1 <= now_us <= after_us + 1
         done: asyncio.Future[None] = loop.create_future()
         late: list[int] = []
 
@@ -162,7 +171,7 @@ def test_on_real_loops_time_is_the_monotonic_clock_to_the_microsecond(
         for i in range(1, 21):
             clock.call_at(begin_us + 700 * i, partial(note, begin_us + 700 * i))
         clock.call_at(begin_us + 700 * 21, lambda: done.set_result(None))
-        await asyncio.wait_for(done, 5)
+        await asyncio.wait_for(done, HANG_S)
         clock.stop()
         clock.stop()
         return late

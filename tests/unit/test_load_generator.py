@@ -75,7 +75,9 @@ def test_several_models_share_one_schedule_and_each_gets_its_own_result() -> Non
     async def session() -> tuple[dict[str, LoadResult], FakeServer]:
         async with fake_server() as server:
             server.models = ("m", "n")
-            return await drive_load_of_models(server.url, arrivals, LoadOptions()), server
+            # On one connection, so that they come in the order in which they were sent.
+            options = LoadOptions(connections=1)
+            return await drive_load_of_models(server.url, arrivals, options), server
 
     results, server = asyncio.run(session())
 
@@ -154,7 +156,9 @@ def test_refusals_are_counted_by_the_reason_that_the_server_gives() -> None:
     )
 
     result, _ = measure(
-        uniform("m", 100.0, 0.05), prepare=answering(lambda call: call.reply(next(replies)))
+        uniform("m", 100.0, 0.05),
+        LoadOptions(slo_us=600_000_000),
+        prepare=answering(lambda call: call.reply(next(replies))),
     )
 
     summary = result.report().total
@@ -191,7 +195,10 @@ def test_broken_connections_cost_their_request_only() -> None:
             case garbage:
                 call.reply(garbage)
 
-    result, _ = measure(uniform("m", 50.0, 0.1), prepare=answering(answer))
+    # On one connection at a time, so that they come in the order in which they were sent.
+    result, _ = measure(
+        uniform("m", 50.0, 0.1), LoadOptions(connections=1), prepare=answering(answer)
+    )
 
     assert [r.reason for r in result.requests] == ["closed", "protocol", "", "", ""]
 
@@ -199,7 +206,8 @@ def test_broken_connections_cost_their_request_only() -> None:
 def test_a_request_without_an_answer_is_given_up_after_the_timeout() -> None:
     result, _ = measure(
         burst(2),
-        LoadOptions(timeout_s=0.1, connections=1),
+        # Long enough for the questions about the model, which are answered.
+        LoadOptions(timeout_s=2.0, connections=1),
         prepare=answering(lambda call: None),
     )
 

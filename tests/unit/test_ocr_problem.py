@@ -24,7 +24,7 @@ def profiles(block_us: int) -> dict[str, Profile]:
     }
 
 
-@pytest.mark.parametrize("block_us", [30, 200])
+@pytest.mark.parametrize("block_us", [30, 200, 50_000])
 @pytest.mark.parametrize("cores", [2, 4])
 def test_the_largest_rate_that_fits_the_cores_is_planned_and_proven_cheapest(
     tmp_path: Path, block_us: int, cores: int

@@ -14,7 +14,7 @@ from headrace.planning.common.dominance import undominated
 from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.patterns import maximal_patterns
 from helpers.brute_force import link_rps, transfer_us
-from helpers.problems import QUARTERS, make_cluster, make_problem, make_profile
+from helpers.problems import QUARTERS, make_cluster, make_problem, make_profile, profiled_us
 
 HALVES = (Fraction(1), Fraction(1, 2))
 
@@ -34,7 +34,7 @@ def test_every_candidate_costs_what_the_profile_says(measured: bool) -> None:
         for b in range(4):
             for i in range(4):
                 for j in range(i + 1, 5):
-                    p50_us, p99_us = profile.stage_latency(device, share, i, j, b + 1)
+                    p50_us, p99_us = profiled_us(profile, device, share, i, j, b + 1)
                     crossing = max(profile.input_cut_bytes(i), profile.output_cut_bytes(j))
                     rate = min(
                         (b + 1) * 1e6 / p50_us * 0.8, link_rps(cluster, device, share, crossing)

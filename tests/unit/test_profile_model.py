@@ -12,7 +12,7 @@ from headrace.catalog.documents import read_profile, write_document
 from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
-from headrace.profiling.options import ProfileOptions, Progress
+from headrace.profiling.options import ProfileOptions, ProfileProgress
 from headrace.profiling.profiler import profile_model
 from headrace.profiling.ranges import ranges_to_measure
 from headrace.profiling.summary import sum_ratios
@@ -75,7 +75,7 @@ def test_a_profile_can_be_written_read_and_executed(tmp_path: Path) -> None:
 
 def test_what_was_measured_before_is_returned_unchanged_and_said(tmp_path: Path) -> None:
     path = saved(chain_model(), tmp_path / "chain.onnx")
-    reports: list[Progress] = []
+    reports: list[ProfileProgress] = []
 
     first = profile_model(path, quick())
     second = profile_model(path, quick(), reports.append)

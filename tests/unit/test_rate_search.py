@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.domain.errors import DocumentError
-from headrace.load.search import RateSearch, Step, find_max_rate, wilson_interval
+from headrace.load.search import RateSearch, TriedRate, find_max_rate, wilson_interval
 
 
 def server_of(capacity_rps: float) -> "tuple[list[float], object]":
@@ -34,7 +34,7 @@ def test_the_highest_rate_is_found_to_the_tolerance(capacity: float, start: floa
 
 
 def test_each_step_is_shown_with_its_confidence() -> None:
-    steps: list[Step] = []
+    steps: list[TriedRate] = []
     _, try_rate = server_of(35.0)
 
     result = find_max_rate(RateSearch(start_rps=10.0), try_rate, steps.append)  # type: ignore[arg-type]

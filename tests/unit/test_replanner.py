@@ -16,7 +16,7 @@ from headrace.cli import app
 from headrace.commands.replanning import PlanningError, Replanner
 from headrace.domain.plan import Plan
 from headrace.serving.changes.plan_watch import app_arrivals, arrivals, planned_loads, watch_of
-from headrace.serving.front.prometheus import ModelCounters
+from headrace.serving.core.counters import ModelCounters
 from headrace.verify import verify
 from helpers.apps import write_app_plan
 from helpers.virtual_loop import VirtualTimeLoop

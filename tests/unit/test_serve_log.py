@@ -9,7 +9,7 @@ import pytest
 from headrace.catalog.event_log import CHUNK_EVENTS, EventLogWriter, read_event_log
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import Answered, EventLogHeader
-from headrace.serving.engine.epoch_logs import EpochLogs
+from headrace.serving.core.epoch_logs import EpochLogs
 from helpers.virtual_loop import VirtualTimeLoop
 
 HEADER = EventLogHeader(

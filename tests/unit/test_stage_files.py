@@ -13,9 +13,10 @@ from headrace.catalog.onnx_stage import Boundary
 from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import BlockTimes, Profile, Provenance
-from headrace.profiling.chain import cut_chain
+from headrace.executors.onnx_session import open_session
+from headrace.executors.table import measurement
+from headrace.profiling.cut_model import cut_model
 from headrace.profiling.observe import observe
-from headrace.profiling.session import open_session
 from helpers.onnx_models import chain_model, saved
 
 
@@ -32,7 +33,7 @@ def chain_profile(folder: Path, boundary: Boundary = "float32") -> Profile:
     items = {"x": np.zeros((2, 16), np.float32)}
     wanted = [cut for cut in find_cuts(graph) if cut.tensors[0].startswith("h")]
     observed = observe(graph, {"x": (16,)}, wanted, items)
-    chain = cut_chain(graph, observed, observed.cuts, boundary)
+    chain = cut_model(graph, observed, observed.cuts, boundary, measurement("cpu"))
     row = tuple((1,) for _ in chain.blocks)
     return Profile(
         model="chain",

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.domain.errors import ModelError
-from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.frames import AnyFrame, Failed, Ran, Run
+from headrace.serving.workers.frames import AnyFrame, Failed, Finished, Run
 from headrace.serving.workers.supervised import LOAD_TIMEOUT_S, RESTART_DELAYS_S
 from headrace.serving.workers.supervisor import Supervisor
 from headrace.serving.workers.worker_process import WorkerSpec
@@ -25,7 +24,7 @@ FAILS, LOADS, HANGS = "fails", "loads", "hangs"
 
 
 class FakeWorker:
-    def __init__(self, host: "Host", what: str, on_lost: Callable[[str], None]) -> None:
+    def __init__(self, host: "FakeHost", what: str, on_lost: Callable[[str], None]) -> None:
         self.process_id = next(host.numbers)
         self._host = host
         self._what = what
@@ -57,8 +56,12 @@ class FakeWorker:
         return 1
 
 
-class Host:
+class FakeHost:
     """A machine on which workers start: with room for so many that load at once."""
+
+    home = "elsewhere"
+    clock_offset_us = 0
+    last_frame: Callable[[AnyFrame], None]
 
     def __init__(self, script: Iterator[str], room: int = 100) -> None:
         self.script = script
@@ -69,16 +72,24 @@ class Host:
         self.numbers = count(1)
         self.started_at_s: list[float] = []
 
-    def spawn(
+    def start_worker(
         self,
         specs: Sequence[WorkerSpec],
-        arena: Arena,
-        loop: asyncio.AbstractEventLoop,
         on_frame: Callable[[AnyFrame], None],
         on_lost: Callable[[str], None],
     ) -> FakeWorker:
-        self.started_at_s.append(loop.time())
+        self.started_at_s.append(asyncio.get_running_loop().time())
+        self.last_frame = on_frame
         return FakeWorker(self, next(self.script), on_lost)
+
+    def cores(self) -> Sequence[int]:
+        return ()
+
+    def available_memory_bytes(self) -> int | None:
+        return None
+
+    def set_niceness(self, process_id: int, niceness: int) -> None:
+        """Nothing is run here."""
 
 
 class Told:
@@ -87,10 +98,11 @@ class Told:
     def __init__(self) -> None:
         self.lost: list[tuple[float, int]] = []
         self.gained: list[tuple[float, int]] = []
+        self.ran: list[Finished] = []
         self.changed = asyncio.Event()
 
-    def on_ran(self, slot: int, frame: Ran) -> None:
-        raise AssertionError("nothing runs here")
+    def on_ran(self, slot: int, frame: Finished) -> None:
+        self.ran.append(frame)
 
     def on_failed(self, slot: int, frame: Failed) -> None:
         raise AssertionError("nothing runs here")
@@ -115,24 +127,23 @@ def specs(slots: int) -> list[WorkerSpec]:
 Scene = Callable[[Supervisor, Told], Coroutine[Any, Any, None]]
 
 
-def play(host: Host, scene: Scene, slots: int = 1) -> None:
+def play(host: FakeHost, scene: Scene, slots: int = 1) -> None:
     """Run a scene in virtual time; afterwards no worker may be left."""
 
     async def main() -> None:
-        with closing(Arena(1 << 12)) as arena:
-            supervisor, told = Supervisor(specs(slots), arena, host.spawn), Told()
-            supervisor.connect(told)
-            try:
-                await scene(supervisor, told)
-            finally:
-                await supervisor.stop()
+        supervisor, told = Supervisor(specs(slots), host), Told()
+        supervisor.connect(told)
+        try:
+            await scene(supervisor, told)
+        finally:
+            await supervisor.stop()
 
     with closing(VirtualTimeLoop()) as loop:
         loop.run_until_complete(main())
     assert not host.alive
 
 
-def gaps_s(host: Host, took_s: float = LOAD_S) -> list[float]:
+def gaps_s(host: FakeHost, took_s: float = LOAD_S) -> list[float]:
     """Between an attempt's end and the next one's start."""
     return [after - before - took_s for before, after in pairwise(host.started_at_s)]
 
@@ -141,7 +152,7 @@ def test_a_worker_that_cannot_load_is_tried_again_with_growing_delays_until_it_c
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failures = len(RESTART_DELAYS_S) + 3
-    host = Host(chain(repeat(FAILS, failures), repeat(LOADS)))
+    host = FakeHost(chain(repeat(FAILS, failures), repeat(LOADS)))
     caplog.set_level(logging.INFO)
 
     async def scene(supervisor: Supervisor, told: Told) -> None:
@@ -165,7 +176,7 @@ def test_a_worker_that_cannot_load_is_tried_again_with_growing_delays_until_it_c
 
 def test_nobody_is_given_up_however_long_it_takes() -> None:
     failures = 2_000
-    host = Host(chain(repeat(FAILS, failures), repeat(LOADS)))
+    host = FakeHost(chain(repeat(FAILS, failures), repeat(LOADS)))
 
     async def scene(supervisor: Supervisor, told: Told) -> None:
         await supervisor.insist([0], lambda slots: None)
@@ -177,7 +188,7 @@ def test_nobody_is_given_up_however_long_it_takes() -> None:
 
 
 def test_a_worker_that_dies_early_waits_longer_each_time_and_one_that_lived_does_not() -> None:
-    host = Host(repeat(LOADS))
+    host = FakeHost(repeat(LOADS))
 
     async def scene(supervisor: Supervisor, told: Told) -> None:
         await supervisor.start()
@@ -195,7 +206,7 @@ def test_a_worker_that_dies_early_waits_longer_each_time_and_one_that_lived_does
 
 
 def test_workers_that_find_no_memory_together_load_one_after_the_other() -> None:
-    host = Host(repeat(LOADS), room=1)
+    host = FakeHost(repeat(LOADS), room=1)
 
     async def scene(supervisor: Supervisor, told: Told) -> None:
         await supervisor.insist([0, 1, 2], lambda slots: None)
@@ -208,7 +219,7 @@ def test_workers_that_find_no_memory_together_load_one_after_the_other() -> None
 
 
 def test_a_slot_is_told_as_soon_as_its_own_worker_has_loaded() -> None:
-    host = Host(iter([LOADS, HANGS]))
+    host = FakeHost(iter([LOADS, HANGS]))
 
     async def scene(supervisor: Supervisor, told: Told) -> None:
         tried: list[tuple[float, list[int]]] = []
@@ -222,7 +233,7 @@ def test_a_slot_is_told_as_soon_as_its_own_worker_has_loaded() -> None:
 
 @pytest.mark.parametrize("at_s", [0.5, 1.1, 1.9, 5.0, 5.9], ids="at {} s".format)
 def test_stopping_ends_at_once_whether_a_worker_loads_or_is_waited_for(at_s: float) -> None:
-    host = Host(repeat(FAILS))
+    host = FakeHost(repeat(FAILS))
 
     async def scene(supervisor: Supervisor, told: Told) -> None:
         loop = asyncio.get_running_loop()
@@ -241,7 +252,7 @@ def test_stopping_ends_at_once_whether_a_worker_loads_or_is_waited_for(at_s: flo
 
 
 def test_two_who_want_a_shared_process_start_it_once() -> None:
-    host = Host(repeat(LOADS))
+    host = FakeHost(repeat(LOADS))
 
     async def scene(supervisor: Supervisor, told: Told) -> None:
         nothing: Callable[[Sequence[int]], None] = lambda slots: None  # noqa: E731
@@ -252,7 +263,7 @@ def test_two_who_want_a_shared_process_start_it_once() -> None:
 
 
 def test_a_start_that_must_succeed_says_why_it_does_not_and_leaves_nothing() -> None:
-    host = Host(iter([LOADS, FAILS]))
+    host = FakeHost(iter([LOADS, FAILS]))
 
     async def scene(supervisor: Supervisor, told: Told) -> None:
         with pytest.raises(ModelError, match="no memory"):
@@ -260,3 +271,17 @@ def test_a_start_that_must_succeed_says_why_it_does_not_and_leaves_nothing() -> 
         assert not host.alive
 
     play(host, scene, slots=2)
+
+
+@pytest.mark.parametrize("offset_us", [0, -3_000])
+def test_instants_of_another_hosts_clock_are_reported_on_ours(offset_us: int) -> None:
+    host = FakeHost(repeat(LOADS))
+    host.clock_offset_us = offset_us
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        host.last_frame(Finished(7, 1, 3, 5_000, 9_000, 0))
+        assert told.ran == [Finished(7, 1, 3, 5_000 + offset_us, 9_000 + offset_us, 0)]
+        assert supervisor.slots[0].home == "elsewhere"
+
+    play(host, scene)

@@ -8,19 +8,19 @@ import msgspec
 import pytest
 
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
-from headrace.serving.workers.executors.base import TensorMemory
+from headrace.executors.base import TensorMemory
 from headrace.serving.workers.frames import (
     AnyFrame,
     Failed,
+    Finished,
     FrameReader,
     Load,
     Loaded,
-    Ran,
     Run,
     Stop,
     encode,
 )
-from headrace.serving.workers.stand_ins import with_tensors
+from headrace.serving.workers.placeholder_tensors import with_tensors
 from headrace.serving.workers.timelines import Timelines, serve_timelines
 
 TENSOR = TensorSpec(name="y", dtype="float32", item_shape=(16,))
@@ -33,6 +33,14 @@ class Now:
         self.us = 1_000_000
 
     def __call__(self) -> int:
+        return self.us
+
+
+class Ticking(Now):
+    """Time that moves by 100 us whenever somebody looks, however long that takes in truth."""
+
+    def __call__(self) -> int:
+        self.us += 100
         return self.us
 
 
@@ -74,9 +82,9 @@ def test_slots_hold_their_batches_side_by_side_and_report_each_at_its_end() -> N
     now.us += 1_999
     assert lines.ended() == []
     now.us += 1
-    assert lines.ended() == [Ran(11, 0, 7, 1_000_000, 1_002_000, 1)]
+    assert lines.ended() == [Finished(11, 0, 7, 1_000_000, 1_002_000, 1)]
     now.us += 3_000
-    assert lines.ended() == [Ran(10, 0, 7, 1_000_000, 1_005_000, 0)]
+    assert lines.ended() == [Finished(10, 0, 7, 1_000_000, 1_005_000, 0)]
     assert lines.wait_s() is None
 
 
@@ -88,9 +96,9 @@ def test_a_slot_begins_its_next_batch_when_the_one_before_has_ended() -> None:
     lines.take(run_of(11, slot=0))
 
     now.us += 1_500
-    assert [frame.batch for frame in lines.ended() if isinstance(frame, Ran)] == [10]
+    assert [frame.batch for frame in lines.ended() if isinstance(frame, Finished)] == [10]
     now.us += 2_000
-    assert lines.ended() == [Ran(11, 0, 7, 1_002_000, 1_004_000, 0)]
+    assert lines.ended() == [Finished(11, 0, 7, 1_002_000, 1_004_000, 0)]
 
 
 @pytest.mark.parametrize("run", [run_of(10, slot=5), run_of(10, slot=0, output=8_192)])
@@ -104,19 +112,19 @@ def test_a_batch_that_cannot_run_fails_alone(run: Run) -> None:
     assert isinstance(failed, Failed)
     assert (failed.batch, failed.slot) == (10, run.slot)
     now.us += 2_000
-    assert [type(frame) for frame in lines.ended()] == [Ran]
+    assert [type(frame) for frame in lines.ended()] == [Finished]
 
 
 def test_a_process_told_to_stop_ends_its_batches_first() -> None:
     gateway, worker = socket.socketpair()
-    lines = Timelines(TensorMemory(mmap.mmap(-1, 4096)))
+    lines = Timelines(TensorMemory(mmap.mmap(-1, 4096)), Ticking())
     serving = threading.Thread(target=serve_timelines, args=(worker, lines))
     serving.start()
     runs = [run_of(batch, slot=batch) for batch in range(3)]
     loads = [load_of(slot, took_us=3_000 - 1_000 * slot) for slot in range(3)]
     told: list[AnyFrame] = [*loads, *runs, Stop()]
     gateway.sendall(b"".join(encode(frame) for frame in told))
-    serving.join(10)
+    serving.join(300)
     assert not serving.is_alive()
     worker.close()
 
@@ -126,7 +134,7 @@ def test_a_process_told_to_stop_ends_its_batches_first() -> None:
         frames += reader.feed(data)
     gateway.close()
     assert sum(isinstance(frame, Loaded) for frame in frames) == 3
-    assert [frame.batch for frame in frames if isinstance(frame, Ran)] == [2, 1, 0]
+    assert [frame.batch for frame in frames if isinstance(frame, Finished)] == [2, 1, 0]
 
 
 def test_a_profile_without_tensors_or_model_file_gets_small_ones_and_others_stay() -> None:

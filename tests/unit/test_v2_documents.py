@@ -5,8 +5,8 @@ import json
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.domain.events import Dispatched, Ran
+from headrace.serving.core.counters import LATENCY_BOUNDS_US, BatchCounter, ModelCounters
 from headrace.serving.engine.inference import Refusal
-from headrace.serving.front.prometheus import LATENCY_BOUNDS_US, BatchCounter, ModelCounters
 from helpers.gateway import Bench, FakeEngine, get, post
 
 INFER = "/v2/models/adder/infer"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.serving.core.signature import DATATYPES
 from headrace.serving.front.http_messages import Limits
-from headrace.serving.front.v2_tensors import DATATYPES
 from helpers.gateway import Bench, FakeEngine, post, served_model
 
 INFER = "/v2/models/adder/infer"

@@ -69,9 +69,7 @@ DEPLOYMENT: Path = ("deployments", 0)
 PIPELINE: Path = (*DEPLOYMENT, "pipelines", 0)
 STAGE: Path = (*PIPELINE, "stages", 0)
 SECOND: Path = (*PIPELINE, "stages", 1)
-ALTERNATIVE: Path = (*PIPELINE, "alternatives", 0)
 SLOT: Path = ("slots", 0)
-DUTY: Path = (*SLOT, "tenants", 0, "duty")
 
 STRANGER = Tenant(model="m", pipeline="p9", stage=0)
 
@@ -102,7 +100,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("blocks", "shared", (*SECOND, "first_block"), plus(-1)),
     Mutant("blocks", "shared", (*SECOND, "first_block"), plus(1)),
     Mutant("blocks", "shared", (*PIPELINE, "stages"), lambda stages: stages[::-1]),
-    Mutant("blocks", "malleable", (*ALTERNATIVE, "stages", 0, "end_block"), to(3)),
     Mutant("batch", "single", (*PIPELINE, "batch_size"), to(0)),
     Mutant("batch", "single", (*PIPELINE, "batch_size"), to(5)),
     Mutant("batch", "single", ("options", "max_batch"), to(1)),
@@ -112,6 +109,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("share", "shared", (*SLOT, "share"), to(THIRD)),
     Mutant("share", "shared", ("cluster", "device_types", 0, "shares"), to((Fraction(1),))),
     Mutant("pool", "single", (*STAGE, "pool"), to(())),
+    Mutant("pool", "shared", (*STAGE, "pool"), to(())),
+    Mutant("pool", "shared", (*SECOND, "pool"), to(())),
     Mutant("pool", "single", (*STAGE, "pool"), twice(0)),
     Mutant("pool", "single", (*STAGE, "pool", 0), to("nowhere/a-0")),
     Mutant("slot-match", "single", (*SLOT, "device"), to("b")),
@@ -140,8 +139,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("latency", "single", (*STAGE, "latency_us"), plus(-1)),
     Mutant("latency", "shared", (*SECOND, "latency_us"), plus(-1)),
     Mutant("latency", "shared", (*PIPELINE, "latency_us"), plus(1)),
-    Mutant("latency", "malleable", (*ALTERNATIVE, "latency_us"), plus(-1)),
-    Mutant("latency", "malleable", (*ALTERNATIVE, "stages", 0, "latency_us"), plus(-1)),
     Mutant("latency", "single", (*PIPELINE, "batch_size"), to(1)),
     Mutant("transfer", "shared", (*STAGE, "transfer_us"), plus(1)),
     Mutant("transfer", "shared", (*STAGE, "transfer_us"), to(0)),
@@ -153,54 +150,30 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("budget", "single", ("options", "margin"), to(0.39)),
     Mutant("slo", "single", ("options", "margin"), to(0.9)),
     Mutant("slo", "single", ("demands", 0, "slo_us"), to(20_000)),
-    Mutant("slo", "malleable", ("demands", 0, "slo_us"), to(30_000)),
+    Mutant("slo", "shared", ("demands", 0, "slo_us"), to(20_000)),
     Mutant("throughput", "single", (*STAGE, "throughput_rps"), times(1.001)),
     Mutant("throughput", "single", (*STAGE, "throughput_rps"), times(0.999)),
     Mutant("throughput", "single", (*STAGE, "throughput_rps"), to(math.nan)),
     Mutant("throughput", "shared", (*SECOND, "throughput_rps"), times(1 + 1e-7)),
     Mutant("throughput", "shared", (*PIPELINE, "throughput_rps"), times(1.001)),
     Mutant("throughput", "several", (*DEPLOYMENT, "throughput_rps"), times(1.001)),
-    Mutant("throughput", "malleable", (*ALTERNATIVE, "throughput_rps"), times(1.001)),
     Mutant("throughput", "shared", ("cluster", "device_types", 0, "max_utilisation"), to(0.8)),
     Mutant("throughput", "shared", ("cluster", "nodes", 1, "bandwidth_gbps"), to(0.05)),
-    Mutant("throughput", "turns", (*DUTY, "length_us"), plus(-1_000)),
-    # Depths, residency
-    Mutant("alternatives", "malleable", (*PIPELINE, "alternatives"), twice(0)),
-    Mutant(
-        "alternatives", "malleable", (*ALTERNATIVE, "stages", 0, "pool"), to(("n0/a-0", "spare"))
-    ),
-    Mutant(
-        "alternatives",
-        "malleable",
-        PIPELINE,
-        lambda p: replace(p, alternatives=(replace(p.alternatives[0], stages=p.stages),)),
-    ),
-    Mutant("residency", "malleable", (*STAGE, "residency", 0, "layer"), to("layer9")),
-    Mutant("residency", "malleable", (*STAGE, "residency"), twice(0)),
     # Resources
     Mutant("links", "shared", ("cluster", "nodes", 0, "bandwidth_gbps"), to(0.001)),
     Mutant("links", "shared", ("cluster", "nodes", 1, "bandwidth_gbps"), to(0.001)),
-    Mutant("time", "turns", SLOT, lambda slot: _without_duty(slot)),
-    Mutant("duty", "turns", (*SLOT, "tenants", 0), fields(duty=None)),
-    Mutant("duty", "turns", (*DUTY, "offset_us"), plus(1)),
-    Mutant("duty", "turns", (*DUTY, "offset_us"), plus(-1)),
-    Mutant("duty", "turns", (*DUTY, "length_us"), plus(1)),
-    Mutant("duty", "turns", (*DUTY, "length_us"), to(0)),
-    Mutant("duty", "turns", (*DUTY, "length_us"), to(10)),
-    Mutant("duty", "turns", (*DUTY, "period_us"), to(90_000)),
-    Mutant("duty", "turns", (*DUTY, "period_us"), to(0)),
-    Mutant("duty", "turns", (*SLOT, "tenants", 1, "duty", "offset_us"), plus(1)),
+    Mutant("time", "single", (), lambda plan: _with_second_tenant(plan)),
     # Claims
     Mutant("rates", "several", ("demands", 0, "rate_rps"), to(1_000.0)),
     Mutant("rates", "several", (*DEPLOYMENT, "dummy_rps"), to(60.0)),
-    Mutant("dummy", "malleable", (*DEPLOYMENT, "dummy_rps"), to(-1.0)),
-    Mutant("dummy", "malleable", (*DEPLOYMENT, "dummy_rps"), to(1e6)),
-    Mutant("dummy", "malleable", (*DEPLOYMENT, "dummy_rps"), to(math.nan)),
+    Mutant("dummy", "single", (*DEPLOYMENT, "dummy_rps"), to(-1.0)),
+    Mutant("dummy", "single", (*DEPLOYMENT, "dummy_rps"), to(1e6)),
+    Mutant("dummy", "single", (*DEPLOYMENT, "dummy_rps"), to(math.nan)),
     Mutant("objective", "single", ("objective",), times(1.001)),
     Mutant("objective", "several", ("objective",), times(0.999)),
     Mutant("objective", "single", ("demands", 0, "weight"), to(2.0)),
     Mutant("objective", "single", ("options", "objective"), to("least-cost")),
-    Mutant("objective", "turns", ("options", "objective"), to("throughput")),
+    Mutant("objective", "several", ("options", "objective"), to("throughput")),
     Mutant("bound", "single", ("bound",), times(0.99)),
     Mutant("bound", "single", ("bound",), times(1.01)),
     Mutant("bound", "single", ("bound",), to(math.inf)),
@@ -209,7 +182,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("bound", "single", ("gap",), to(0.5)),
     Mutant("bound", "single", ("gap",), to(None)),
     Mutant("stopped", "single", ("stopped",), to("infeasible")),
-    Mutant("stopped", "turns", ("stopped",), to("optimal")),
+    Mutant("stopped", "single", (), fields(bound=None, gap=None)),
     Mutant("stopped", "single", (), lambda plan: _with_gap(plan, 0.01)),
     Mutant("cost", "several", ("cost_per_hour",), times(1.01)),
     Mutant("cost", "several", ("cost_per_hour",), to(None)),
@@ -221,8 +194,25 @@ MUTANTS: tuple[Mutant, ...] = (
 )
 
 
-def _without_duty(slot: Any) -> Any:
-    return replace(slot, tenants=tuple(replace(tenant, duty=None) for tenant in slot.tenants))
+def _with_second_tenant(plan: Plan) -> Plan:
+    """The first pipeline's slots are promised to another one of its kind as well."""
+    deployment = plan.deployments[0]
+    other = replace(deployment.pipelines[0], name="p9")
+    tenants = {
+        name: Tenant(model=deployment.model, pipeline="p9", stage=index)
+        for index, stage in enumerate(other.stages)
+        for name in stage.pool
+    }
+    return replace(
+        plan,
+        deployments=(replace(deployment, pipelines=(*deployment.pipelines, other)),),
+        slots=tuple(
+            replace(slot, tenants=(*slot.tenants, tenants[slot.name]))
+            if slot.name in tenants
+            else slot
+            for slot in plan.slots
+        ),
+    )
 
 
 def _with_gap(plan: Plan, gap: float) -> Plan:
@@ -297,7 +287,7 @@ def numbers_in(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("step", [1, -1])
-@pytest.mark.parametrize("shape", ["single", "shared", "turns"])
+@pytest.mark.parametrize("shape", ["single", "shared", "several"])
 def test_no_number_of_slots_and_deployments_can_be_changed_unnoticed(shape: str, step: int) -> None:
     planned = SHAPES[shape]()
     plan = planned.plan

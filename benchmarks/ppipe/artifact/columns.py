@@ -24,7 +24,7 @@ from headrace.planning.common.candidates import (
 )
 from headrace.planning.exact.columns import (
     Columns,
-    Stock,
+    DeviceStock,
     make_columns,
     slot_types,
     slot_units,
@@ -40,13 +40,13 @@ def artifact_kinds(task: ReferencePlan) -> tuple[SlotKind, ...]:
     return tuple(SlotKind(device.name, share) for device in task.devices for share in device.shares)
 
 
-def artifact_stock(task: ReferencePlan) -> Stock:
+def artifact_stock(task: ReferencePlan) -> DeviceStock:
     """One pool per (stage position, device type), of whole devices."""
     types = len(task.devices)
-    return Stock(
+    return DeviceStock(
         pool_type=np.tile(np.arange(types), task.max_stages),
-        granule=units_per_device(artifact_kinds(task)),
-        granules=np.array([device.count for device in task.devices], dtype=np.int64),
+        increment=units_per_device(artifact_kinds(task)),
+        increments=np.array([device.count for device in task.devices], dtype=np.int64),
         room=_template_room(types, task.max_stages),
     )
 

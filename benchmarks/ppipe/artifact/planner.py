@@ -13,6 +13,7 @@ from benchmarks.ppipe.artifact.columns import (
     artifact_pipelines,
     artifact_stock,
 )
+from benchmarks.ppipe.artifact.repair import search
 from msgspec.structs import replace
 
 from headrace.catalog.ppipe.artifact import (
@@ -22,14 +23,14 @@ from headrace.catalog.ppipe.artifact import (
     ReferencePlan,
 )
 from headrace.catalog.ppipe.rule import pipeline_rps, transfer_us
+from headrace.cost import TimedStage, cost_model
 from headrace.domain.cluster import WHOLE
 from headrace.domain.profile import Profile
 from headrace.planning.common.candidates import Pipelines
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.master import Wanted
 from headrace.planning.exact.columns import Columns
-from headrace.planning.exact.outcomes import Chosen
-from headrace.planning.exact.search import search_exactly
+from headrace.planning.exact.sets import PipelineSet
 from headrace.planning.pooled.search import PROVEN_GAP
 
 
@@ -63,7 +64,7 @@ def plan_by_artifact_rule(
         return ArtifactAnswer(plan=None, objective=0.0, bound=0.0, runtime_s=deadline.spent_s)
     columns = [artifact_columns(task, mine) for mine in pipelines]
     wanted = [Wanted(weight=deployment.weight, least_rps=0.0) for deployment in task.deployments]
-    answer = search_exactly(artifact_stock(task), wanted, columns, deadline)
+    answer = search(artifact_stock(task), wanted, columns, deadline)
     plan = None
     if answer.chosen is not None:
         deployments = tuple(
@@ -108,7 +109,7 @@ def _deployment(
     profile: Profile,
     pipelines: Pipelines,
     columns: Columns,
-    chosen: Chosen,
+    chosen: PipelineSet,
 ) -> ReferenceDeployment:
     members = tuple(
         _pipeline(task, profile, pipelines, int(columns.source[column]), slots)
@@ -127,7 +128,8 @@ def _pipeline(
     for kind, end, count in stages:
         if kind >= 0:
             device, share = kinds[kind]
-            latency = profile.stage_latency(device, share, first, end, batch)
+            stage = TimedStage(profile.model, device, share, first, end)
+            latency = cost_model({profile.model: profile}).latency(stage, batch)
             item_us = transfer_us(profile.output_cut_bytes(end), task.bandwidth_gbps)
             partitions.append(
                 ReferencePartition(

@@ -2,11 +2,13 @@
 
 Every document is one JSON object with a `schema` field that names its kind and version
 (`headrace.plan/1`); problems may also be YAML. What is on disk is the record in memory, so there
-is nothing to keep in step. Unknown fields and wrong types are refused with file, line and path.
+is nothing to keep in step. Unknown fields, fields that nothing executes and wrong types are refused
+with file, line and path.
 """
 
 import hashlib
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +23,7 @@ from headrace.catalog.problem_file import (
 )
 from headrace.catalog.source import Source, decode_text, parse_json, read_bounded
 from headrace.catalog.strict import convert
+from headrace.catalog.unexecuted import without_unexecuted
 from headrace.catalog.whole_file import whole_file
 from headrace.catalog.yaml_lines import parse_yaml
 from headrace.domain.app import App
@@ -39,6 +42,7 @@ __all__ = [
     "write_document",
 ]
 
+T = TypeVar("T")
 PROFILE_SCHEMA = "headrace.profile/1"
 PLAN_SCHEMA = "headrace.plan/1"
 
@@ -57,9 +61,10 @@ def read_plan(path: Path) -> Plan:
     """Read a `headrace.plan/1` document. It is well formed then, but not yet verified.
 
     Raises:
-        DocumentError: the file is missing or does not follow the schema.
+        DocumentError: the file is missing, does not follow the schema, or asks for what nothing
+            executes.
     """
-    return convert(_json(path, read_bounded(path)), Plan, PLAN_SCHEMA)
+    return _record(_json(path, read_bounded(path)), Plan, PLAN_SCHEMA)
 
 
 def read_problem(path: Path) -> Problem:
@@ -198,7 +203,11 @@ def sha256_file(path: Path) -> str:
 
 
 def _profile(path: Path, content: bytes) -> Profile:
-    return convert(_json(path, content), Profile, PROFILE_SCHEMA)
+    return _record(_json(path, content), Profile, PROFILE_SCHEMA)
+
+
+def _record(source: Source, kind: type[T], schema: str) -> T:
+    return convert(without_unexecuted(source, schema), kind, schema)
 
 
 def _json(path: Path, content: bytes) -> Source:

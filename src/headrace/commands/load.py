@@ -200,7 +200,7 @@ def _find_max(
     json: bool,
 ) -> None:
     from headrace.load.generator import run_load
-    from headrace.load.search import RateSearch, Step, find_max_rate, step_duration_s
+    from headrace.load.search import RateSearch, TriedRate, find_max_rate, step_duration_s
     from headrace.reporting.summary import percent
     from headrace.simulation.offered.arrivals import arrivals_for
 
@@ -211,7 +211,7 @@ def _find_max(
         summary = result.report().total
         return summary.arrived, summary.in_time, not result.distorted
 
-    def show(step: Step) -> None:
+    def show(step: TriedRate) -> None:
         verdict = "[green]kept[/green]" if step.passed else "[red]missed[/red]"
         late = "" if step.trusted else "  [yellow]the load generator itself was late[/yellow]"
         notices.print(

@@ -43,17 +43,13 @@ def migrate(
 
     [dim]headrace migrate better.json --url http://127.0.0.1:8000[/dim]
     """
+    from headrace.catalog.documents import read_plan
     from headrace.commands.output import print_json
     from headrace.domain.errors import DocumentError, PlanError
 
     if how not in ("drain", "flush"):
         raise DocumentError(f"migrate: --how {how!r} is unknown; known: drain, flush")
-    try:
-        there = plan.is_file()
-    except OSError as error:
-        raise DocumentError(f"{plan}: {error.strerror}") from error
-    if not there:
-        raise DocumentError(f"{plan}: there is no such file")
+    read_plan(plan)  # The server reads it too; what is no plan need not go there.
     with notices.status("the server verifies, loads and switches"):
         status, answer = _ask(url, {"plan": str(plan.resolve()), "how": how}, token_file)
     if status != 200:

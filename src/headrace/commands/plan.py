@@ -17,94 +17,109 @@ AUTO = "auto"
 """A margin that simulation chooses."""
 
 
+ProblemArgument = Annotated[
+    Path,
+    typer.Argument(help="Problem, YAML or JSON: models with SLOs, and the cluster."),
+]
+OutOption = Annotated[Path, typer.Option("--out", "-o", help="Plan to write.")]
+PlannerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--planner",
+        metavar="NAME",
+        help="pooled: stages served by pools of slots (PPipe), optimal. Baselines:"
+        " no-partitioning, whole models on whole devices;"
+        " dart-r, pairs of one device of each of two types."
+        " Apps: least-cost, exact; least-cost-dummy, often cheaper still, with any amount of"
+        " dummy load; harpagon, the paper's heuristics; exhaustive, small apps;"
+        " baselines nexus, scrooge, inferline, clipper; ablations harp-2d, harp-1c, …",
+        show_default=False,
+    ),
+]
+ObjectiveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--objective",
+        metavar="throughput|max-min|least-cost",
+        help="throughput: the sum over all models. max-min: the smallest throughput / weight."
+        " least-cost: the devices' price, carrying every rate_rps.",
+        show_default=False,
+    ),
+]
+ArrivalsOption = Annotated[
+    str,
+    typer.Option(
+        "--arrivals",
+        metavar="uniform|poisson|gamma[:CV]|mmpp[:BURST]",
+        help="Apps: how requests arrive. uniform: at equal gaps, the cheapest plan there is."
+        " Else plans with more and more head-room are simulated until one keeps --attainment;"
+        " what that costs is printed.",
+    ),
+]
+MarginOption = Annotated[
+    str | None,
+    typer.Option(
+        "--margin",
+        metavar="FRACTION|auto",
+        help="Part of each SLO that is kept for batching, queueing and contention. auto: plan"
+        " with several, simulate each plan under Poisson load, and keep the one that carries"
+        " most.",
+        show_default=False,
+    ),
+]
+AttainmentOption = Annotated[
+    float,
+    typer.Option(
+        "--attainment",
+        help="--margin auto, --arrivals poisson: part of the requests that every model or app"
+        " must answer within its SLO.",
+    ),
+]
+MinStagesOption = Annotated[
+    int | None,
+    typer.Option("--min-stages", help="Fewest stages of a pipeline.", show_default=False),
+]
+MaxStagesOption = Annotated[
+    int | None,
+    typer.Option("--max-stages", help="Most stages of a pipeline.", show_default=False),
+]
+MaxBatchOption = Annotated[
+    int | None,
+    typer.Option("--max-batch", help="Largest batch size to plan with.", show_default=False),
+]
+TimeLimitSOption = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit-s",
+        help="Stop after so many seconds with the best plan so far, and its gap.",
+        show_default=False,
+    ),
+]
+ExplainOption = Annotated[
+    bool,
+    typer.Option(
+        "--explain",
+        help="Apps: say why each module has its machines, which one eats the budget, and what"
+        " one more millisecond, machine, or device of a type that is short would buy.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")]
+
+
 def plan(
-    problem: Annotated[
-        Path,
-        typer.Argument(help="Problem, YAML or JSON: models with SLOs, and the cluster."),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Plan to write.")] = Path("plan.json"),
-    planner: Annotated[
-        str | None,
-        typer.Option(
-            "--planner",
-            metavar="NAME",
-            help="pooled: stages served by pools of slots (PPipe), optimal. Baselines:"
-            " no-partitioning, whole models on whole devices;"
-            " dart-r, pairs of one device of each of two types."
-            " Apps: least-cost, exact; least-cost-dummy, often cheaper still, with any amount of"
-            " dummy load; harpagon, the paper's heuristics; exhaustive, small apps;"
-            " baselines nexus, scrooge, inferline, clipper; ablations harp-2d, harp-1c, …",
-            show_default=False,
-        ),
-    ] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            "--objective",
-            metavar="throughput|max-min|least-cost",
-            help="throughput: the sum over all models. max-min: the smallest throughput / weight."
-            " least-cost: the devices' price, carrying every rate_rps.",
-            show_default=False,
-        ),
-    ] = None,
-    arrivals: Annotated[
-        str,
-        typer.Option(
-            "--arrivals",
-            metavar="uniform|poisson|gamma[:CV]|mmpp[:BURST]",
-            help="Apps: how requests arrive. uniform: at equal gaps, the cheapest plan there is."
-            " Else plans with more and more head-room are simulated until one keeps --attainment;"
-            " what that costs is printed.",
-        ),
-    ] = "uniform",
-    margin: Annotated[
-        str | None,
-        typer.Option(
-            "--margin",
-            metavar="FRACTION|auto",
-            help="Part of each SLO that is kept for batching, queueing and contention. auto: plan"
-            " with several, simulate each plan under Poisson load, and keep the one that carries"
-            " most.",
-            show_default=False,
-        ),
-    ] = None,
-    attainment: Annotated[
-        float,
-        typer.Option(
-            "--attainment",
-            help="--margin auto, --arrivals poisson: part of the requests that every model or app"
-            " must answer within its SLO.",
-        ),
-    ] = 0.99,
-    min_stages: Annotated[
-        int | None,
-        typer.Option("--min-stages", help="Fewest stages of a pipeline.", show_default=False),
-    ] = None,
-    max_stages: Annotated[
-        int | None,
-        typer.Option("--max-stages", help="Most stages of a pipeline.", show_default=False),
-    ] = None,
-    max_batch: Annotated[
-        int | None,
-        typer.Option("--max-batch", help="Largest batch size to plan with.", show_default=False),
-    ] = None,
-    time_limit_s: Annotated[
-        float | None,
-        typer.Option(
-            "--time-limit-s",
-            help="Stop after so many seconds with the best plan so far, and its gap.",
-            show_default=False,
-        ),
-    ] = None,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="Apps: say why each module has its machines, which one eats the budget, and what"
-            " one more millisecond, machine, or device of a type that is short would buy.",
-        ),
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    problem: ProblemArgument,
+    out: OutOption = Path("plan.json"),
+    planner: PlannerOption = None,
+    objective: ObjectiveOption = None,
+    arrivals: ArrivalsOption = "uniform",
+    margin: MarginOption = None,
+    attainment: AttainmentOption = 0.99,
+    min_stages: MinStagesOption = None,
+    max_stages: MaxStagesOption = None,
+    max_batch: MaxBatchOption = None,
+    time_limit_s: TimeLimitSOption = None,
+    explain: ExplainOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Choose stages, batch sizes and slots that serve the most within every SLO.
 

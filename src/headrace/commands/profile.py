@@ -189,7 +189,7 @@ def _progress(told: set[str]) -> "Iterator[OnProgress]":
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    from headrace.profiling.options import Progress
+    from headrace.profiling.options import ProfileProgress
 
     columns = (
         TextColumn("{task.description:8}"),
@@ -203,7 +203,7 @@ def _progress(told: set[str]) -> "Iterator[OnProgress]":
         tasks = {step: bars.add_task(_STEPS[step], total=1.0) for step in ("cut", "time")}
         drawn_at_s = 0.0
 
-        def report(progress: Progress) -> None:
+        def report(progress: ProfileProgress) -> None:
             nonlocal drawn_at_s
             if progress.notice is not None:
                 told.add(progress.notice)
@@ -221,10 +221,13 @@ def _print_tables(measured: "Profile") -> None:
     from rich import box
     from rich.table import Table
 
+    from headrace.executors.table import measurement
+
     times = measured.block_times[0]
     most = times.max_batch
     sizes = sorted({1, most})
-    title = f"{measured.model} on one {times.device} core ({measured.provenance.machine})"
+    slot = measurement(times.device).slot
+    title = f"{measured.model} on one {slot} ({measured.provenance.machine})"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True)
     table.add_column("block", no_wrap=True)
     table.add_column("nodes", justify="right", no_wrap=True)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from headrace.serving.changes.changeover import Changeover
     from headrace.serving.changes.plan_watch import Loads
     from headrace.serving.changes.replan_backoff import Backoff
+    from headrace.serving.core.counters import ModelCounters
     from headrace.serving.engine.engine import Engine
-    from headrace.serving.front.prometheus import ModelCounters
 
 logger = logging.getLogger("headrace.replan")
 

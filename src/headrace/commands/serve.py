@@ -9,6 +9,7 @@ import typer
 
 from headrace.commands.output import console, next_step, notices
 from headrace.domain.errors import DocumentError
+from headrace.executors.table import AUTO, EXECUTORS, choices
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
@@ -37,10 +38,11 @@ def serve(
     executor: Annotated[
         str,
         typer.Option(
-            help="onnx (ONNX Runtime), emulated (hold the slot for the profiled time and answer"
-            " zeros), or auto: onnx for slots on this machine's CPU, emulated for the rest."
+            help="What runs the stages: "
+            + "; ".join(f"{kind} ({what})" for kind, (_, what) in EXECUTORS.items())
+            + "; or auto: what serves a slot's device type unasked, else emulated."
         ),
-    ] = "auto",
+    ] = AUTO,
     processes: Annotated[
         int | None,
         typer.Option(
@@ -204,9 +206,12 @@ async def _run(
     from headrace.dispatch.topology import Topology
     from headrace.serving.apps.runtime import AppLog, AppRuntime
     from headrace.serving.changes.changeover import Changeover
+    from headrace.serving.core.epoch_logs import EpochLogs
+    from headrace.serving.core.protocol import ProtocolCore
     from headrace.serving.engine.engine import Engine
-    from headrace.serving.engine.epoch_logs import EpochLogs
+    from headrace.serving.front.base import FrontOptions
     from headrace.serving.front.http_messages import Limits
+    from headrace.serving.front.table import FRONTS
     from headrace.serving.lifecycle import Server
 
     topology = Topology.from_plan(served.plan, served.profiles)
@@ -216,12 +221,16 @@ async def _run(
     sink = log.open(topology.event_log_header("live", policy))
     running = Engine(served.plan, served.profiles, served.folders, sink=sink, **engine)
     changeover = Changeover(running, plan_path, engine["executor"], log.open)
-    limits = Limits(body_bytes=body_bytes)
     behind: Any = running
     if functions:
         behind = AppRuntime(running, functions, logs.counters, log, app_threads)
         changeover.check = behind.check
-    front = Server(behind, limits=limits, counters=logs.counters, changeover=changeover, **server)
+    core = ProtocolCore(behind, logs.counters)
+    changeover.on_switch = core.refresh
+    options = FrontOptions(
+        limits=Limits(body_bytes=body_bytes), migrate=changeover.migrate, **server
+    )
+    started = Server(behind, [FRONTS["http"](core, options)], changeover)
     aside = [asyncio.create_task(logs.keep_flushed())]
     if replan is not None:
         replanner = Replanner(
@@ -234,7 +243,7 @@ async def _run(
         )
         aside.append(asyncio.create_task(replanner.run()))
     try:
-        await front.run(on_ready)
+        await started.run(on_ready)
     finally:
         for task in aside:
             task.cancel()
@@ -254,7 +263,7 @@ def _check(policy: str | None, executor: str) -> None:
 
     for what, given, known in (
         ("--policy", policy, tuple(POLICIES)),
-        ("--executor", executor, ("auto", "onnx", "emulated")),
+        ("--executor", executor, choices()),
     ):
         if given is not None and given not in known:
             raise DocumentError(f"serve: {what} {given!r} is unknown; known: {', '.join(known)}")

@@ -1,199 +1,247 @@
 """`headrace simulate`: a plan under load, in virtual time."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from headrace.commands.output import console, next_step, notices, print_json
 
 if TYPE_CHECKING:
+    from headrace.dispatch.changes.migration import How
     from headrace.domain.events import AnyEvent, EventLogHeader
     from headrace.domain.plan import Plan
     from headrace.domain.profile import Profile
     from headrace.metrics import Report
+    from headrace.simulation.migration import MigrationRun
     from headrace.simulation.offered.arrivals import Arrival
 
 LATEST_S = 1e9
 """Instants are whole microseconds, and must stay exact."""
 
 
+PlanArgument = Annotated[Path, typer.Argument(help="Plan, as `headrace plan` writes it.")]
+RpsOption = Annotated[
+    float | None,
+    typer.Option(
+        "--rps",
+        help="Requests per second to offer: the total, shared out by the models' weights, or by"
+        " the apps' rates.",
+        show_default=False,
+    ),
+]
+LoadFactorOption = Annotated[
+    float | None,
+    typer.Option(
+        "--load-factor",
+        help="Instead of --rps: offered / planned throughput, of each model.",
+        show_default=False,
+    ),
+]
+DurationSOption = Annotated[
+    float | None,
+    typer.Option(
+        "--duration-s",
+        help="How long to offer it (default: 30; a file: all of it).",
+        show_default=False,
+    ),
+]
+SeedOption = Annotated[
+    int, typer.Option("--seed", min=0, help="Same seed, same run; `headrace load` shares it.")
+]
+ArrivalsOption = Annotated[
+    str,
+    typer.Option(
+        "--arrivals",
+        metavar="poisson|uniform|gamma[:CV]|mmpp[:BURST]|FILE",
+        help="When requests arrive. gamma: gaps with this coefficient of variation (2; Poisson"
+        " has 1). mmpp: bursts of about a second, a fifth of the time, at this multiple of the"
+        " rate (2). FILE: one instant in seconds per line, or columns at_us or at_s, model,"
+        " timeout_ms, priority; or a trace: MAF 2019, MAF 2021, requests per second. Stretched"
+        " to the rate if one is given.",
+    ),
+]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        help="Dispatch policy: reservation, reactive, batch-aware, … Default: reservation;"
+        " for apps the one that their plan's worst cases hold under.",
+        show_default=False,
+    ),
+]
+JitterOption = Annotated[
+    bool,
+    typer.Option(help="Vary execution times as the profile's p50 and p99 say."),
+]
+TimesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--times",
+        metavar="EVENTS",
+        help="Event log of a server with this plan: draw execution times from it instead of"
+        " the profile, so that whatever shares the cores with the workers counts.",
+        show_default=False,
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="Offer load to this model only.", show_default=False),
+]
+MigrateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--migrate",
+        metavar="NEW_PLAN",
+        help="Move to this plan in the middle of the run, as `headrace migrate` does.",
+        show_default=False,
+    ),
+]
+AtOption = Annotated[
+    float, typer.Option("--at", min=0.0, help="--migrate: when, in seconds from the start.")
+]
+HowOption = Annotated[
+    str, typer.Option("--how", metavar="drain|flush", help="--migrate: which way.")
+]
+EventsOption = Annotated[
+    Path | None,
+    typer.Option("--events", help="Write the event log here.", show_default=False),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+
+
 def simulate(
-    plan: Annotated[Path, typer.Argument(help="Plan, as `headrace plan` writes it.")],
-    rps: Annotated[
-        float | None,
-        typer.Option(
-            "--rps",
-            help="Requests per second to offer: the total, shared out by the models' weights, or by"
-            " the apps' rates.",
-            show_default=False,
-        ),
-    ] = None,
-    load_factor: Annotated[
-        float | None,
-        typer.Option(
-            "--load-factor",
-            help="Instead of --rps: offered / planned throughput, of each model.",
-            show_default=False,
-        ),
-    ] = None,
-    duration_s: Annotated[
-        float | None,
-        typer.Option(
-            "--duration-s",
-            help="How long to offer it (default: 30; a file: all of it).",
-            show_default=False,
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Same seed, same run; `headrace load` shares it.")
-    ] = 1,
-    arrivals: Annotated[
-        str,
-        typer.Option(
-            "--arrivals",
-            metavar="poisson|uniform|gamma[:CV]|mmpp[:BURST]|FILE",
-            help="When requests arrive. gamma: gaps with this coefficient of variation (2; Poisson"
-            " has 1). mmpp: bursts of about a second, a fifth of the time, at this multiple of the"
-            " rate (2). FILE: one instant in seconds per line, or columns at_us or at_s, model,"
-            " timeout_ms, priority; or a trace: MAF 2019, MAF 2021, requests per second. Stretched"
-            " to the rate if one is given.",
-        ),
-    ] = "poisson",
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            "--policy",
-            help="Dispatch policy: reservation, reactive, batch-aware, … Default: reservation;"
-            " for apps the one that their plan's worst cases hold under.",
-            show_default=False,
-        ),
-    ] = None,
-    jitter: Annotated[
-        bool,
-        typer.Option(help="Vary execution times as the profile's p50 and p99 say."),
-    ] = True,
-    times: Annotated[
-        Path | None,
-        typer.Option(
-            "--times",
-            metavar="EVENTS",
-            help="Event log of a server with this plan: draw execution times from it instead of"
-            " the profile, so that whatever shares the cores with the workers counts.",
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="Offer load to this model only.", show_default=False),
-    ] = None,
-    migrate: Annotated[
-        Path | None,
-        typer.Option(
-            "--migrate",
-            metavar="NEW_PLAN",
-            help="Move to this plan in the middle of the run, as `headrace migrate` does.",
-            show_default=False,
-        ),
-    ] = None,
-    at: Annotated[
-        float, typer.Option("--at", min=0.0, help="--migrate: when, in seconds from the start.")
-    ] = 10.0,
-    how: Annotated[
-        str, typer.Option("--how", metavar="drain|flush", help="--migrate: which way.")
-    ] = "drain",
-    events: Annotated[
-        Path | None,
-        typer.Option("--events", help="Write the event log here.", show_default=False),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    plan: PlanArgument,
+    rps: RpsOption = None,
+    load_factor: LoadFactorOption = None,
+    duration_s: DurationSOption = None,
+    seed: SeedOption = 1,
+    arrivals: ArrivalsOption = "poisson",
+    policy: PolicyOption = None,
+    jitter: JitterOption = True,
+    times: TimesOption = None,
+    model: ModelOption = None,
+    migrate: MigrateOption = None,
+    at: AtOption = 10.0,
+    how: HowOption = "drain",
+    events: EventsOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Run a plan in virtual time, by the dispatch code that serves live.
 
     [dim]headrace simulate plan.json --load-factor 0.8 --duration-s 60[/dim]
     """
     from headrace.catalog.documents import plan_profiles, read_plan
-    from headrace.catalog.event_log import EventLogWriter, read_event_log
+    from headrace.catalog.event_log import EventLogWriter
     from headrace.commands.kernel import load_kernel
     from headrace.commands.offer import offered_arrivals, offered_rates
-    from headrace.commands.progress import counting
     from headrace.dispatch.policies import policy_for
-    from headrace.metrics import run_report
     from headrace.reporting.summary import slots_table, summary_table
-    from headrace.simulation.apps.session import simulate_apps
-    from headrace.simulation.session import simulate as run
 
     document = read_plan(plan)
-    asked, policy = policy, policy or policy_for(document)
+    given, policy = policy, policy or policy_for(document)
     profiles = plan_profiles(document, plan)
     rates = offered_rates(document, rps=rps, load_factor=load_factor, model=model, source=arrivals)
     load_kernel(policy, simulator=True)
     requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
-    report = None
+    asked = _Asked(
+        plan=document,
+        profiles=profiles,
+        requests=requests,
+        span_us=span_us,
+        policy=given,
+        jitter=jitter,
+        seed=seed,
+        times=times,
+    )
     if migrate is not None:
-        header, log, report = _migrated(
-            (document, profiles),
-            migrate,
-            requests,
-            (at, how),
-            span_us,
-            policy=asked,
-            jitter=jitter,
-            seed=seed,
-            times=times,
-        )
-    elif document.apps:
-        with counting("simulating", len(requests)) as advance:
-            session = simulate_apps(
-                document,
-                profiles,
-                requests,
-                policy=policy,
-                jitter=jitter,
-                seed=seed,
-                times=read_event_log(times, allow_cut_short=True) if times else None,
-                on_progress=advance,
-            )
-        header, log, report = session.header, session.events, session.report(span_us)
+        found = _migrated(asked, migrate, at, how)
     else:
-        with counting("simulating", len(requests)) as advance:
-            header, log = run(
-                document,
-                profiles,
-                requests,
-                policy=policy,
-                jitter=jitter,
-                seed=seed,
-                times=read_event_log(times, allow_cut_short=True) if times else None,
-                on_progress=advance,
-            )
+        found = _of_apps(asked) if document.apps else _of_models(asked)
     if events is not None:
-        with EventLogWriter(events, header) as writer:
-            for event in log:
+        with EventLogWriter(events, found.header) as writer:
+            for event in found.events:
                 writer.append(event)
-    report = report or run_report("simulated", header, log, span_us)
     if json:
-        print_json(report)
+        print_json(found.report)
     else:
         title = f"simulated: {policy}, {arrivals} arrivals, seed {seed}"
-        console.print(summary_table(report, title))
-        console.print(slots_table(report.slots))
+        console.print(summary_table(found.report, title))
+        console.print(slots_table(found.report.slots))
     next_step(f"headrace serve {plan}" if events is None else f"headrace trace {events}")
 
 
-def _migrated(
-    old: "tuple[Plan, Mapping[str, Profile]]",
-    new_path: Path,
-    arrivals: "Sequence[Arrival]",
-    when: tuple[float, str],
-    span_us: int | None,
-    *,
-    policy: str | None,
-    jitter: bool,
-    seed: int,
-    times: Path | None,
-) -> "tuple[EventLogHeader, Sequence[AnyEvent], Report]":
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What to run, however it is run."""
+
+    plan: "Plan"
+    profiles: "Mapping[str, Profile]"
+    requests: "Sequence[Arrival]"
+    span_us: int | None
+    """How long they are offered; None: as their instants say."""
+    policy: str | None
+    """None: the plan's own."""
+    jitter: bool
+    seed: int
+    times: Path | None
+
+
+class _Finished(NamedTuple):
+    """What a run left behind."""
+
+    header: "EventLogHeader"
+    events: "Sequence[AnyEvent]"
+    report: "Report"
+
+
+def _of_models(asked: _Asked) -> _Finished:
+    from headrace.commands.progress import counting
+    from headrace.dispatch.policies import policy_for
+    from headrace.metrics import run_report
+    from headrace.simulation.session import simulate as run
+
+    with counting("simulating", len(asked.requests)) as advance:
+        header, events = run(
+            asked.plan,
+            asked.profiles,
+            asked.requests,
+            policy=asked.policy or policy_for(asked.plan),
+            jitter=asked.jitter,
+            seed=asked.seed,
+            times=_recorded(asked.times),
+            on_progress=advance,
+        )
+    return _Finished(header, events, run_report("simulated", header, events, asked.span_us))
+
+
+def _of_apps(asked: _Asked) -> _Finished:
+    from headrace.commands.progress import counting
+    from headrace.simulation.apps.session import simulate_apps
+
+    with counting("simulating", len(asked.requests)) as advance:
+        session = simulate_apps(
+            asked.plan,
+            asked.profiles,
+            asked.requests,
+            policy=asked.policy,
+            jitter=asked.jitter,
+            seed=asked.seed,
+            times=_recorded(asked.times),
+            on_progress=advance,
+        )
+    return _Finished(session.header, session.events, session.report(asked.span_us))
+
+
+def _recorded(times: Path | None) -> "tuple[EventLogHeader, list[AnyEvent]] | None":
+    from headrace.catalog.event_log import read_event_log
+
+    return read_event_log(times, allow_cut_short=True) if times else None
+
+
+def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished:
     """Both plans' logs as one, and the report on them.
 
     Raises:
@@ -203,45 +251,63 @@ def _migrated(
 
     from headrace.catalog.documents import plan_profiles, read_plan
     from headrace.dispatch.changes.migration import How
-    from headrace.dispatch.policies import policy_for
-    from headrace.domain.epochs import joined
     from headrace.domain.errors import DocumentError
-    from headrace.metrics import run_report
-    from headrace.simulation.apps.migration import simulate_app_migration
-    from headrace.simulation.migration import simulate_migration
 
-    at_s, how = when
     if how not in get_args(How):
         raise DocumentError(f"simulate: --how {how!r} is unknown; known: drain, flush")
     if not at_s <= LATEST_S:
         raise DocumentError(f"simulate: --at {at_s:g}: expected seconds, {LATEST_S:g} at most")
-    if times is not None:
+    if asked.times is not None:
         raise DocumentError("simulate: --times are of one plan; leave them out with --migrate")
     new = read_plan(new_path)
-    if bool(new.apps) != bool(old[0].apps):
+    if bool(new.apps) != bool(asked.plan.apps):
         raise DocumentError("simulate: --migrate goes from models to models, or from apps to apps")
     following = (new, plan_profiles(new, new_path))
-    at_us = round(at_s * 1e6)
     way: How = "flush" if how == "flush" else "drain"
-    if new.apps:
-        run, session = simulate_app_migration(
-            old, following, arrivals, at_us=at_us, how=way, policy=policy, jitter=jitter, seed=seed
-        )
-        found = session.header, session.events, session.report(span_us)
-    else:
-        run = simulate_migration(
-            old,
-            following,
-            arrivals,
-            at_us=at_us,
-            how=way,
-            policy=policy or policy_for(new),
-            jitter=jitter,
-            seed=seed,
-        )
-        header, log = joined(run.epochs)
-        found = header, list(log), run_report("simulated", header, log, span_us)
+    moving = _moving_apps if new.apps else _moving_models
+    run, found = moving(asked, following, round(at_s * 1e6), way)
     if run.done_at_us is not None:
         took_ms = (run.done_at_us - run.began_at_us) / 1e3
         notices.print(f"migrated by {how} in {run.steps} steps, {took_ms:.1f} ms")
     return found
+
+
+def _moving_models(
+    asked: _Asked, new: "tuple[Plan, Mapping[str, Profile]]", at_us: int, how: "How"
+) -> "tuple[MigrationRun, _Finished]":
+    from headrace.dispatch.policies import policy_for
+    from headrace.domain.epochs import joined
+    from headrace.metrics import run_report
+    from headrace.simulation.migration import simulate_migration
+
+    run = simulate_migration(
+        (asked.plan, asked.profiles),
+        new,
+        asked.requests,
+        at_us=at_us,
+        how=how,
+        policy=asked.policy or policy_for(new[0]),
+        jitter=asked.jitter,
+        seed=asked.seed,
+    )
+    header, log = joined(run.epochs)
+    events = list(log)
+    return run, _Finished(header, events, run_report("simulated", header, events, asked.span_us))
+
+
+def _moving_apps(
+    asked: _Asked, new: "tuple[Plan, Mapping[str, Profile]]", at_us: int, how: "How"
+) -> "tuple[MigrationRun, _Finished]":
+    from headrace.simulation.apps.migration import simulate_app_migration
+
+    run, session = simulate_app_migration(
+        (asked.plan, asked.profiles),
+        new,
+        asked.requests,
+        at_us=at_us,
+        how=how,
+        policy=asked.policy,
+        jitter=asked.jitter,
+        seed=asked.seed,
+    )
+    return run, _Finished(session.header, session.events, session.report(asked.span_us))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from headrace.cost import CostModel, TimedStage, cost_model, link_bytes_per_us, transfer_us
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import PlanError
 from headrace.domain.events import EventLogHeader
@@ -70,11 +71,14 @@ class ModelRoutes:
     """Of the deployment: the model's, or APP.MODULE."""
     slo_us: int
     routes: tuple[Route, ...]
+    gateway_us: int = 0
+    """Of every request, whatever pipeline it takes."""
 
     @property
     def fastest_us(self) -> int:
         """The least time in which a single request can be answered, transfers not counted."""
-        return min(sum(s.p50_us[0] for s in r.stages) + r.slack_us[0] for r in self.routes)
+        alone = min(sum(s.p50_us[0] for s in r.stages) + r.slack_us[0] for r in self.routes)
+        return self.gateway_us + alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +98,7 @@ class Topology:
         a, b = self.slot_node[from_slot], self.slot_node[to_slot]
         if a == b:
             return 0
-        speeds = [s for s in (self.node_bytes_per_us[a], self.node_bytes_per_us[b]) if s]
-        return round(size_bytes / min(speeds)) if speeds else 0
+        return transfer_us(size_bytes, self.node_bytes_per_us[a], self.node_bytes_per_us[b])
 
     def event_log_header(self, clock: Literal["virtual", "live"], policy: str) -> EventLogHeader:
         """Describe what the indices in the events mean."""
@@ -109,8 +112,13 @@ class Topology:
         )
 
     @classmethod
-    def from_plan(cls, plan: Plan, profiles: Mapping[str, Profile]) -> "Topology":
-        """Look the plan's stages up in the profiles.
+    def from_plan(
+        cls, plan: Plan, profiles: Mapping[str, Profile], costs: CostModel | None = None
+    ) -> "Topology":
+        """Ask the cost model for the times of the plan's stages.
+
+        Args:
+            costs: None: what the profiles call for.
 
         Raises:
             PlanError: a profile or a slot that the plan names is missing, or something is left
@@ -118,10 +126,11 @@ class Topology:
         """
         slot_index = {slot.name: i for i, slot in enumerate(plan.slots)}
         node_index = {node.name: i for i, node in enumerate(plan.cluster.nodes)}
+        asked = cost_model(profiles) if costs is None else costs
         try:
             return cls(
                 models=tuple(
-                    _model_routes(deployment, profiles[deployment.model], slot_index)
+                    _model_routes(deployment, profiles[deployment.model], asked, slot_index)
                     for deployment in plan.deployments
                 ),
                 slots=tuple(slot_index),
@@ -137,32 +146,33 @@ class Topology:
 
 
 def _link_speeds(cluster: Cluster) -> tuple[float | None, ...]:
-    # 1 Gbps = 10^9 bits/s = 125 bytes/us.
-    return tuple(n.bandwidth_gbps * 125 if n.bandwidth_gbps else None for n in cluster.nodes)
+    return tuple(
+        link_bytes_per_us(node.bandwidth_gbps) if node.bandwidth_gbps else None
+        for node in cluster.nodes
+    )
 
 
 def _model_routes(
-    deployment: Deployment, profile: Profile, slot_index: Mapping[str, int]
+    deployment: Deployment, profile: Profile, costs: CostModel, slot_index: Mapping[str, int]
 ) -> ModelRoutes:
     if not deployment.pipelines:
         raise _not_runnable(deployment.name, "a pipeline", "none")
     return ModelRoutes(
         name=deployment.name,
         slo_us=deployment.slo_us,
-        routes=tuple(_route(p, profile, slot_index) for p in deployment.pipelines),
+        routes=tuple(_route(p, profile, costs, slot_index) for p in deployment.pipelines),
+        gateway_us=costs.gateway_us(deployment.model),
     )
 
 
-def _route(pipeline: Pipeline, profile: Profile, slot_index: Mapping[str, int]) -> Route:
+def _route(
+    pipeline: Pipeline, profile: Profile, costs: CostModel, slot_index: Mapping[str, int]
+) -> Route:
     _check_runnable(pipeline, profile)
     tables = []
     for stage in pipeline.stages:
-        latencies = [
-            profile.stage_latency(
-                stage.device, stage.share, stage.first_block, stage.end_block, size
-            )
-            for size in range(1, pipeline.batch_size + 1)
-        ]
+        timed = TimedStage.of(profile.model, stage)
+        latencies = [costs.latency(timed, size) for size in range(1, pipeline.batch_size + 1)]
         tables.append(
             StageTable(
                 first_block=stage.first_block,

@@ -1,6 +1,7 @@
 """The plan: deployments placed on slots, and what the planner claims and proves of them.
 
-Every number here can be recomputed from the profiles; `headrace.verify` does so.
+Every number here can be recomputed from the profiles; `headrace.verify` does so. What a plan can
+say, the dispatcher executes (decision 0023).
 """
 
 from fractions import Fraction
@@ -14,22 +15,12 @@ from headrace.domain.problem import Demand, PlanOptions, ProfileRef
 Stopped = Literal["optimal", "infeasible", "time-limit", "heuristic"]
 
 
-class DutyCycle(Record, frozen=True, kw_only=True):
-    """A tenant's turn on a shared slot: `length_us` from `offset_us` in every `period_us`."""
-
-    period_us: int
-    offset_us: int
-    length_us: int
-
-
 class Tenant(Record, frozen=True, kw_only=True):
     """One stage that a slot runs."""
 
     model: str
     pipeline: str
     stage: int
-    duty: DutyCycle | None = None
-    """None: whenever the dispatcher says so."""
 
 
 class Slot(Record, frozen=True, kw_only=True):
@@ -42,13 +33,6 @@ class Slot(Record, frozen=True, kw_only=True):
     """Which device of that type on the node, from 0."""
     share: Fraction
     tenants: tuple[Tenant, ...]
-
-
-class Residency(Record, frozen=True, kw_only=True):
-    """Where a layer's weights are between runs (DeepPlan, section 4)."""
-
-    layer: str
-    place: Literal["device", "host", "absent"]
 
 
 class Stage(Record, frozen=True, kw_only=True):
@@ -67,16 +51,6 @@ class Stage(Record, frozen=True, kw_only=True):
     """Of one batch to the next stage over an idle link; 0 for the last stage."""
     throughput_rps: float
     """Of the whole pool: slots x min(batch / p50 x max_utilisation, link share)."""
-    residency: tuple[Residency, ...] = ()
-    """Empty: all weights on the device."""
-
-
-class Alternative(Record, frozen=True, kw_only=True):
-    """The same pipeline at another depth (Accordion): fewer or more stages on the same slots."""
-
-    stages: tuple[Stage, ...]
-    latency_us: int
-    throughput_rps: float
 
 
 class Pipeline(Record, frozen=True, kw_only=True):
@@ -89,7 +63,6 @@ class Pipeline(Record, frozen=True, kw_only=True):
     """Sum of the stages' latencies and transfers: a batch that waits for nothing."""
     throughput_rps: float
     """The slowest stage's."""
-    alternatives: tuple[Alternative, ...] = ()
     load: "MachineLoad | None" = None
     """Of a module of an app: what its machines are given. None: as much as they can take."""
 

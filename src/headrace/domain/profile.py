@@ -1,19 +1,12 @@
 """What one model costs: blocks, cut sizes and latencies per device type, share and batch size."""
 
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
 from headrace.domain.base import Record, is_name
 from headrace.domain.errors import ProfileError
-
-
-class Latency(NamedTuple):
-    """Of one batch, microseconds."""
-
-    p50_us: int
-    p99_us: int
 
 
 class TensorSpec(Record, frozen=True, kw_only=True):
@@ -87,30 +80,8 @@ class StageTimes(Record, frozen=True, kw_only=True):
             raise ProfileError(f"{where}: needs 1 <= p50 <= p99 (us)")
 
 
-class LayerTimes(Record, frozen=True, kw_only=True):
-    """Provisioning costs of one layer, batch size 1 (DeepPlan, section 4); filled by later work."""
-
-    name: str
-    weights_bytes: int
-    load_us: int
-    in_memory_us: int
-    host_access_us: int
-
-
-class Utilisation(Record, frozen=True, kw_only=True):
-    """Shared-resource use of a block range on one (device type, share), fractions of peak."""
-
-    device: str
-    share: Fraction
-    first_block: int
-    end_block: int
-    batch_size: int
-    l2: float
-    dram: float
-
-
 class Provenance(Record, frozen=True, kw_only=True):
-    """Where the numbers come from; without it a profile is a rumour."""
+    """Where the numbers come from."""
 
     kind: Literal["measured", "estimated", "imported", "synthetic"]
     date: str
@@ -140,8 +111,6 @@ class Profile(Record, frozen=True, kw_only=True):
     blocks: tuple[Block, ...]
     block_times: tuple[BlockTimes, ...]
     stage_times: tuple[StageTimes, ...] = ()
-    layers: tuple[LayerTimes, ...] = ()
-    utilisation: tuple[Utilisation, ...] = ()
     batch_overhead_us: int = 0
     """Between two batches of a busy slot: from the end of one, over the dispatcher, to the start
     of the next. Part of every stage's latency as planned, simulated and served."""
@@ -188,34 +157,6 @@ class Profile(Record, frozen=True, kw_only=True):
         """Largest profiled batch size; 0 where this (device type, share) was not profiled."""
         times = self.times(device, share)
         return times.max_batch if times else 0
-
-    def stage_latency(
-        self, device: str, share: Fraction, first_block: int, end_block: int, batch_size: int
-    ) -> Latency:
-        """Latency of blocks [first_block, end_block) as one stage, `batch_overhead_us` included.
-
-        Measured whole where the profile has it, otherwise the sum of the blocks (PPipe, 5.2).
-
-        Raises:
-            ProfileError: this device type, share or batch size was not profiled.
-        """
-        whole = self.measured_stage(device, share, first_block, end_block)
-        if whole is not None and 1 <= batch_size <= len(whole.p50_us):
-            return Latency(
-                whole.p50_us[batch_size - 1] + self.batch_overhead_us,
-                whole.p99_us[batch_size - 1] + self.batch_overhead_us,
-            )
-        times = self.times(device, share)
-        if times is None or not 1 <= batch_size <= times.max_batch:
-            raise ProfileError(
-                f"profile {self.model!r}: no latency for batch size {batch_size} on"
-                f" {share} of a {device!r}; profile it with `headrace profile --device {device}`"
-            )
-        rows = range(first_block, end_block)
-        return Latency(
-            sum(times.p50_us[i][batch_size - 1] for i in rows) + self.batch_overhead_us,
-            sum(times.p99_us[i][batch_size - 1] for i in rows) + self.batch_overhead_us,
-        )
 
     def input_cut_bytes(self, first_block: int) -> int:
         """Bytes per item that enter a stage over the network; the model's own input is free."""

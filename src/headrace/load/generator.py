@@ -19,7 +19,7 @@ import uvloop
 
 from headrace.domain.base import is_name
 from headrace.domain.errors import DocumentError, HeadraceError
-from headrace.load.client import ConnectionPool, Endpoint, Exchange, fetch, parse_url
+from headrace.load.client import ConnectionPool, Endpoint, SentRequest, fetch, parse_url
 from headrace.load.payload import (
     ModelInfo,
     RequestEncoder,
@@ -29,8 +29,8 @@ from headrace.load.payload import (
     random_inputs,
 )
 from headrace.load.result import LoadResult, RequestResult
-from headrace.load.timer import Alarm, monotonic_us
 from headrace.metrics import distribution
+from headrace.serving.engine.timer import Timer, make_timer, monotonic_us
 from headrace.simulation.offered.arrivals import Arrival
 
 MAX_CONNECTIONS: Final = 256
@@ -185,7 +185,7 @@ async def drive_load_of_models(
                 slo_us = await _server_slo_us(pool, endpoint, model, authorization, options)
             encoders[model] = _encoders(endpoint, info, options, authorization)
             slos_us[model] = slo_us
-        run = _Run(pool, encoders, arrivals, slos_us, options, on_progress)
+        run = _ScheduledLoad(pool, encoders, arrivals, slos_us, options, on_progress)
         await run.finished()
         return {model: run.result(model, span_us) for model in models}
     finally:
@@ -238,7 +238,7 @@ class _ServerError(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def _refusal(exchange: Exchange) -> tuple[str, str]:
+def _refusal(exchange: SentRequest) -> tuple[str, str]:
     """(reason, message) of a response that is no result."""
     try:
         said = msgspec.json.decode(exchange.body, type=_ServerError)
@@ -248,7 +248,7 @@ def _refusal(exchange: Exchange) -> tuple[str, str]:
 
 
 @dataclass(slots=True)
-class _Run:
+class _ScheduledLoad:
     """One schedule being sent, of one model or several."""
 
     pool: ConnectionPool
@@ -262,7 +262,7 @@ class _Run:
     _ended: int = 0
     _results: list[RequestResult | None] = field(default_factory=list)
     _lateness_us: list[int] = field(default_factory=list)
-    _open: deque[tuple[int, Exchange]] = field(default_factory=deque)
+    _open: deque[tuple[int, SentRequest]] = field(default_factory=deque)
     _samples: dict[str, str] = field(default_factory=dict)
     _most_connections: int = 0
 
@@ -271,20 +271,20 @@ class _Run:
         loop = asyncio.get_running_loop()
         self._results = [None] * len(self.arrivals)
         self.started_at_us = monotonic_us() + _LEAD_US
-        alarm = Alarm(loop, lambda: self._send_due(alarm))
-        self._set(alarm)
+        timer = make_timer(loop, lambda: self._send_due(timer))
+        self._set(timer)
         try:
             while self._ended < len(self.arrivals):
                 await asyncio.sleep(_HOUSEKEEPING_S)
                 self._keep_house()
         finally:
-            alarm.close()
+            timer.close()
 
-    def _set(self, alarm: Alarm) -> None:
+    def _set(self, timer: Timer) -> None:
         if self._next < len(self.arrivals):
-            alarm.at(self.started_at_us + self.arrivals[self._next].at_us)
+            timer.set(self.started_at_us + self.arrivals[self._next].at_us)
 
-    def _send_due(self, alarm: Alarm) -> None:
+    def _send_due(self, timer: Timer) -> None:
         for _ in range(_BURST):
             if self._next >= len(self.arrivals):
                 return
@@ -295,7 +295,7 @@ class _Run:
             self._lateness_us.append(now_us - scheduled_us)
             self._send(self._next, scheduled_us)
             self._next += 1
-        self._set(alarm)
+        self._set(timer)
 
     def _send(self, index: int, scheduled_us: int) -> None:
         arrival = self.arrivals[index]
@@ -304,11 +304,11 @@ class _Run:
         encoders = self.encoders[arrival.model]
         parts = encoders[index % len(encoders)].parts(timeout_us, arrival.priority)
         wanted = self.options.on_answer is not None
-        exchange = Exchange(parts, self._on_done, index=index, keep_body=wanted)
+        exchange = SentRequest(parts, self._on_done, index=index, keep_body=wanted)
         self._open.append((scheduled_us + round(self.options.timeout_s * 1e6), exchange))
         self.pool.submit(exchange)
 
-    def _on_done(self, exchange: Exchange) -> None:
+    def _on_done(self, exchange: SentRequest) -> None:
         arrival = self.arrivals[exchange.index]
         scheduled_us = self.started_at_us + arrival.at_us
         reason = exchange.error

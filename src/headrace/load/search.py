@@ -13,7 +13,7 @@ MIN_REQUESTS: Final = 300
 MAX_STEP_S: Final = 60.0
 
 
-class Step(Record, frozen=True, kw_only=True):
+class TriedRate(Record, frozen=True, kw_only=True):
     """One rate that was tried."""
 
     rate_rps: float
@@ -40,7 +40,7 @@ class SearchResult(Record, frozen=True, kw_only=True):
     """The highest rate that passed; None: none did."""
     lowest_failed_rps: float | None
     """The lowest rate that failed above it; None: the limit was reached without failing."""
-    steps: tuple[Step, ...]
+    steps: tuple[TriedRate, ...]
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class RateSearch:
     max_rps: float = 100_000.0
     _passed_rps: float | None = field(default=None, init=False)
     _failed_rps: float | None = field(default=None, init=False)
-    _steps: list[Step] = field(default_factory=list, init=False)
+    _steps: list[TriedRate] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         if not self.min_rps <= self.start_rps <= self.max_rps:
@@ -85,11 +85,13 @@ class RateSearch:
         # The geometric middle: the answer matters to a percentage, not to a request.
         return math.sqrt(passed * failed)
 
-    def record(self, rate_rps: float, arrived: int, in_time: int, *, trusted: bool = True) -> Step:
+    def record(
+        self, rate_rps: float, arrived: int, in_time: int, *, trusted: bool = True
+    ) -> TriedRate:
         """Tell what became of a step's requests, `arrived` of them, at least one."""
         passed = in_time >= self.target * arrived - 1e-9
         low, high = wilson_interval(in_time, arrived)
-        step = Step(
+        step = TriedRate(
             rate_rps=rate_rps,
             arrived=arrived,
             in_time=in_time,
@@ -117,7 +119,7 @@ class RateSearch:
 def find_max_rate(
     search: RateSearch,
     try_rate: Callable[[float], tuple[int, int, bool]],
-    on_step: Callable[[Step], None] = lambda step: None,
+    on_step: Callable[[TriedRate], None] = lambda step: None,
 ) -> SearchResult:
     """Run a search to its end.
 

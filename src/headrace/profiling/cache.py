@@ -8,6 +8,7 @@ from headrace.catalog.cache_folder import cache_folder, content_key, store
 from headrace.catalog.documents import encode_document, read_profile
 from headrace.domain.errors import HeadraceError
 from headrace.domain.profile import Profile
+from headrace.executors.table import measurement
 from headrace.profiling.options import ProfileOptions
 
 MEASUREMENT_VERSION = 2
@@ -33,7 +34,7 @@ def cache_path(
             [options.device, options.blocks, options.max_batch, options.cut_tensors],
             [options.boundary, options.stages, options.budget_s],
             machine,
-            [software["onnxruntime"], software["onnx"]],
+            [software[name] for name in (*measurement(options.device).libraries, "onnx")],
         ]
     )
     return cache_folder() / "profiles" / key[:2] / f"{key}.json"

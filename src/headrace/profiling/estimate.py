@@ -16,8 +16,9 @@ from headrace.catalog.onnx_stage import Boundary, extract_stage
 from headrace.domain.base import NAME_PATTERN, is_name
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.executors.onnx_session import LIBRARIES
 from headrace.profiling.calibration import block_ratios, calibrating_times
-from headrace.profiling.chain import cut_crossings, describe_block
+from headrace.profiling.cut_model import cut_crossings, describe_block
 from headrace.profiling.devices import CPU, DeviceFigures, device_figures
 from headrace.profiling.estimate_error import error_fraction
 from headrace.profiling.item_shapes import choose_shapes
@@ -128,7 +129,7 @@ def estimate_model(
     provenance = Provenance(
         kind="estimated",
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        software=software_versions(),
+        software=software_versions(LIBRARIES),
         error_fraction=error,
         notes=(*_kept_notes(kept), *([notice] if notice else []), *notes),
     )

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from headrace.catalog.onnx_graph import MAX_ITEM_COUNT, OnnxGraph, OpenTensor
 from headrace.catalog.onnx_stage import probe_model
 from headrace.domain.errors import ModelError
+from headrace.executors.onnx_session import first_line, open_session
 from headrace.profiling.items import input_specs, random_items
-from headrace.profiling.session import first_line, open_session
 
 Shapes = dict[str, tuple[int, ...]]
 """Input name -> item shape."""

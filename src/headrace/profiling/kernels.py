@@ -16,6 +16,7 @@ from headrace.catalog.onnx_shapes import shapes_at
 from headrace.catalog.onnx_stage import HALF_SUFFIX, probe_model
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import TensorSpec
+from headrace.executors.onnx_session import first_line, open_session
 from headrace.profiling.items import input_specs, random_items
 from headrace.profiling.operators import (
     EPILOGUES,
@@ -29,7 +30,6 @@ from headrace.profiling.operators import (
     classify,
     flops,
 )
-from headrace.profiling.session import first_line, open_session
 
 _OUTSIDE = -1
 _HALF_ITEMSIZE = 2

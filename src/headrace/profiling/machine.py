@@ -3,13 +3,13 @@
 import gc
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from headrace import __version__
 
@@ -25,13 +25,17 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def software_versions() -> dict[str, str]:
-    """Versions of everything that a measurement depends on."""
+def software_versions(libraries: Sequence[str]) -> dict[str, str]:
+    """Versions of everything that a measurement depends on.
+
+    Args:
+        libraries: modules of the executor that is measured; see `Measurement.libraries`.
+    """
     return {
         "headrace": __version__,
         "numpy": str(np.__version__),
         "onnx": str(onnx.__version__),
-        "onnxruntime": str(ort.__version__),
+        **{name: str(import_module(name).__version__) for name in libraries},
         "python": platform.python_version(),
     }
 

@@ -16,8 +16,8 @@ from headrace.catalog.onnx_stage import probe_model
 from headrace.domain.base import Record
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import TensorSpec
+from headrace.executors.onnx_session import first_line, open_session
 from headrace.profiling.items import Arrays, input_specs, tiled
-from headrace.profiling.session import first_line, open_session
 
 PROBED_AT_ONCE = 64
 """Extra outputs per run: bounds the memory that a probe of hundreds of tensors holds."""

@@ -8,6 +8,7 @@ from typing import Literal
 from headrace.catalog.onnx_stage import Boundary
 from headrace.domain.base import NAME_PATTERN, is_name
 from headrace.domain.errors import ModelError
+from headrace.executors.table import measurement
 
 StageMode = Literal["splits", "all", "none"]
 """Which block ranges are also measured whole.
@@ -45,10 +46,7 @@ class ProfileOptions:
     """Where the profile will be written; a model beneath it is referred to relatively."""
 
     def __post_init__(self) -> None:
-        if self.device != "cpu":
-            raise ModelError(
-                f"device {self.device!r}: this version measures 'cpu' only, one core per slot"
-            )
+        measurement(self.device)  # or there is none
         for what, number, most in (
             ("blocks", self.blocks, MAX_BLOCKS),
             ("max-batch", self.max_batch, MAX_BATCH),
@@ -63,7 +61,7 @@ class ProfileOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class ProfileProgress:
     """One report of a running profile: how far a step is, or something the user should know."""
 
     step: str
@@ -72,4 +70,4 @@ class Progress:
     notice: str | None = None
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[ProfileProgress], None]

@@ -1,4 +1,22 @@
-"""From an ONNX file to a profile: cut it, check the cuts, time the blocks and stages."""
+"""From an ONNX file to a profile: cut it, check the cuts, time the blocks and stages.
+
+The way of PPipe, section 5.2, with measurements where it has estimates:
+
+1. observe   run the model at batch 1 and 2: which tensors have the batch as their only free
+             dimension, so that the model may be cut there (`observe`)
+2. cut       time every stretch between two neighbouring cuts, and keep the cuts that make blocks of
+             about equal time (`segments`, `prepartition`)
+3. check     the blocks one after the other answer as the whole does, or nothing is written
+             (`cut_model`)
+4. time      every block, and the ranges of blocks that were asked for, at every batch size, in
+             rounds (`ranges`, `timing`)
+
+Invariant: what is timed is what a worker will run, opened by the same kind of executor, on tensors
+that really flow between the blocks, bound to memory as in service. Costs, of a model of n blocks
+whose whole takes t: step 2 about 6 t at batch 1 and 6 t at the largest; step 4 the budget, over n
+blocks and about 2 n stages (n (n + 1) / 2 in all with --stages all) for each batch size. A profile
+is kept by everything that it depends on (`cache`), so that the second time costs nothing.
+"""
 
 import hashlib
 import os
@@ -7,24 +25,23 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.catalog.onnx_cuts import find_cuts
 from headrace.catalog.onnx_graph import OnnxGraph, load_graph
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import BlockTimes, Profile, Provenance, StageTimes
+from headrace.executors.table import measurement
 from headrace.profiling.cache import cache_path, cached_profile, keep_profile
-from headrace.profiling.chain import Chain, check_split, cut_chain, require_agreement
+from headrace.profiling.cut_model import CutModel, check_split, cut_model, require_agreement
 from headrace.profiling.item_shapes import choose_shapes
-from headrace.profiling.items import input_specs, random_items, read_examples
+from headrace.profiling.items import Arrays, input_specs, random_items, read_examples
 from headrace.profiling.machine import cpu_name, one_quiet_core, software_versions
 from headrace.profiling.observe import Observed, observe
-from headrace.profiling.options import OnProgress, ProfileOptions, Progress
-from headrace.profiling.ranges import RangeTimes, measure_ranges, ranges_to_measure
+from headrace.profiling.options import OnProgress, ProfileOptions, ProfileProgress
+from headrace.profiling.ranges import Measured, RangeTimes, measure_ranges, ranges_to_measure
 from headrace.profiling.segments import choose_cuts
 from headrace.profiling.summary import sum_ratios
 
@@ -66,11 +83,11 @@ def profile_model(
     examples = read_examples(graph, options.examples)
     shapes, notice = choose_shapes(graph, options.shapes, examples)
     if notice:
-        progress(Progress(step="read", done=1.0, notice=notice))
+        progress(ProfileProgress(step="read", done=1.0, notice=notice))
     _bound_inputs(graph, shapes, options.max_batch)
     name = options.name or legal_name(path.stem)
     model_path = stated_path(path, options.profile_folder)
-    machine, software = cpu_name(), software_versions()
+    machine, software = cpu_name(), software_versions(measurement(options.device).libraries)
     kept_at = cache_path(
         options,
         model_sha256=graph.sha256,
@@ -82,45 +99,56 @@ def profile_model(
     known = cached_profile(kept_at, name, model_path) if options.use_cache else None
     if known is not None:
         text = f"measured before, on {known.provenance.date}; --no-cache measures again"
-        progress(Progress(step="time", done=1.0, notice=text))
+        progress(ProfileProgress(step="time", done=1.0, notice=text))
         return known
+    model, measured, notes = _measure(graph, shapes, examples, options, progress)
+    provenance = Provenance(
+        kind="measured",
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine,
+        software=software,
+        repeats=measured.repeats,
+        notes=tuple(notes if notice is None else [notice, *notes]),
+    )
+    profile = _with_sum_note(_profile(name, model_path, options, model, measured.times, provenance))
+    keep_profile(kept_at, profile)
+    return profile
+
+
+def _measure(
+    graph: OnnxGraph,
+    shapes: Mapping[str, tuple[int, ...]],
+    examples: Arrays,
+    options: ProfileOptions,
+    progress: OnProgress,
+) -> tuple[CutModel, Measured, list[str]]:
+    """Cut the model, prove that it answers alike, time its blocks and stages; and what to note."""
     rng = np.random.default_rng(SEED)
     items = examples or random_items(input_specs(graph, shapes), RANDOM_ITEMS, rng)
-    observed, chain = _cut(graph, shapes, items, options, progress)
-    error = check_split(chain, examples, rng)
-    require_agreement(chain, error, options.boundary)
+    observed, model = _cut(graph, shapes, items, options, progress)
+    error = check_split(model, examples, rng)
+    require_agreement(model, error, options.boundary)
     measured = measure_ranges(
-        chain,
-        ranges_to_measure(len(chain.blocks), options.stages),
+        model,
+        ranges_to_measure(len(model.blocks), options.stages),
         options.max_batch,
         items,
         options.budget_s,
-        lambda done: progress(Progress(step="time", done=done)),
+        lambda done: progress(ProfileProgress(step="time", done=done)),
     )
-    notes = _notes(options, observed, chain, error, bool(examples))
-    repeats = min(times.repeats for times in measured.times.values())
+    notes = _notes(options, observed, model, error, bool(examples))
     if measured.core_share < QUIET_CORE_SHARE:
         notes.append(
             f"other programs used {1 - measured.core_share:.0%} of the core while it was timed;"
             " times are processor time and leave that out, but caches were shared:"
             " --no-cache measures again"
         )
-    if repeats < REPEATS_WANTED:
+    if measured.repeats < REPEATS_WANTED:
         notes.append(
-            f"the budget of {options.budget_s:g} s allowed {repeats} repeats of the longest runs;"
-            " p99 is then the largest of few, --budget-s gives more"
+            f"the budget of {options.budget_s:g} s allowed {measured.repeats} repeats of the"
+            " longest runs; p99 is then the largest of few, --budget-s gives more"
         )
-    provenance = Provenance(
-        kind="measured",
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=machine,
-        software=software,
-        repeats=repeats,
-        notes=tuple(notes if notice is None else [notice, *notes]),
-    )
-    profile = _with_sum_note(_profile(name, model_path, options, chain, measured.times, provenance))
-    keep_profile(kept_at, profile)
-    return profile
+    return model, measured, notes
 
 
 def legal_name(stem: str) -> str:
@@ -136,11 +164,12 @@ def legal_name(stem: str) -> str:
 def _cut(
     graph: OnnxGraph,
     shapes: Mapping[str, tuple[int, ...]],
-    items: Mapping[str, NDArray[Any]],
+    items: Arrays,
     options: ProfileOptions,
     progress: OnProgress,
-) -> tuple[Observed, Chain]:
-    progress(Progress(step="cut", done=0.0))
+) -> tuple[Observed, CutModel]:
+    how = measurement(options.device)
+    progress(ProfileProgress(step="cut", done=0.0))
     observed = observe(graph, shapes, find_cuts(graph, options.cut_tensors), items)
     with one_quiet_core():
         cuts = choose_cuts(
@@ -149,15 +178,16 @@ def _cut(
             options.blocks,
             items,
             options.max_batch,
-            lambda done: progress(Progress(step="cut", done=done)),
+            how,
+            lambda done: progress(ProfileProgress(step="cut", done=done)),
         )
-    chain = cut_chain(graph, observed, cuts, options.boundary)
-    progress(Progress(step="cut", done=1.0))
-    return observed, chain
+    model = cut_model(graph, observed, cuts, options.boundary, how)
+    progress(ProfileProgress(step="cut", done=1.0))
+    return observed, model
 
 
 def _notes(
-    options: ProfileOptions, observed: Observed, chain: Chain, error: float, with_examples: bool
+    options: ProfileOptions, observed: Observed, model: CutModel, error: float, with_examples: bool
 ) -> list[str]:
     """What a reader of the profile should know besides its numbers."""
     against = "random inputs and the given examples" if with_examples else "random inputs"
@@ -167,10 +197,10 @@ def _notes(
             f"float16 between stages changes the answers by {error:.2g};"
             " --boundary float32 keeps them"
         )
-    if len(chain.blocks) < options.blocks:
+    if len(model.blocks) < options.blocks:
         notes.append(
             f"{options.blocks} blocks were asked for, the model can be cut into"
-            f" {len(chain.blocks)}; --cut-tensors {options.cut_tensors + 1} may allow more"
+            f" {len(model.blocks)}; --cut-tensors {options.cut_tensors + 1} may allow more"
         )
     if not observed.batch_influence <= BATCH_INFLUENCE_NOTED:
         notes.append(
@@ -197,21 +227,21 @@ def _profile(
     name: str,
     model_path: str,
     options: ProfileOptions,
-    chain: Chain,
+    model: CutModel,
     measured: Mapping[tuple[int, int], RangeTimes],
     provenance: Provenance,
 ) -> Profile:
     share = Fraction(1)
-    rows = [measured[i, i + 1] for i in range(len(chain.blocks))]
+    rows = [measured[i, i + 1] for i in range(len(model.blocks))]
     return Profile(
         model=name,
         provenance=provenance,
         model_path=model_path,
-        model_sha256=chain.graph.sha256,
+        model_sha256=model.graph.sha256,
         boundary=options.boundary,
-        inputs=chain.crossings[0],
-        outputs=chain.crossings[-1],
-        blocks=chain.blocks,
+        inputs=model.crossings[0],
+        outputs=model.crossings[-1],
+        blocks=model.blocks,
         block_times=(
             BlockTimes(
                 device=options.device,
@@ -256,7 +286,7 @@ def stated_path(path: Path, profile_folder: Path | None) -> str:
     return absolute.as_posix()
 
 
-def _examples_sha256(examples: Mapping[str, NDArray[Any]]) -> str:
+def _examples_sha256(examples: Arrays) -> str:
     digest = hashlib.sha256()
     for name in sorted(examples):
         digest.update(f"{name} {examples[name].shape} ".encode())

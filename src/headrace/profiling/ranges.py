@@ -4,18 +4,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headrace.domain.errors import ModelError
-from headrace.domain.profile import TensorSpec
-from headrace.profiling.chain import Chain
+from headrace.profiling.cut_model import CutModel
 from headrace.profiling.items import Arrays, tiled
 from headrace.profiling.machine import one_quiet_core
 from headrace.profiling.options import StageMode
-from headrace.profiling.session import first_line, open_session
 from headrace.profiling.timing import Timed, time_rounds
 
 Range = tuple[int, int]
@@ -42,7 +37,12 @@ class Measured:
 
     times: dict[Range, RangeTimes]
     core_share: float
-    """Processor time over wall time; below 1 when other programs ran on the core."""
+    """Time on the timer over wall time; below 1 when other programs ran on the core."""
+
+    @property
+    def repeats(self) -> int:
+        """Of the range and batch size that was timed least often."""
+        return min(times.repeats for times in self.times.values())
 
 
 def ranges_to_measure(block_count: int, mode: StageMode) -> tuple[Range, ...]:
@@ -64,7 +64,7 @@ def ranges_to_measure(block_count: int, mode: StageMode) -> tuple[Range, ...]:
 
 
 def measure_ranges(
-    chain: Chain,
+    model: CutModel,
     ranges: Sequence[Range],
     max_batch: int,
     items: Arrays,
@@ -74,7 +74,7 @@ def measure_ranges(
     """Time every range at every batch size, on one core, with what really flows between blocks.
 
     Args:
-        chain: the cut model.
+        model: it, cut.
         ranges: what to measure.
         max_batch: B; batch sizes are 1..B.
         items: model inputs, shape [n >= 1, ...]; repeated to fill a batch.
@@ -84,26 +84,27 @@ def measure_ranges(
     Raises:
         ModelError: a range cannot be run.
     """
-    flowing = chain.run(tiled(items, max_batch))
-    groups = _groups(chain, ranges)
+    timer_ns = model.measurement.timer_ns
+    flowing = model.run(tiled(items, max_batch))
+    groups = _groups(model, ranges)
     costs = [sum(end - first for first, end in group) for group in groups]
     measured: dict[Range, RangeTimes] = {}
     finished = 0.0
     wall_ns = busy_ns = 0
     for group, cost in zip(groups, costs, strict=True):
         fraction = cost / sum(costs)
-        tasks = _tasks(chain, group, max_batch, flowing)
+        tasks = _tasks(model, group, max_batch, flowing)
         with one_quiet_core():
-            # A session of one thread works on the thread that calls it: ours.
             wall_ns -= time.perf_counter_ns()
-            busy_ns -= time.thread_time_ns()
+            busy_ns -= timer_ns()
             time_rounds(
                 [task for row in tasks.values() for task in row],
                 budget_s * fraction,
+                core=timer_ns,
                 on_progress=partial(_report, on_progress, finished, fraction),
             )
             wall_ns += time.perf_counter_ns()
-            busy_ns += time.thread_time_ns()
+            busy_ns += timer_ns()
         finished += fraction
         for key, row in tasks.items():
             measured[key] = RangeTimes(
@@ -120,12 +121,12 @@ def _report(
     on_progress(finished + fraction * done)
 
 
-def _groups(chain: Chain, ranges: Sequence[Range]) -> list[list[Range]]:
+def _groups(model: CutModel, ranges: Sequence[Range]) -> list[list[Range]]:
     """Consecutive ranges whose weights fit into memory together."""
     groups: list[list[Range]] = []
     held_bytes = 0
     for first, end in ranges:
-        weights = sum(block.weights_bytes for block in chain.blocks[first:end])
+        weights = sum(block.weights_bytes for block in model.blocks[first:end])
         if not groups or held_bytes + weights > HELD_WEIGHTS_BYTES:
             groups.append([])
             held_bytes = 0
@@ -135,54 +136,32 @@ def _groups(chain: Chain, ranges: Sequence[Range]) -> list[list[Range]]:
 
 
 def _tasks(
-    chain: Chain, group: Sequence[Range], max_batch: int, flowing: Sequence[Arrays]
+    model: CutModel, group: Sequence[Range], max_batch: int, flowing: Sequence[Arrays]
 ) -> dict[Range, list[Timed]]:
     """Per range, one task for each batch size."""
     # Outputs are bound to memory of ours, as a worker binds them to its arena. One buffer per
     # crossing is enough, because one task runs at a time; batches are views of its beginning.
     buffers = [
         {spec.name: np.empty((max_batch, *spec.item_shape), spec.dtype) for spec in specs}
-        for specs in chain.crossings
+        for specs in model.crossings
     ]
     tasks: dict[Range, list[Timed]] = {}
     for first, end in group:
-        session = (
-            chain.sessions[first]
+        stage = (
+            model.opened[first]
             if end == first + 1
-            else open_session(chain.stage_bytes(first, end), shares_memory=True)
+            else model.measurement.open(model.stage_bytes(first, end))
         )
-        inputs, outputs = chain.crossings[first], chain.crossings[end]
+        names, written = (
+            [spec.name for spec in model.crossings[crossing]] for crossing in (first, end)
+        )
         tasks[first, end] = [
-            Timed(run=_bound(session, size, (inputs, flowing[first]), (outputs, buffers[end])))
+            Timed(
+                run=stage.bound(
+                    {name: flowing[first][name][:size] for name in names},
+                    {name: buffers[end][name][:size] for name in written},
+                )
+            )
             for size in range(1, max_batch + 1)
         ]
     return tasks
-
-
-def _bound(
-    session: Any,
-    size: int,
-    inputs: tuple[Sequence[TensorSpec], Arrays],
-    outputs: tuple[Sequence[TensorSpec], Arrays],
-) -> Callable[[], None]:
-    """A run of `size` items between bound memory."""
-    binding = session.io_binding()
-    held: list[NDArray[Any]] = []  # the binding knows addresses only
-    for bind, (specs, arrays) in (
-        (binding.bind_input, inputs),
-        (binding.bind_output, outputs),
-    ):
-        for spec in specs:
-            batch = arrays[spec.name][:size]
-            assert batch.flags.c_contiguous
-            bind(spec.name, "cpu", 0, batch.dtype, batch.shape, batch.ctypes.data)
-            held.append(batch)
-    return partial(_run, session, binding, held)
-
-
-def _run(session: Any, binding: Any, held: Sequence[NDArray[Any]]) -> None:
-    try:
-        session.run_with_iobinding(binding)
-    except Exception as error:  # ONNX Runtime's errors share no base of their own
-        shapes = [array.shape for array in held]
-        raise ModelError(f"a stage does not run with {shapes}: {first_line(error)}") from error

@@ -8,7 +8,6 @@ they know nothing of fused operators and other layouts; differences of timed pre
 blocks changed nothing.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -16,10 +15,10 @@ from typing import Any
 from headrace.catalog.onnx_graph import OnnxGraph
 from headrace.catalog.onnx_stage import extract_stage
 from headrace.domain.profile import TensorSpec
+from headrace.executors.base import Measurement, OpenedModel
 from headrace.profiling.items import Arrays, tiled
 from headrace.profiling.observe import Observed, UsableCut
 from headrace.profiling.prepartition import equal_blocks
-from headrace.profiling.session import open_session
 
 MAX_SEGMENTS = 1024
 """Candidate cuts beyond this are thinned out evenly; blocks stay equal to about 1/1000."""
@@ -32,6 +31,7 @@ def choose_cuts(
     block_count: int,
     items: Arrays,
     max_batch: int,
+    measurement: Measurement,
     on_progress: Callable[[float], None] = lambda done: None,
 ) -> tuple[UsableCut, ...]:
     """The cuts that make `block_count` blocks of about equal run time, or all where fewer exist.
@@ -41,7 +41,7 @@ def choose_cuts(
     """
 
     def measured(crossings: Sequence[Sequence[TensorSpec]]) -> list[float]:
-        return segment_times(graph, crossings, items, max_batch, on_progress)
+        return segment_times(graph, crossings, items, max_batch, measurement, on_progress)
 
     return cuts_for_equal_blocks(observed, block_count, measured)
 
@@ -74,6 +74,7 @@ def segment_times(
     crossings: Sequence[Sequence[TensorSpec]],
     items: Arrays,
     max_batch: int,
+    measurement: Measurement,
     on_progress: Callable[[float], None],
 ) -> list[float]:
     """Relative run time of each segment: its share at batch 1 plus its share at `max_batch`.
@@ -85,31 +86,30 @@ def segment_times(
     small: list[float] = []
     large: list[float] = []
     for index, (inputs, outputs) in enumerate(pairwise(crossings)):
-        session = open_session(
-            extract_stage(graph, inputs, outputs).SerializeToString(), shares_memory=True
-        )
+        segment = measurement.open(extract_stage(graph, inputs, outputs).SerializeToString())
         names = [spec.name for spec in outputs]
         first = {name: array[:1] for name, array in feeds.items()}
-        small.append(_best_of(session, names, first)[0])
-        took, results = _best_of(session, names, feeds)
+        small.append(_best_of(segment, names, first, measurement)[0])
+        took, results = _best_of(segment, names, feeds, measurement)
         large.append(took)
         feeds = dict(zip(names, results, strict=True))
         on_progress((index + 1) / (len(crossings) - 1))
     return [a / sum(small) + b / sum(large) for a, b in zip(small, large, strict=True)]
 
 
-def _best_of(session: Any, names: list[str], feeds: Arrays) -> tuple[float, list[Any]]:
+def _best_of(
+    segment: OpenedModel, names: list[str], feeds: Arrays, measurement: Measurement
+) -> tuple[float, Sequence[Any]]:
     """Shortest of a few runs after a warm-up, and the outputs.
 
-    Processor time, unlike the profile's latencies: only the proportions count here, and they
-    should be the same on a busy machine.
+    Only the proportions count here, and they should be the same on a busy machine.
     """
-    outputs = session.run(names, feeds)
+    outputs = segment.run(names, feeds)
     shortest = 2**63
     for _ in range(REPEATS):
-        before = time.thread_time_ns()
-        session.run(names, feeds)
-        shortest = min(shortest, max(1, time.thread_time_ns() - before))
+        before = measurement.timer_ns()
+        segment.run(names, feeds)
+        shortest = min(shortest, max(1, measurement.timer_ns() - before))
     return float(shortest), outputs
 
 

@@ -3,10 +3,11 @@
 Tasks are visited in rounds. A disturbance of a second then touches one visit of a few tasks
 instead of all repeats of one, and slow drift (frequency, temperature) touches all alike.
 
-A run is timed by the processor time of its thread. A slot is a core of its own and a session of
-one thread never waits, so on an idle machine that is the wall time; on a busy one it leaves out
-what other programs did on the core meanwhile. Wall time did not: with other programs on a sixth
-of the core, the blocks of one model took 1.6 times as long as the model.
+A run is timed as its kind of executor says (`executors.base.Measurement`). On a core that is the
+processor time of its thread. A slot is a core of its own and a session of one thread never waits,
+so on an idle machine that is the wall time; on a busy one it leaves out what other programs did on
+the core meanwhile. Wall time did not: with other programs on a sixth of the core, the blocks of one
+model took 1.6 times as long as the model.
 """
 
 import math
@@ -54,7 +55,8 @@ def percentile(samples: Sequence[int], fraction: float) -> int:
 def time_rounds(
     tasks: Sequence[Timed],
     budget_s: float,
-    core: Clock = time.thread_time_ns,
+    *,
+    core: Clock,
     wall: Clock = time.perf_counter_ns,
     on_progress: Callable[[float], None] = lambda done: None,
 ) -> int:
@@ -67,7 +69,7 @@ def time_rounds(
     Args:
         tasks: what to run.
         budget_s: seconds to spend, warm-up included.
-        core: times the runs.
+        core: times the runs; of a device's kind of executor, `Measurement.timer_ns`.
         wall: times the budget.
         on_progress: called with the fraction done, in [0, 1].
 

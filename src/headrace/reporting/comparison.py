@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
+from headrace.cost import TimedStage, cost_model
 from headrace.domain.base import Record
 from headrace.domain.errors import PlanError
 from headrace.domain.plan import Deployment, Pipeline, Plan
@@ -109,11 +110,10 @@ def _p50_us(deployment: Deployment, profile: Profile) -> int:
 
 def _pipeline_p50_us(pipeline: Pipeline, profile: Profile) -> int:
     """Medians of the stages and the transfers of a full batch; waits for nothing."""
-    total_us = 0
+    costs = cost_model({profile.model: profile})
+    total_us = costs.gateway_us(profile.model)
     for stage in pipeline.stages:
-        latency = profile.stage_latency(
-            stage.device, stage.share, stage.first_block, stage.end_block, pipeline.batch_size
-        )
+        latency = costs.latency(TimedStage.of(profile.model, stage), pipeline.batch_size)
         total_us += latency.p50_us + stage.transfer_us
     return total_us
 

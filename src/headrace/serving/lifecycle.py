@@ -1,38 +1,34 @@
-"""A server's life: listen, start the engine, serve, and leave nothing behind."""
+"""A server's life: listen, start the engine, serve, and leave nothing behind.
+
+    fronts listen ──▶ engine starts ──▶ ready ──▶ (signal) ──▶ drain ──▶ stop
+                           └── (signal, or it cannot start) ────────────▶ stop
+
+The fronts listen first: an address in use is found before anything is started. While draining, the
+fronts let nobody in and the engine refuses what is new; what was accepted is answered for as long
+as the longest objective and a margin, then connections end.
+"""
 
 import asyncio
-import errno
 import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from headrace.domain.errors import HeadraceError
 from headrace.serving.changes.changeover import Changeover
-from headrace.serving.front.access import Access
-from headrace.serving.front.gateway import Gateway
-from headrace.serving.front.http import HttpServer
-from headrace.serving.front.http_messages import Limits
-from headrace.serving.front.inferences import Backend
-from headrace.serving.front.prometheus import ModelCounters
+from headrace.serving.core.protocol import Backend
+from headrace.serving.front.base import Front
 
 log = logging.getLogger("headrace.serve")
 
-_SWEEP_S = 0.5
 _GRACE_MARGIN_S = 5.0
 _FLUSH_S = 2.0
 """For the last answers to leave the sockets once the engine has given them."""
 
 
-class AddressError(HeadraceError):
-    """The server cannot listen where it was told to."""
-
-
 class ServingEngine(Backend, Protocol):
-    """The part of `Engine` that its server uses."""
+    """What a server starts and stops: an `Engine`, or an `AppRuntime` before one."""
 
     async def start(self) -> None: ...
 
@@ -42,34 +38,16 @@ class ServingEngine(Backend, Protocol):
 
 
 class Server:
-    """One engine behind one HTTP address."""
+    """One engine behind its fronts."""
 
     def __init__(
-        self,
-        engine: ServingEngine,
-        access: Access,
-        *,
-        host: str,
-        port: int,
-        limits: Limits,
-        counters: Mapping[str, ModelCounters],
-        changeover: Changeover | None = None,
+        self, engine: ServingEngine, fronts: Sequence[Front], changeover: Changeover | None = None
     ) -> None:
-        """`port` 0: any free one. `counters`: by model, filled here. `changeover`: lets the plan
-        be changed; None: the server keeps the one it began with."""
+        """`fronts`: one or more. `changeover`: lets the plan be changed; None: the server keeps the
+        one it began with."""
         self._engine = engine
-        self._host = host
-        self._port = port
-        # One thread: compressed bodies are rare, and must not hold up the loop.
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-zlib")
+        self._fronts = fronts
         self._changeover = changeover
-        admin = None if changeover is None else changeover.migrate
-        self.gateway = Gateway(engine, access, self._aside, limits, counters, admin)
-        if changeover is not None:
-            changeover.on_switch = self.gateway.refresh
-        self.http = HttpServer(self.gateway, limits)
-        self.url = ""
-        """Where it listens, once it does."""
         self._serving = False
         self._had_terminal = _has_terminal()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,15 +57,19 @@ class Server:
     async def run(self, on_ready: Callable[[str], None]) -> None:
         """Serve until SIGTERM or SIGINT; a second one does not wait for open requests.
 
-        `on_ready` gets the URL once every model can be answered.
+        `on_ready` gets the first front's address once every model can be answered.
 
         Raises:
-            AddressError: the address cannot be listened on; nothing was started.
+            AddressError: an address cannot be listened on; nothing was started.
             HeadraceError: the engine cannot start.
         """
         loop = asyncio.get_running_loop()
-        listener = await self._listen()
-        sweeper = loop.create_task(self._sweep())
+        try:
+            for front in self._fronts:
+                await front.listen()
+        except BaseException:
+            await self._stop_fronts()
+            raise
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
@@ -97,18 +79,20 @@ class Server:
                 gc.collect()
                 gc.freeze()
                 self._serving = True
-                on_ready(self.url)
+                on_ready(self._fronts[0].address)
                 await self._stop.wait()
-            listener.close()
+            for front in self._fronts:
+                front.close()
             await self._drain()
         finally:
-            listener.close()
-            self.http.abort()
+            await self._stop_fronts()
             await self._engine.stop()
-            sweeper.cancel()
-            self._pool.shutdown(cancel_futures=True)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.remove_signal_handler(number)
+
+    async def _stop_fronts(self) -> None:
+        for front in self._fronts:
+            await front.stop()
 
     def stop(self) -> None:
         """What a signal does: the first drains, the second ends."""
@@ -132,24 +116,6 @@ class Server:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _listen(self) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        try:
-            listener = await loop.create_server(
-                self.http.connect, self._host, self._port, backlog=1024
-            )
-        except (OSError, UnicodeError) as error:  # Unicode: no name that a host can have.
-            address = f"{self._host}:{self._port}"
-            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-                sentence = f"serve: {address} is in use by another program\n  try    --port 0"
-            else:
-                sentence = f"serve: cannot listen on {address}: {error}"
-            raise AddressError(sentence) from error
-        port = listener.sockets[0].getsockname()[1]
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = f"http://{host}:{port}"
-        return listener
-
     async def _unless_stopped(self, starting: Any) -> bool:
         """Await it; False: a signal came first."""
         start = asyncio.ensure_future(starting)
@@ -167,7 +133,8 @@ class Server:
     async def _drain(self) -> None:
         """Answer what was accepted, then close the connections."""
         longest_us = max(model.slo_us for model in self._engine.models.values())
-        self.http.drain()
+        for front in self._fronts:
+            front.drain()
         drain = asyncio.ensure_future(self._finish(longest_us / 1e6 + _GRACE_MARGIN_S))
         force = asyncio.ensure_future(self._force.wait())
         await asyncio.wait((drain, force), return_when=asyncio.FIRST_COMPLETED)
@@ -180,19 +147,8 @@ class Server:
             log.warning("some requests were still open after %.1f s", grace_s)
         loop = asyncio.get_running_loop()
         until_s = loop.time() + _FLUSH_S
-        while self.http.connections and loop.time() < until_s:
+        while any(front.connections for front in self._fronts) and loop.time() < until_s:
             await asyncio.sleep(0.01)
-
-    async def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            self.http.sweep(loop.time())
-            await asyncio.sleep(_SWEEP_S)
-
-    def _aside(self, work: Callable[[], Any], then: Callable[["Future[Any]"], None]) -> None:
-        loop = asyncio.get_running_loop()
-        future = self._pool.submit(work)
-        future.add_done_callback(lambda done: loop.call_soon_threadsafe(then, done))
 
 
 def _has_terminal() -> bool:

@@ -2,8 +2,19 @@
 
 A plan with a small margin promises more and keeps less of it: batches, queues and links take time
 that its latencies do not have. A plan with a large margin keeps all of a smaller promise. Where the
-best lies depends on the models, the batch sizes and the SLO, so each margin is planned, and each
-plan simulated.
+best lies depends on the models, the batch sizes and the SLO. So, from the smallest margin on:
+
+1. Plan with it. With P its planned load, and u the least max_utilisation of the cluster, no plan
+   is expected to carry more than P / u; P never rises with the margin, for budgets only shrink.
+   Once P / u is below what an earlier plan carries, no larger margin can win: the search ends.
+2. Simulate it: the largest factor f at which every model attains under f x its planned rate, by
+   halving to TOLERANCE. The arrivals of one seed are the same pattern at every factor, so that
+   loads compare. The plan carries f x P. A plan that differs from the last one in its budgets
+   alone takes over that one's figures.
+
+The best carries most; of equals the one with the largest margin. With objective `least-cost` the
+first that attains at f = 1 is the best: larger margins only cost more. Cost: at most one plan and
+about ten simulated sessions of REQUESTS_PER_MODEL requests for each of MARGINS.
 """
 
 import dataclasses

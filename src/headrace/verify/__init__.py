@@ -1,12 +1,14 @@
 """Recompute a plan from its profiles and say everything that does not hold. Imports no planner.
 
-The rules are those of `planning.candidates`, restated here from the paper (PPipe, sections 3, 5.3
-and 5.4, appendix A.2) in code of its own, so that a mistake must be made twice to go unseen.
-Integers must match exactly, floats to 1e-9. What a plan says of itself is never used to check it:
-throughput is recomputed from slots and profiles before rates, links and objective are judged.
+The rules are those of `headrace.cost` and of `planning.common.candidates`, restated
+here from the paper (PPipe, sections 3, 5.3 and 5.4, appendix A.2) in code of its own, so that a
+mistake must be made twice to go unseen. Integers must match exactly, floats to 1e-9. What a plan
+says of itself is never used to check it: throughput is recomputed from slots and profiles before
+rates, links and objective are judged. No wait is charged to a latency: the margin pays for waiting.
 
-A batch's wait for its slot's turn (`DutyCycle`) is not charged to its latency, as no other wait
-is: the margin pays for waiting.
+structure  names, references and ranges      claims     rates, objective, bound, cost
+figures    latencies, transfers, throughput  apps       modules, machines, worst cases (Harpagon)
+resources  devices, memory, links, time      case       the plan with look-ups, and the findings
 """
 
 from collections.abc import Mapping
@@ -24,7 +26,7 @@ __all__ = ["CHECKS", "Violation", "verify"]
 
 
 def verify(plan: Plan, profiles: Mapping[str, Profile]) -> list[Violation]:
-    """Everything that is wrong with `plan`; an empty list is a proof that it keeps its word.
+    """Everything that is wrong with `plan`; an empty list proves that every claim of it holds.
 
     Args:
         profiles: model -> profile, those that `plan.profiles` names. That the files have the

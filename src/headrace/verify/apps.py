@@ -1,14 +1,21 @@
-"""Does a plan of apps keep its word: modules, machines and their load, worst cases, costs.
+"""Does a plan of apps hold: modules, machines and their load, worst cases, costs.
 
-The rules are Harpagon's (sections III.A to III.C), restated in code of its own:
+The rules are Harpagon's (sections III.A to III.C), restated in code of its own. A module's entries
+k = 1..K are its pipelines in the plan's order: n_k machines with batch size b_k, duration d_k
+(p99), throughput t_k of one machine and price p_k (of the device x share).
 
-rank        entries of a module stand in falling order of throughput / price
-load        n whole machines carry n times what one can; only the last entry may be part of one
-remaining   w of an entry: its load and that of all behind it
-worst case  duration + collecting; collecting by the plan's reading of the dispatch policy, and
-            for a batch of one at most its own duration
+rank        t_k / p_k falls with k (throughput-cost dispatch, III.B)
+load        entry k carries n_k t_k; n_k is whole but for the last entry, whose single machine may
+            have less load than it could take (n_K < 1)
+remaining   w_k = sum over j >= k of n_j t_j: its load and that of all behind it
+worst case  d_k + collecting a batch, by the plan's reading of the policy: b_k / w_k (remaining,
+            Theorem 1); d_k on whole machines, else b_k / (n_k t_k) (twice); b_k / (n_k t_k) (group,
+            Table III); for b_k = 1 at most d_k. The module's is the largest, at most its budget;
+            the app's is the longest path over its modules, and budgets along every path fit too
 dummy       what all machines carry beyond the module's rate
-cost        machines x price x share, in proportion to load
+cost        sum of n_k p_k, in proportion to load
+
+Entries are walked from the last, so that w_k is a running sum. Cost: linear in the plan.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """The plan under examination: look-ups that survive broken plans, and the list of findings."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.domain.base import Record
@@ -28,13 +28,10 @@ CHECKS: Mapping[str, str] = {
     "budget": "the budget is the SLO less the margin",
     "slo": "every pipeline keeps its budget",
     "throughput": "throughputs follow from the profiles and the slots",
-    "alternatives": "other depths use the same slots, and are of other depth",
-    "residency": "layers whose weights are placed exist, once",
     "devices": "the shares on a device sum to at most 1",
     "memory": "the weights on a device fit its memory",
     "links": "planned traffic fits every node's link, each direction",
     "time": "tenants of a slot together need at most all of its time",
-    "duty": "turns on a slot fit the period, do not overlap, and hold a batch",
     "rates": "every needed rate is carried",
     "dummy": "dummy load lies within the throughput",
     "objective": "the objective is what was recomputed",
@@ -66,19 +63,23 @@ class Violation(Record, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
-    """The stages of a pipeline, or of one of its alternatives."""
+class PlannedPipeline:
+    """A pipeline, and whose it is."""
 
     deployment: Deployment
     pipeline: Pipeline
-    stages: tuple[Stage, ...]
-    alternative: int | None
-    """None: the pipeline's own stages."""
+
+    @property
+    def model(self) -> str:
+        return self.deployment.model
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self.pipeline.stages
 
     @property
     def where(self) -> str:
-        path = f"{self.deployment.model}/{self.pipeline.name}"
-        return path if self.alternative is None else f"{path}/alternative {self.alternative}"
+        return f"{self.model}/{self.pipeline.name}"
 
     def stage_where(self, index: int) -> str:
         return f"{self.where}/stage {index}"
@@ -95,10 +96,12 @@ class Case:
         self.nodes: dict[str, Node] = {node.name: node for node in plan.cluster.nodes}
         self.types: dict[str, DeviceType] = {kind.name: kind for kind in plan.cluster.device_types}
         self.demands: dict[str, Demand] = {demand.model: demand for demand in plan.demands}
-        self._chains = {
-            (deployment.model, pipeline.name): Chain(deployment, pipeline, pipeline.stages, None)
-            for deployment, pipeline in self.pipelines()
-        }
+        self.pipelines: list[PlannedPipeline] = [
+            PlannedPipeline(deployment, pipeline)
+            for deployment in plan.deployments
+            for pipeline in deployment.pipelines
+        ]
+        self._by_name = {(each.model, each.pipeline.name): each for each in self.pipelines}
 
     def report(
         self, check: str, where: str, what: str, *, needed: object, available: object
@@ -115,27 +118,12 @@ class Case:
         if not same(computed, claimed):
             self.report(check, where, what, needed=computed, available=claimed)
 
-    def chains(self) -> Iterator[Chain]:
-        """Every sequence of stages in the plan, alternatives included."""
-        for deployment, pipeline in self.pipelines():
-            yield Chain(deployment, pipeline, pipeline.stages, None)
-            for index, alternative in enumerate(pipeline.alternatives):
-                yield Chain(deployment, pipeline, alternative.stages, index)
-
-    def pipelines(self) -> Iterator[tuple[Deployment, Pipeline]]:
-        for deployment in self.plan.deployments:
-            for pipeline in deployment.pipelines:
-                yield deployment, pipeline
-
     def stage_of(self, tenant: Tenant) -> Stage | None:
         """The stage that a tenant names, or None."""
-        chain = self.chain_of(tenant)
-        inside = chain is not None and 0 <= tenant.stage < len(chain.stages)
-        return chain.stages[tenant.stage] if chain is not None and inside else None
-
-    def chain_of(self, tenant: Tenant) -> Chain | None:
-        """The pipeline that a tenant names, or None."""
-        return self._chains.get((tenant.model, tenant.pipeline))
+        named = self._by_name.get((tenant.model, tenant.pipeline))
+        if named is None or not 0 <= tenant.stage < len(named.stages):
+            return None
+        return named.stages[tenant.stage]
 
 
 def same(a: float, b: float) -> bool:

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, inf
 
-from headrace.domain.errors import ProfileError
 from headrace.domain.plan import Stage
-from headrace.domain.profile import Latency, Profile
-from headrace.verify.case import Case, Chain
+from headrace.domain.profile import Profile
+from headrace.verify.case import Case, PlannedPipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,7 @@ class StageRates:
 
     p99_us: int
     running_rps: float
-    """Of one slot that has all its time and any link."""
+    """Of one slot with any link."""
     slots_rps: dict[str, float]
     """Slot -> its throughput."""
 
@@ -37,10 +36,8 @@ def check_figures(case: Case) -> Throughputs:
     """Recompute every stage, pipeline and deployment, and compare."""
     pipelines: dict[tuple[str, str], float] = {}
     deployments = {deployment.model: 0.0 for deployment in case.plan.deployments}
-    for chain in case.chains():
-        throughput = _check_chain(case, chain)
-        if chain.alternative is None:
-            pipelines[chain.deployment.model, chain.pipeline.name] = throughput
+    for planned in case.pipelines:
+        pipelines[planned.model, planned.pipeline.name] = _check_pipeline(case, planned)
     for deployment in case.plan.deployments:
         # Two modules of apps may run one model, so every deployment is summed up on its own.
         model = deployment.model
@@ -53,23 +50,22 @@ def check_figures(case: Case) -> Throughputs:
             own,
             deployment.throughput_rps,
         )
-    _check_residency(case)
     return Throughputs(pipelines=pipelines, deployments=deployments)
 
 
-def _check_chain(case: Case, chain: Chain) -> float:
-    """Returns the chain's recomputed throughput."""
-    profile = case.profiles.get(chain.deployment.model)
-    if profile is None or not chain.stages:
+def _check_pipeline(case: Case, planned: PlannedPipeline) -> float:
+    """Returns the pipeline's recomputed throughput."""
+    profile = case.profiles.get(planned.model)
+    if profile is None or not planned.stages:
         return 0.0
     slowest, total_us = inf, 0
-    for index, stage in enumerate(chain.stages):
-        where = chain.stage_where(index)
-        rates = stage_rates(case, chain, index)
+    for index, stage in enumerate(planned.stages):
+        where = planned.stage_where(index)
+        rates = stage_rates(case, planned, index)
         if rates is None:
             return 0.0
-        after = chain.stages[index + 1] if index + 1 < len(chain.stages) else None
-        transfer_us = _transfer_us(case, profile, stage, after, chain.pipeline.batch_size)
+        after = planned.stages[index + 1] if index + 1 < len(planned.stages) else None
+        transfer_us = _transfer_us(case, profile, stage, after, planned.pipeline.batch_size)
         case.expect("latency", where, "p99 latency (us)", rates.p99_us, stage.latency_us)
         case.expect("transfer", where, "transfer (us)", transfer_us, stage.transfer_us)
         case.expect(
@@ -81,49 +77,61 @@ def _check_chain(case: Case, chain: Chain) -> float:
         )
         slowest = min(slowest, rates.total_rps)
         total_us += rates.p99_us + transfer_us
-    _check_totals(case, chain, total_us, slowest)
+    _check_totals(case, planned, total_us, slowest)
     return slowest
 
 
-def _check_totals(case: Case, chain: Chain, total_us: int, slowest_rps: float) -> None:
-    claimed = (
-        chain.pipeline
-        if chain.alternative is None
-        else chain.pipeline.alternatives[chain.alternative]
-    )
+def _check_totals(case: Case, planned: PlannedPipeline, total_us: int, slowest_rps: float) -> None:
+    claimed = planned.pipeline
     case.expect(
-        "latency", chain.where, "latency (us) of stages and hops", total_us, claimed.latency_us
+        "latency", planned.where, "latency (us) of stages and hops", total_us, claimed.latency_us
     )
     case.expect(
         "throughput",
-        chain.where,
+        planned.where,
         "throughput (rps) of the slowest stage",
         slowest_rps,
         claimed.throughput_rps,
     )
-    demand = case.demands.get(chain.deployment.model)
+    demand = case.demands.get(planned.model)
     if demand is not None:
         budget_us = floor(demand.slo_us * (1 - Fraction(str(case.plan.options.margin))))
         if total_us > budget_us:
             case.report(
                 "slo",
-                chain.where,
+                planned.where,
                 f"exceeds the latency budget of an SLO of {demand.slo_us} us",
                 needed=f"{total_us} us",
                 available=f"{budget_us} us",
             )
 
 
-def latency_of(profile: Profile, stage: Stage, batch_size: int) -> Latency | None:
-    """None where it was not profiled; the structure checks say so."""
-    if not 0 <= stage.first_block < stage.end_block <= len(profile.blocks):
+def latency_us(profile: Profile, stage: Stage, batch_size: int) -> tuple[int, int] | None:
+    """p50 and p99 of a batch, the cost model's rule restated.
+
+    Those of the stage where it was measured whole at this batch size, else sums over its blocks;
+    the server's own part once on top. None where it was not profiled; the structure checks say so.
+    """
+    if batch_size < 1 or not 0 <= stage.first_block < stage.end_block <= len(profile.blocks):
         return None
-    try:
-        return profile.stage_latency(
-            stage.device, stage.share, stage.first_block, stage.end_block, batch_size
-        )
-    except ProfileError:
-        return None
+    column = batch_size - 1
+    place = (stage.device, stage.share, stage.first_block, stage.end_block)
+    for whole in profile.stage_times:
+        if (whole.device, whole.share, whole.first_block, whole.end_block) == place:
+            if column < len(whole.p50_us):
+                own_us = profile.batch_overhead_us
+                return whole.p50_us[column] + own_us, whole.p99_us[column] + own_us
+            break
+    for times in profile.block_times:
+        if (times.device, times.share) == place[:2]:
+            if column >= times.max_batch:
+                return None
+            p50_us = p99_us = profile.batch_overhead_us
+            for block in range(stage.first_block, stage.end_block):
+                p50_us += times.p50_us[block][column]
+                p99_us += times.p99_us[block][column]
+            return p50_us, p99_us
+    return None
 
 
 def _transfer_us(
@@ -145,41 +153,24 @@ def _transfer_us(
     return round(size_bytes / (min(speeds) * 125))
 
 
-def stage_rates(case: Case, chain: Chain, index: int) -> StageRates | None:
-    """A slot's throughput is its part of the time x batch / p50 x utilisation, or its link share.
+def stage_rates(case: Case, planned: PlannedPipeline, index: int) -> StageRates | None:
+    """A slot's throughput is batch / p50 x utilisation, or its link share.
 
     None where the plan names what does not exist or was not profiled.
     """
-    stage, batch = chain.stages[index], chain.pipeline.batch_size
-    profile, kind = case.profiles.get(chain.deployment.model), case.types.get(stage.device)
-    latency = latency_of(profile, stage, batch) if profile else None
+    stage, batch = planned.stages[index], planned.pipeline.batch_size
+    profile, kind = case.profiles.get(planned.model), case.types.get(stage.device)
+    latency = latency_us(profile, stage, batch) if profile else None
     if profile is None or kind is None or latency is None:
         return None
-    running_rps = batch * 1e6 / latency.p50_us * kind.max_utilisation
+    p50_us, p99_us = latency
+    running_rps = batch * 1e6 / p50_us * kind.max_utilisation
     link_rps = _link_share_rps(case, profile, stage)
     return StageRates(
-        p99_us=latency.p99_us,
+        p99_us=p99_us,
         running_rps=running_rps,
-        slots_rps={
-            name: min(running_rps * time_part(case, chain, index, name), link_rps)
-            for name in stage.pool
-            if name in case.slots
-        },
+        slots_rps={name: min(running_rps, link_rps) for name in stage.pool if name in case.slots},
     )
-
-
-def time_part(case: Case, chain: Chain, index: int, slot_name: str) -> float:
-    """The fraction of a slot's time that belongs to a stage; 1 without a duty cycle.
-
-    An alternative's stage has the longest turn of any of its pipeline's tenants there.
-    """
-    parts = []
-    for tenant in case.slots[slot_name].tenants:
-        mine = (tenant.model, tenant.pipeline) == (chain.deployment.model, chain.pipeline.name)
-        if mine and (chain.alternative is not None or tenant.stage == index):
-            duty = tenant.duty
-            parts.append(duty.length_us / duty.period_us if duty and duty.period_us > 0 else 1.0)
-    return max(parts, default=1.0)
 
 
 def _link_share_rps(case: Case, profile: Profile, stage: Stage) -> float:
@@ -198,20 +189,3 @@ def _link_share_rps(case: Case, profile: Profile, stage: Stage) -> float:
         ),
         default=inf,
     )
-
-
-def _check_residency(case: Case) -> None:
-    for chain in case.chains():
-        profile = case.profiles.get(chain.deployment.model)
-        known = {layer.name for layer in profile.layers} if profile else set()
-        for index, stage in enumerate(chain.stages):
-            placed = [entry.layer for entry in stage.residency]
-            unknown = sorted(set(placed) - known) if known else []
-            if unknown or len(set(placed)) != len(placed):
-                case.report(
-                    "residency",
-                    chain.stage_where(index),
-                    "layers must be the profile's, each once",
-                    needed=", ".join(sorted(known)),
-                    available=", ".join(unknown or placed),
-                )

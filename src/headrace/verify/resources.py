@@ -1,4 +1,19 @@
-"""Does it fit: devices, memory, links, and the time of shared slots."""
+"""Does it fit: devices, memory, links, and the time of shared slots.
+
+devices  the shares of the slots on a device sum to at most 1
+memory   of a device: the weights of all blocks of all its slots. Every slot is a process with its
+         own copy of each block that any of its stages has
+links    a hop's traffic is the pipeline's throughput x the bytes of the cut between its stages. It
+         spreads evenly over all pairs (slot of the one pool, slot of the other), since batches take
+         whatever slots are free; a pair on one node crosses no link. The sum over all hops must not
+         exceed the node's bandwidth, in each direction
+time     of a slot: the sum over its tenants of rate / what it can do with all its time. A stage's
+         rate spreads over its pool in proportion to what each slot can do, so that a slot with one
+         tenant is busy throughput / (slots x running rate) <= 1
+
+Rates are recomputed ones. For links the larger of claimed and recomputed counts: a claim is a plan
+to send. Cost: linear in slots + stages x pool, but for links (nodes of a hop's two pools).
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,8 +29,6 @@ def check_resources(case: Case, throughputs: Throughputs) -> None:
     _check_memory(case)
     _check_links(case, throughputs)
     _check_time(case, throughputs)
-    for slot in case.plan.slots:
-        _check_duty(case, slot)
 
 
 def _by_device(case: Case) -> dict[tuple[str, str, int], list[Slot]]:
@@ -56,59 +69,30 @@ def _check_memory(case: Case) -> None:
 
 
 def _blocks_held(case: Case) -> dict[str, dict[str, set[int]]]:
-    """Slot -> model -> blocks whose weights it needs, at whatever depth its pipelines run."""
+    """Slot -> model -> blocks whose weights it needs."""
     held: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for chain in case.chains():
-        profile = case.profiles.get(chain.deployment.model)
+    for planned in case.pipelines:
+        profile = case.profiles.get(planned.model)
         # A range that reaches beyond the model is reported, and must not be walked to its end.
         end = len(profile.blocks) if profile else 0
-        for stage in chain.stages:
+        for stage in planned.stages:
             for name in stage.pool:
                 blocks = range(max(0, stage.first_block), min(stage.end_block, end))
-                held[name][chain.deployment.model].update(blocks)
+                held[name][planned.model].update(blocks)
     return held
 
 
 def _weights(case: Case, slot: Slot, held: dict[str, dict[str, set[int]]]) -> int:
-    """Every slot is a process with its own copy; layers that are not on the device are not."""
     total = 0
     for model, blocks in held.get(slot.name, {}).items():
         profile = case.profiles.get(model)
         if profile is not None:
             total += sum(b.weights_bytes for i, b in enumerate(profile.blocks) if i in blocks)
-    for tenant in slot.tenants:
-        stage, profile = case.stage_of(tenant), case.profiles.get(tenant.model)
-        if stage is not None and profile is not None:
-            elsewhere = {entry.layer for entry in stage.residency if entry.place != "device"}
-            total -= sum(x.weights_bytes for x in profile.layers if x.name in elsewhere)
-    return max(total, 0)
+    return total
 
 
 def _check_links(case: Case, throughputs: Throughputs) -> None:
-    """Each hop's items spread evenly over all pairs of its two pools.
-
-    Judged by the larger of claimed and recomputed throughput: a claim is a plan to send.
-    """
-    leaving: dict[str, float] = defaultdict(float)
-    entering: dict[str, float] = defaultdict(float)
-    for deployment, pipeline in case.pipelines():
-        profile = case.profiles.get(deployment.model)
-        recomputed = throughputs.pipelines.get((deployment.model, pipeline.name), 0.0)
-        rps = max(recomputed, pipeline.throughput_rps)
-        for stage, after in zip(pipeline.stages, pipeline.stages[1:], strict=False):
-            if profile is None or not 0 < stage.end_block <= len(profile.blocks):
-                continue
-            per_pair = rps * profile.blocks[stage.end_block - 1].cut_bytes
-            per_pair /= len(stage.pool) * len(after.pool)
-            sources, targets = _nodes_of(case, stage.pool), _nodes_of(case, after.pool)
-            for ends, others, traffic in (
-                (sources, targets, leaving),
-                (targets, sources, entering),
-            ):
-                there = sum(others.values())
-                for name, slots in ends.items():
-                    # What stays within a node crosses no link.
-                    traffic[name] += per_pair * slots * (there - others.get(name, 0))
+    leaving, entering = _traffic(case, throughputs)
     for direction, traffic in (("leaving", leaving), ("entering", entering)):
         for name, bytes_per_s in traffic.items():
             node = case.nodes.get(name)
@@ -125,6 +109,32 @@ def _check_links(case: Case, throughputs: Throughputs) -> None:
                 )
 
 
+def _traffic(case: Case, throughputs: Throughputs) -> tuple[dict[str, float], dict[str, float]]:
+    """Node -> bytes per second that leave it, and that enter it."""
+    leaving: dict[str, float] = defaultdict(float)
+    entering: dict[str, float] = defaultdict(float)
+    for planned in case.pipelines:
+        pipeline, profile = planned.pipeline, case.profiles.get(planned.model)
+        recomputed = throughputs.pipelines.get((planned.model, pipeline.name), 0.0)
+        rps = max(recomputed, pipeline.throughput_rps)
+        for stage, after in zip(pipeline.stages, pipeline.stages[1:], strict=False):
+            if profile is None or not 0 < stage.end_block <= len(profile.blocks):
+                continue
+            if not stage.pool or not after.pool:
+                continue  # reported already
+            per_pair = rps * profile.blocks[stage.end_block - 1].cut_bytes
+            per_pair /= len(stage.pool) * len(after.pool)
+            sources, targets = _nodes_of(case, stage.pool), _nodes_of(case, after.pool)
+            for ends, others, traffic in (
+                (sources, targets, leaving),
+                (targets, sources, entering),
+            ):
+                there = sum(others.values())
+                for name, slots in ends.items():
+                    traffic[name] += per_pair * slots * (there - others.get(name, 0))
+    return leaving, entering
+
+
 def _nodes_of(case: Case, pool: Sequence[str]) -> dict[str, int]:
     nodes: dict[str, int] = defaultdict(int)
     for name in pool:
@@ -134,79 +144,22 @@ def _nodes_of(case: Case, pool: Sequence[str]) -> dict[str, int]:
 
 
 def _check_time(case: Case, throughputs: Throughputs) -> None:
-    """Tenants without turns must leave each other time; with turns, `_check_duty` sees to it.
-
-    A stage's load spreads over its pool in proportion to what each slot can do.
-    """
     busy: dict[str, float] = defaultdict(float)
-    for chain in case.chains():
-        if chain.alternative is not None:
-            continue
-        rps = throughputs.pipelines.get((chain.deployment.model, chain.pipeline.name), 0.0)
-        for index in range(len(chain.stages)):
-            rates = stage_rates(case, chain, index)
+    for planned in case.pipelines:
+        rps = throughputs.pipelines.get((planned.model, planned.pipeline.name), 0.0)
+        for index in range(len(planned.stages)):
+            rates = stage_rates(case, planned, index)
             total_rps = 0.0 if rates is None else rates.total_rps
             if rates is None or total_rps <= 0:
                 continue
             for name, slot_rps in rates.slots_rps.items():
                 busy[name] += rps * slot_rps / total_rps / rates.running_rps
     for slot in case.plan.slots:
-        taken = any(tenant.duty is not None for tenant in slot.tenants)
-        if not taken and not at_most(busy[slot.name], 1.0):
+        if not at_most(busy[slot.name], 1.0):
             case.report(
                 "time",
                 f"slot {slot.name}",
                 "part of its time that its tenants need",
                 needed=busy[slot.name],
                 available=1.0,
-            )
-
-
-def _check_duty(case: Case, slot: Slot) -> None:
-    turns = [(tenant, tenant.duty) for tenant in slot.tenants if tenant.duty is not None]
-    where = f"slot {slot.name}"
-    if turns and len(turns) < len(slot.tenants):
-        case.report(
-            "duty",
-            where,
-            "some tenants have turns and some have not",
-            needed=len(slot.tenants),
-            available=len(turns),
-        )
-    periods = {duty.period_us for _, duty in turns}
-    if len(periods) > 1:
-        case.report(
-            "duty", where, "turns of unlike periods (us)", needed=1, available=sorted(periods)
-        )
-    free_from = 0
-    for tenant, duty in sorted(turns, key=lambda turn: turn[1].offset_us):
-        if (
-            duty.offset_us < 0
-            or duty.length_us < 1
-            or duty.offset_us + duty.length_us > duty.period_us
-        ):
-            case.report(
-                "duty",
-                where,
-                f"turn of {tenant.model}/{tenant.pipeline}/stage {tenant.stage} leaves its period",
-                needed=f"within 0..{duty.period_us} us",
-                available=f"{duty.offset_us}..{duty.offset_us + duty.length_us} us",
-            )
-        if duty.offset_us < free_from:
-            case.report(
-                "duty",
-                where,
-                f"turn of {tenant.model}/{tenant.pipeline}/stage {tenant.stage} overlaps another",
-                needed=f"offset of at least {free_from} us",
-                available=f"{duty.offset_us} us",
-            )
-        free_from = max(free_from, duty.offset_us + duty.length_us)
-        stage = case.stage_of(tenant)
-        if stage is not None and duty.length_us < stage.latency_us:
-            case.report(
-                "duty",
-                where,
-                f"turn of {tenant.model}/{tenant.pipeline}/stage {tenant.stage} holds no batch",
-                needed=f"{stage.latency_us} us",
-                available=f"{duty.length_us} us",
             )

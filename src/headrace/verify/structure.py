@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import floor
 
 from headrace.domain.plan import Slot, Stage, Tenant
-from headrace.verify.case import Case, Chain
+from headrace.verify.case import Case, PlannedPipeline
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -21,16 +21,15 @@ def check_structure(case: Case) -> None:
 def check_shape(case: Case) -> None:
     """What holds of models and of modules of apps alike."""
     _check_names(case)
-    for chain in case.chains():
-        _check_depth(case, chain)
-        _check_blocks(case, chain)
-        _check_batch(case, chain)
-        for index, stage in enumerate(chain.stages):
-            _check_stage(case, chain.stage_where(index), stage)
+    for planned in case.pipelines:
+        _check_depth(case, planned)
+        _check_blocks(case, planned)
+        _check_batch(case, planned)
+        for index, stage in enumerate(planned.stages):
+            _check_stage(case, planned.stage_where(index), stage)
     for slot in case.plan.slots:
         _check_place(case, slot)
     _check_tenants(case)
-    _check_alternatives(case)
 
 
 def _check_demands(case: Case) -> None:
@@ -122,27 +121,26 @@ def _check_names(case: Case) -> None:
                 case.report("names", where, f"name {name!r}", needed=1, available=count)
 
 
-def _check_depth(case: Case, chain: Chain) -> None:
+def _check_depth(case: Case, planned: PlannedPipeline) -> None:
     options = case.plan.options
-    least = options.min_stages if chain.alternative is None else 1
-    if not least <= len(chain.stages) <= options.max_stages:
+    if not options.min_stages <= len(planned.stages) <= options.max_stages:
         case.report(
             "depth",
-            chain.where,
+            planned.where,
             "number of stages",
-            needed=f"{least}..{options.max_stages}",
-            available=len(chain.stages),
+            needed=f"{options.min_stages}..{options.max_stages}",
+            available=len(planned.stages),
         )
 
 
-def _check_blocks(case: Case, chain: Chain) -> None:
-    profile = case.profiles.get(chain.deployment.model)
+def _check_blocks(case: Case, planned: PlannedPipeline) -> None:
+    profile = case.profiles.get(planned.model)
     at = 0
-    for index, stage in enumerate(chain.stages):
+    for index, stage in enumerate(planned.stages):
         if stage.first_block != at or stage.end_block <= stage.first_block:
             case.report(
                 "blocks",
-                chain.stage_where(index),
+                planned.stage_where(index),
                 "does not continue where the stage before ends",
                 needed=f"[{at}, more than {at})",
                 available=f"[{stage.first_block}, {stage.end_block})",
@@ -150,21 +148,21 @@ def _check_blocks(case: Case, chain: Chain) -> None:
         at = stage.end_block
     if profile is not None and at != len(profile.blocks):
         case.report(
-            "blocks", chain.where, "blocks covered", needed=len(profile.blocks), available=at
+            "blocks", planned.where, "blocks covered", needed=len(profile.blocks), available=at
         )
 
 
-def _check_batch(case: Case, chain: Chain) -> None:
-    batch, most = chain.pipeline.batch_size, case.plan.options.max_batch
+def _check_batch(case: Case, planned: PlannedPipeline) -> None:
+    batch, most = planned.pipeline.batch_size, case.plan.options.max_batch
     if batch < 1 or (most is not None and batch > most):
         case.report(
-            "batch", chain.where, "batch size", needed=f"1..{most or 'profiled'}", available=batch
+            "batch", planned.where, "batch size", needed=f"1..{most or 'profiled'}", available=batch
         )
         return
-    profile = case.profiles.get(chain.deployment.model)
+    profile = case.profiles.get(planned.model)
     if profile is None:
         return
-    for index, stage in enumerate(chain.stages):
+    for index, stage in enumerate(planned.stages):
         whole = profile.measured_stage(
             stage.device, stage.share, stage.first_block, stage.end_block
         )
@@ -174,7 +172,7 @@ def _check_batch(case: Case, chain: Chain) -> None:
         if batch > profiled:
             case.report(
                 "batch",
-                chain.stage_where(index),
+                planned.stage_where(index),
                 f"batch size on {stage.share} of a {stage.device!r} is not profiled",
                 needed=f"at most {profiled}",
                 available=batch,
@@ -255,9 +253,9 @@ def _check_tenants(case: Case) -> None:
                     needed="a stage whose pool lists this slot, once",
                     available="no such stage" if stage is None else f"pool {list(stage.pool)}",
                 )
-    for deployment, pipeline in case.pipelines():
-        for index, stage in enumerate(pipeline.stages):
-            tenant = Tenant(model=deployment.model, pipeline=pipeline.name, stage=index)
+    for planned in case.pipelines:
+        for index, stage in enumerate(planned.stages):
+            tenant = Tenant(model=planned.model, pipeline=planned.pipeline.name, stage=index)
             for name in stage.pool:
                 held = case.slots.get(name)
                 if held is not None and not any(_label(t) == _label(tenant) for t in held.tenants):
@@ -272,28 +270,3 @@ def _check_tenants(case: Case) -> None:
 
 def _label(tenant: Tenant) -> str:
     return f"{tenant.model}/{tenant.pipeline}/stage {tenant.stage}"
-
-
-def _check_alternatives(case: Case) -> None:
-    for _, pipeline in case.pipelines():
-        own = {name for stage in pipeline.stages for name in stage.pool}
-        depths = Counter([len(pipeline.stages), *(len(a.stages) for a in pipeline.alternatives)])
-        for index, alternative in enumerate(pipeline.alternatives):
-            where = f"{pipeline.name}/alternative {index}"
-            other = {name for stage in alternative.stages for name in stage.pool} - own
-            if other:
-                case.report(
-                    "alternatives",
-                    where,
-                    "uses slots that are not the pipeline's",
-                    needed=", ".join(sorted(own)),
-                    available=", ".join(sorted(other)),
-                )
-            if depths[len(alternative.stages)] > 1:
-                case.report(
-                    "alternatives",
-                    where,
-                    "is of no other depth",
-                    needed="a depth of its own",
-                    available=len(alternative.stages),
-                )

@@ -20,6 +20,7 @@ from headrace.catalog.ppipe.artifact import (
     ReferencePipeline,
     ReferencePlan,
 )
+from headrace.cost import TimedStage, cost_model
 from headrace.domain.profile import Profile
 
 BITS_PER_US_AT_1_GBPS = 1000
@@ -104,9 +105,8 @@ def slot_rps(
 def latency_us(batch_size: int, partition: ReferencePartition, profile: Profile) -> int:
     """Of one batch; blocks past the model's end are none."""
     end = min(partition.end_block, len(profile.blocks))
-    return profile.stage_latency(
-        partition.device, partition.share, partition.first_block, end, batch_size
-    ).p50_us
+    stage = TimedStage(profile.model, partition.device, partition.share, partition.first_block, end)
+    return cost_model({profile.model: profile}).latency(stage, batch_size).p50_us
 
 
 def pipeline_latency_us(

@@ -18,7 +18,7 @@ from headrace.domain.plan import (
 )
 from headrace.domain.problem import Problem
 from headrace.planning.apps.candidates import AppCase, worst_case_us
-from headrace.planning.apps.module_scheduling import Entry, Schedule, remaining_rps
+from headrace.planning.apps.machines import Entry, Schedule, remaining_rps
 from headrace.planning.apps.order import path_us
 from headrace.planning.apps.solve import Solution
 from headrace.planning.common.assembly import cost_per_hour

@@ -28,15 +28,21 @@ from math import ceil
 
 import numpy as np
 
+from headrace.cost import TimedStage, cost_model
 from headrace.domain.app import App
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Reading
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.domain.profile import Profile
-from headrace.planning.common.candidates import Floats, Ints, budget_us, usable_kinds
+from headrace.planning.common.candidates import (
+    NEVER_US,
+    Floats,
+    Ints,
+    budget_us,
+    usable_kinds,
+)
 
-NEVER_US = 1 << 50
 LEAST_RPS = 1e-9
 """Load below this is rounding, not load."""
 
@@ -201,6 +207,7 @@ def profile_candidates(
     Throughput is that of a pipeline stage: batch / p50 x max_utilisation.
     """
     blocks = len(profile.blocks)
+    costs = cost_model({profile.model: profile})
     found = []
     for kind in usable_kinds(cluster):
         device = cluster.device_type(kind.device)
@@ -208,8 +215,9 @@ def profile_candidates(
         if memory is not None and profile.weights_bytes(0, blocks) > memory:
             continue
         largest = profile.max_batch(kind.device, kind.share)
+        whole = TimedStage.whole_model(profile, kind.device, kind.share)
         for batch in range(1, min(largest, max_batch or largest) + 1):
-            latency = profile.stage_latency(kind.device, kind.share, 0, blocks, batch)
+            latency = costs.latency(whole, batch)
             found.append(
                 Candidate(
                     batch=batch,

@@ -10,7 +10,7 @@ from itertools import product
 from math import prod
 
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
-from headrace.planning.apps.module_scheduling import WHOLE, Entry, Schedule, schedule_of
+from headrace.planning.apps.machines import WHOLE, Entry, Schedule, schedule_of
 from headrace.planning.apps.order import path_us
 
 STACKS_MAX = 30_000

@@ -24,12 +24,12 @@ from headrace.planning.apps.candidates import (
     app_case,
     worst_case_us,
 )
-from headrace.planning.apps.dummy_app import least_cost_with_dummy
-from headrace.planning.apps.exact_app import Combined, app_front
-from headrace.planning.apps.exact_module import Front
+from headrace.planning.apps.exact.bracket import least_cost_with_dummy
+from headrace.planning.apps.exact.combine import Combined, app_front
+from headrace.planning.apps.exact.fronts import Front
 from headrace.planning.apps.order import decompose
 from headrace.planning.apps.solve import app_fronts, plan_least_cost
-from headrace.planning.apps.within_stock import device_needs, search_stock
+from headrace.planning.apps.stock.fit import device_needs, search_stock
 
 LOOK_AHEAD = 1.5
 """How far beyond its budget an app's front is drawn."""

@@ -8,11 +8,11 @@ from headrace.domain.plan import PlanResult, Stopped
 from headrace.domain.problem import Problem
 from headrace.planning.apps.assembly import Planned, assemble_apps
 from headrace.planning.apps.candidates import AppCase, app_case
-from headrace.planning.apps.exact_module import module_front
+from headrace.planning.apps.exact.fronts import module_front
 from headrace.planning.apps.exhaustive import TooManyError
 from headrace.planning.apps.order import path_us
 from headrace.planning.apps.solve import solve_app
-from headrace.planning.apps.within_stock import Lack, Refusal, fit_stock, lacks
+from headrace.planning.apps.stock.fit import Lack, Refusal, fit_stock, lacks
 
 
 def plan_apps(problem: Problem, planner: str) -> PlanResult:

@@ -6,13 +6,13 @@ import numpy as np
 
 from headrace.domain.plan import Reading, Stopped
 from headrace.planning.apps.candidates import AppCase, ModuleCase, collect_us
-from headrace.planning.apps.dummy_app import OPTIMAL_GAP, least_cost_with_dummy
-from headrace.planning.apps.exact_app import Ladder, least_cost
-from headrace.planning.apps.exact_module import Front, front_schedule, module_front
+from headrace.planning.apps.exact.bracket import OPTIMAL_GAP, least_cost_with_dummy
+from headrace.planning.apps.exact.combine import Ladder, least_cost
+from headrace.planning.apps.exact.fronts import Front, front_schedule, module_front
 from headrace.planning.apps.exhaustive import plan_exhaustively
-from headrace.planning.apps.module_scheduling import Schedule
+from headrace.planning.apps.heuristics.schemes import SCHEMES, plan_scheme
+from headrace.planning.apps.machines import Schedule
 from headrace.planning.apps.order import decompose, rest_us
-from headrace.planning.apps.schemes import SCHEMES, plan_scheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

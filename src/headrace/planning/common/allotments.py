@@ -1,7 +1,7 @@
 """Allotments: a pipeline together with how many slots each of its stages gets.
 
 A plan is a set of allotments. There would be too many to list, but a good plan wastes little.
-From the prices of the relaxation (`relaxation.Prices`), for any plan of integer counts,
+From the prices of the relaxation (`relaxation.SlotPrices`), for any plan of integer counts,
 
     |bound - objective|  >=  sum of the waste of its allotments,
     waste = sum over stages of price[kind] x slots - price of a request x throughput  >= 0

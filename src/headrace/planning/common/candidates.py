@@ -8,7 +8,7 @@ so few that fit an SLO (some thousand) that naming them first leaves it only the
 
 The rules, which `headrace.verify` restates in its own code:
 
-latency     of a stage: the profile's p99 of the stage, measured whole or the sum of its blocks
+latency     of a stage: the cost model's p99
 transfer    of a hop: batch x bytes / the slower of both device types' slowest nodes, charged as
             soon as the cluster has two nodes, since slots are placed later
 throughput  of a slot: min(batch / p50 x max_utilisation, link share in, link share out)
@@ -30,6 +30,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from headrace import cost
+from headrace.cost import cost_model, link_bytes_per_us, range_sums
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import DocumentError
 from headrace.domain.problem import Demand, Problem
@@ -40,8 +42,7 @@ Floats = npt.NDArray[np.float64]
 Times = npt.NDArray[np.int64 | np.float64]
 """Whole microseconds by our rules; the artifact's (`artifact_columns`) are not rounded."""
 
-NEVER_US = 1 << 50
-"""Latency of what was not profiled or may not be used; sums of three still fit an int64."""
+NEVER_US = cost.NEVER_US
 
 PIPELINES_MAX = 3_000_000
 """Bound on what is held in memory at once, about 1 GB."""
@@ -68,6 +69,8 @@ class CostTables:
     """Shape (B, K, K, N + 1): from kind to kind over the cut before block j."""
     weights_bytes: Ints
     """Shape (N, N + 1): of blocks [i, j)."""
+    gateway_us: int = 0
+    """Of every request's budget, whatever pipeline it takes."""
 
     @property
     def block_count(self) -> int:
@@ -132,8 +135,9 @@ def cost_tables(problem: Problem, demand: Demand) -> CostTables:
     """
     profile, cluster = problem.profiles[demand.model], problem.cluster
     kinds = usable_kinds(cluster)
-    p50, p99 = _latencies(profile, kinds, problem.options.max_batch)
-    weights = _range_sums(np.array([block.weights_bytes for block in profile.blocks]))
+    costs = cost_model(problem.profiles)
+    p50, p99 = costs.tables(demand.model, kinds, problem.options.max_batch)
+    weights = range_sums(np.array([block.weights_bytes for block in profile.blocks]))
     for k, kind in enumerate(kinds):
         memory = cluster.device_type(kind.device).memory_bytes
         if memory is not None:
@@ -154,44 +158,8 @@ def cost_tables(problem: Problem, demand: Demand) -> CostTables:
         rate_rps=rate,
         transfer_us=_transfers(profile, cluster, kinds, len(p99)),
         weights_bytes=weights,
+        gateway_us=costs.gateway_us(demand.model),
     )
-
-
-def _range_sums(values: npt.NDArray[np.int64]) -> Ints:
-    """Shape (..., N) -> (..., N, N + 1): sums over [i, j); what lies below the diagonal is junk."""
-    zero = np.zeros((*values.shape[:-1], 1), dtype=np.int64)
-    prefix = np.concatenate([zero, np.cumsum(values, axis=-1)], axis=-1)
-    sums: Ints = prefix[..., None, :] - prefix[..., :-1, None]
-    return sums
-
-
-def _latencies(
-    profile: Profile, kinds: Sequence[SlotKind], max_batch: int | None
-) -> tuple[Ints, Ints]:
-    """p50 and p99, each of shape (B, K, N, N + 1); the same rule as `Profile.stage_latency`."""
-    profiled = [len(times.p50_us) for times in profile.stage_times]
-    profiled += [times.max_batch for times in profile.block_times]
-    depth, blocks = min([max(profiled), *([max_batch] if max_batch else [])]), len(profile.blocks)
-    shape = (depth, len(kinds), blocks, blocks + 1)
-    p50, p99 = np.full(shape, NEVER_US), np.full(shape, NEVER_US)
-    upper = np.triu(np.ones((blocks, blocks + 1), dtype=bool), k=1)
-    index = {kind: k for k, kind in enumerate(kinds)}
-    for kind, k in index.items():
-        times = profile.times(kind.device, kind.share)
-        if times is None:
-            continue
-        for table, rows in ((p50, times.p50_us), (p99, times.p99_us)):
-            sums = _range_sums(np.array(rows, dtype=np.int64).T[:depth])
-            table[: len(sums), k] = np.where(upper, sums, NEVER_US)
-    for whole in profile.stage_times:
-        k_whole = index.get(SlotKind(whole.device, whole.share))
-        if k_whole is not None:
-            width = min(depth, len(whole.p50_us))
-            where = (slice(width), k_whole, whole.first_block, whole.end_block)
-            p50[where], p99[where] = whole.p50_us[:width], whole.p99_us[:width]
-    for table in (p50, p99):
-        table[table < NEVER_US] += profile.batch_overhead_us
-    return p50, p99
 
 
 def _link_part(cluster: Cluster, device: str) -> float:
@@ -231,8 +199,8 @@ def _transfers(profile: Profile, cluster: Cluster, kinds: Sequence[SlotKind], de
         for b, speed_b in enumerate(speeds):
             both = [speed for speed in (speed_a, speed_b) if speed is not None]
             if both:
-                # 1 Gbps = 125 bytes/us. Half to even, as Python's round.
-                transfers[:, a, b] = np.rint(sizes / (min(both) * 125))
+                # Half to even, as `cost.transfer_us`.
+                transfers[:, a, b] = np.rint(sizes / link_bytes_per_us(min(both)))
     return transfers
 
 
@@ -245,7 +213,7 @@ def feasible_pipelines(
         DocumentError: there are more than PIPELINES_MAX.
     """
     depth = min(max_stages, tables.block_count)
-    budget = min(budget, NEVER_US - 1)
+    budget = min(budget - tables.gateway_us, NEVER_US - 1)
     found: list[Pipelines] = []
     count = 0
     for b in range(len(tables.p99_us)):

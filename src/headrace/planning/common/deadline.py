@@ -26,6 +26,10 @@ class Deadline:
     def passed(self) -> bool:
         return self.left_s <= 0
 
+    def part(self, fraction: float) -> "Deadline":
+        """One that passes when this fraction of the time left is spent."""
+        return Deadline(fraction * self.left_s)
+
     def check(self) -> None:
         """
         Raises:

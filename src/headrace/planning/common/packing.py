@@ -1,4 +1,14 @@
-"""Slots into devices, exactly: the fewest devices whose shares and memory hold them."""
+"""Slots into devices, exactly: the fewest devices whose shares and memory hold them.
+
+Bin packing with few sizes. First-fit decreasing fills devices one after the other; if it needs no
+more than the sum of all shares, rounded up, that is the fewest. Otherwise the cutting-stock program
+is solved: minimise the number of devices, each cut by a maximal pattern (`patterns`), such that the
+patterns give every size as often as it is needed. Shares are fractions, and sums exact.
+
+The paper adds up fractions of unlike devices and does not ask whether they pack (equation 23).
+Cost: O(slots + devices) for each size by first fit; the program, where it is needed, has as many
+columns as there are patterns.
+"""
 
 from collections import Counter
 from collections.abc import Sequence

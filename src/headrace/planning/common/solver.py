@@ -16,7 +16,7 @@ RELATIVE_GAP = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class LinearSolution:
     """What HiGHS found."""
 
     status: Status
@@ -86,7 +86,7 @@ class LinearModel:
         start: Floats | None = None,
         node_limit: int | None = None,
         relative_gap: float = RELATIVE_GAP,
-    ) -> Solution:
+    ) -> LinearSolution:
         """One thread and a fixed seed: equal problems give equal solutions unless time runs out.
 
         Args:
@@ -150,24 +150,24 @@ class LinearModel:
         start = np.searchsorted(row_of, np.arange(self._row_count + 1))
         return start.astype(np.int32), column_of.astype(np.int32), summed.astype(float)
 
-    def _solution(self, highs: Any, integer: npt.NDArray[np.bool_]) -> Solution:
+    def _solution(self, highs: Any, integer: npt.NDArray[np.bool_]) -> LinearSolution:
         ended, info = highs.getModelStatus(), highs.getInfo()
         if ended in (
             highspy.HighsModelStatus.kInfeasible,
             highspy.HighsModelStatus.kUnboundedOrInfeasible,
         ):
-            return Solution("infeasible", None, None, None, None)
+            return LinearSolution("infeasible", None, None, None, None)
         optimal = ended == highspy.HighsModelStatus.kOptimal
         # 2 is HiGHS's kSolutionStatusFeasible.
         if not optimal and (not integer.any() or info.primal_solution_status != 2):
             bound = info.mip_dual_bound if integer.any() else None
             finite = bound is not None and np.isfinite(bound)
-            return Solution("limit", None, None, bound if finite else None, None)
+            return LinearSolution("limit", None, None, bound if finite else None, None)
         solution = highs.getSolution()
         values = np.array(solution.col_value)
         values[integer] = np.rint(values[integer])
         objective = float(info.objective_function_value)
-        return Solution(
+        return LinearSolution(
             status="optimal" if optimal else "limit",
             values=values,
             objective=objective,

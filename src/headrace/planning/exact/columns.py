@@ -6,10 +6,13 @@ the pool its slots belong to, the size of one slot and its throughput. Sizes are
 of thirds and quarters are exact.
 
 Pools are where the accounting rules differ. Slots of one pool of one demand are added up and
-rounded up to whole `granules`:
+rounded up to whole increments, which is what vectors of devices count:
 
-artifact    one pool per (stage position, device type), a granule is a device
-free        one pool per device type, a granule is a unit: nothing is rounded
+units       one pool per device type, an increment is a unit: nothing is rounded (tables)
+devices     one pool per device type, an increment is a device: no two demands share one (walks)
+
+Other pools, such as one per stage position and device type, and limits on the number of pipelines
+by group (`DeviceStock.room`) make other rules; the walks know no difference.
 """
 
 from collections.abc import Sequence
@@ -22,18 +25,18 @@ from headrace.compilation.loops import compiled
 from headrace.planning.common.candidates import Floats, Ints, Pipelines, SlotKind
 
 _ROUNDING = 1e-12
-"""Relative; two ways of computing the same effort differ by less."""
+"""Relative; two ways of computing the same units per request differ by less."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class DeviceStock:
     """What there is. K device types, Q pools."""
 
     pool_type: Ints
     """Shape (Q,): device type of each pool."""
-    granule: int
+    increment: int
     """Units that the use of a pool is rounded up to."""
-    granules: Ints
+    increments: Ints
     """Shape (K,): of each device type there are."""
     room: Ints
     """Shape (groups,): how many pipelines of one demand each group allows (`Columns.groups`)."""
@@ -41,7 +44,7 @@ class Stock:
     @property
     def units(self) -> Ints:
         """Shape (K,)."""
-        units: Ints = self.granules * self.granule
+        units: Ints = self.increments * self.increment
         return units
 
 
@@ -64,10 +67,10 @@ class Columns:
         return len(self.source)
 
     @property
-    def effort(self) -> Floats:
+    def units_per_rps(self) -> Floats:
         """Shape (C, P): units that one request per second costs, were slots divisible."""
-        effort: Floats = self.units / self.rates_rps
-        return effort
+        per_rps: Floats = self.units / self.rates_rps
+        return per_rps
 
     def take(self, rows: Ints) -> "Columns":
         return Columns(
@@ -129,7 +132,7 @@ def prefix_codes(pools: Ints) -> Ints:
 
 
 def cheapest_columns(columns: Columns) -> Ints:
-    """Rows of columns that are enough where slots are divisible: only effort counts."""
+    """Rows of columns that are enough where slots are divisible: only per_rps counts."""
     return _undominated(columns, np.minimum(columns.units, 1))
 
 
@@ -145,17 +148,17 @@ def _undominated(columns: Columns, units: Ints) -> Ints:
     if not len(columns):
         return np.empty(0, np.int64)
     compact = prefix_codes(columns.pools)
-    effort = columns.effort
+    per_rps = columns.units_per_rps
     depth = (columns.pools >= 0).sum(axis=1)
     # A cover is shorter, or equally long and cheaper in all, or equal and finer.
-    order = np.lexsort((units.sum(axis=1), effort.sum(axis=1), depth))
-    kept = _sieve(order, compact, units, effort, depth, int(compact.max()) + 1)
+    order = np.lexsort((units.sum(axis=1), per_rps.sum(axis=1), depth))
+    kept = _sieve(order, compact, units, per_rps, depth, int(compact.max()) + 1)
     return np.sort(order[kept])
 
 
 @compiled
 def _sieve(
-    order: Ints, codes: Ints, units: Ints, effort: Floats, depth: Ints, code_count: int
+    order: Ints, codes: Ints, units: Ints, per_rps: Floats, depth: Ints, code_count: int
 ) -> np.ndarray:
     """Positions in `order` of the columns that none before them covers."""
     newest = np.full(code_count, -1, np.int64)  # of each code, the column kept last
@@ -168,7 +171,7 @@ def _sieve(
             other = newest[codes[column, length]]
             while other >= 0 and not covered:
                 covered = depth[other] == length + 1 and _covers(
-                    other, column, length + 1, units, effort
+                    other, column, length + 1, units, per_rps
                 )
                 other = before[other]
             if covered:
@@ -182,10 +185,10 @@ def _sieve(
 
 
 @compiled
-def _covers(cover: int, column: int, length: int, units: Ints, effort: Floats) -> bool:
+def _covers(cover: int, column: int, length: int, units: Ints, per_rps: Floats) -> bool:
     for stage in range(length):
         if units[column, stage] % units[cover, stage] != 0:
             return False
-        if effort[cover, stage] > effort[column, stage] * (1 + _ROUNDING):
+        if per_rps[cover, stage] > per_rps[column, stage] * (1 + _ROUNDING):
             return False
     return True

@@ -1,11 +1,17 @@
 """Exact search for the least cost at given rates: one or two device types, any number of models.
 
-The value functions of `exact_values` know nothing of what is optimised, only how much a plan may
-waste: here what its cost exceeds the relaxation's bound by. For a cost to stay below, they are
-filled that far, and their staircases at the demanded rates joined; the cheapest point, in whole
-devices, is the best plan there is if it costs no more than what was looked for. Otherwise the
-next pass looks farther. Since devices are paid for whole, the first cost looked for is the least
-that some number of whole devices has.
+The value functions (`values`) know nothing of what is optimised, only how much a plan may waste:
+here what its cost exceeds the relaxation's bound by (`prices.CostPrices`). For a cost limit,
+
+1. value functions are filled for all plans that cost no more, and no units beyond what the limit
+   buys of either type
+2. the staircases at the demanded rates are joined; point (n, S[n]) costs
+   ceil(n / units) x cost_0 + ceil(S[n] / units) x cost_1: whole devices are paid for
+3. the cheapest point, if within the limit, is the best plan there is. Otherwise the next pass looks
+   as far as the cheapest point found, or STEP_GROWTH times as far above the bound
+
+The first limit is the least cost above the bound that some number of whole devices has. Cost: as
+`free`, mostly one pass. The paper has no such objective.
 """
 
 from collections.abc import Sequence
@@ -15,13 +21,13 @@ import numpy as np
 from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.master import Wanted
-from headrace.planning.exact.columns import Columns, Stock
+from headrace.planning.exact.columns import Columns, DeviceStock
 from headrace.planning.exact.free import OutOfReach, chosen_of, fill_values, within_reach
-from headrace.planning.exact.outcomes import TOLERANCE
 from headrace.planning.exact.prices import CostPrices, price_rates
-from headrace.planning.exact.search import Answer
-from headrace.planning.exact.shares import NEVER, joined, split, staircase
-from headrace.planning.exact.values import Values
+from headrace.planning.exact.search import ExactResult
+from headrace.planning.exact.sets import TOLERANCE
+from headrace.planning.exact.staircases import TOO_MANY_UNITS, joined, split, staircase
+from headrace.planning.exact.values import ValueFunction
 
 FIRST_STEP = 1 / 1024
 STEP_GROWTH = 3.0
@@ -29,13 +35,13 @@ STEP_GROWTH = 3.0
 
 
 def search_least_cost(
-    stock: Stock,
+    stock: DeviceStock,
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     units_per_device: int,
     device_costs: Floats,
     deadline: Deadline,
-) -> Answer:
+) -> ExactResult:
     """The cheapest whole devices that carry every `least_rps`; of equals the fewest.
 
     Args:
@@ -51,7 +57,7 @@ def search_least_cost(
     unit_costs = device_costs / units_per_device
     prices = price_rates(stock, wanted, columns, unit_costs, deadline)
     if prices is None:
-        return Answer(chosen=None, objective=0.0, bound=0.0)
+        return ExactResult(chosen=None, objective=0.0, bound=0.0)
     search = _CostSearch(stock, wanted, columns, prices, units_per_device, device_costs, deadline)
     return search.run()
 
@@ -59,7 +65,7 @@ def search_least_cost(
 class _CostSearch:
     def __init__(
         self,
-        stock: Stock,
+        stock: DeviceStock,
         wanted: Sequence[Wanted],
         columns: Sequence[Columns],
         prices: CostPrices,
@@ -71,12 +77,12 @@ class _CostSearch:
         self._prices, self._per_device = prices, units_per_device
         self._deadline = deadline
         # A cluster of one device type has none of a second.
-        self._devices = np.append(stock.granules // units_per_device, 0)[:2]
+        self._devices = np.append(stock.increments // units_per_device, 0)[:2]
         self._costs = np.append(device_costs, 0.0)[:2]
         self._unit_prices = np.append(prices.unit, 0.0)[:2]
         self._tolerance = TOLERANCE * max(float(self._costs @ self._devices), prices.bound)
 
-    def run(self) -> Answer:
+    def run(self) -> ExactResult:
         everything = float(self._costs @ self._devices)
         step = max(FIRST_STEP * self._prices.bound, self._tolerance)
         limit = min(everything, self._cost_from(self._prices.bound))
@@ -96,9 +102,9 @@ class _CostSearch:
                         self._columns, values, stairs, rows, strict=True
                     )
                 )
-                return Answer(chosen=chosen, objective=cost, bound=cost)
+                return ExactResult(chosen=chosen, objective=cost, bound=cost)
             if limit >= everything:
-                return Answer(chosen=None, objective=0.0, bound=0.0)
+                return ExactResult(chosen=None, objective=0.0, bound=0.0)
             # What was found, though dearer, is a plan: no need to look beyond.
             limit = min(everything, cost, self._cost_from(self._prices.bound + step))
             step *= STEP_GROWTH
@@ -116,7 +122,7 @@ class _CostSearch:
         costs = self._costs[0] * first + self._costs[1] * second
         return float(costs[possible].min(initial=np.inf))
 
-    def _values(self, limit: float) -> list[Values]:
+    def _values(self, limit: float) -> list[ValueFunction]:
         """Of every demand, for all plans that cost at most `limit`."""
         units = self._affordable(limit)
         if not within_reach(self._stock, units):
@@ -150,7 +156,7 @@ class _CostSearch:
         """The row of the joined staircase that costs least, and its cost; infinite if none fits."""
         rows = np.arange(len(total))
         first, second = -(-rows // self._per_device), -(-total // self._per_device)
-        fits = (total < NEVER) & (total < columns)
+        fits = (total < TOO_MANY_UNITS) & (total < columns)
         costs = np.where(fits, self._costs[0] * first + self._costs[1] * second, np.inf)
         cheapest = costs <= costs.min() + self._tolerance
         ranked = np.lexsort((rows + total, first + second, ~cheapest))

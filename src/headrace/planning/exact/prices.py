@@ -1,4 +1,4 @@
-"""Prices of devices and requests, and the distance from the bound that they give every target.
+"""UnitPrices of devices and requests, and the distance from the bound that they give every target.
 
 For any prices of units (>= 0), let the price of a demand's request be what its cheapest column
 costs per request. Then a plan that gives every demand d its X_d within the stock obeys
@@ -8,7 +8,7 @@ costs per request. Then a plan that gives every demand d its X_d within the stoc
 
 (slots not fully used, units rounded up, devices idle, requests beyond X_d). The left side, the
 `gap`, is what a plan for the target may waste in total; where it is negative there is no plan.
-Prices of the linear relaxation make it smallest; none are trusted: the identity holds for any.
+UnitPrices of the linear relaxation make it smallest; none are trusted: the identity holds for any.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from headrace.planning.common.candidates import Floats
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.master import Wanted
 from headrace.planning.common.solver import LinearModel
-from headrace.planning.exact.columns import Columns, Stock
+from headrace.planning.exact.columns import Columns, DeviceStock
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class UnitPrices:
     """In units of the objective."""
 
     unit: Floats
@@ -45,9 +45,9 @@ def targets_at(wanted: Sequence[Wanted], smallest: float) -> Floats:
 
 
 def price(
-    stock: Stock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
-) -> Prices | None:
-    """Prices of the linear relaxation; None if not even that is feasible.
+    stock: DeviceStock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
+) -> UnitPrices | None:
+    """UnitPrices of the linear relaxation; None if not even that is feasible.
 
     Raises:
         OutOfTime: not solved in time.
@@ -57,19 +57,19 @@ def price(
     rates = model.add_rows(len(wanted), lower=np.array([want.least_rps for want in wanted]))
     shares = model.add_rows(len(wanted), lower=0.0)
     model.add_entries(shares, smallest, -np.array([want.weight for want in wanted]))
-    devices = model.add_rows(len(stock.granules), upper=stock.units.astype(float))
+    devices = model.add_rows(len(stock.increments), upper=stock.units.astype(float))
     for demand, mine in enumerate(columns):
         carried = model.add_columns(len(mine))
         model.add_entries(rates[demand], carried, 1.0)
         model.add_entries(shares[demand], carried, 1.0)
         row, stage = np.nonzero(mine.pools >= 0)
         kind = stock.pool_type[mine.pools[row, stage]]
-        model.add_entries(devices[kind], carried[row], mine.effort[row, stage])
+        model.add_entries(devices[kind], carried[row], mine.units_per_rps[row, stage])
     duals = _duals(model, deadline)
     if duals is None:
         return None
     unit = np.abs(duals[devices])
-    return Prices(
+    return UnitPrices(
         unit=unit,
         request=np.array([request_costs(stock, mine, unit).min() for mine in columns]),
         stock=float(unit @ stock.units),
@@ -92,13 +92,13 @@ class CostPrices:
 
 
 def price_rates(
-    stock: Stock,
+    stock: DeviceStock,
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     unit_costs: Floats,
     deadline: Deadline,
 ) -> CostPrices | None:
-    """Prices of the cheapest way to carry every rate; None if not even divisible slots do.
+    """UnitPrices of the cheapest way to carry every rate; None if not even divisible slots do.
 
     Raises:
         OutOfTime: not solved in time.
@@ -106,13 +106,13 @@ def price_rates(
     least = np.array([want.least_rps for want in wanted])
     model = LinearModel(maximise=False)
     rates = model.add_rows(len(wanted), lower=least)
-    devices = model.add_rows(len(stock.granules), upper=stock.units.astype(float))
+    devices = model.add_rows(len(stock.increments), upper=stock.units.astype(float))
     for demand, mine in enumerate(columns):
         carried = model.add_columns(len(mine), gain=request_costs(stock, mine, unit_costs))
         model.add_entries(rates[demand], carried, 1.0)
         row, stage = np.nonzero(mine.pools >= 0)
         kind = stock.pool_type[mine.pools[row, stage]]
-        model.add_entries(devices[kind], carried[row], mine.effort[row, stage])
+        model.add_entries(devices[kind], carried[row], mine.units_per_rps[row, stage])
     duals = _duals(model, deadline)
     if duals is None:
         return None
@@ -132,14 +132,14 @@ def _duals(model: LinearModel, deadline: Deadline) -> Floats | None:
     return solution.prices
 
 
-def request_costs(stock: Stock, columns: Columns, unit_prices: Floats) -> Floats:
+def request_costs(stock: DeviceStock, columns: Columns, unit_prices: Floats) -> Floats:
     """Shape (C,): price of the units that one request per second of each column costs."""
     prices = unit_prices[stock.pool_type[columns.pools]]
-    costs: Floats = (prices * columns.effort).sum(axis=1)
+    costs: Floats = (prices * columns.units_per_rps).sum(axis=1)
     return costs
 
 
-def relaxed_bound(prices: Prices, wanted: Sequence[Wanted]) -> float:
+def relaxed_bound(prices: UnitPrices, wanted: Sequence[Wanted]) -> float:
     """The objective at which the gap vanishes."""
     low, high = 0.0, 1.0
     while prices.gap(targets_at(wanted, high)) > 0:

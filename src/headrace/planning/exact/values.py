@@ -1,15 +1,20 @@
 """The most throughput of one demand for every amount of devices: its value function.
 
-Where nothing is rounded up and any number of pipelines is allowed (the `free` accounting), what
-a set of pipelines takes is simply the sum of what its patterns take. Then the best set for every
-vector of units follows from the best for smaller ones:
+Where nothing is rounded up and any number of pipelines is allowed, what a set of pipelines takes is
+simply the sum of what its patterns take. Then the best set for every vector of units follows from
+the best for smaller ones (an unbounded knapsack of two dimensions):
 
-    value[v] = max over patterns p of carried[p] + value[v - use[p]]
+    value[v] = max over patterns p of carried[p] + value[v - use[p]],    best[v] = max value[u <= v]
 
 Vectors are visited in increasing (lexicographic) order. Each is extended by all *generators* so
 far: patterns that carry more than any sum of others with the same use. The larger one first, any
-sum of generators is reached. Left out is what cannot matter: values that waste more than the gap
-of the target, and vectors that carry no more than a smaller one.
+sum of generators is reached. Left out is what cannot matter:
+
+- values whose waste, price x v - request price x value[v], exceeds the gap of the target
+- vectors that carry no more than a smaller one, and those that carry enough
+
+Cost: O(vectors x generators) at most; pruned, some dozen extensions of each of 270,000 vectors for
+100 devices in twelfths. Memory: 24 bytes per vector. Source: ours (decision 0010).
 """
 
 from dataclasses import dataclass
@@ -26,7 +31,7 @@ GENERATORS_MAX = 20_000
 """A search that would need more ends without a proof."""
 
 
-class _State(NamedTuple):
+class _ValueTable(NamedTuple):
     """Two device types; a cluster of one has none of the second."""
 
     value: Floats
@@ -42,7 +47,7 @@ class _State(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class BestPatterns:
     """The patterns of one demand, each the best of its use, in lexicographic order of use."""
 
     column: Ints
@@ -57,7 +62,7 @@ class Offer:
     """Shape (M, 2): units of each device type."""
 
 
-def make_offer(columns: Columns, patterns: Patterns, units: Ints) -> Offer:
+def best_patterns(columns: Columns, patterns: Patterns, units: Ints) -> BestPatterns:
     """
     Args:
         columns: in the order that `patterns` counts.
@@ -72,7 +77,7 @@ def make_offer(columns: Columns, patterns: Patterns, units: Ints) -> Offer:
     new = np.ones(len(order), dtype=bool)
     new[1:] = (np.diff(use[order], axis=0) != 0).any(axis=1)
     best = order[new]
-    return Offer(
+    return BestPatterns(
         column=column[best],
         slots=patterns.slots[best],
         carried_rps=patterns.carried_rps[best],
@@ -81,18 +86,20 @@ def make_offer(columns: Columns, patterns: Patterns, units: Ints) -> Offer:
     )
 
 
-class Values:
+class ValueFunction:
     """The value function of one demand, filled row by row."""
 
-    def __init__(self, offer: Offer, units: Ints, *, gap: float, enough_rps: float) -> None:
+    def __init__(
+        self, patterns: BestPatterns, units: Ints, *, gap: float, enough_rps: float
+    ) -> None:
         """
         Args:
             gap: what a plan may waste.
             enough_rps: throughput beyond which more is of no use.
         """
         shape = (int(units[0]) + 1, int(units[1]) + 1)
-        self._offer, self._gap, self._enough_rps = offer, gap, enough_rps
-        self._state = _State(
+        self._patterns, self._gap, self._enough_rps = patterns, gap, enough_rps
+        self._state = _ValueTable(
             value=np.full(shape, -1.0),
             best=np.zeros(shape),
             by=np.full(shape, -1, dtype=np.int64),
@@ -100,7 +107,7 @@ class Values:
             used=np.zeros(1, np.int64),
         )
         self._state.value[0, 0] = 0.0
-        self._first = np.searchsorted(offer.use[:, 0], np.arange(shape[0] + 1))
+        self._first = np.searchsorted(patterns.use[:, 0], np.arange(shape[0] + 1))
 
     @property
     def rows(self) -> int:
@@ -121,14 +128,14 @@ class Values:
 
         False if there are more than GENERATORS_MAX generators.
         """
-        offer, state = self._offer, self._state
+        patterns, state = self._patterns, self._state
         full = _fill(
             row,
             self._first[row],
             self._first[row + 1],
-            offer.use,
-            offer.carried_rps,
-            offer.waste,
+            patterns.use,
+            patterns.carried_rps,
+            patterns.waste,
             unit_prices[0],
             unit_prices[1],
             request_price,
@@ -140,15 +147,15 @@ class Values:
 
     def set_at(self, row: int, column: int) -> dict[int, Ints]:
         """The set of pipelines behind `best` there: column -> slots per stage."""
-        state, offer = self._state, self._offer
+        state, patterns = self._state, self._patterns
         carries = state.value[: row + 1, : column + 1] == state.best[row, column]
         at = tuple(int(i) for i in np.argwhere(carries)[0])
         found: dict[int, Ints] = {}
         while any(at):
             pattern = int(state.by[at])
-            mine = int(offer.column[pattern])
-            found[mine] = found.get(mine, 0) + offer.slots[pattern]
-            at = (at[0] - int(offer.use[pattern, 0]), at[1] - int(offer.use[pattern, 1]))
+            mine = int(patterns.column[pattern])
+            found[mine] = found.get(mine, 0) + patterns.slots[pattern]
+            at = (at[0] - int(patterns.use[pattern, 0]), at[1] - int(patterns.use[pattern, 1]))
         return found
 
 
@@ -165,7 +172,7 @@ def _fill(
     request_price: float,
     gap: float,
     enough: float,
-    state: _State,
+    state: _ValueTable,
 ) -> bool:
     rows, columns = state.value.shape
     pattern = first
@@ -203,7 +210,7 @@ def _fill(
 
 
 @compiled
-def _insert(state: _State, wastes: Floats, pattern: int) -> None:
+def _insert(state: _ValueTable, wastes: Floats, pattern: int) -> None:
     """Into the generators, in order of waste."""
     place = state.used[0]
     while place > 0 and wastes[state.generators[place - 1]] > wastes[pattern]:

@@ -1,21 +1,34 @@
-"""The walk over sets of patterns of one demand that carry a target within a budget of waste.
+"""The walk over sets of patterns of one demand that carry a target X within a budget B of waste.
 
-Sets are named once, in increasing order of columns, which are sorted by waste per request: at
-every step a pattern is added, and where one of a later column carries all that is left, the set is
-*closed*. What is left wastes at least the rate of the next column, so most branches end at once.
-A pattern that closes carries little more than is left, for it wastes the price of that: those to
-be tried lie next to each other in the order of what they carry.
+By the prices (`prices`), a set S that takes the vector v of increments wastes in all
 
-A set's outcome is the vector of granules of each device type that it takes. Only vectors that no
-other one found covers matter, and only within the budget; two tables over all vectors keep that:
+    waste(v) = price x v - request price x X  >=  sum over S of waste[p],     all terms >= 0
+
+and only sets with waste(v) <= B matter. They are named once each, depth first, in increasing order
+of columns, which are sorted by `rate`: the least waste per request of their patterns. At depth d,
+with `rest` still to be carried and `spent` wasted by the patterns taken so far:
+
+add     pattern p of a later column, carrying less than `rest`, if
+        spent + waste[p] + (rest - carried[p]) x rate[next column] <= B: what is left wastes at
+        least that. Where even spent + rest x rate[column] > B, no later column will do: go back
+close   a pattern p that carries all of `rest` ends the set. It wastes at least
+        request price x (carried[p] - rest), so those to be tried lie next to each other in the
+        order of what they carry: ten times fewer than column by column
+
+Only vectors that no other one found covers matter. Two tables over all vectors keep that:
 
 open[v]     v is within the budget and covered by nothing found
-alive[v]    some open vector is at least v: what already takes v may still come to something
+alive[v]    some open vector is at least v: what takes v already may still come to something
 
-They are brought up to date some steps after an outcome was found: until then they hold too much.
+A step that leads to a vector that is not alive is not taken. The tables are brought up to date
+some steps after a set was found, until then they hold too much, which loses nothing.
 
-The walk keeps its state in arrays and returns after a number of steps, so that the caller can
-look at the clock and go on.
+Cost: a step is O(pipeline stages); how many there are grows steeply with B, hence the care with
+which `search` and `remainders` keep it small. The state lies in arrays, and `walk` returns after a
+number of steps, so that the caller can look at the clock and go on.
+
+Source: ours (decision 0010). PPipe's appendix A.2 leaves the choice of counts, its integer
+variables of equations 16 to 27, to a solver.
 """
 
 from typing import NamedTuple
@@ -27,20 +40,20 @@ from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.exact.patterns import EPSILON
 
 ENDED, PAUSED, FULL = 0, 1, 2
-"""Nothing is left; steps ran out; more pipelines in one set, or more outcomes, than there is
+"""Nothing is left; steps ran out; more pipelines in one set, or more sets, than there is
 room for: what was found holds, what was not found proves nothing."""
 
 ALL, LEANEST, FIRST = 0, 1, 2
-"""What is wanted: all outcomes that matter, only ever leaner ones, or any one."""
+"""What is wanted: all sets that matter, only ever leaner ones, or any one."""
 
 DEPTH, COUNT, DUE = 0, 1, 2
-"""Places in `Trail.cursor`."""
+"""Places in `WalkState.cursor`."""
 
 CELLS_PER_STEP = 64
 """Of the tables, brought up to date in about the time of one step."""
 
 
-class Ground(NamedTuple):
+class WalkTables(NamedTuple):
     """What does not change. M patterns, P stages, Q pools, K device types."""
 
     column: Ints
@@ -70,9 +83,9 @@ class Ground(NamedTuple):
     """Shape (M,): what these carry."""
     pool_type: Ints
     """Shape (Q,)."""
-    granule: int
+    increment: int
     most: Ints
-    """Shape (K,): granules of each type that the demand may take."""
+    """Shape (K,): increments of each type that the demand may take."""
     strides: Ints
     """Shape (K,): of the tables over vectors."""
     room: Ints
@@ -80,11 +93,11 @@ class Ground(NamedTuple):
     request_price: float
 
 
-class Trail(NamedTuple):
-    """Where the walk stands and what it found. L pipelines at most, F outcomes at most."""
+class WalkState(NamedTuple):
+    """Where the walk stands and what it found. L pipelines at most, F sets at most."""
 
     cursor: Ints
-    """Depth, number of outcomes, steps until the tables are brought up to date (0: they are)."""
+    """Depth, number of sets, steps until the tables are brought up to date (0: they are)."""
     budget: Floats
     """Shape (1,)."""
     first: Ints
@@ -98,19 +111,19 @@ class Trail(NamedTuple):
     used: Ints
     """Shape (L + 1, Q): units taken of each pool."""
     need: Ints
-    """Shape (L + 1, K): granules of each type that makes."""
+    """Shape (L + 1, K): increments of each type that makes."""
     group_use: Ints
     """Shape (groups,)."""
     cell_waste: Floats
-    """Shape (cells,): waste of every vector of granules."""
+    """Shape (cells,): waste of every vector of increments."""
     covered: np.ndarray
-    """Shape (cells,): by an outcome found."""
+    """Shape (cells,): by a set found."""
     open: np.ndarray
     """Shape (cells,)."""
     alive: np.ndarray
     """Shape (cells,)."""
     found: Ints
-    """Shape (F, K): outcomes."""
+    """Shape (F, K): sets."""
     found_columns: Ints
     """Shape (F, L): -1 after the last."""
     found_slots: Ints
@@ -118,147 +131,147 @@ class Trail(NamedTuple):
 
 
 @compiled
-def refresh(ground: Ground, trail: Trail, least_waste: float) -> None:
-    """Bring `open` and `alive` up to date after a new outcome or budget."""
-    trail.cursor[DUE] = 0
-    cells = len(trail.covered)
-    for axis in range(len(ground.most)):
-        stride = ground.strides[axis]
-        block = stride * (ground.most[axis] + 1)
+def refresh(tables: WalkTables, state: WalkState, least_waste: float) -> None:
+    """Bring `open` and `alive` up to date after a new set or budget."""
+    state.cursor[DUE] = 0
+    cells = len(state.covered)
+    for axis in range(len(tables.most)):
+        stride = tables.strides[axis]
+        block = stride * (tables.most[axis] + 1)
         for start in range(0, cells, block):
             for cell in range(start + stride, start + block):
-                trail.covered[cell] |= trail.covered[cell - stride]
+                state.covered[cell] |= state.covered[cell - stride]
     for cell in range(cells):
-        within = least_waste <= trail.cell_waste[cell] <= trail.budget[0]
-        trail.open[cell] = within and not trail.covered[cell]
-        trail.alive[cell] = trail.open[cell]
-    for axis in range(len(ground.most)):
-        stride = ground.strides[axis]
-        block = stride * (ground.most[axis] + 1)
+        within = least_waste <= state.cell_waste[cell] <= state.budget[0]
+        state.open[cell] = within and not state.covered[cell]
+        state.alive[cell] = state.open[cell]
+    for axis in range(len(tables.most)):
+        stride = tables.strides[axis]
+        block = stride * (tables.most[axis] + 1)
         for start in range(0, cells, block):
             for cell in range(start + block - stride - 1, start - 1, -1):
-                trail.alive[cell] |= trail.alive[cell + stride]
+                state.alive[cell] |= state.alive[cell + stride]
 
 
 @compiled
-def _draw(ground: Ground, trail: Trail, depth: int, pattern: int) -> int:
+def _draw(tables: WalkTables, state: WalkState, depth: int, pattern: int) -> int:
     """Write what `pattern` on top of `depth` takes; return its cell, -1 if too much."""
-    trail.used[depth + 1] = trail.used[depth]
-    trail.need[depth + 1] = trail.need[depth]
-    for stage in range(ground.pools.shape[1]):
-        pool = ground.pools[pattern, stage]
+    state.used[depth + 1] = state.used[depth]
+    state.need[depth + 1] = state.need[depth]
+    for stage in range(tables.pools.shape[1]):
+        pool = tables.pools[pattern, stage]
         if pool >= 0:
-            before = trail.used[depth + 1, pool]
-            after = before + ground.units[pattern, stage]
-            more = -(-after // ground.granule) + (-before // ground.granule)
-            trail.used[depth + 1, pool] = after
-            trail.need[depth + 1, ground.pool_type[pool]] += more
+            before = state.used[depth + 1, pool]
+            after = before + tables.units[pattern, stage]
+            more = -(-after // tables.increment) + (-before // tables.increment)
+            state.used[depth + 1, pool] = after
+            state.need[depth + 1, tables.pool_type[pool]] += more
     cell = 0
-    for kind in range(len(ground.most)):
-        if trail.need[depth + 1, kind] > ground.most[kind]:
+    for kind in range(len(tables.most)):
+        if state.need[depth + 1, kind] > tables.most[kind]:
             return -1
-        cell += trail.need[depth + 1, kind] * ground.strides[kind]
+        cell += state.need[depth + 1, kind] * tables.strides[kind]
     return cell
 
 
 @compiled
-def _has_room(ground: Ground, trail: Trail, pattern: int) -> bool:
-    for place in range(ground.groups.shape[1]):
-        group = ground.groups[pattern, place]
-        if group >= 0 and trail.group_use[group] >= ground.room[group]:
+def _has_room(tables: WalkTables, state: WalkState, pattern: int) -> bool:
+    for place in range(tables.groups.shape[1]):
+        group = tables.groups[pattern, place]
+        if group >= 0 and state.group_use[group] >= tables.room[group]:
             return False
     return True
 
 
 @compiled
-def _count_in_groups(ground: Ground, trail: Trail, pattern: int, change: int) -> None:
-    for place in range(ground.groups.shape[1]):
-        if ground.groups[pattern, place] >= 0:
-            trail.group_use[ground.groups[pattern, place]] += change
+def _count_in_groups(tables: WalkTables, state: WalkState, pattern: int, change: int) -> None:
+    for place in range(tables.groups.shape[1]):
+        if tables.groups[pattern, place] >= 0:
+            state.group_use[tables.groups[pattern, place]] += change
 
 
 @compiled
-def _is_covered(trail: Trail, depth: int) -> bool:
-    """Whether an outcome found takes no more of anything than `depth` does."""
-    for at in range(trail.cursor[COUNT]):
+def _is_covered(state: WalkState, depth: int) -> bool:
+    """Whether a set found takes no more of anything than `depth` does."""
+    for at in range(state.cursor[COUNT]):
         covers = True
-        for kind in range(trail.found.shape[1]):
-            covers = covers and trail.found[at, kind] <= trail.need[depth, kind]
+        for kind in range(state.found.shape[1]):
+            covers = covers and state.found[at, kind] <= state.need[depth, kind]
         if covers:
             return True
     return False
 
 
 @compiled
-def _keep(ground: Ground, trail: Trail, depth: int, cell: int, closing: int) -> None:
+def _keep(tables: WalkTables, state: WalkState, depth: int, cell: int, closing: int) -> None:
     """Write down the set that `closing` closes."""
-    at = trail.cursor[COUNT]
-    trail.found[at] = trail.need[depth + 1]
-    trail.found_columns[at] = -1
+    at = state.cursor[COUNT]
+    state.found[at] = state.need[depth + 1]
+    state.found_columns[at] = -1
     for step in range(depth + 1):
-        pattern = trail.pattern[step] - 1 if step < depth else closing
-        trail.found_columns[at, step] = ground.column[pattern]
-        trail.found_slots[at, step] = ground.slots[pattern]
-    trail.covered[cell] = True
-    trail.cursor[COUNT] = at + 1
-    if trail.cursor[DUE] == 0:
-        trail.cursor[DUE] = 1 + len(trail.covered) // CELLS_PER_STEP
+        pattern = state.pattern[step] - 1 if step < depth else closing
+        state.found_columns[at, step] = tables.column[pattern]
+        state.found_slots[at, step] = tables.slots[pattern]
+    state.covered[cell] = True
+    state.cursor[COUNT] = at + 1
+    if state.cursor[DUE] == 0:
+        state.cursor[DUE] = 1 + len(state.covered) // CELLS_PER_STEP
 
 
 @compiled
-def _close(ground: Ground, trail: Trail, depth: int, wants: int, tolerance: float) -> int:
+def _close(tables: WalkTables, state: WalkState, depth: int, wants: int, tolerance: float) -> int:
     """Let every pattern in its turn carry all that is left.
 
     Returns:
         PAUSED; ENDED if that was all that is wanted; FULL.
     """
-    rest, waste = trail.rest_rps[depth], trail.waste[depth]
-    price = ground.request_price
-    least = np.searchsorted(ground.sorted_rps, rest * (1.0 - EPSILON))
-    for at in range(least, len(ground.by_carried)):
-        pattern = ground.by_carried[at]
-        beyond = price * (ground.carried_rps[pattern] - rest)
-        if waste + beyond > trail.budget[0]:
+    rest, waste = state.rest_rps[depth], state.waste[depth]
+    price = tables.request_price
+    least = np.searchsorted(tables.sorted_rps, rest * (1.0 - EPSILON))
+    for at in range(least, len(tables.by_carried)):
+        pattern = tables.by_carried[at]
+        beyond = price * (tables.carried_rps[pattern] - rest)
+        if waste + beyond > state.budget[0]:
             break
-        if pattern < trail.first[depth]:
+        if pattern < state.first[depth]:
             continue
-        if waste + ground.waste[pattern] + beyond > trail.budget[0]:
+        if waste + tables.waste[pattern] + beyond > state.budget[0]:
             continue
-        if not _has_room(ground, trail, pattern):
+        if not _has_room(tables, state, pattern):
             continue
-        cell = _draw(ground, trail, depth, pattern)
-        if cell < 0 or not trail.open[cell] or trail.cell_waste[cell] > trail.budget[0]:
+        cell = _draw(tables, state, depth, pattern)
+        if cell < 0 or not state.open[cell] or state.cell_waste[cell] > state.budget[0]:
             continue
-        if _is_covered(trail, depth + 1):
+        if _is_covered(state, depth + 1):
             continue
-        if trail.cursor[COUNT] == len(trail.found):
+        if state.cursor[COUNT] == len(state.found):
             return FULL
-        _keep(ground, trail, depth, cell, pattern)
+        _keep(tables, state, depth, cell, pattern)
         if wants == FIRST:
             return ENDED
         if wants == LEANEST:
-            trail.budget[0] = trail.cell_waste[cell] - tolerance
+            state.budget[0] = state.cell_waste[cell] - tolerance
     return PAUSED
 
 
 @compiled
-def _next(ground: Ground, trail: Trail, depth: int) -> int:
+def _next(tables: WalkTables, state: WalkState, depth: int) -> int:
     """The next pattern that may be added by what it carries and wastes; -1 if none is left."""
-    rest, waste, budget = trail.rest_rps[depth], trail.waste[depth], trail.budget[0]
+    rest, waste, budget = state.rest_rps[depth], state.waste[depth], state.budget[0]
     # What carries everything is a way of closing.
-    less = rest - EPSILON * trail.rest_rps[0]
-    pattern = int(trail.pattern[depth])
-    while pattern < len(ground.waste):
-        if waste + rest * ground.waste_rate[pattern] > budget:
+    less = rest - EPSILON * state.rest_rps[0]
+    pattern = int(state.pattern[depth])
+    while pattern < len(tables.waste):
+        if waste + rest * tables.waste_rate[pattern] > budget:
             return -1
-        after = waste + ground.waste[pattern]
+        after = waste + tables.waste[pattern]
         if after > budget:
-            pattern = int(ground.next_first[pattern])
+            pattern = int(tables.next_first[pattern])
             continue
-        left = rest - ground.carried_rps[pattern]
+        left = rest - tables.carried_rps[pattern]
         if (
-            ground.carried_rps[pattern] < less
-            and after + left * ground.next_rate[pattern] <= budget
+            tables.carried_rps[pattern] < less
+            and after + left * tables.next_rate[pattern] <= budget
         ):
             return pattern
         pattern += 1
@@ -266,25 +279,25 @@ def _next(ground: Ground, trail: Trail, depth: int) -> int:
 
 
 @compiled
-def _add(ground: Ground, trail: Trail, depth: int, pattern: int) -> bool:
+def _add(tables: WalkTables, state: WalkState, depth: int, pattern: int) -> bool:
     """Add a pattern if that leaves something possible."""
-    if not _has_room(ground, trail, pattern):
+    if not _has_room(tables, state, pattern):
         return False
-    cell = _draw(ground, trail, depth, pattern)
-    if cell < 0 or not trail.alive[cell]:
+    cell = _draw(tables, state, depth, pattern)
+    if cell < 0 or not state.alive[cell]:
         return False
-    if depth + 1 < len(trail.first):
-        trail.first[depth + 1], trail.pattern[depth + 1] = ground.next_first[pattern], -1
-        trail.rest_rps[depth + 1] = trail.rest_rps[depth] - ground.carried_rps[pattern]
-        trail.waste[depth + 1] = trail.waste[depth] + ground.waste[pattern]
-        _count_in_groups(ground, trail, pattern, 1)
+    if depth + 1 < len(state.first):
+        state.first[depth + 1], state.pattern[depth + 1] = tables.next_first[pattern], -1
+        state.rest_rps[depth + 1] = state.rest_rps[depth] - tables.carried_rps[pattern]
+        state.waste[depth + 1] = state.waste[depth] + tables.waste[pattern]
+        _count_in_groups(tables, state, pattern, 1)
     return True
 
 
 @compiled
 def walk(
-    ground: Ground,
-    trail: Trail,
+    tables: WalkTables,
+    state: WalkState,
     steps: int,
     least_waste: float,
     wants: int,
@@ -294,37 +307,37 @@ def walk(
     """Go on for at most `steps`.
 
     Args:
-        least_waste: no outcome wastes less (proven before); prunes.
+        least_waste: no set wastes less (proven before); prunes.
         wants: ALL, LEANEST or FIRST.
-        tolerance: by how much a leaner outcome must be leaner.
+        tolerance: by how much a leaner set must be leaner.
         deepest: pipelines in one set; larger sets are left out.
 
     Returns:
         ENDED, PAUSED or FULL.
     """
     for _ in range(steps):
-        if trail.cursor[DUE] > 0:
-            trail.cursor[DUE] -= 1
-            if trail.cursor[DUE] == 0:
-                refresh(ground, trail, least_waste)
-        depth = trail.cursor[DEPTH]
-        if trail.pattern[depth] < 0:
-            status = _close(ground, trail, depth, wants, tolerance)
+        if state.cursor[DUE] > 0:
+            state.cursor[DUE] -= 1
+            if state.cursor[DUE] == 0:
+                refresh(tables, state, least_waste)
+        depth = state.cursor[DEPTH]
+        if state.pattern[depth] < 0:
+            status = _close(tables, state, depth, wants, tolerance)
             if status != PAUSED:
                 return status
-            trail.pattern[depth] = trail.first[depth]
+            state.pattern[depth] = state.first[depth]
         pattern = -1
-        if not deepest <= depth + 1 < len(trail.first):
-            pattern = _next(ground, trail, depth)
+        if not deepest <= depth + 1 < len(state.first):
+            pattern = _next(tables, state, depth)
         if pattern < 0:
             if depth == 0:
                 return ENDED
-            trail.cursor[DEPTH] = depth - 1
-            _count_in_groups(ground, trail, trail.pattern[depth - 1] - 1, -1)
+            state.cursor[DEPTH] = depth - 1
+            _count_in_groups(tables, state, state.pattern[depth - 1] - 1, -1)
             continue
-        trail.pattern[depth] = pattern + 1
-        if _add(ground, trail, depth, pattern):
-            if depth + 1 == len(trail.first):
+        state.pattern[depth] = pattern + 1
+        if _add(tables, state, depth, pattern):
+            if depth + 1 == len(state.first):
                 return FULL
-            trail.cursor[DEPTH] = depth + 1
+            state.cursor[DEPTH] = depth + 1
     return PAUSED

@@ -1,10 +1,18 @@
-"""Exact search for `pooled`: when our rule allows it, and how the answers meet.
+"""Which engine answers a problem of `pooled` whose slots always fit when their sizes add up.
 
-It does where a plan is good if its slots fit, and slots fit exactly if their sizes add up to no
-more than there is: shares that always pack, and weights that never fill a device's memory. Then
-demands share nothing but units of devices (`exact_free`; `exact_cost` for least cost). On three or
-more types the best plan whose demands share no device is where HiGHS (`search`) begins. Elsewhere,
-and for the sum of throughputs of several models, HiGHS alone chooses.
+They do for shares that always pack (`always_pack`) and weights that never fill a device's memory.
+Then demands share nothing but units of devices, and what is asked is counting:
+
+tables     `exact.free`, `exact.cost`: the best of every vector of units, one or two device types,
+           up to some hundred devices; max-min, and least cost. Proves what it gives.
+rounding   `search_beside_bound`: above LARGE_DEVICES, next to the bound.
+walks      `exact.search`: elsewhere, the best plan in which no two demands share a device, where
+           that is better than what rounding gives. A plan for the next to begin with.
+columns    `search`: HiGHS goes on from there, with the whole problem.
+
+Where slots need not fit, and for the sum of throughputs of several models, `columns` are all there
+is, rounding its first step on clusters of more than 200 devices. Decision 0021 has what each engine
+adds.
 """
 
 from collections import Counter
@@ -25,7 +33,7 @@ from headrace.planning.common.master import Goal, Wanted
 from headrace.planning.common.packing import SlotSize, pack
 from headrace.planning.exact.columns import (
     Columns,
-    Stock,
+    DeviceStock,
     make_columns,
     slot_types,
     slot_units,
@@ -33,22 +41,19 @@ from headrace.planning.exact.columns import (
 )
 from headrace.planning.exact.cost import search_least_cost
 from headrace.planning.exact.free import OutOfReach, search_freely
-from headrace.planning.exact.outcomes import Chosen
-from headrace.planning.exact.search import search_exactly
-from headrace.planning.exact.slots import bound_and_repair
-from headrace.planning.pooled.search import INFEASIBLE, PROVEN_GAP, Outcome, search
-from headrace.planning.pooled.selection import Chosen as Selected
+from headrace.planning.exact.search import ExactResult, search_exactly
+from headrace.planning.exact.sets import PipelineSet
+from headrace.planning.pooled.search import INFEASIBLE, PooledResult, search, search_beside_bound
+from headrace.planning.pooled.selection import ChosenAllotments
 
 LARGE_DEVICES = 500
-"""More than these: bound and repair."""
-
-LARGE_GAP = 1e-5
+"""More than these: rounding alone."""
 
 REMAINDERS_MAX = 1_000
 """Sets of slots to be packed before shares count as always packing."""
 
 TIME_PART = 0.5
-"""Of the time limit; the rest is for HiGHS, should the search not end."""
+"""Of the time limit, for tables and walks; the rest is for HiGHS, should they not end."""
 
 
 def search_exactly_pooled(
@@ -57,7 +62,7 @@ def search_exactly_pooled(
     columns: Sequence[Pipelines],
     goal: Goal,
     deadline: Deadline,
-) -> Outcome | None:
+) -> PooledResult | None:
     """The best counts for feasible pipelines; None if this is not a problem for it.
 
     Args:
@@ -68,78 +73,111 @@ def search_exactly_pooled(
         return None
     if not _always_fits(hardware, columns):
         return None
-    weighted = [
-        Wanted(weight=want.weight if goal == "max-min" else 1.0, least_rps=want.least_rps)
-        for want in wanted
-    ]
-    per_device = units_per_device(hardware.kinds)
-    stock = Stock(
-        pool_type=np.arange(len(hardware.devices)),
-        granule=1,
-        granules=hardware.owned * per_device,
-        room=np.zeros(0, dtype=np.int64),
-    )
-    counted = [_columns(hardware, pipelines) for pipelines in columns]
-    half = Deadline(TIME_PART * deadline.left_s)
-    if goal != "least-cost" and hardware.owned.sum() > LARGE_DEVICES:
-        return _next_to_the_bound(hardware, stock, weighted, columns, counted, deadline)
+    counting = _Counting(hardware, columns)
+    half = deadline.part(TIME_PART)
+    if goal == "least-cost":
+        return counting.least_cost(wanted, half)
+    if goal == "throughput":
+        wanted = [Wanted(weight=1.0, least_rps=want.least_rps) for want in wanted]
+    if hardware.owned.sum() > LARGE_DEVICES:
+        return counting.beside_bound(wanted, deadline)
     try:
-        if goal == "least-cost":
-            assert hardware.prices is not None, "checked before planning"
-            answer = search_least_cost(stock, wanted, counted, per_device, hardware.prices, half)
-        else:
-            answer = search_freely(stock, weighted, counted, per_device, half)
+        return counting.largest(wanted, half)
     except (OutOfReach, OutOfTime):
-        if goal == "least-cost":
-            return None
-        start = _whole_per_demand(hardware, stock, weighted, columns, counted, half)
+        start = counting.to_begin_with(wanted, deadline, half)
         return search(hardware, wanted, columns, goal, deadline, start)
-    if answer.chosen is None:
-        return INFEASIBLE
-    return Outcome(
-        stopped="optimal",
-        chosen=_selected(hardware, columns, counted, answer.chosen),
-        objective=answer.objective,
-        bound=answer.bound,
-    )
 
 
-def _whole_per_demand(
-    hardware: Hardware,
-    stock: Stock,
-    wanted: Sequence[Wanted],
-    columns: Sequence[Pipelines],
-    counted: Sequence[Columns],
-    deadline: Deadline,
-) -> Selected | None:
-    """The best plan in which no two demands share a device: one to begin with, soon found.
+class _Counting:
+    """A problem whose demands share nothing but units of devices."""
 
-    It is never below the artifact's, which rounds up more and allows fewer pipelines.
-    """
-    per_device = units_per_device(hardware.kinds)
-    whole = replace(stock, granule=per_device, granules=hardware.owned)
-    found = search_exactly(whole, wanted, counted, deadline).chosen
-    return None if found is None else _selected(hardware, columns, counted, found)
+    def __init__(self, hardware: Hardware, columns: Sequence[Pipelines]) -> None:
+        self._hardware, self._pipelines = hardware, columns
+        self._columns = [_columns(hardware, pipelines) for pipelines in columns]
+        self._per_device = units_per_device(hardware.kinds)
+        self._stock = DeviceStock(
+            pool_type=np.arange(len(hardware.devices)),
+            increment=1,
+            increments=hardware.owned * self._per_device,
+            room=np.zeros(0, dtype=np.int64),
+        )
 
+    def largest(self, wanted: Sequence[Wanted], deadline: Deadline) -> PooledResult:
+        """The largest min throughput / weight, by tables.
 
-def _next_to_the_bound(
-    hardware: Hardware,
-    stock: Stock,
-    wanted: Sequence[Wanted],
-    columns: Sequence[Pipelines],
-    counted: Sequence[Columns],
-    deadline: Deadline,
-) -> Outcome | None:
-    repaired = bound_and_repair(stock, wanted, counted, deadline, relative_gap=LARGE_GAP)
-    if repaired.chosen is None:
-        return INFEASIBLE if repaired.bound == 0.0 else None
-    proven = repaired.bound <= repaired.objective * (1 + PROVEN_GAP)
-    return Outcome(
-        stopped="optimal" if proven else "heuristic",
-        chosen=_selected(hardware, columns, counted, repaired.chosen),
-        objective=repaired.objective,
-        bound=repaired.bound,
-    )
+        Raises:
+            OutOfReach, OutOfTime: too large for tables, or no time left.
+        """
+        found = search_freely(self._stock, wanted, self._columns, self._per_device, deadline)
+        return self._proven(found)
+
+    def least_cost(self, wanted: Sequence[Wanted], deadline: Deadline) -> PooledResult | None:
+        """The cheapest devices that carry the rates, by tables; None if these do not end."""
+        prices = self._hardware.prices
+        assert prices is not None, "checked before planning"
+        try:
+            return self._proven(
+                search_least_cost(
+                    self._stock, wanted, self._columns, self._per_device, prices, deadline
+                )
+            )
+        except (OutOfReach, OutOfTime):
+            return None
+
+    def beside_bound(self, wanted: Sequence[Wanted], deadline: Deadline) -> PooledResult | None:
+        """Max-min by rounding, with only the pipelines that counting needs; None if that fails.
+
+        Any others would only give the relaxation the choice between equals, some of them coarser.
+        """
+        few = [
+            mine.take(counted.source)
+            for mine, counted in zip(self._pipelines, self._columns, strict=True)
+        ]
+        result = search_beside_bound(self._hardware, wanted, few, "max-min", deadline, companions=0)
+        if result is None or result.chosen is None:
+            return result
+        allotments = tuple(
+            replace(mine, pipeline=counted.source[mine.pipeline])
+            for mine, counted in zip(result.chosen.allotments, self._columns, strict=True)
+        )
+        return replace(result, chosen=replace(result.chosen, allotments=allotments))
+
+    def to_begin_with(
+        self, wanted: Sequence[Wanted], deadline: Deadline, walking: Deadline
+    ) -> ChosenAllotments | None:
+        """The better of two plans that are soon found: by rounding, and by walks.
+
+        Walks allow no two demands to share a device. So their plan is never below the artifact's,
+        which rounds up more and allows fewer pipelines.
+        """
+        rounded = search_beside_bound(self._hardware, wanted, self._pipelines, "max-min", deadline)
+        floor = 0.0 if rounded is None or rounded.objective is None else rounded.objective
+        whole = replace(self._stock, increment=self._per_device, increments=self._hardware.owned)
+        walked = search_exactly(whole, wanted, self._columns, walking, floor).chosen
+        if walked is not None:
+            return self._allotments(walked)
+        return None if rounded is None else rounded.chosen
+
+    def _proven(self, found: ExactResult) -> PooledResult:
+        if found.chosen is None:
+            return INFEASIBLE
+        return PooledResult(
+            stopped="optimal",
+            chosen=self._allotments(found.chosen),
+            objective=found.objective,
+            bound=found.bound,
+        )
+
+    def _allotments(self, chosen: Sequence[PipelineSet]) -> ChosenAllotments:
+        hardware = self._hardware
+        every = zip(self._pipelines, self._columns, chosen, strict=True)
+        allotments = tuple(
+            _allotments(hardware, pipelines, counted.source[mine.columns], mine)
+            for pipelines, counted, mine in every
+        )
+        # Which patterns cut the devices matters only where cost is counted.
+        cut = np.zeros(len(hardware.pattern_device), dtype=np.int64)
+        return ChosenAllotments(allotments=allotments, cut=cut)
 
 
 def _always_fits(hardware: Hardware, columns: Sequence[Pipelines]) -> bool:
@@ -186,21 +224,8 @@ def _columns(hardware: Hardware, pipelines: Pipelines) -> Columns:
     )
 
 
-def _selected(
-    hardware: Hardware,
-    columns: Sequence[Pipelines],
-    counted: Sequence[Columns],
-    chosen: Sequence[Chosen],
-) -> Selected:
-    every = zip(columns, counted, chosen, strict=True)
-    allotments = tuple(_allotments(hardware, p, mine.source[c.columns], c) for p, mine, c in every)
-    # Which patterns cut the devices matters only where cost is counted.
-    cut = np.zeros(len(hardware.pattern_device), dtype=np.int64)
-    return Selected(allotments=allotments, cut=cut)
-
-
 def _allotments(
-    hardware: Hardware, pipelines: Pipelines, rows: np.ndarray, chosen: Chosen
+    hardware: Hardware, pipelines: Pipelines, rows: np.ndarray, chosen: PipelineSet
 ) -> Allotments:
     kinds, slots = pipelines.kinds[rows], chosen.slots
     use = np.zeros((len(rows), len(hardware.kinds)), dtype=np.int64)

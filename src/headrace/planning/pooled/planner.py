@@ -50,23 +50,23 @@ def plan_pooled(problem: Problem) -> PlanResult:
     from headrace.planning.pooled.exactly import search_exactly_pooled
 
     searching = Deadline(deadline.left_s - _placing_s(problem))
-    outcome = search_exactly_pooled(hardware, wanted, columns, goal, searching)
-    if outcome is None:
-        outcome = search(hardware, wanted, columns, goal, searching)
-    if outcome.chosen is None:
-        proven = outcome.stopped == "infeasible"
+    result = search_exactly_pooled(hardware, wanted, columns, goal, searching)
+    if result is None:
+        result = search(hardware, wanted, columns, goal, searching)
+    if result.chosen is None:
+        proven = result.stopped == "infeasible"
         return PlanResult(
             plan=None,
-            stopped=outcome.stopped,
-            bound=outcome.bound,
+            stopped=result.stopped,
+            bound=result.bound,
             runtime_s=deadline.spent_s,
             refusal=refuse_capacity(problem, hardware, models) if proven else _gave_up(problem),
         )
-    chosen = outcome.chosen.allotments
+    chosen = result.chosen.allotments
     claim = Claim(
-        bound=outcome.bound,
-        stopped=outcome.stopped,
-        binding=binding_constraint(problem, models, chosen, outcome.stopped),
+        bound=result.bound,
+        stopped=result.stopped,
+        binding=binding_constraint(problem, models, chosen, result.stopped),
         runtime_s=deadline.spent_s,
     )
     plan = assemble(problem, models, chosen, claim)

@@ -181,8 +181,8 @@ def _carried(hardware: Hardware, models: Sequence[Model], deadline: Deadline) ->
     ]
     if not any(want.weight for want in rated):
         rated = [Wanted(weight=want.least_rps, least_rps=want.least_rps) for want in rated]
-    outcome = search(hardware, rated, [m.pipelines for m in models], "max-min", deadline)
-    return outcome.objective
+    result = search(hardware, rated, [m.pipelines for m in models], "max-min", deadline)
+    return result.objective
 
 
 def _refuse_rates(models: Sequence[Model], fraction: float, has: str, more: str) -> str:

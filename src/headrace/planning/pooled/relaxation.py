@@ -12,7 +12,7 @@ from headrace.planning.common.master import Goal, Master, Wanted
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class SlotPrices:
     """Duals of the relaxation, all >= 0, in units of the objective."""
 
     slot: Floats
@@ -25,7 +25,7 @@ class Prices:
 class Relaxation:
     bound: float
     """No plan's objective is better."""
-    prices: Prices
+    prices: SlotPrices
     active: tuple[Ints, ...]
     """Per demand, rows of the pipelines that the relaxation uses."""
 
@@ -65,7 +65,7 @@ def relax(
         request = request + 1.0
     return Relaxation(
         bound=solution.objective,
-        prices=Prices(
+        prices=SlotPrices(
             slot=_raised(hardware, goal, duals[master.device_rows], duals[master.kind_rows]),
             request=request,
         ),

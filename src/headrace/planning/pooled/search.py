@@ -1,4 +1,21 @@
-"""Exact search: relax, list what a good plan can be made of, choose, and widen until proven."""
+"""The columns engine: relax, list what a good plan can be made of, choose, and widen until proven.
+
+For every objective, any shares, memory and number of device types. From the prices of the linear
+relaxation (`relaxation`), a plan that is off its bound by d is made of allotments, pipelines with
+slot counts, that each waste at most d (`allotments`). So the search goes in rounds:
+
+1. list all allotments up to a distance; the first is a guess, or how far a plan at hand is off
+2. let HiGHS choose among them (`selection`)
+3. a plan that is no farther off than what was listed is the best. Otherwise list as far as the plan
+   is off and choose once more
+
+Invariant: `_bound` is proven, either by the relaxation or by a round: a plan is made of what was
+listed, or is off by more. On large clusters little wastes more than the first distance and listing
+takes minutes, so the search begins with `rounding` there, and above LARGE_DEVICES ends with it.
+
+Cost: seconds to the time limit for 100 devices; the integer programs of step 2 take nearly all of
+it. Source: PPipe's equations 16 to 27 (appendix A.2) by columns, decision 0008.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +31,9 @@ from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.master import Goal, Wanted, is_maximised, smallest_normalised
 from headrace.planning.common.packing import unpackable_devices
 from headrace.planning.pooled.relaxation import Relaxation, relax
-from headrace.planning.pooled.rounding import round_relaxation
+from headrace.planning.pooled.rounding import COMPANIONS, round_relaxation
 from headrace.planning.pooled.selection import (
-    Chosen,
+    ChosenAllotments,
     Excluded,
     Selection,
     identity_of,
@@ -50,17 +67,17 @@ PROVEN_GAP = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PooledResult:
     """What the search ends with."""
 
     stopped: Stopped
-    chosen: Chosen | None
+    chosen: ChosenAllotments | None
     objective: float | None
     bound: float | None
     """Proven; None if there is no plan."""
 
 
-INFEASIBLE = Outcome(stopped="infeasible", chosen=None, objective=None, bound=None)
+INFEASIBLE = PooledResult(stopped="infeasible", chosen=None, objective=None, bound=None)
 
 
 def search(
@@ -69,8 +86,8 @@ def search(
     columns: Sequence[Pipelines],
     goal: Goal,
     deadline: Deadline,
-    start: Chosen | None = None,
-) -> Outcome:
+    start: ChosenAllotments | None = None,
+) -> PooledResult:
     """The best counts for feasible pipelines.
 
     Args:
@@ -80,17 +97,41 @@ def search(
     try:
         relaxation = relax(hardware, wanted, columns, goal, time_limit_s=deadline.left_s)
     except OutOfTime:
-        return Outcome(stopped="time-limit", chosen=None, objective=None, bound=None)
+        return PooledResult(stopped="time-limit", chosen=None, objective=None, bound=None)
     if relaxation is None:
         return INFEASIBLE
-    searching = _Search(hardware, wanted, columns, goal, deadline, relaxation)
+    searching = ColumnSearch(hardware, wanted, columns, goal, deadline, relaxation)
     if start is not None:
         searching.learn(start)
-    if start is not None or hardware.owned.sum() > ROUNDED_DEVICES:
+    elif hardware.owned.sum() > ROUNDED_DEVICES:
         searching.round()
     if hardware.owned.sum() > LARGE_DEVICES and searching.found:
         return searching.as_it_stands()
     return searching.run()
+
+
+def search_beside_bound(
+    hardware: Hardware,
+    wanted: Sequence[Wanted],
+    columns: Sequence[Pipelines],
+    goal: Goal,
+    deadline: Deadline,
+    companions: int = COMPANIONS,
+) -> PooledResult | None:
+    """Bound and repair alone; None if that gives no plan.
+
+    Args:
+        companions: pipelines of each demand beside those of the bound.
+    """
+    try:
+        relaxation = relax(hardware, wanted, columns, goal, time_limit_s=deadline.left_s)
+    except OutOfTime:
+        return None
+    if relaxation is None:
+        return INFEASIBLE
+    searching = ColumnSearch(hardware, wanted, columns, goal, deadline, relaxation)
+    searching.round(companions)
+    return searching.as_it_stands() if searching.found else None
 
 
 def _enough(listed: Sequence[Allotments]) -> bool:
@@ -104,7 +145,7 @@ def _leanest(allotments: Allotments, count: int) -> Allotments:
     return allotments.take(order[:count])
 
 
-class _Search:
+class ColumnSearch:
     def __init__(
         self,
         hardware: Hardware,
@@ -118,7 +159,7 @@ class _Search:
         self._goal, self._deadline, self._relaxation = goal, deadline, relaxation
         self._sign = 1.0 if is_maximised(goal) else -1.0
         self._bound = relaxation.bound
-        self._best: Chosen | None = None
+        self._best: ChosenAllotments | None = None
         self._objective = -np.inf * self._sign
         self._excluded: list[Excluded] = []
 
@@ -126,13 +167,13 @@ class _Search:
     def found(self) -> bool:
         return self._best is not None
 
-    def learn(self, chosen: Chosen) -> None:
+    def learn(self, chosen: ChosenAllotments) -> None:
         """Keep `chosen` if it is better than what was found."""
         objective = self._worth(chosen)
         if self._best is None or self._sign * (objective - self._objective) > 0:
             self._best, self._objective = chosen, objective
 
-    def round(self) -> None:
+    def round(self, companions: int = COMPANIONS) -> None:
         """Bound and repair."""
         chosen = round_relaxation(
             self._hardware,
@@ -141,27 +182,28 @@ class _Search:
             self._goal,
             self._relaxation,
             self._deadline,
+            companions,
         )
         if chosen is not None:
             self.learn(chosen)
 
-    def as_it_stands(self) -> Outcome:
+    def as_it_stands(self) -> PooledResult:
         """The best plan so far."""
         early: Stopped = "time-limit" if self._deadline.passed else "heuristic"
-        return Outcome(
+        return PooledResult(
             stopped="optimal" if self._gap() <= PROVEN_GAP else early,
             chosen=self._best,
             objective=self._objective,
             bound=self._bound,
         )
 
-    def run(self) -> Outcome:
+    def run(self) -> PooledResult:
         try:
             return self._run()
         except OutOfTime:
             return self._stop("time-limit", [])
 
-    def _run(self) -> Outcome:
+    def _run(self) -> PooledResult:
         # A plan off by more than `everything` is worse than the worst plan there is.
         everything = self._everything()
         distance = min(everything, FIRST_DISTANCE * abs(self._relaxation.bound) + 1e-9)
@@ -261,7 +303,7 @@ class _Search:
             if len(self._excluded) > EXCLUSIONS_MAX or self._deadline.passed:
                 return None
 
-    def _packable(self, chosen: Chosen) -> bool:
+    def _packable(self, chosen: ChosenAllotments) -> bool:
         full = unpackable_devices(self._hardware, self._columns, chosen.allotments)
         if not full:
             return True
@@ -283,7 +325,7 @@ class _Search:
         if np.isfinite(loosest):
             self._bound = min(self._bound, loosest, key=lambda value: self._sign * value)
 
-    def _worth(self, chosen: Chosen) -> float:
+    def _worth(self, chosen: ChosenAllotments) -> float:
         """The objective, recomputed from the counts."""
         hardware, throughputs = self._hardware, chosen.throughputs()
         if self._goal == "throughput":
@@ -299,9 +341,9 @@ class _Search:
     def _gap(self) -> float:
         return abs(self._bound - self._objective) / max(abs(self._objective), 1e-12)
 
-    def _stop(self, stopped: Stopped, listed: list[Allotments]) -> Outcome:
+    def _stop(self, stopped: Stopped, listed: list[Allotments]) -> PooledResult:
         if self._best is None:
-            return Outcome(stopped=stopped, chosen=None, objective=None, bound=self._bound)
+            return PooledResult(stopped=stopped, chosen=None, objective=None, bound=self._bound)
         best = self._best
         left_s = min(self._deadline.left_s, max(1.0, 0.5 * self._deadline.spent_s))
         if left_s > 0 and listed:
@@ -321,9 +363,11 @@ class _Search:
             worse = self._sign * (self._objective - self._worth(tidy))
             if worse <= self._tolerance() and self._packable(tidy):
                 best = tidy
-        return Outcome(stopped=stopped, chosen=best, objective=self._worth(best), bound=self._bound)
+        return PooledResult(
+            stopped=stopped, chosen=best, objective=self._worth(best), bound=self._bound
+        )
 
-    def _settle(self) -> Outcome:
+    def _settle(self) -> PooledResult:
         """Plan with slots that weigh no more than their share of the memory: always packable."""
         hardware = self._hardware
         light = []
@@ -334,9 +378,11 @@ class _Search:
             fits = (kinds < 0) | (pipelines.weights_bytes <= room)
             light.append(pipelines.take(np.flatnonzero(fits.all(axis=1))))
         if self._best is None and all(map(len, light)):
-            outcome = search(hardware, self._wanted, light, self._goal, self._deadline)
-            self._best = outcome.chosen
+            result = search(hardware, self._wanted, light, self._goal, self._deadline)
+            self._best = result.chosen
         if self._best is None:
-            return Outcome(stopped="heuristic", chosen=None, objective=None, bound=self._bound)
+            return PooledResult(stopped="heuristic", chosen=None, objective=None, bound=self._bound)
         worth = self._worth(self._best)
-        return Outcome(stopped="heuristic", chosen=self._best, objective=worth, bound=self._bound)
+        return PooledResult(
+            stopped="heuristic", chosen=self._best, objective=worth, bound=self._bound
+        )

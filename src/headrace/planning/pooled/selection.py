@@ -16,7 +16,7 @@ TIDY_NODES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenAllotments:
     """Allotments that together fit the devices, one entry per demand."""
 
     allotments: tuple[Allotments, ...]
@@ -30,7 +30,7 @@ class Chosen:
 @dataclass(frozen=True, slots=True)
 class Selection:
     status: Status
-    chosen: Chosen | None
+    chosen: ChosenAllotments | None
     bound: float | None
     """Proven limit among the listed allotments; None if nothing is proven."""
 
@@ -39,7 +39,7 @@ Excluded = frozenset[tuple[int, int, tuple[int, ...]]]
 """A combination of (demand, pipeline, slots) that cannot be packed."""
 
 
-class _Choice:
+class _SelectionProgram:
     """One selection problem and the meaning of its columns."""
 
     def __init__(
@@ -121,7 +121,11 @@ class _Choice:
                 self.master.model.add_entries(row, np.array(columns), 1.0)
 
     def solve(
-        self, *, time_limit_s: float, start: Chosen | None = None, node_limit: int | None = None
+        self,
+        *,
+        time_limit_s: float,
+        start: ChosenAllotments | None = None,
+        node_limit: int | None = None,
     ) -> Selection:
         solution = self.master.model.solve(
             time_limit_s=time_limit_s,
@@ -132,13 +136,13 @@ class _Choice:
             return Selection(status=solution.status, chosen=None, bound=solution.bound)
         values = solution.values
         taken = [np.flatnonzero(values[units] > 0.5) for units in self.units]
-        chosen = Chosen(
+        chosen = ChosenAllotments(
             allotments=tuple(a.take(rows) for a, rows in zip(self.listed, taken, strict=True)),
             cut=values[self.master.cut].astype(np.int64),
         )
         return Selection(status=solution.status, chosen=chosen, bound=solution.bound)
 
-    def _column_values(self, start: Chosen) -> Floats | None:
+    def _column_values(self, start: ChosenAllotments) -> Floats | None:
         values = np.zeros(self.master.model.column_count)
         values[self.master.cut] = start.cut
         for allotments, units, before in zip(
@@ -158,7 +162,7 @@ def _identity(allotments: Allotments, at: int) -> tuple[int, tuple[int, ...]]:
     return int(allotments.pipeline[at]), tuple(int(n) for n in allotments.slots[at])
 
 
-def identity_of(chosen: Chosen) -> Excluded:
+def identity_of(chosen: ChosenAllotments) -> Excluded:
     """`chosen` as a combination to exclude."""
     return frozenset(
         (demand, *_identity(allotments, at))
@@ -175,11 +179,11 @@ def select(
     goal: Goal,
     *,
     time_limit_s: float,
-    start: Chosen | None = None,
+    start: ChosenAllotments | None = None,
     excluded: Sequence[Excluded] = (),
 ) -> Selection:
     """The best set of `listed` allotments; `start` is one to improve on."""
-    choice = _Choice(hardware, wanted, listed, goal)
+    choice = _SelectionProgram(hardware, wanted, listed, goal)
     choice.limit_memory(columns)
     choice.exclude(excluded)
     return choice.solve(time_limit_s=time_limit_s, start=start)
@@ -191,17 +195,17 @@ def select_tidiest(
     columns: Sequence[Pipelines],
     listed: Sequence[Allotments],
     goal: Goal,
-    best: Chosen,
+    best: ChosenAllotments,
     *,
     time_limit_s: float,
     excluded: Sequence[Excluded] = (),
-) -> Chosen:
+) -> ChosenAllotments:
     """Among sets as good as `best`: fewest devices, then fewest slots and lowest latency.
 
     Plans then stay the same when nothing that matters changed. Never worse than `best`.
     """
     held = _held(wanted, goal, best)
-    choice = _Choice(
+    choice = _SelectionProgram(
         hardware, held, listed, "fewest-devices", gains=_untidiness(hardware, columns, listed)
     )
     choice.limit_memory(columns)
@@ -214,7 +218,7 @@ def select_tidiest(
     return best if tidy is None else tidy
 
 
-def _held(wanted: Sequence[Wanted], goal: Goal, best: Chosen) -> list[Wanted]:
+def _held(wanted: Sequence[Wanted], goal: Goal, best: ChosenAllotments) -> list[Wanted]:
     if goal != "max-min":
         return list(wanted)
     smallest = smallest_normalised(best.throughputs(), wanted)

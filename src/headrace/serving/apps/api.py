@@ -28,9 +28,18 @@ from numpy.typing import ArrayLike, NDArray
 from headrace.domain.base import is_name
 from headrace.domain.errors import DocumentError
 from headrace.domain.profile import TensorSpec
-from headrace.serving.front.v2_tensors import DATATYPES
+from headrace.serving.core.signature import DATATYPES
 
-__all__ = ["AppFunction", "Module", "app", "aside", "gather", "module", "tensor", "time_left_us"]
+__all__ = [
+    "AppFunction",
+    "ModuleHandle",
+    "app",
+    "aside",
+    "gather",
+    "module",
+    "tensor",
+    "time_left_us",
+]
 
 Result = TypeVar("Result")
 AppBody = Callable[..., Coroutine[Any, Any, Mapping[str, Any]]]
@@ -64,7 +73,7 @@ def _current(what: str) -> Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class ModuleHandle:
     """One module of the app, to be called as `await module(tensor)`."""
 
     name: str
@@ -82,11 +91,11 @@ class Module:
         return await _current(f"module {self.name!r}").call(self.name, tensors)
 
 
-def module(name: str) -> Module:
+def module(name: str) -> ModuleHandle:
     """A module by its name in the problem file."""
     if not is_name(name):
         raise DocumentError(f"module: {name!r} is not a legal name")
-    return Module(name)
+    return ModuleHandle(name)
 
 
 async def aside(work: Callable[..., Result], *arguments: Any) -> Result:

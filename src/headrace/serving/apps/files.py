@@ -14,7 +14,7 @@ from types import ModuleType
 
 from headrace.domain.errors import DocumentError, HeadraceError, PlanError
 from headrace.domain.plan import Plan
-from headrace.serving.apps.api import AppFunction, Module
+from headrace.serving.apps.api import AppFunction, ModuleHandle
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -67,7 +67,7 @@ def _check_modules(
 ) -> None:
     claims = [claim.app for claim in plan.apps if claim.app.name in found]
     known = {module.name for app in claims for module in app.modules}
-    asked = {value.name for value in vars(loaded).values() if isinstance(value, Module)}
+    asked = {value.name for value in vars(loaded).values() if isinstance(value, ModuleHandle)}
     if claims and asked - known:
         raise PlanError(
             f"{path}: calls modules that the plan does not have\n"

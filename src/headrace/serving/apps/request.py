@@ -15,8 +15,10 @@ from headrace.dispatch.apps.app_dispatcher import AppRun, Call, Ended, Step
 from headrace.domain.profile import TensorSpec
 from headrace.domain.request import DropReason
 from headrace.serving.apps.api import AppFunction, checked_outputs, serve_from_here
+from headrace.serving.core.counters import ModelCounters
+from headrace.serving.core.protocol import Late, Submission
+from headrace.serving.core.signature import CheckedInputs
 from headrace.serving.engine.inference import Answer, AppAnswer, Inference, Refusal, ServedModel
-from headrace.serving.front.prometheus import ModelCounters
 
 logger = logging.getLogger("headrace.apps")
 
@@ -37,7 +39,7 @@ class Modules(Protocol):
 
 
 class AppRequest:
-    """Implements `app_api.Caller`.
+    """Implements `api.Caller`.
 
     It ends once: its function returns, a call is refused, its deadline passes, its client leaves,
     or the server stops. Whatever it still wanted is cancelled then.
@@ -65,7 +67,7 @@ class AppRequest:
         self._counters = counters
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, tuple[Inference, asyncio.Future[Any]]] = {}
+        self._waiting: dict[int, tuple[Submission, asyncio.Future[Any]]] = {}
         """By call."""
         self._ended = False
         left_s = (run.deadline_at_us - modules.now_us()) / 1e6
@@ -121,18 +123,13 @@ class AppRequest:
             # The plan has changed since the request began.
             self.stop("draining", f"app {self._function.name!r} is not served any more")
             raise asyncio.CancelledError(NOT_CALLED)
-        inference = Inference(
-            model=name,
-            items=1,
-            inputs=_items(name, model.inputs, tensors),
-            on_done=partial(self._on_done, call, model),
-            # A call that is already late is still sent: its refusal says by how much.
-            timeout_us=max(1, call.deadline_at_us - now_us),
-            priority=call.priority,
-        )
+        inputs = CheckedInputs(name, 1, _items(name, model.inputs, tensors))
+        on_end = partial(self._on_end_of_call, call, model)
+        submission = Submission(self._modules, self._counters[name], on_end)
         future = self._loop.create_future()
-        self._waiting[call.id] = inference, future
-        self._modules.submit(inference)
+        self._waiting[call.id] = submission, future
+        # A call that is already late is still sent: its refusal says by how much.
+        submission.start(inputs, max(1, call.deadline_at_us - now_us), call.priority)
         try:
             return await future
         except asyncio.CancelledError:
@@ -145,30 +142,28 @@ class AppRequest:
     def time_left_us(self) -> int:
         return max(0, self.run.deadline_at_us - self._modules.now_us())
 
-    def _on_done(self, call: Call, model: ServedModel, result: Answer | Refusal) -> None:
-        inference, future = self._waiting.pop(call.id, (None, None))
-        if inference is None or future is None:
-            return
-        counters = self._counters[model.name]
-        if isinstance(result, Refusal):
-            counters.count_refusal(result.reason)
+    def _on_end_of_call(
+        self, call: Call, model: ServedModel, ending: Answer | Late | Refusal
+    ) -> None:
+        _, future = self._waiting.pop(call.id)
+        if isinstance(ending, Refusal):
             future.cancel()
-            step = self.run.refused(call.id, result.reason, result.retry_after_us)
+            step = self.run.refused(call.id, ending.reason, ending.retry_after_us)
             if step.ended is not None:
-                self._refuse(step.ended, result.message)
+                self._refuse(step.ended, ending.message)
             return
-        took_us = result.ended_at_us - result.arrived_at_us
-        counters.count_answer(1, took_us, result.late_us > 0)
-        self.run.answered(call.id, result.ended_at_us)
+        # A late answer still serves: the request's own deadline decides.
+        answer = ending.answer if isinstance(ending, Late) else ending
+        self.run.answered(call.id, answer.ended_at_us)
         if not future.done():
-            future.set_result(_arrays(model.outputs, result))
+            future.set_result(_arrays(model.outputs, answer))
 
     def _give_up(self, call_id: int) -> None:
         """Nobody waits for the call any more."""
-        inference, future = self._waiting.pop(call_id, (None, None))
-        if inference is not None and future is not None:
-            self._counters[inference.model].count_refusal("cancelled")
-            self._modules.cancel(inference)
+        waiting = self._waiting.pop(call_id, None)
+        if waiting is not None:
+            submission, future = waiting
+            submission.cancel()
             self.run.answered(call_id, self._modules.now_us())
             future.cancel()
 

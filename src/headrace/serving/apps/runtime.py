@@ -24,9 +24,9 @@ from headrace.domain.events import Answered, Arrived, Dropped, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.serving.apps.api import AppFunction
 from headrace.serving.apps.request import AppRequest, Modules
+from headrace.serving.core.counters import ModelCounters
 from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
-from headrace.serving.front.prometheus import ModelCounters
 
 FIRST_REQUEST = 1 << 40
 """App requests are numbered from here in event logs, far from the calls'."""
@@ -293,20 +293,15 @@ class AppRuntime:
 
     def _refusal(self, app: AppInService, allowed_us: int) -> Refusal | None:
         """Why a request has no chance; None: it has."""
-        name, fastest_us = app.model.name, app.admission.fastest_us
-        allowed = f"{allowed_us / 1000:.1f} ms"
-        if fastest_us > allowed_us:
-            message = (
-                f"app {name!r} needs at least {fastest_us / 1000:.1f} ms, but the request allows"
-                f" {allowed}; give it a longer timeout"
-            )
-            return Refusal(reason="deadline", message=message, retry_after_us=0)
+        name = app.model.name
+        if app.model.fastest_us > allowed_us:
+            return app.model.refuse_timeout(allowed_us)
         runs = [r.run for r in self._requests.values() if r.run.table.name == name]
         excess_us = app.admission.excess_us(runs, allowed_us)
         if not excess_us:
             return None
         message = (
-            f"app {name!r} has too much work waiting to answer within {allowed};"
+            f"app {name!r} has too much work waiting to answer within {allowed_us / 1000:.1f} ms;"
             f" try again in {excess_us / 1000:.1f} ms or send fewer requests"
         )
         return Refusal(reason="deadline", message=message, retry_after_us=excess_us)

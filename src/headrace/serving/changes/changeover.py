@@ -11,10 +11,10 @@ from headrace.dispatch.changes.migration import How
 from headrace.dispatch.protocols import EventSink
 from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
+from headrace.executors.table import ExecutorChoice
 from headrace.serving.changes.vetting import read_served_plan, vet
 from headrace.serving.engine.live_migration import MigrationError, MigrationReport
 from headrace.serving.engine.plan_in_service import ServedPlan
-from headrace.serving.workers.placement import ExecutorChoice
 
 logger = logging.getLogger("headrace.migrate")
 

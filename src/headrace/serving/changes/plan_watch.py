@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from headrace.domain.plan import Plan
 from headrace.serving.changes.load_watch import LoadWatch
 from headrace.serving.changes.rate_watch import RateWatch
-from headrace.serving.front.prometheus import ModelCounters
+from headrace.serving.core.counters import ModelCounters
 
 FLOOR = 0.1
 """No app is planned for less than this part of its rate in the last plan that a person chose. So

@@ -37,7 +37,9 @@ class RateWatch:
             floors: app -> requests per second below which nothing is planned for it.
         """
         self._planned = dict(planned)
-        self._runs = {name: _Run(rate, fraction, floors[name]) for name, rate in planned.items()}
+        self._off = {
+            name: _PeriodsOff(rate, fraction, floors[name]) for name, rate in planned.items()
+        }
 
     def add(self, arrivals: Mapping[str, float], elapsed_s: float) -> dict[str, float] | None:
         """Take a period's arrivals per app; the rates to plan for, or None: all is well.
@@ -53,14 +55,14 @@ class RateWatch:
         {'a': 30.0, 'b': 10.0}
         """
         due = {}
-        for name, run in self._runs.items():
-            rate_rps = run.add(arrivals.get(name), elapsed_s)
+        for name, off in self._off.items():
+            rate_rps = off.add(arrivals.get(name), elapsed_s)
             if rate_rps is not None:
                 due[name] = rate_rps
         return {**self._planned, **due} if due else None
 
 
-class _Run:
+class _PeriodsOff:
     """One app's periods in a row in which its rate was off to the same side."""
 
     def __init__(self, planned_rps: float, fraction: float, floor_rps: float) -> None:

@@ -16,10 +16,11 @@ import msgspec
 from headrace.catalog.documents import plan_profiles, read_plan
 from headrace.domain.base import Record
 from headrace.domain.errors import HeadraceError, PlanError
+from headrace.executors.table import ExecutorChoice
 from headrace.serving.engine.plan_in_service import ServedPlan
-from headrace.serving.workers.placement import ExecutorChoice, worker_specs
+from headrace.serving.workers.placeholder_tensors import with_tensors
+from headrace.serving.workers.placement import worker_specs
 from headrace.serving.workers.stage_io import stage_index
-from headrace.serving.workers.stand_ins import with_tensors
 from headrace.verify import verify
 
 LOWEST_PRIORITY = 19
@@ -106,4 +107,4 @@ def main(path: Path, executor: ExecutorChoice) -> Verdict:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(main(Path(sys.argv[1]), sys.argv[2])))  # type: ignore[arg-type]
+    sys.stdout.buffer.write(msgspec.json.encode(main(Path(sys.argv[1]), sys.argv[2])))

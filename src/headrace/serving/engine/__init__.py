@@ -1,9 +1,10 @@
-"""The plan at work: from a submitted inference to its end, whatever the protocol.
+"""The plan at work: from a submitted inference to its end.
 
-inference      what passes between a front and the engine
-engine         the door: start, submit, migrate, stop
-plan_in_service, data_plane, live_driver, desk   one plan, its dispatcher, and who waits for it
+inference      what is submitted to the engine, and what comes back
+engine         start, submit, migrate, stop
+plan_in_service, data_plane, live_driver   one plan, its dispatcher and its workers
+pending        which inference each request of the dispatcher belongs to
 live_migration from one plan to the next
-live_clock, alarm   real time
-epoch_logs, overhead   event logs; what a batch costs beside its execution
+live_clock, timer   real time
+overhead       what a batch costs beside its execution
 """

@@ -1,4 +1,5 @@
-"""Everything between a submitted inference and the workers' links: desk, dispatcher, driver.
+"""Everything between a submitted inference and the workers' links: the table of
+pending requests, dispatcher, driver.
 
 Knows no process and no socket, so that a test runs the very same code over a virtual-time loop
 with fake workers behind the links.
@@ -14,11 +15,11 @@ from headrace.dispatch.protocols import Clock, EventSink
 from headrace.dispatch.topology import Topology
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
-from headrace.serving.engine.desk import CallSoon, Desk
 from headrace.serving.engine.inference import Inference, ServedModel
 from headrace.serving.engine.live_driver import LiveDriver, WorkerLink
-from headrace.serving.workers.arena import Arena
+from headrace.serving.engine.pending import CallSoon, PendingRequests
 from headrace.serving.workers.stage_io import StageIndex, stage_index
+from headrace.serving.workers.transport import Transport
 
 MAX_BATCHES_PER_INFERENCE = 16
 """One inference may fill this many batches of its model's largest pipeline."""
@@ -35,14 +36,14 @@ class DataPlane:
         clock: Clock,
         call_soon: CallSoon,
         links: Sequence[WorkerLink],
-        arena: Arena,
+        transport: Transport,
         sink: EventSink,
         policy: str = "reservation",
         queue_limit: int = 10_000,
-        desk: Desk | None = None,
+        pending: PendingRequests | None = None,
     ) -> None:
-        """`links` holds one entry per slot of the plan, in its order. `desk`: one that plans share
-        which follow each other; None: its own.
+        """`links` holds one entry per slot of the plan, in its order. `pending`: one table
+        that plans share which follow each other; None: its own.
 
         Raises:
             PlanError: the plan names something that does not exist.
@@ -52,16 +53,16 @@ class DataPlane:
         self.models = served_models(plan, self.topology, profiles)
         self.number = {name: i for i, name in enumerate(self.models)}
         """Model -> its index among the plan's deployments."""
-        self.desk = desk or Desk(clock.now_us, call_soon)
-        self.driver = LiveDriver(stage_index(plan, profiles), clock, links, arena, self.desk)
+        self.pending = pending or PendingRequests(clock.now_us, call_soon)
+        self.driver = LiveDriver(stage_index(plan, profiles), clock, links, transport, self.pending)
         self.gate = Gate(self.topology, clock, self.driver)
         self.dispatcher = Dispatcher(self.topology, policy, clock, self.gate, sink, queue_limit)
         self.gate.dispatcher = self.dispatcher
         self.driver.reports = self.gate
         self.epoch = Epoch(site, self.gate)
         """What a migration needs to know of this plan."""
-        if desk is None:
-            self.desk.on_abandoned = self.dispatcher.cancel
+        if pending is None:
+            self.pending.on_abandoned = self.dispatcher.cancel
 
     def submit(self, inference: Inference) -> None:
         """Accept or refuse; the result comes later through `inference.on_done`.
@@ -72,7 +73,7 @@ class DataPlane:
         model = self.models.get(inference.model)
         if model is None:
             raise ValueError(f"model {inference.model!r} is not served")
-        for request in self.desk.open(inference, self.number[model.name], model):
+        for request in self.pending.open(inference, self.number[model.name], model):
             self.gate.submit(request)
 
 

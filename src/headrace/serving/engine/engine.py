@@ -1,4 +1,4 @@
-"""The live data plane behind one door: start workers, accept inferences, answer or refuse them."""
+"""The engine: starts workers, accepts inferences, answers or refuses them, changes its plan."""
 
 import asyncio
 import logging
@@ -10,12 +10,12 @@ from headrace.dispatch.protocols import EventSink
 from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
-from headrace.serving.engine.desk import Desk
+from headrace.executors.table import AUTO, ExecutorChoice
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_migration import LiveMigration, MigrationError, MigrationReport
+from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan, ServiceOptions
-from headrace.serving.workers.placement import ExecutorChoice
 from headrace.serving.workers.status import EngineStatus, SlotStatus
 
 __all__ = ["Engine", "EngineStatus", "SlotStatus"]
@@ -39,7 +39,7 @@ class Engine:
         profile_folders: Mapping[str, Path],
         *,
         policy: str | None = None,
-        executor: ExecutorChoice = "auto",
+        executor: ExecutorChoice = AUTO,
         processes: int | None = None,
         sink: EventSink | None = None,
         queue_limit: int = 4096,
@@ -75,7 +75,7 @@ class Engine:
         """By name, in the plan's order."""
         self._sink = sink or _ignore
         self._clock: LiveClock | None = None
-        self._desk: Desk | None = None
+        self._pending: PendingRequests | None = None
         self._former: PlanInService | None = None
         """The plan whose last requests are being answered."""
         self._migration: LiveMigration | None = None
@@ -118,8 +118,8 @@ class Engine:
         arenas = [plan.arena for plan in plans if plan.arena is not None]
         return EngineStatus(
             slots=tuple(slots.values()),
-            open_inferences=self._desk.open_inferences if self._desk else 0,
-            open_requests=self._desk.open_requests if self._desk else 0,
+            open_inferences=self._pending.open_inferences if self._pending else 0,
+            open_requests=self._pending.open_requests if self._pending else 0,
             running_batches=sum(plane.driver.running_batches for plane in planes),
             arena_used_bytes=sum(arena.used_bytes for arena in arenas),
             arena_size_bytes=sum(arena.size_bytes for arena in arenas),
@@ -139,12 +139,12 @@ class Engine:
         """
         loop = asyncio.get_running_loop()
         self._clock = LiveClock(loop)
-        self._desk = Desk(self._clock.now_us, loop.call_soon)
-        self._desk.on_idle = self._idle.set
-        self._desk.on_abandoned = self._forget
-        self._desk.retry_in_us = self._retry_in_us
+        self._pending = PendingRequests(self._clock.now_us, loop.call_soon)
+        self._pending.on_idle = self._idle.set
+        self._pending.on_abandoned = self._forget
+        self._pending.retry_in_us = self._retry_in_us
         try:
-            await self._current.prepare(self._clock, self._desk, self._sink)
+            await self._current.prepare(self._clock, self._pending, self._sink)
             await self._current.start()
         except BaseException:
             await self.stop()
@@ -154,18 +154,18 @@ class Engine:
     async def drain(self, grace_s: float) -> bool:
         """Refuse new work as "draining", answer what was accepted; True: all of it was."""
         self._draining = True
-        if self._desk is None or self._current.plane is None:
+        if self._pending is None or self._current.plane is None:
             return True
         if self._migration is None:
             self._current.plane.dispatcher.drain()
         self._idle.clear()
-        if self._desk.open_inferences:
+        if self._pending.open_inferences:
             try:
                 await asyncio.wait_for(self._idle.wait(), grace_s)
             except TimeoutError:
                 logger.warning(
                     "%d inferences are still open after %.1f s of grace",
-                    self._desk.open_inferences,
+                    self._pending.open_inferences,
                     grace_s,
                 )
                 return False
@@ -175,9 +175,9 @@ class Engine:
         """End all workers. Whatever is still open is refused. Idempotent."""
         self._draining = True
         self._started = False
-        if self._desk is not None:
-            self._desk.refuse_all("draining", _STOPPED)
-            self._desk.flush()
+        if self._pending is not None:
+            self._pending.refuse_all("draining", _STOPPED)
+            self._pending.flush()
         if self._clock is not None:
             self._clock.stop()
         if self._migrating is not None:
@@ -209,8 +209,8 @@ class Engine:
 
     def cancel(self, inference: Inference) -> None:
         """The client went away: `on_done` will not be called. Harmless when already done."""
-        if self._desk is not None:
-            self._desk.cancel(inference)
+        if self._pending is not None:
+            self._pending.cancel(inference)
 
     def _refuse(self, inference: Inference, message: str) -> None:
         refusal = Refusal(reason="draining", message=message, retry_after_us=0)
@@ -273,11 +273,11 @@ class Engine:
     ) -> MigrationReport:
         former = self._current
         assert self._clock is not None, "the engine has started"
-        assert self._desk is not None, "the engine has started"
+        assert self._pending is not None, "the engine has started"
         try:
             try:
                 sink = open_sink(fresh.header)
-                await fresh.prepare(self._clock, self._desk, sink, former.cores())
+                await fresh.prepare(self._clock, self._pending, sink, former.cores())
                 migration = LiveMigration(former, fresh, self._clock, how, self._options.executor)
                 await migration.load()
             except BaseException:

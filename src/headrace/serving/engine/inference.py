@@ -1,4 +1,4 @@
-"""What passes between a protocol front end (HTTP, gRPC) and the engine: plain types, no I/O."""
+"""What passes between the engine and whoever submits to it: plain types, no I/O."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +32,16 @@ class ServedModel:
     def __post_init__(self) -> None:
         sizes = tuple(spec.item_count * np.dtype(spec.dtype).itemsize for spec in self.inputs)
         object.__setattr__(self, "input_item_bytes", sizes)
+
+    def refuse_timeout(self, timeout_us: int, retry_after_us: int = 0) -> "Refusal":
+        """The refusal of a timeout that is shorter than `fastest_us`."""
+        return Refusal(
+            reason="deadline",
+            message=f"{'model' if self.batched else 'app'} {self.name!r} needs at least"
+            f" {self.fastest_us / 1000:.1f} ms, but the request allows {timeout_us / 1000:.1f} ms;"
+            " give it a longer timeout",
+            retry_after_us=retry_after_us,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +87,9 @@ OnDone = Callable[[Answer | Refusal], None]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Inference:
-    """One client request: `items` rows for one model, answered together.
+    """`items` rows for one model, answered together.
 
-    The front end has checked names, data types and shapes; the engine checks sizes only.
+    Names, data types and shapes were checked before; the engine checks sizes only.
     """
 
     model: str

@@ -1,27 +1,42 @@
-"""Real time for the dispatcher, with the tie order of simulated time."""
+"""Real time for the dispatcher, with the tie order of simulated time.
+
+Scheduled callbacks wait in a heap of (instant, sequence number), as those of `SimClock` do, and run
+in that order; asyncio's own heap compares instants only, so its ties run in any order. One timer of
+the loop is set, for the earliest of them: thousands of stale dispatcher timers then cost the loop
+nothing.
+
+Invariants, whenever no callback of ours runs:
+
+- the timer is set for the first entry's instant, or earlier, or for none where the heap is empty;
+- what is due has run: an instant is never called before its time, and `call_at` never calls from
+  inside itself, even for an instant that is past.
+
+Cost: O(log n) per call, one system call per instant that becomes the first. Instants are the
+system's monotonic clock where the loop keeps it (`timer.keeps_system_time`), else the loop's own
+time: over a virtual-time loop the same code runs at virtual instants, which is what the parity
+tests rest on.
+"""
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
-from headrace.serving.engine.alarm import keeps_system_time, make_alarm, monotonic_us
+from headrace.serving.engine.timer import keeps_system_time, make_timer, monotonic_us
 
 
 class LiveClock:
     """Monotonic time of an asyncio loop; callbacks of one instant run in scheduling order.
 
-    Callbacks wait in our own heap, because asyncio's compares instants only, so its ties run in
-    any order. One alarm is set, for the earliest of them: thousands of stale dispatcher timers
-    then cost the loop nothing.
+    See the module's docstring.
     """
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
         self._scheduled: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = count()
-        self._alarm = make_alarm(loop, self._run_due)
-        self._alarm_at_us: int | None = None
+        self._timer = make_timer(loop, self._run_due)
+        self._timer_at_us: int | None = None
         self._running = False
         self._stopped = False
         if keeps_system_time(loop):
@@ -37,22 +52,22 @@ class LiveClock:
         if self._stopped:
             return
         heappush(self._scheduled, (at_us, next(self._sequence), callback))
-        # While callbacks run the alarm is set once, after the last of them.
-        if not self._running and (self._alarm_at_us is None or at_us < self._alarm_at_us):
-            self._set_alarm()
+        # While callbacks run the timer is set once, after the last of them.
+        if not self._running and (self._timer_at_us is None or at_us < self._timer_at_us):
+            self._set_timer()
 
     def stop(self) -> None:
         """Forget all that is scheduled, and take nothing more. Idempotent."""
         self._stopped = True
         self._scheduled.clear()
-        self._alarm.close()
+        self._timer.close()
 
-    def _set_alarm(self) -> None:
-        self._alarm_at_us = self._scheduled[0][0]
-        self._alarm.set(self._alarm_at_us)
+    def _set_timer(self) -> None:
+        self._timer_at_us = self._scheduled[0][0]
+        self._timer.set(self._timer_at_us)
 
     def _run_due(self) -> None:
-        self._alarm_at_us = None
+        self._timer_at_us = None
         self._running = True
         scheduled = self._scheduled
         try:
@@ -62,4 +77,4 @@ class LiveClock:
         finally:
             self._running = False
             if scheduled:
-                self._set_alarm()
+                self._set_timer()

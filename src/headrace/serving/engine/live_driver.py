@@ -1,17 +1,18 @@
-"""Carries the dispatcher's decisions out in real time: frames to workers, tensors in the arena."""
+"""Carries the dispatcher's decisions out: frames go to workers, tensors by the transport."""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from headrace.dispatch.protocols import Batch, Clock
 from headrace.domain.errors import OverloadError
 from headrace.domain.request import DropReason, Request
-from headrace.serving.engine.desk import Desk
-from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.frames import Failed, Ran, Run
-from headrace.serving.workers.stage_io import Region, StageIndex
+from headrace.serving.engine.pending import PendingRequests
+from headrace.serving.workers.frames import Failed, Finished, Run
+from headrace.serving.workers.stage_io import HERE, Home, Region, StageIndex
+from headrace.serving.workers.transport import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -19,13 +20,18 @@ logger = logging.getLogger(__name__)
 class WorkerLink(Protocol):
     """The way to one slot's worker."""
 
+    @property
+    def home(self) -> Home:
+        """Where the tensors lie that it reads and writes."""
+        ...
+
     def run(self, frame: Run) -> None:
         """Send the batch. Whoever owns the link later calls `LiveDriver.on_ran`, `on_failed` or
         `on_slot_lost`; never from inside this call."""
         ...
 
 
-class Reports(Protocol):
+class BatchReports(Protocol):
     """The part of the dispatcher that a driver reports to."""
 
     def on_transferred(
@@ -44,10 +50,10 @@ class Reports(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Cargo:
+class BatchTensors:
     """Where a batch's tensors are."""
 
-    tensors: Region
+    region: Region
     """What enters the current stage, or has left the last one."""
     written: Region | None = None
     """What the running stage writes."""
@@ -56,64 +62,68 @@ class Cargo:
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class RunningBatch:
     """What one worker is doing."""
 
     batch: Batch
     stage: int
     attempt: int
-    cargo: Cargo
+    tensors: BatchTensors
 
 
 class LiveDriver:
     """Implements `dispatch.protocols.Driver`. Set `reports` before the first arrival.
 
-    Tensors never leave this machine: where the plan has several nodes, the link between two of
-    them is emulated by holding the batch for the planned time.
-
-    A region of the arena is freed when the stage that reads it has ended, not when it is sent, so
+    A region of tensors is freed when the stage that reads it has ended, not when it is sent, so
     that a batch can be run again elsewhere after its worker was lost; and never while a worker
     may still write to it.
     """
 
-    reports: Reports
+    reports: BatchReports
 
     def __init__(
         self,
         stages: StageIndex,
         clock: Clock,
         links: Sequence[WorkerLink],
-        arena: Arena,
-        desk: Desk,
+        transport: Transport,
+        pending: PendingRequests,
     ) -> None:
-        """`links` holds one entry per slot, in the plan's order."""
+        """`links` holds one entry per slot, in the plan's order. `transport`: must call back from
+        the clock, never from inside `move`."""
         self._stages = stages
         self._clock = clock
         self._links = links
-        self._arena = arena
-        self._desk = desk
-        self._cargo: dict[int, Cargo] = {}
+        self._homes = [link.home for link in links]
+        self._transport = transport
+        self._pending = pending
+        self._tensors: dict[int, BatchTensors] = {}
+        """By the batch's number."""
         self._batch_of: dict[int, int] = {}
-        self._work: list[Work | None] = [None] * len(links)
+        self._running: list[RunningBatch | None] = [None] * len(links)
+        """By slot."""
 
     @property
     def running_batches(self) -> int:
-        return sum(work is not None for work in self._work)
+        return sum(running is not None for running in self._running)
 
     # -- the dispatcher's side -----------------------------------------------------------------
 
     def start_transfer(self, batch: Batch, stage: int) -> None:
-        attempt, started_at_us = batch.attempt, self._clock.now_us()
-        self._clock.call_at(
-            started_at_us + batch.transfer_us,
-            lambda: self.reports.on_transferred(batch, stage, attempt, started_at_us),
+        tensors = self._tensors[batch.id]
+        self._transport.move(
+            tensors.region,
+            self._homes[batch.slot],
+            batch.transfer_us,
+            partial(self._moved, tensors, batch, stage, batch.attempt, self._clock.now_us()),
         )
 
     def start_stage(self, batch: Batch, stage: int) -> None:
         io = self._stages[batch.model][batch.pipeline][stage]
+        slot = batch.slot
         try:
-            cargo = self._cargo.get(batch.id) or self._gather(batch)
-            cargo.written = io.outputs.allocate(self._arena, batch.size)
+            tensors = self._tensors.get(batch.id) or self._gather(batch)
+            written = self._transport.allocate(io.outputs, batch.size, self._homes[slot])
         except OverloadError as error:
             logger.error("batch %d of %s cannot run: %s", batch.id, io.name, error)
             attempt = batch.attempt
@@ -121,114 +131,129 @@ class LiveDriver:
                 self._clock.now_us(), lambda: self.reports.on_failed(batch, stage, attempt)
             )
             return
-        slot = batch.slot
-        self._work[slot] = Work(batch, stage, batch.attempt, cargo)
+        tensors.written = written
+        self._running[slot] = RunningBatch(batch, stage, batch.attempt, tensors)
         self._links[slot].run(
             Run(
                 batch.id,
                 batch.attempt,
                 io.key,
                 batch.size,
-                cargo.tensors.tensor_offsets,
-                cargo.written.tensor_offsets,
+                tensors.region.tensor_offsets,
+                written.tensor_offsets,
                 slot,
             )
         )
 
     def answer(self, batch: Batch) -> None:
         group = self._stages[batch.model][batch.pipeline][-1].outputs
-        cargo = self._forget(batch)
-        view = self._arena.view
+        region = self._forget(batch).region
+        view = self._transport.view
         # One copy per batch: the answers outlive the region, and are slices of this.
-        tensors = [
+        answers = [
             memoryview(bytes(view[offset : offset + batch.size * width]))
-            for offset, width in zip(cargo.tensors.tensor_offsets, group.item_bytes, strict=True)
+            for offset, width in zip(region.tensor_offsets, group.item_bytes, strict=True)
         ]
-        self._arena.free(cargo.tensors.offset)
-        self._desk.answer(batch.requests, group, tensors)
+        self._transport.free(region)
+        self._pending.answer(batch.requests, group, answers)
 
     def refuse(self, request: Request, reason: DropReason, retry_after_us: int) -> None:
         batch_id = self._batch_of.pop(request.id, None)
-        if batch_id is not None and (cargo := self._cargo.pop(batch_id, None)) is not None:
+        if batch_id is not None and (tensors := self._tensors.pop(batch_id, None)) is not None:
             # The dispatcher drops all requests of a batch or none.
-            self._abandon(cargo)
-        self._desk.refuse(request, reason, retry_after_us)
+            self._abandon(tensors)
+        self._pending.refuse(request, reason, retry_after_us)
 
     # -- the workers' side ---------------------------------------------------------------------
 
-    def on_ran(self, slot: int, frame: Ran) -> None:
-        """A worker has ended a batch; a report of anything else than its current work is stale."""
-        work = self._take_work(slot, frame)
-        if work is None:
+    def on_ran(self, slot: int, frame: Finished) -> None:
+        """A worker has ended a batch; a report of anything else than its current one is stale."""
+        running = self._take_running(slot, frame)
+        if running is None:
             return
-        cargo = work.cargo
-        self._arena.free(cargo.tensors.offset)
-        assert cargo.written is not None, "a running batch has somewhere to write"
-        cargo.tensors, cargo.written = cargo.written, None
-        if cargo.unwanted:
-            self._arena.free(cargo.tensors.offset)
+        tensors = running.tensors
+        self._transport.free(tensors.region)
+        assert tensors.written is not None, "a running batch has somewhere to write"
+        tensors.region, tensors.written = tensors.written, None
+        if tensors.unwanted:
+            self._transport.free(tensors.region)
         self.reports.on_ran(
-            work.batch, work.stage, work.attempt, frame.started_at_us, frame.ended_at_us
+            running.batch, running.stage, running.attempt, frame.started_at_us, frame.ended_at_us
         )
 
     def on_failed(self, slot: int, frame: Failed) -> None:
         """A worker could not run a batch, and lives on."""
-        work = self._take_work(slot, frame)
-        if work is None:
+        running = self._take_running(slot, frame)
+        if running is None:
             return
-        io = self._stages[work.batch.model][work.batch.pipeline][work.stage]
+        io = self._stages[running.batch.model][running.batch.pipeline][running.stage]
         logger.error("batch %d failed in %s: %s", frame.batch, io.name, frame.message)
-        self._stop_writing(work.cargo)
-        self.reports.on_failed(work.batch, work.stage, work.attempt)
+        self._stop_writing(running.tensors)
+        self.reports.on_failed(running.batch, running.stage, running.attempt)
 
     def on_slot_lost(self, slot: int) -> None:
         """The worker's process is gone and writes nothing any more."""
-        work, self._work[slot] = self._work[slot], None
-        if work is not None:
-            self._stop_writing(work.cargo)
-            if work.stage == 0 and not work.cargo.unwanted:
+        running, self._running[slot] = self._running[slot], None
+        if running is not None:
+            self._stop_writing(running.tensors)
+            if running.stage == 0 and not running.tensors.unwanted:
                 # The dispatcher queues such requests afresh; their inputs are gathered again.
-                self._arena.free(self._forget(work.batch).tensors.offset)
+                self._transport.free(self._forget(running.batch).region)
         self.reports.on_slot_lost(slot)
 
     def on_slot_gained(self, slot: int) -> None:
         """A new worker has loaded all stages of the slot."""
         self.reports.on_slot_gained(slot)
 
-    # -- cargo ---------------------------------------------------------------------------------
+    # -- tensors -------------------------------------------------------------------------------
 
-    def _gather(self, batch: Batch) -> Cargo:
+    def _gather(self, batch: Batch) -> BatchTensors:
         group = self._stages[batch.model][batch.pipeline][0].inputs
-        region = group.allocate(self._arena, batch.size)
-        cargo = Cargo(region)
-        self._cargo[batch.id] = cargo
+        region = self._transport.allocate(group, batch.size, HERE)
+        tensors = self._tensors[batch.id] = BatchTensors(region)
         for request in batch.requests:
             self._batch_of[request.id] = batch.id
-        self._desk.write_inputs(batch.requests, group, self._arena.view, region.tensor_offsets)
-        return cargo
+        view = self._transport.view
+        self._pending.write_inputs(batch.requests, group, view, region.tensor_offsets)
+        return tensors
 
-    def _forget(self, batch: Batch) -> Cargo:
+    def _moved(
+        self,
+        tensors: BatchTensors,
+        batch: Batch,
+        stage: int,
+        attempt: int,
+        started_at_us: int,
+        region: Region,
+    ) -> None:
+        """The tensors that enter a stage are where its slot reads them, or were on the way there
+        when the batch got another path or was dropped."""
+        if batch.attempt == attempt:
+            tensors.region = region
+        self.reports.on_transferred(batch, stage, attempt, started_at_us)
+
+    def _forget(self, batch: Batch) -> BatchTensors:
         for request in batch.requests:
             self._batch_of.pop(request.id, None)
-        return self._cargo.pop(batch.id)
+        return self._tensors.pop(batch.id)
 
-    def _abandon(self, cargo: Cargo) -> None:
-        if cargo.written is not None:
-            cargo.unwanted = True
+    def _abandon(self, tensors: BatchTensors) -> None:
+        if tensors.written is not None:
+            tensors.unwanted = True
         else:
-            self._arena.free(cargo.tensors.offset)
+            self._transport.free(tensors.region)
 
-    def _stop_writing(self, cargo: Cargo) -> None:
-        assert cargo.written is not None, "a running batch has somewhere to write"
-        self._arena.free(cargo.written.offset)
-        cargo.written = None
-        if cargo.unwanted:
-            self._arena.free(cargo.tensors.offset)
+    def _stop_writing(self, tensors: BatchTensors) -> None:
+        assert tensors.written is not None, "a running batch has somewhere to write"
+        self._transport.free(tensors.written)
+        tensors.written = None
+        if tensors.unwanted:
+            self._transport.free(tensors.region)
 
-    def _take_work(self, slot: int, frame: Ran | Failed) -> Work | None:
-        work = self._work[slot]
-        if work is None or (work.batch.id, work.attempt) != (frame.batch, frame.attempt):
+    def _take_running(self, slot: int, frame: Finished | Failed) -> RunningBatch | None:
+        running = self._running[slot]
+        if running is None or (running.batch.id, running.attempt) != (frame.batch, frame.attempt):
             logger.warning("slot %d reports batch %d, which it does not run", slot, frame.batch)
             return None
-        self._work[slot] = None
-        return work
+        self._running[slot] = None
+        return running

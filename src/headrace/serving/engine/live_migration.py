@@ -1,13 +1,31 @@
-"""From one plan to the next in a running server: load first, then let devices change hands."""
+"""From one plan to the next in a running server: load first, then let devices change hands.
+
+    load     the new plan's workers start beside the old one's, at the lowest priority, while the
+    old
+             plan serves alone. If one cannot load, nothing has changed for anybody.
+    switch   arrivals go to the new plan where it has room, and devices change hands in steps, each
+             when the old plan is done with its own (`dispatch.changes.migration` decides which and
+             when; "drain" waits for the old plan's batches, and no accepted request is lost)
+    over     the old plan has nothing left, and its workers end
+
+Where memory does not hold both plans' weights (`memory_short_of`), the new workers of a step's
+devices start only after the old ones have ended. From then on there is no way back, so that a
+worker that cannot load is tried again for as long as it takes, and the other slots serve meanwhile.
+
+Memory is counted on every planned device, and on the machine that the workers run on:
+
+    sum over devices d of copies(d) * weights(d)  +  sum over slots of process_bytes
+        <=  (1 - KEPT_FREE) * what the machine would give
+
+with copies and process bytes of the kind of executor that serves the device.
+"""
 
 import asyncio
 import contextlib
 import logging
-import os
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from headrace.dispatch.changes.handover import Device
@@ -15,19 +33,15 @@ from headrace.dispatch.changes.migration import How, Migration
 from headrace.dispatch.protocols import Clock
 from headrace.domain.base import Record
 from headrace.domain.errors import HeadraceError, ModelError
+from headrace.executors.table import AUTO, ExecutorChoice, executor, kind_for
 from headrace.serving.engine.inference import Inference
 from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan
-from headrace.serving.workers.placement import ExecutorChoice, executor_kind
 
 logger = logging.getLogger("headrace.migrate")
 
 LOADING_NICENESS = 19
 """While new workers load, the old plan's serve on the same cores."""
 SERVING_NICENESS = 5
-PROCESS_BYTES = 150 << 20
-"""Of a worker beside its weights: the interpreter and ONNX Runtime, generously."""
-WEIGHT_COPIES = 2
-"""Weights in the file's buffer and in the runtime's, while a stage loads."""
 KEPT_FREE = 0.1
 """Part of the memory that a migration leaves free."""
 
@@ -109,7 +123,9 @@ class LiveMigration:
         Raises:
             MigrationError: a worker cannot load; nothing of the new plan is left running.
         """
-        short = memory_short_of(self._old.served, self._new.served, self._executor)
+        assert self._new.host is not None, "the new plan is prepared"
+        here_bytes = self._new.host.available_memory_bytes()
+        short = memory_short_of(self._old.served, self._new.served, self._executor, here_bytes)
         if short is not None:
             self._preloaded = False
             logger.warning(
@@ -122,7 +138,7 @@ class LiveMigration:
             return
         began_at_us = self._clock.now_us()
         try:
-            await self._gently(self._new.start())
+            await self._at_lowest_priority(self._new.start())
         except ModelError as error:
             raise MigrationError(f"the new plan cannot be loaded: {error}") from error
         self._load_us = self._clock.now_us() - began_at_us
@@ -153,7 +169,7 @@ class LiveMigration:
         model = self._new.models[inference.model]
         epoch = self.core.epoch_for(model.name)
         plane = self._old_plane if epoch is self._old_plane.epoch else self._new_plane
-        for request in plane.desk.open(inference, plane.number[model.name], model):
+        for request in plane.pending.open(inference, plane.number[model.name], model):
             self.core.submit(epoch, request)
 
     # -- without memory for both -------------------------------------------------------------------
@@ -179,9 +195,9 @@ class LiveMigration:
         ]
         assert self._old.supervisor is not None, "the old plan is in service until its last slot"
         await self._old.supervisor.stop_slots(left)
-        await self._gently(self._new.insist(slots, ready))
+        await self._at_lowest_priority(self._new.insist(slots, ready))
 
-    async def _gently(self, loading: Coroutine[Any, Any, None]) -> None:
+    async def _at_lowest_priority(self, loading: Coroutine[Any, Any, None]) -> None:
         """Let workers load at the lowest priority; raise it when they have."""
         starting = asyncio.ensure_future(loading)
         try:
@@ -197,6 +213,8 @@ class LiveMigration:
 
     def _renice(self) -> None:
         supervised = self._new.supervisor.slots if self._new.supervisor else ()
+        assert self._new.host is not None, "the new plan is prepared"
+        host = self._new.host
         niceness = {
             slot.process_id: SERVING_NICENESS if slot.up else LOADING_NICENESS
             for slot in supervised
@@ -206,43 +224,42 @@ class LiveMigration:
             # Raising a priority again may be denied; then all workers of the new plan, and only
             # they, stay at the lowest one, which is the same among themselves.
             with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, process, wanted)
+                host.set_niceness(process, wanted)
 
 
 def memory_short_of(
-    old: ServedPlan, new: ServedPlan, executor: ExecutorChoice = "auto"
+    old: ServedPlan,
+    new: ServedPlan,
+    choice: ExecutorChoice = AUTO,
+    here_bytes: int | None = None,
 ) -> Shortage | None:
-    """Where the memory does not hold both plans' weights at once; None: it does everywhere."""
+    """Where the memory does not hold both plans' weights at once; None: it does everywhere.
+
+    Args:
+        old: the plan in service.
+        new: the one that is to follow it.
+        choice: what their stages run on.
+        here_bytes: what the workers' machine would give to new processes; None: it does not say.
+    """
+    kinds = {
+        slot.device: executor(kind_for(slot.device, choice))
+        for slot in (*old.plan.slots, *new.plan.slots)
+    }
     sizes = {kind.name: kind.memory_bytes for kind in new.plan.cluster.device_types}
     held, wanted = _weights(old), _weights(new)
     for device, new_bytes in wanted.items():
         available = sizes.get(device[1])
-        needed = new_bytes + held.get(device, 0)
+        copies = kinds[device[1]].device_memory_per_weight
+        needed = copies * (new_bytes + held.get(device, 0))
         if available is not None and needed > available:
             return Shortage(f"{device[1]} {device[2]} of {device[0]}", needed, available)
-    # Emulated devices' weights are nowhere.
-    real = [slot for slot in new.plan.slots if executor_kind(slot.device, executor) == "onnx"]
-    here = available_memory_bytes()
-    if here is None or not real:
+    if here_bytes is None:
         return None
-    weights = sum(
-        count for device, count in wanted.items() if executor_kind(device[1], executor) == "onnx"
-    )
-    needed = WEIGHT_COPIES * weights + PROCESS_BYTES * len(real)
-    available = round(here * (1 - KEPT_FREE))
+    needed = sum(
+        kinds[device[1]].process_memory_per_weight * weights for device, weights in wanted.items()
+    ) + sum(kinds[slot.device].process_bytes for slot in new.plan.slots)
+    available = round(here_bytes * (1 - KEPT_FREE))
     return Shortage("this machine", needed, available) if needed > available else None
-
-
-def available_memory_bytes() -> int | None:
-    """What Linux would give to new processes without swapping; None where it does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 def _weights(served: ServedPlan) -> dict[Device, int]:

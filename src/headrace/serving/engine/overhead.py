@@ -6,6 +6,7 @@ is small; next to a stage of microseconds it is everything.
 """
 
 import asyncio
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from headrace.domain.events import AnyEvent, Ran
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Tenant
 from headrace.domain.problem import Demand, PlanOptions, ProfileRef
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.executors.table import EMULATED
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
 
@@ -35,17 +37,18 @@ async def measure_batch_overhead_us() -> int:
     """
     plan, profile = _plan(), _profile()
     events: list[AnyEvent] = []
-    engine = Engine(
-        plan, {_NAME: profile}, {_NAME: Path()}, executor="emulated", sink=events.append
-    )
+    engine = Engine(plan, {_NAME: profile}, {_NAME: Path()}, executor=EMULATED, sink=events.append)
     await engine.start()
     try:
         await _run_batches(engine)
     finally:
         await engine.stop()
-    runs = [event for event in events if isinstance(event, Ran)]
-    gaps = [later.started_at_us - earlier.at_us for earlier, later in pairwise(runs)]
-    return round(median(gaps))
+    return median_gap_us([event for event in events if isinstance(event, Ran)])
+
+
+def median_gap_us(runs: Sequence[Ran]) -> int:
+    """From the end of a batch to the start of the next, of batches in a row on one slot."""
+    return round(median(later.started_at_us - earlier.at_us for earlier, later in pairwise(runs)))
 
 
 async def _run_batches(engine: Engine) -> None:

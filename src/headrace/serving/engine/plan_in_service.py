@@ -11,13 +11,16 @@ from headrace.dispatch.topology import Topology
 from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
+from headrace.executors.table import AUTO, ExecutorChoice
 from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
-from headrace.serving.engine.desk import Desk
+from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.placement import ExecutorChoice, worker_specs
+from headrace.serving.workers.host import Host, LocalHost
+from headrace.serving.workers.placement import worker_specs
 from headrace.serving.workers.stage_io import stage_index
 from headrace.serving.workers.status import SlotStatus
 from headrace.serving.workers.supervisor import Supervisor
+from headrace.serving.workers.transport import SharedMemory, TimedLinks
 from headrace.serving.workers.worker_process import WorkerSpec
 
 
@@ -38,7 +41,7 @@ class ServiceOptions:
 
     policy: str | None = None
     """None: the one that the plan was made for."""
-    executor: ExecutorChoice = "auto"
+    executor: ExecutorChoice = AUTO
     processes: int | None = None
     """That emulated slots share; None: one for each slot."""
     queue_limit: int = 4096
@@ -65,6 +68,8 @@ class PlanInService:
         self._policy = options.policy or policy_for(served.plan)
         self._specs: tuple[WorkerSpec, ...] = ()
         self.arena: Arena | None = None
+        self.host: Host | None = None
+        """Where the workers run; from `prepare` on."""
         self.supervisor: Supervisor | None = None
         self.plane: DataPlane | None = None
 
@@ -74,7 +79,11 @@ class PlanInService:
         return self.topology.event_log_header("live", self._policy)
 
     async def prepare(
-        self, clock: Clock, desk: Desk, sink: EventSink, cores: Mapping[object, int] | None = None
+        self,
+        clock: Clock,
+        pending: PendingRequests,
+        sink: EventSink,
+        cores: Mapping[object, int] | None = None,
     ) -> None:
         """Extract stage files and build the data plane; no worker runs yet.
 
@@ -87,6 +96,8 @@ class PlanInService:
         loop = asyncio.get_running_loop()
         served, options = self.served, self._options
         stages = stage_index(served.plan, served.profiles)
+        self.arena = Arena(options.arena_bytes or arena_bytes_for(stages))
+        self.host = LocalHost(self.arena)
         # Parsing and cutting a large model takes seconds.
         specs = await asyncio.to_thread(
             worker_specs,
@@ -97,21 +108,22 @@ class PlanInService:
             options.executor,
             options.seed,
             options.processes,
+            self.host.cores(),
         )
         self._specs = _kept_cores(served.plan, specs, cores or {})
-        self.arena = Arena(options.arena_bytes or arena_bytes_for(stages))
-        self.supervisor = Supervisor(self._specs, self.arena)
+        self.supervisor = Supervisor(self._specs, self.host)
         self.plane = DataPlane(
             served.plan,
             served.profiles,
             clock=clock,
             call_soon=loop.call_soon,
             links=self.supervisor.slots,
-            arena=self.arena,
+            # This machine stands in for all nodes of the plan, and so for the links between them.
+            transport=TimedLinks(SharedMemory(self.arena), clock),
             sink=sink,
             policy=self._policy,
             queue_limit=options.queue_limit,
-            desk=desk,
+            pending=pending,
         )
         self.supervisor.connect(self.plane.driver)
 

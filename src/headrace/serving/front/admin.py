@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -10,14 +9,13 @@ import msgspec
 from headrace.dispatch.changes.migration import How
 from headrace.domain.base import Record
 from headrace.domain.errors import HeadraceError
-from headrace.serving.engine.live_migration import MigrationReport
 from headrace.serving.front.access import Access
-from headrace.serving.front.http_messages import Exchange, internal_error, json_response, problem
+from headrace.serving.front.base import Migrate
+from headrace.serving.front.http import HttpExchange
+from headrace.serving.front.http_messages import internal_error, json_response, problem
 from headrace.serving.front.v2_tensors import JSON_ERRORS
 
 logger = logging.getLogger(__name__)
-
-Migrate = Callable[[Path, How], Awaitable[MigrationReport]]
 
 PATH = b"/admin/migrate"
 MAX_BODY_BYTES = 1 << 14
@@ -39,8 +37,8 @@ class AdminHandler:
         self._migrate = migrate
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def handle(self, exchange: Exchange) -> None:
-        peer, local = exchange.peer.ends()
+    def handle(self, exchange: HttpExchange) -> None:
+        peer, local = exchange.connection.ends()
         denial = self._access.check_administrator(
             exchange.headers.get(b"authorization"), peer, local
         )
@@ -63,7 +61,7 @@ class AdminHandler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, exchange: Exchange, path: Path, how: How) -> None:
+    async def _run(self, exchange: HttpExchange, path: Path, how: How) -> None:
         try:
             report = await self._migrate(path, how)
         except HeadraceError as error:

@@ -2,6 +2,7 @@
 
 import zlib
 
+from headrace.serving.core.signature import InvalidError
 from headrace.serving.front.http_messages import Response
 
 COMPRESS_FROM_BYTES = 1024
@@ -10,33 +11,29 @@ _LEVEL = 1
 """Tensors compress little at any level; the first costs least."""
 
 
-class EncodingError(Exception):
-    """The body is not what its Content-Encoding says; one sentence for the client."""
-
-    def __init__(self, sentence: str, status: int = 400) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
 def inflate(body: bytes | bytearray, encoding: bytes, limit_bytes: int) -> bytes:
     """Undo a Content-Encoding, never making more than `limit_bytes`.
 
     Raises:
-        EncodingError: unknown encoding, damaged or truncated data, or more than the limit.
+        InvalidError: unknown encoding, damaged or truncated data, or more than the limit.
     """
     window_bits = _WINDOW_BITS.get(encoding.lower())
     if window_bits is None:
-        raise EncodingError("the only content encodings known here are gzip and deflate", 415)
+        raise InvalidError(
+            "the only content encodings known here are gzip and deflate", "unknown-encoding"
+        )
     inflater = zlib.decompressobj(window_bits)
     try:
         plain = inflater.decompress(body, limit_bytes + 1)
     except zlib.error as error:
         name = encoding.decode("latin-1")
-        raise EncodingError(f"the body is not {name} data: {error}") from error
+        raise InvalidError(f"the body is not {name} data: {error}") from error
     if len(plain) > limit_bytes:
-        raise EncodingError(f"decompressed, the body is larger than {limit_bytes} bytes", 413)
+        raise InvalidError(
+            f"decompressed, the body is larger than {limit_bytes} bytes", "too-large"
+        )
     if not inflater.eof or inflater.unused_data:
-        raise EncodingError("the compressed body ends too early or too late")
+        raise InvalidError("the compressed body ends too early or too late")
     return plain
 
 

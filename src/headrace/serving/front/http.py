@@ -1,17 +1,42 @@
 """HTTP/1.1 for machines: keep-alive, in order, bounded in bytes, time and connections.
 
-httptools parses; this file decides what is read, how long it may take, and when to stop. It
-knows nothing of inference. A general framework costs more per request than the whole answer
-of a small model, see `docs/decisions/`.
+httptools finds where a message begins and ends (RFC 9112); this file decides what is read, how long
+it may take, and when to stop. It knows nothing of inference: a `Handler` does.
+
+A connection reads one message at a time, and answers in the order in which they came:
+
+    reading   idle ──first byte──▶ head ──blank line──▶ body ──last byte──▶ idle
+    answering queue ──▶ current ──respond──▶ written, the next one is current
+
+What was read waits in the queue; only the current exchange is being handled, so answers cannot
+change places. Beyond `Limits.pipelined` waiting exchanges, reading from the socket pauses.
+
+Framing. A body's length comes from Content-Length or from chunks, never both and never twice: a
+header on which reading or access depends may stand there once (`_ONCE`), since two programs that
+take different ones of two would disagree on where a message ends. Trailers are read and ignored.
+
+Limits. Each is checked before memory is taken for what it bounds: the head by bytes and fields as
+it comes in, the body by its announced length and by what really comes, all bodies of all
+connections together by `buffered_bytes`, connections by number. Each state has a deadline, kept as
+one instant per connection and enforced by `HttpServer.sweep`, so it costs no timer: up to half a
+second late.
+
+Refusing while a request is half read: the rest of what the client sends is not read into memory
+(`_deaf`), the answer is written, the sending half is closed, and what still comes is thrown away
+for a while (`_lingering_bytes`), because closing with bytes unread would reset the connection and
+take the answer with it.
+
+A general framework costs more per request than the whole answer of a small model, see
+`docs/decisions/`.
 """
 
 import asyncio
 from collections import deque
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import httptools
 
-from headrace.serving.front.http_messages import Handler, Limits, Response, internal_error, problem
+from headrace.serving.front.http_messages import Limits, Response, internal_error, problem
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _ONCE = frozenset(
@@ -35,8 +60,24 @@ class _RefusedError(Exception):
     """Leaves the parser once the request's fate is known; the response waits in the exchange."""
 
 
+class Handler(Protocol):
+    """What stands above HTTP."""
+
+    def admit(self, exchange: "HttpExchange") -> Response | None:
+        """The head is complete; a response refuses the request before its body is read."""
+        ...
+
+    def handle(self, exchange: "HttpExchange") -> None:
+        """The request is complete; call `exchange.respond`, now or later."""
+        ...
+
+    def abandon(self, exchange: "HttpExchange") -> None:
+        """The client went away before its answer."""
+        ...
+
+
 class HttpExchange:
-    """One request on one connection; see `http_messages.Exchange`."""
+    """One request on one connection, and the way to answer it."""
 
     __slots__ = (
         "body",
@@ -53,24 +94,27 @@ class HttpExchange:
         self.connection = connection
         self.method = b""
         self.target = b""
+        """Path and query as sent."""
         self.headers: dict[bytes, bytes] = {}
+        """Lower-case names; a name sent twice is joined by commas."""
         self.body: bytes | bytearray = b""
         self.keep_alive = False
         self.refusal: Response | None = None
+        """Decided before the request was complete."""
         self.work: Any = None
-
-    @property
-    def peer(self) -> "HttpConnection":
-        return self.connection
+        """For the handler: what it does for this exchange."""
 
     @property
     def gone(self) -> bool:
+        """No answer is awaited any more: it was given, or the client left."""
         return self.connection.current is not self
 
     def replace_body(self, body: bytes) -> bool:
+        """Put the decompressed body in place; False: the server holds too much already."""
         return self.connection.replace_body(self, body)
 
     def respond(self, response: Response) -> None:
+        """Answer; exactly once. Without effect when the client is gone."""
         self.connection.finish(self, response)
 
 
@@ -133,9 +177,12 @@ class HttpConnection(asyncio.Protocol):
         self._write_paused = False
         self.deadline_s = server.tick_s + server.limits.idle_timeout_s
         self.trusted: bool | None = None
+        """Whether the other end needs no token; None: not looked up yet."""
         self.known_host: bytes | None = None
+        """The last Host header that was found to be ours."""
 
     def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """(address, port) of the other end and of ours."""
         peer = self.transport.get_extra_info("peername") or ("", 0)
         local = self.transport.get_extra_info("sockname") or ("", 0)
         return (peer[0], peer[1]), (local[0], local[1])
@@ -308,7 +355,7 @@ class HttpConnection(asyncio.Protocol):
             self.deadline_s = self._server.tick_s + self._limits.idle_timeout_s
 
     def replace_body(self, exchange: HttpExchange, body: bytes) -> bool:
-        """See `Exchange.replace_body`."""
+        """See `HttpExchange.replace_body`."""
         server = self._server
         if server.buffered_bytes + len(body) > self._limits.buffered_bytes:
             return False

@@ -1,11 +1,11 @@
-"""What the HTTP layer and the protocols above it hand each other: exchanges, responses, limits."""
+"""What is answered over HTTP, and the limits on what is asked."""
 
 import logging
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -114,61 +114,3 @@ def internal_error() -> Response:
     log_id = secrets.token_hex(8)
     log.exception("internal error %s", log_id)
     return problem(500, f"internal error; the server's log has the details under {log_id}")
-
-
-class Peer(Protocol):
-    """The other end of a connection, and what the access layer learned of it."""
-
-    trusted: bool | None
-    """Whether this peer needs no token; None: not looked up yet."""
-    known_host: bytes | None
-    """The last Host header that was found to be ours."""
-
-    def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
-        """(address, port) of the other end and of ours."""
-        ...
-
-
-class Exchange(Protocol):
-    """One request and the way to answer it."""
-
-    method: bytes
-    target: bytes
-    """Path and query as sent."""
-    headers: dict[bytes, bytes]
-    """Lower-case names; a name sent twice is joined by commas."""
-    body: bytes | bytearray
-    work: Any
-    """For the handler: what it does for this exchange."""
-
-    @property
-    def peer(self) -> "Peer": ...
-
-    @property
-    def gone(self) -> bool:
-        """No answer is awaited any more: it was given, or the client left."""
-        ...
-
-    def replace_body(self, body: bytes) -> bool:
-        """Put the decompressed body in place; False: the server holds too much already."""
-        ...
-
-    def respond(self, response: Response) -> None:
-        """Answer; exactly once. Without effect when the client is gone."""
-        ...
-
-
-class Handler(Protocol):
-    """What stands above HTTP."""
-
-    def admit(self, exchange: Exchange) -> Response | None:
-        """The head is complete; a response refuses the request before its body is read."""
-        ...
-
-    def handle(self, exchange: Exchange) -> None:
-        """The request is complete; call `exchange.respond`, now or later."""
-        ...
-
-    def abandon(self, exchange: Exchange) -> None:
-        """The client went away before its answer."""
-        ...

@@ -1,178 +1,136 @@
-"""One model's `/infer`: from an exchange to an inference, from its end to a response."""
+"""One model's `/infer`: an exchange becomes an inference to the core, its ending a response."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from headrace.domain.errors import OverloadError
-from headrace.serving.engine.engine import EngineStatus
-from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
+from headrace.serving.core.protocol import Ending, Invalid, Late, ProtocolCore, kind_of
+from headrace.serving.core.signature import Fault, InvalidError
+from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.front.encodings import (
     COMPRESS_FROM_BYTES,
-    EncodingError,
     compress,
     inflate,
     wanted_encoding,
 )
-from headrace.serving.front.http_messages import Exchange, Limits, Response, internal_error, problem
-from headrace.serving.front.prometheus import ModelCounters
+from headrace.serving.front.http import HttpExchange
+from headrace.serving.front.http_messages import Limits, Response, internal_error, problem
 from headrace.serving.front.v2 import Ask
 from headrace.serving.front.v2_apps import codec_of
-from headrace.serving.front.v2_tensors import RequestError
 
 Aside = Callable[[Callable[[], Any], Callable[["Future[Any]"], None]], None]
 """Runs the first on another thread, then the second, with its result, on the loop's."""
 
-_OVERLOADED = frozenset(("deadline", "queue-full"))
-"""Refusals that a client can mend by asking less or allowing more time: 429; the others are the
-server's own: 503."""
-
-
-class Backend(Protocol):
-    """The part of `Engine` that a front end uses."""
-
-    @property
-    def models(self) -> Mapping[str, ServedModel]: ...
-
-    @property
-    def ready(self) -> bool: ...
-
-    def submit(self, inference: Inference) -> None: ...
-
-    def cancel(self, inference: Inference) -> None: ...
-
-    def status(self) -> EngineStatus: ...
+_STATUS_OF: dict[Fault, int] = {
+    "malformed": 400,
+    "unknown-model": 404,
+    "too-large": 413,
+    "unknown-encoding": 415,
+    "not-representable": 422,
+}
 
 
 class InferenceHandler:
     """Serves `/infer` of one model."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        model: ServedModel,
-        counters: ModelCounters,
-        limits: Limits,
-        aside: Aside,
-    ) -> None:
-        self._backend = backend
-        self._model = model.name
-        self._codec = codec_of(model, limits.json_bytes)
-        self._counters = counters
+    def __init__(self, core: ProtocolCore, model: str, limits: Limits, aside: Aside) -> None:
+        self._core = core
+        self._model = model
         self._limits = limits
-        self._aside = aside
+        self.codec = codec_of(core.signature(model), limits.json_bytes)
+        self.aside = aside
 
-    def handle(self, exchange: Exchange) -> None:
+    def handle(self, exchange: HttpExchange) -> None:
         encoding = exchange.headers.get(b"content-encoding")
         if encoding is None or encoding == b"identity":
-            self._submit(exchange)
+            exchange.work = self._core.submit(self._model, HttpInference(self, exchange))
             return
-        self._aside(
+        self.aside(
             partial(inflate, exchange.body, encoding, self._limits.body_bytes),
             partial(self._on_inflated, exchange),
         )
 
-    def abandon(self, inference: Inference) -> None:
-        """The client went away."""
-        self._backend.cancel(inference)
-        self._counters.count_refusal("cancelled")
-
-    def _on_inflated(self, exchange: Exchange, future: "Future[bytes]") -> None:
+    def _on_inflated(self, exchange: HttpExchange, future: "Future[bytes]") -> None:
         if exchange.gone:
             return
         try:
             held = exchange.replace_body(future.result())
-        except EncodingError as error:
-            self._reject(exchange, error.status, str(error))
+        except InvalidError as error:
+            exchange.respond(_invalid(self._core.invalid(self._model, error)))
             return
         if held:
-            self._submit(exchange)
-        else:
-            self._reject(exchange, 503, "the server holds too many requests already")
-
-    def _submit(self, exchange: Exchange) -> None:
-        try:
-            ask = self._codec.decode(
-                exchange.body, exchange.headers.get(b"inference-header-content-length")
-            )
-        except RequestError as error:
-            self._reject(exchange, error.status, str(error))
+            exchange.work = self._core.submit(self._model, HttpInference(self, exchange))
             return
-        inference = exchange.work = Inference(
-            model=self._model,
-            items=ask.items,
-            inputs=ask.inputs,
-            on_done=partial(self._on_done, exchange, ask),
-            timeout_us=ask.timeout_us,
-            priority=ask.priority,
+        message = "the server holds too many requests already"
+        refusal = Refusal(reason="queue-full", message=message, retry_after_us=0)
+        exchange.respond(problem(503, self._core.refuse(self._model, refusal).message))
+
+
+class HttpInference:
+    """One inference asked for over HTTP; a `core.protocol.Client`."""
+
+    __slots__ = ("_ask", "_exchange", "_handler")
+
+    def __init__(self, handler: InferenceHandler, exchange: HttpExchange) -> None:
+        self._handler = handler
+        self._exchange = exchange
+        self._ask: Ask | None = None
+
+    def read(self) -> Ask:
+        exchange = self._exchange
+        ask = self._ask = self._handler.codec.decode(
+            exchange.body, exchange.headers.get(b"inference-header-content-length")
         )
-        try:
-            self._backend.submit(inference)
-        except OverloadError as error:
-            self._counters.count_refusal("queue-full")
-            exchange.respond(_refused(429, str(error), "queue-full", 0))
+        return ask
 
-    def _reject(self, exchange: Exchange, status: int, sentence: str) -> None:
-        self._counters.count_refusal("bad-request" if status < 500 else "queue-full")
-        exchange.respond(problem(status, sentence))
-
-    def _on_done(self, exchange: Exchange, ask: Ask, result: Answer | Refusal) -> None:
-        exchange.work = None
+    def end(self, ending: Ending) -> None:
         try:
-            if isinstance(result, Answer):
-                self._answer(exchange, ask, result)
+            if isinstance(ending, Answer):
+                self._answer(ending)
             else:
-                self._counters.count_refusal(result.reason)
-                status = 429 if result.reason in _OVERLOADED else 503
-                exchange.respond(
-                    _refused(status, result.message, result.reason, result.retry_after_us)
-                )
+                self._exchange.respond(_told(ending))
         except Exception:
             # The engine may be in the middle of a batch: nothing must reach it from here.
-            exchange.respond(internal_error())
+            self._exchange.respond(internal_error())
 
-    def _answer(self, exchange: Exchange, ask: Ask, answer: Answer) -> None:
-        late_us = answer.late_us
-        counters = self._counters
-        counters.count_answer(ask.items, answer.ended_at_us - answer.arrived_at_us, late_us > 0)
-        counters.last_at_ms = int(time.time() * 1000)
-        if late_us:
-            exchange.respond(_late(answer, late_us))
-            return
+    def _answer(self, answer: Answer) -> None:
+        exchange, ask = self._exchange, self._ask
+        assert ask is not None, "only what was read is answered"
         try:
-            response = self._codec.encode(ask, answer)
-        except RequestError as error:
-            exchange.respond(problem(error.status, str(error)))
+            response = self._handler.codec.encode(ask, answer)
+        except InvalidError as error:
+            exchange.respond(_invalid(Invalid(str(error), error.fault)))
             return
-        encoding = wanted_encoding(exchange.headers.get(b"accept-encoding"))
+        accepted = exchange.headers.get(b"accept-encoding")
+        encoding = None if accepted is None else wanted_encoding(accepted)
         if encoding is None or response.content_length < COMPRESS_FROM_BYTES:
             exchange.respond(response)
-        else:
-            self._aside(
-                partial(compress, response, encoding),
-                lambda future: exchange.respond(future.result()),
-            )
+            return
+        self._handler.aside(
+            partial(compress, response, encoding),
+            lambda future: exchange.respond(future.result()),
+        )
 
 
-def _refused(status: int, sentence: str, reason: str, retry_after_us: int) -> Response:
-    seconds = max(1, -(-retry_after_us // 1_000_000))
+def _told(ending: Late | Refusal | Invalid) -> Response:
+    if isinstance(ending, Refusal):
+        return _refused(ending)
+    if isinstance(ending, Late):
+        return problem(504, ending.message, reason="late", late_ms=ending.late_us / 1000)
+    return _invalid(ending)
+
+
+def _refused(refusal: Refusal) -> Response:
+    seconds = max(1, -(-refusal.retry_after_us // 1_000_000))
     return problem(
-        status,
-        sentence,
+        429 if kind_of(refusal) == "overloaded" else 503,
+        refusal.message,
         b"Retry-After: %d\r\n" % seconds,
-        reason=reason,
-        retry_after_ms=retry_after_us / 1000,
+        reason=refusal.reason,
+        retry_after_ms=refusal.retry_after_us / 1000,
     )
 
 
-def _late(answer: Answer, late_us: int) -> Response:
-    allowed_us = answer.deadline_at_us - answer.arrived_at_us
-    return problem(
-        504,
-        f"the answer was ready {late_us / 1000:.1f} ms after its deadline of"
-        f" {allowed_us / 1000:g} ms; it is withheld",
-        reason="late",
-        late_ms=late_us / 1000,
-    )
+def _invalid(invalid: Invalid) -> Response:
+    return problem(_STATUS_OF[invalid.fault], invalid.message)

@@ -1,8 +1,7 @@
 """Open Inference Protocol (KServe v2): inference requests in, inference responses out.
 
-Pure: bytes to `Ask`, `Answer` to `Response`. Sizes are compared with what the model's tensors
-need before anything is converted, so a request can take no memory that its own bytes do not
-justify.
+Pure: bytes to `Ask`, `Answer` to `Response`. The core's `Signature` checks the tensors; here stand
+JSON, binary data behind it, and which outputs are wanted in which form.
 """
 
 from collections.abc import Sequence
@@ -12,21 +11,21 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from headrace.serving.engine.inference import Answer, Buffer, ServedModel
-from headrace.serving.front.http_messages import BINARY, Response
-from headrace.serving.front.v2_tensors import (
-    RequestError,
-    Tensor,
-    check_bools,
+from headrace.serving.core.signature import (
+    MAX_PRIORITY,
+    MAX_TIMEOUT_US,
+    CheckedInputs,
+    InvalidError,
+    Signature,
+    TensorLayout,
     quoted,
-    read_json_tensor,
     shape_text,
-    tensor_of,
+    within,
 )
+from headrace.serving.engine.inference import Answer, Buffer
+from headrace.serving.front.http_messages import BINARY, Response
+from headrace.serving.front.v2_tensors import read_json_tensor
 
-MAX_TIMEOUT_US = 3_600_000_000
-"""One hour."""
-MAX_PRIORITY = 1_000_000
 MAX_ID_LENGTH = 256
 _HEADS_MAX = 256
 """Prepared answer heads per model; clients choose outputs, so their number needs a bound."""
@@ -37,7 +36,7 @@ VERSION = "1"
 ABSENT = msgspec.Raw(b"")
 
 
-class _InputParameters(msgspec.Struct, gc=False):
+class InputParameters(msgspec.Struct, gc=False):
     binary_data_size: int | None = None
     shared_memory_region: msgspec.Raw = ABSENT
 
@@ -46,7 +45,7 @@ class GivenInput(msgspec.Struct, gc=False):
     name: str
     shape: list[int]
     datatype: str
-    parameters: _InputParameters | None = None
+    parameters: InputParameters | None = None
     data: msgspec.Raw = ABSENT
 
 
@@ -81,10 +80,9 @@ _NO_PARAMETERS = _Parameters()
 
 @dataclass(slots=True)
 class Ask:
-    """One inference request, checked."""
+    """One inference request, checked; a `core.protocol.Asked`."""
 
-    items: int
-    inputs: tuple[Buffer, ...]
+    inputs: CheckedInputs
     timeout_us: int | None
     priority: int
     id: str | None
@@ -92,17 +90,49 @@ class Ask:
     """(index of the model's output, binary or JSON), in the order in which to answer."""
 
 
+class BodyReader:
+    """Reads the tensors of one request, in the order in which its JSON describes them."""
+
+    __slots__ = ("at", "view")
+
+    def __init__(self, view: memoryview, at: int) -> None:
+        """`at`: where the JSON ends and binary data begin."""
+        self.view = view
+        self.at = at
+
+    def read(self, tensor: GivenInput, layout: TensorLayout, items: int) -> Buffer:
+        """The data of one tensor whose shape was checked; see `Signature.check`."""
+        size = None if tensor.parameters is None else binary_size(tensor.parameters)
+        if size is None:
+            if tensor.data is ABSENT:
+                raise InvalidError(no_data(tensor))
+            return read_json_tensor(tensor.name, tensor.shape, tensor.data, layout, items)
+        needed = items * layout.item_bytes
+        if size != needed or tensor.data is not ABSENT:
+            raise InvalidError(wrong_size(tensor, size, needed))
+        end = self.at + size
+        if end > len(self.view):
+            raise InvalidError(
+                f"input {quoted(tensor.name)}: the body ends {end - len(self.view)} bytes"
+                f" before its {size} bytes of binary data do"
+            )
+        data = self.view[self.at : end]
+        self.at = end
+        return data
+
+
 class ModelCodec:
     """Reads requests for one model and writes its answers."""
 
-    def __init__(self, model: ServedModel, json_bytes_max: int = 16 << 20) -> None:
-        self.model = model
+    reader: type[BodyReader] = BodyReader
+
+    def __init__(self, signature: Signature, json_bytes_max: int = 16 << 20) -> None:
+        self.signature = signature
+        self._name = signature.model.name
         self._json_bytes_max = json_bytes_max
-        self._inputs = {spec.name: tensor_of(i, spec) for i, spec in enumerate(model.inputs)}
-        self._outputs = [tensor_of(i, spec) for i, spec in enumerate(model.outputs)]
-        self._output_index = {spec.name: i for i, spec in enumerate(model.outputs)}
-        self._all_json = tuple((i, False) for i in range(len(model.outputs)))
-        self._all_binary = tuple((i, True) for i in range(len(model.outputs)))
+        self._outputs = signature.outputs
+        self._all_json = tuple((i, False) for i in range(len(signature.outputs)))
+        self._all_binary = tuple((i, True) for i in range(len(signature.outputs)))
         self._heads: dict[tuple[int, tuple[tuple[int, bool], ...]], bytes] = {}
         """(items, wanted) -> the JSON of an all-binary answer, but for its id."""
 
@@ -116,109 +146,40 @@ class ModelCodec:
             json_length: the `Inference-Header-Content-Length` header.
 
         Raises:
-            RequestError: anything is missing, left over, or not as the model needs it.
+            InvalidError: anything is missing, left over, or not as the model needs it.
         """
         view = memoryview(body)
         json_end = len(body) if json_length is None else _json_end(json_length, len(body))
         if json_end > self._json_bytes_max:
-            raise RequestError(
+            raise InvalidError(
                 f"the JSON part has {json_end} bytes, the most is {self._json_bytes_max};"
                 " send large tensors as binary data",
-                413,
+                "too-large",
             )
         if json_end == 0:
-            raise RequestError("the body has no JSON; an inference request is needed")
+            raise InvalidError("the body has no JSON; an inference request is needed")
         request = _decode_json(view[:json_end])
-        items, inputs = self._read_inputs(request.inputs, view, json_end)
+        reader = self.reader(view, json_end)
+        inputs = self.signature.check(request.inputs, reader.read)
+        if reader.at != len(view):
+            left = len(view) - reader.at
+            raise InvalidError(f"the body has {left} bytes more than its tensors need")
         parameters = request.parameters or _NO_PARAMETERS
         if parameters.sequence_id is not ABSENT:
-            raise RequestError("parameter 'sequence_id': sequences are not served here")
+            raise InvalidError("parameter 'sequence_id': sequences are not served here")
         if request.id is not None and len(request.id) > MAX_ID_LENGTH:
-            raise RequestError(f"the id is longer than {MAX_ID_LENGTH} characters")
+            raise InvalidError(f"the id is longer than {MAX_ID_LENGTH} characters")
+        timeout_us, priority = parameters.timeout, parameters.priority
+        if timeout_us is not None:
+            within("timeout", timeout_us, 1, MAX_TIMEOUT_US, " microseconds")
+        if priority is not None:
+            within("priority", priority, 0, MAX_PRIORITY)
         return Ask(
-            items=items,
             inputs=inputs,
-            timeout_us=_within("timeout", parameters.timeout, 1, MAX_TIMEOUT_US, " microseconds"),
-            priority=_within("priority", parameters.priority, 0, MAX_PRIORITY) or 0,
+            timeout_us=timeout_us,
+            priority=priority or 0,
             id=request.id,
             wanted=self._wanted(request.outputs, bool(parameters.binary_data_output)),
-        )
-
-    def _read_inputs(
-        self, given: list[GivenInput], view: memoryview, at: int
-    ) -> tuple[int, tuple[Buffer, ...]]:
-        if len(given) != len(self._inputs):
-            raise RequestError(self._wrong_inputs(given))
-        items = 0
-        buffers: list[Buffer | None] = [None] * len(given)
-        for tensor in given:
-            spec = self._inputs.get(tensor.name)
-            if spec is None or buffers[spec.index] is not None:
-                raise RequestError(self._wrong_inputs(given))
-            rows = self._check_shape(tensor, spec)
-            if items and rows != items:
-                raise RequestError(f"the inputs differ in their first dimension: {items}, {rows}")
-            items = rows
-            size = tensor.parameters.binary_data_size if tensor.parameters else None
-            if size is None:
-                if tensor.data is ABSENT:
-                    raise RequestError(
-                        f"input {quoted(tensor.name)}: has neither `data` nor a `binary_data_size`"
-                    )
-                buffers[spec.index] = read_json_tensor(
-                    tensor.name, tensor.shape, tensor.data, spec, items
-                )
-                continue
-            needed = items * spec.item_bytes
-            if size != needed or tensor.data is not ABSENT:
-                raise RequestError(wrong_size(tensor, size, needed))
-            if at + size > len(view):
-                raise RequestError(
-                    f"input {quoted(tensor.name)}: the body ends {at + size - len(view)} bytes"
-                    f" before its {size} bytes of binary data do"
-                )
-            data = view[at : at + size]
-            if spec.datatype == "BOOL":
-                check_bools(tensor.name, data)
-            buffers[spec.index] = data
-            at += size
-        if at != len(view):
-            raise RequestError(f"the body has {len(view) - at} bytes more than its tensors need")
-        return items, tuple(buffer for buffer in buffers if buffer is not None)
-
-    def _check_shape(self, tensor: GivenInput, spec: Tensor) -> int:
-        """Number of items."""
-        self._check_kind(tensor, spec)
-        shape = tensor.shape
-        if len(shape) != spec.rank or shape[1:] != spec.item_shape:
-            needed = ", ".join(["n", *map(str, spec.item_shape)])
-            raise RequestError(
-                f"input {quoted(tensor.name)}: needs shape [{needed}], got {shape_text(shape)}"
-            )
-        if not 1 <= shape[0] <= self.model.max_items:
-            raise RequestError(
-                f"input {quoted(tensor.name)}: the first dimension must lie in"
-                f" 1..{self.model.max_items}, got {shape_text(shape[:1])[1:-1]}"
-            )
-        return shape[0]
-
-    def _check_kind(self, tensor: GivenInput, spec: Tensor) -> None:
-        parameters = tensor.parameters
-        if parameters is not None and parameters.shared_memory_region is not ABSENT:
-            raise RequestError("shared memory is not served here; send the tensor in the request")
-        if tensor.datatype != spec.datatype:
-            raise RequestError(
-                f"input {quoted(tensor.name)}: needs datatype {spec.datatype},"
-                f" got {quoted(tensor.datatype)}"
-            )
-
-    def _wrong_inputs(self, given: list[GivenInput]) -> str:
-        names = ", ".join(quoted(tensor.name) for tensor in given[:8]) or "none"
-        more = f" and {len(given) - 8} more" if len(given) > 8 else ""
-        needed = ", ".join(repr(name) for name in self._inputs)
-        return (
-            f"model {self.model.name!r} needs exactly the inputs {needed}, each once;"
-            f" got {names}{more}"
         )
 
     def _wanted(
@@ -228,14 +189,14 @@ class ModelCodec:
             return self._all_binary if binary_default else self._all_json
         wanted: list[tuple[int, bool]] = []
         if len(outputs) > len(self._outputs):
-            raise RequestError(f"asks for {len(outputs)} outputs; there are {len(self._outputs)}")
+            raise InvalidError(f"asks for {len(outputs)} outputs; there are {len(self._outputs)}")
         for output in outputs:
-            index = self._output_index.get(output.name)
+            index = self.signature.output_index.get(output.name)
             if index is None or any(index == known for known, _ in wanted):
-                needed = ", ".join(repr(name) for name in self._output_index)
-                raise RequestError(
+                needed = ", ".join(repr(name) for name in self.signature.output_index)
+                raise InvalidError(
                     f"output {quoted(output.name)}: unknown or asked for twice;"
-                    f" model {self.model.name!r} has {needed}"
+                    f" model {self._name!r} has {needed}"
                 )
             binary = binary_default
             if output.parameters is not None:
@@ -251,11 +212,11 @@ class ModelCodec:
         """Write the answer as the request wanted it.
 
         Raises:
-            RequestError: JSON was asked for, and a value is NaN or infinite.
+            InvalidError: JSON was asked for, and a value is NaN or infinite.
         """
         if not all(binary for _, binary in ask.wanted):
             return self._encode_mixed(ask, answer)
-        key = (ask.items, ask.wanted)
+        key = (ask.inputs.items, ask.wanted)
         text = self._heads.get(key)
         if text is None:
             text = msgspec.json.encode(self._document(ask, answer))
@@ -274,10 +235,10 @@ class ModelCodec:
                 spec = self._outputs[index]
                 values = np.frombuffer(answer.outputs[index], dtype=spec.dtype)
                 if values.dtype.kind == "f" and not np.isfinite(values).all():
-                    raise RequestError(
+                    raise InvalidError(
                         f"output {spec.name!r} holds NaN or infinity, which JSON cannot carry;"
                         " ask for binary data",
-                        422,
+                        "not-representable",
                     )
                 described["data"] = values.tolist()
         text = msgspec.json.encode(document)
@@ -291,12 +252,12 @@ class ModelCodec:
             described: dict[str, Any] = {
                 "name": spec.name,
                 "datatype": spec.datatype,
-                "shape": [ask.items, *spec.item_shape],
+                "shape": [ask.inputs.items, *spec.item_shape],
             }
             if binary:
                 described["parameters"] = {"binary_data_size": answer.outputs[index].nbytes}
             outputs.append(described)
-        return {"model_name": self.model.name, "model_version": VERSION, "outputs": outputs}
+        return {"model_name": self._name, "model_version": VERSION, "outputs": outputs}
 
 
 def with_tail(text: bytes, tail: Sequence[memoryview]) -> Response:
@@ -306,13 +267,13 @@ def with_tail(text: bytes, tail: Sequence[memoryview]) -> Response:
 
 def _json_end(header: bytes, body_length: int) -> int:
     if not header.isdigit() or len(header) > 12:
-        raise RequestError(
+        raise InvalidError(
             "Inference-Header-Content-Length must be a whole number,"
             f" got {quoted(header.decode('latin-1'))}"
         )
     length = int(header)
     if length > body_length:
-        raise RequestError(
+        raise InvalidError(
             f"Inference-Header-Content-Length is {length}, but the body has {body_length} bytes"
         )
     return length
@@ -322,27 +283,31 @@ def _decode_json(text: memoryview) -> _Request:
     try:
         return _DECODER.decode(text)
     except msgspec.ValidationError as error:
-        raise RequestError(f"the inference request is not as it should be: {error}") from error
+        raise InvalidError(f"the inference request is not as it should be: {error}") from error
     except msgspec.DecodeError as error:
-        raise RequestError(str(error)) from error
+        raise InvalidError(str(error)) from error
     except UnicodeDecodeError as error:
-        raise RequestError("the JSON is not UTF-8") from error
+        raise InvalidError("the JSON is not UTF-8") from error
     except RecursionError as error:
-        raise RequestError("the JSON is nested too deeply") from error
-
-
-def _within(what: str, value: int | None, least: int, most: int, unit: str = "") -> int | None:
-    if value is not None and not least <= value <= most:
-        shown = value if abs(value) < 1 << 64 else "a larger number"
-        raise RequestError(f"parameter {what!r} must lie in {least}..{most}{unit}, got {shown}")
-    return value
+        raise InvalidError("the JSON is nested too deeply") from error
 
 
 def _refuse_extensions(name: str, parameters: _OutputParameters) -> None:
     if parameters.classification is not ABSENT:
-        raise RequestError(f"output {quoted(name)}: classification is not served here")
+        raise InvalidError(f"output {quoted(name)}: classification is not served here")
     if parameters.shared_memory_region is not ABSENT:
-        raise RequestError("shared memory is not served here; take the tensor from the answer")
+        raise InvalidError("shared memory is not served here; take the tensor from the answer")
+
+
+def binary_size(parameters: InputParameters) -> int | None:
+    """Of the binary data behind the JSON; None: the data stand in the JSON."""
+    if parameters.shared_memory_region is not ABSENT:
+        raise InvalidError("shared memory is not served here; send the tensor in the request")
+    return parameters.binary_data_size
+
+
+def no_data(tensor: GivenInput) -> str:
+    return f"input {quoted(tensor.name)}: has neither `data` nor a `binary_data_size`"
 
 
 def wrong_size(tensor: GivenInput, size: int, needed: int) -> str:

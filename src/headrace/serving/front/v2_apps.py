@@ -13,76 +13,61 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.serving.engine.inference import Answer, AppAnswer, Buffer, ServedModel
+from headrace.serving.core.signature import (
+    InvalidError,
+    Signature,
+    TensorLayout,
+    quoted,
+    shape_text,
+)
+from headrace.serving.engine.inference import Answer, AppAnswer, Buffer
 from headrace.serving.front.http_messages import Response
 from headrace.serving.front.v2 import (
     ABSENT,
     VERSION,
     Ask,
+    BodyReader,
     GivenInput,
     ModelCodec,
+    binary_size,
+    no_data,
     with_tail,
     wrong_size,
 )
-from headrace.serving.front.v2_tensors import (
-    JSON_ERRORS,
-    RequestError,
-    Tensor,
-    check_bools,
-    quoted,
-    read_json_tensor,
-    shape_text,
-    sized,
-)
+from headrace.serving.front.v2_tensors import JSON_ERRORS, read_json_tensor, sized
 
 _LENGTH = struct.Struct("<I")
 
 
-def codec_of(model: ServedModel, json_bytes_max: int) -> ModelCodec:
-    return (ModelCodec if model.batched else AppCodec)(model, json_bytes_max)
+def codec_of(signature: Signature, json_bytes_max: int) -> ModelCodec:
+    return (ModelCodec if signature.model.batched else AppCodec)(signature, json_bytes_max)
+
+
+class AppReader(BodyReader):
+    """Each tensor as an array of its own shape."""
+
+    __slots__ = ()
+
+    def read(self, tensor: GivenInput, layout: TensorLayout, items: int) -> Buffer:
+        size = None if tensor.parameters is None else binary_size(tensor.parameters)
+        if size is None:
+            return _from_json(tensor, layout)
+        at, end = self.at, self.at + size
+        if tensor.data is not ABSENT or size < 0 or end > len(self.view):
+            raise InvalidError(wrong_size(tensor, size, max(0, len(self.view) - at)))
+        self.at = end
+        return _from_binary(tensor, layout, self.view[at:end])
 
 
 class AppCodec(ModelCodec):
     """Reads requests for one app and writes its answers."""
 
-    def _read_inputs(
-        self, given: list[GivenInput], view: memoryview, at: int
-    ) -> tuple[int, tuple[Buffer, ...]]:
-        """One item; each input as an array of its own shape."""
-        if sorted(tensor.name for tensor in given) != sorted(self._inputs):
-            raise RequestError(self._wrong_inputs(given))
-        arrays: dict[int, NDArray[Any]] = {}
-        for tensor in given:
-            spec = self._inputs[tensor.name]
-            self._check_open_shape(tensor, spec)
-            size = tensor.parameters.binary_data_size if tensor.parameters else None
-            if size is None:
-                arrays[spec.index] = _from_json(tensor, spec)
-                continue
-            if tensor.data is not ABSENT or size < 0 or at + size > len(view):
-                raise RequestError(wrong_size(tensor, size, max(0, len(view) - at)))
-            arrays[spec.index] = _from_binary(tensor, spec, view[at : at + size])
-            at += size
-        if at != len(view):
-            raise RequestError(f"the body has {len(view) - at} bytes more than its tensors need")
-        return 1, tuple(arrays[index] for index in range(len(arrays)))
-
-    def _check_open_shape(self, tensor: GivenInput, spec: Tensor) -> None:
-        self._check_kind(tensor, spec)
-        shape = tensor.shape
-        if len(shape) != len(spec.item_shape) or any(
-            got < 0 or want not in (-1, got)
-            for want, got in zip(spec.item_shape, shape, strict=True)
-        ):
-            raise RequestError(
-                f"input {quoted(tensor.name)}: needs shape {shape_text(spec.item_shape)}"
-                f" (-1: any length), got {shape_text(shape)}"
-            )
+    reader = AppReader
 
     def encode(self, ask: Ask, answer: Answer) -> Response:
         """
         Raises:
-            RequestError: JSON was asked for, and a value is NaN or infinite.
+            InvalidError: JSON was asked for, and a value is NaN or infinite.
         """
         assert isinstance(answer, AppAnswer), "an app's answers hold its tensors"
         outputs = []
@@ -103,7 +88,7 @@ class AppCodec(ModelCodec):
             outputs.append(described)
         document: dict[str, Any] = {} if ask.id is None else {"id": ask.id}
         document |= {
-            "model_name": self.model.name,
+            "model_name": self._name,
             "model_version": VERSION,
             "outputs": outputs,
         }
@@ -111,32 +96,28 @@ class AppCodec(ModelCodec):
         return with_tail(text, tail) if tail else Response(200, text)
 
 
-def _from_json(tensor: GivenInput, spec: Tensor) -> NDArray[Any]:
+def _from_json(tensor: GivenInput, layout: TensorLayout) -> NDArray[Any]:
     if tensor.data is ABSENT:
-        raise RequestError(
-            f"input {quoted(tensor.name)}: has neither `data` nor a `binary_data_size`"
-        )
-    if spec.datatype == "BYTES":
+        raise InvalidError(no_data(tensor))
+    if layout.datatype == "BYTES":
         try:
             texts = msgspec.json.decode(bytes(tensor.data), type=list[str])
         except JSON_ERRORS as error:
-            raise RequestError(f"input {quoted(tensor.name)}: `data`: {error}") from error
+            raise InvalidError(f"input {quoted(tensor.name)}: `data`: {error}") from error
         return _strings(tensor, [text.encode() for text in texts])
     values = read_json_tensor(
-        tensor.name, tensor.shape, tensor.data, sized(spec, tensor.shape), tensor.shape[0]
+        tensor.name, tensor.shape, tensor.data, sized(layout, tensor.shape), tensor.shape[0]
     )
     return values.reshape(tensor.shape)
 
 
-def _from_binary(tensor: GivenInput, spec: Tensor, data: memoryview) -> NDArray[Any]:
-    if spec.datatype == "BYTES":
+def _from_binary(tensor: GivenInput, layout: TensorLayout, data: memoryview) -> NDArray[Any]:
+    if layout.datatype == "BYTES":
         return _strings(tensor, _split(tensor.name, data))
-    own = sized(spec, tensor.shape)
+    own = sized(layout, tensor.shape)
     if data.nbytes != own.item_bytes * tensor.shape[0]:
-        raise RequestError(wrong_size(tensor, data.nbytes, own.item_bytes * tensor.shape[0]))
-    if spec.datatype == "BOOL":
-        check_bools(tensor.name, data)
-    return np.frombuffer(data, dtype=spec.dtype).reshape(tensor.shape)
+        raise InvalidError(wrong_size(tensor, data.nbytes, own.item_bytes * tensor.shape[0]))
+    return np.frombuffer(data, dtype=layout.dtype).reshape(tensor.shape)
 
 
 def _split(name: str, data: memoryview) -> list[bytes]:
@@ -145,7 +126,7 @@ def _split(name: str, data: memoryview) -> list[bytes]:
         end = at + _LENGTH.size
         length = _LENGTH.unpack_from(data, at)[0] if end <= len(data) else len(data)
         if end + length > len(data):
-            raise RequestError(f"input {quoted(name)}: its last string is cut off")
+            raise InvalidError(f"input {quoted(name)}: its last string is cut off")
         found.append(bytes(data[end : end + length]))
         at = end + length
     return found
@@ -156,7 +137,7 @@ def _strings(tensor: GivenInput, texts: Sequence[bytes]) -> NDArray[Any]:
     for dim in tensor.shape:
         needed *= dim
     if len(texts) != needed:
-        raise RequestError(
+        raise InvalidError(
             f"input {quoted(tensor.name)}: shape {shape_text(tensor.shape)} needs {needed}"
             f" strings, got {len(texts)}"
         )
@@ -173,9 +154,9 @@ def _to_json(array: NDArray[Any], name: str) -> list[Any]:
     if array.dtype == object:
         return [text.decode(errors="replace") for text in array.ravel()]
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise RequestError(
+        raise InvalidError(
             f"output {name!r} holds NaN or infinity, which JSON cannot carry; ask for binary data",
-            422,
+            "not-representable",
         )
     values: list[Any] = array.ravel().tolist()
     return values

@@ -4,10 +4,10 @@ from importlib.metadata import version
 from typing import Any
 
 from headrace.domain.profile import TensorSpec
+from headrace.serving.core.counters import ModelCounters
+from headrace.serving.core.signature import DATATYPES
 from headrace.serving.engine.inference import ServedModel
-from headrace.serving.front.prometheus import ModelCounters
 from headrace.serving.front.v2 import VERSION
-from headrace.serving.front.v2_tensors import DATATYPES
 
 PLATFORM = "headrace_plan"
 _CONFIG_TYPES = {"bytes": "TYPE_STRING"}

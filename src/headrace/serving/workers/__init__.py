@@ -1,7 +1,10 @@
 """Where stages run: processes, their tensors and their control channels.
 
 placement      which process holds which slots, with which executor, on which core
+host           a machine that workers run on: starts them, says what they may use
 supervisor, supervised, worker_process   processes watched and started again
-worker, timelines   what runs in such a process; executors what runs a stage there
-frames, channel     the control channel; arena, stage_io the tensors
+worker, timelines   what runs in such a process; `headrace.executors` what runs a stage there
+frames, channel     the control channel
+arena, stage_io, transport, placeholder_tensors   the tensors, and how they get to the next stage
+status         what all of that is doing
 """

@@ -1,7 +1,14 @@
 """Shared memory in which tensors pass between the gateway and its workers.
 
-One anonymous file per engine, mapped by all of its processes and inherited by descriptor: it has
-no name in any file system, so nothing is left behind whoever gets killed.
+One anonymous file per plan in service, mapped by all of its processes and inherited by descriptor:
+it has no name in any file system, so nothing is left behind whoever gets killed. The gateway alone
+hands out regions of it; a worker reads and writes where a frame tells it to, and nowhere else. So a
+tensor is written once, by whoever makes it, and read where it lies.
+
+Allocation is best fit over free extents (offset, length), kept in three indexes: by size, by where
+an extent begins, by where one ends. Invariants: extents are disjoint, cover all that is not
+allocated, and no two of them touch, since `free` merges both neighbours. Everything is a multiple
+of a cache line. Cost: O(log n) to find, O(n) to move a list of n free extents, which is tens long.
 """
 
 import mmap

@@ -1,21 +1,34 @@
 """The control channel's language: typed frames, each MessagePack behind a 4-byte length.
 
-Gateway and worker are one installation, so frames carry no version; they are still decoded
-strictly, because a process that dies may leave half a frame behind.
+    frame   length of the body, little-endian, 4 bytes | body
+    body    MessagePack array: its kind ("run", "finished", ...), then its fields in order
+
+What is said, and by whom:
+
+    gateway  Load       Run         Stop
+    worker   Loaded     Finished    (ends, after its batches)
+             or Failed  or Failed
+
+Each Load and each Run is answered by exactly one frame, which repeats the stage, the slot and of a
+Run the batch and its attempt. A gateway that has given a batch another path therefore knows an old
+answer from the one that it waits for, and no answer needs to be awaited before the next frame is
+sent. Tensors never pass here: a Run names where in the arena they lie (`arena`).
+
+A stream has no borders between messages, so that whatever arrives is cut by the lengths, and half a
+frame waits for its rest; cost O(bytes). Both ends are one installation, and frames carry no
+version; they are still decoded strictly, because a process that dies may leave half a frame behind,
+and a length is checked before anything is kept.
 """
 
 import struct
-from typing import Literal
 
 import msgspec
 
 from headrace.domain.errors import HeadraceError
-from headrace.domain.profile import TensorSpec
+from headrace.executors.base import StageToLoad
 
 MAX_FRAME_BYTES = 1 << 20
 """Far above any real frame (a Load of a stage with hundreds of tensors); checked before reading."""
-
-ExecutorKind = Literal["onnx", "emulated"]
 
 
 class FrameError(HeadraceError):
@@ -26,23 +39,13 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of all frames; on the wire a MessagePack array, its kind first."""
 
 
-class Load(Frame, frozen=True, array_like=True, gc=False, tag="load"):
+class Load(StageToLoad, frozen=True, array_like=True, gc=False, kw_only=True, tag="load"):
     """Gateway to worker: make a stage ready to run."""
 
     stage: int
     """The engine's number of it; later frames name it so."""
-    name: str
-    """For messages: model/pipeline/stage."""
-    executor: ExecutorKind
-    path: str
-    """The stage's ONNX file; empty for an emulated one."""
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    max_batch: int
-    p50_us: tuple[int, ...]
-    """Profiled batch latencies, entry b-1 for batch size b; what an emulated stage takes."""
-    p99_us: tuple[int, ...]
-    seed: int
+    executor: str
+    """Its kind, as the worker's own table knows it."""
     slot: int = 0
     """Which of the process's slots; as the engine numbers them. Replies name it too."""
 
@@ -63,13 +66,13 @@ class Run(Frame, frozen=True, array_like=True, gc=False, tag="run"):
     stage: int
     size: int
     input_offsets: tuple[int, ...]
-    """In the order of `Load.inputs`."""
+    """In the order of the stage's inputs."""
     output_offsets: tuple[int, ...]
     slot: int = 0
 
 
-class Ran(Frame, frozen=True, array_like=True, gc=False, tag="ran"):
-    """Worker to gateway: the outputs are in the arena. Instants are on the monotonic clock."""
+class Finished(Frame, frozen=True, array_like=True, gc=False, tag="finished"):
+    """Worker to gateway: the outputs are in the arena. Instants are on its host's clock."""
 
     batch: int
     attempt: int
@@ -93,7 +96,7 @@ class Stop(Frame, frozen=True, array_like=True, gc=False, tag="stop"):
     """Gateway to worker: end after the current batches."""
 
 
-AnyFrame = Load | Loaded | Run | Ran | Failed | Stop
+AnyFrame = Load | Loaded | Run | Finished | Failed | Stop
 
 _LENGTH = struct.Struct("<I")
 _ENCODER = msgspec.msgpack.Encoder()

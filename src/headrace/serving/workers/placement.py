@@ -1,22 +1,20 @@
 """Which worker holds which slots and stages, with which executor, on which core of this machine."""
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from headrace.catalog.stage_files import stage_path
+from headrace.cost import TimedStage, cost_model
 from headrace.domain.plan import Plan, Slot
 from headrace.domain.profile import Profile
-from headrace.serving.workers.frames import ExecutorKind, Load
+from headrace.executors.table import AUTO, ExecutorChoice, executor, kind_for
+from headrace.serving.workers.frames import Load
+from headrace.serving.workers.host import allowed_cores
 from headrace.serving.workers.stage_io import StageIndex, StageIO
 from headrace.serving.workers.worker_process import WorkerSpec
 
 logger = logging.getLogger(__name__)
-
-ExecutorChoice = Literal["auto", "onnx", "emulated"]
-"""auto: ONNX Runtime on device types named cpu…, emulation of all hardware that is not here."""
 
 
 def worker_specs(
@@ -27,58 +25,56 @@ def worker_specs(
     choice: ExecutorChoice,
     seed: int,
     processes: int | None = None,
+    host_cores: Sequence[int] | None = None,
 ) -> tuple[WorkerSpec, ...]:
     """Describe what serves each slot, in the plan's order; extracts missing stage files.
 
     Args:
-        processes: that emulated slots share; None: one for each slot.
+        stages: the plan's, with their tensors.
+        choice: of the kinds of executors.
+        seed: of the times of slots that only hold their batches.
+        processes: that such slots share; None: one for each slot.
+        host_cores: where workers may be kept; None: as this process may run.
 
     Raises:
-        ModelError: a stage's model file is missing or not the one that was profiled.
+        ModelError: a stage's model file is missing or not the one that was profiled; or the choice
+            is unknown.
     """
-    kinds = {slot.device: executor_kind(slot.device, choice) for slot in plan.slots}
-    emulated = sorted(device for device, kind in kinds.items() if kind == "emulated")
-    if emulated and choice == "auto":
-        logger.warning("emulated, so it answers zeros at profiled speed: %s", ", ".join(emulated))
+    names = {slot.device: kind_for(slot.device, choice) for slot in plan.slots}
+    kinds = {device: executor(name) for device, name in names.items()}
+    held = sorted(device for device, kind in kinds.items() if kind.hold is not None)
+    if held and choice == AUTO:
+        logger.warning("emulated, so it answers zeros at profiled speed: %s", ", ".join(held))
     tenants: dict[str, list[tuple[StageIO, Profile, str]]] = {s.name: [] for s in plan.slots}
     for deployment, pipelines in zip(plan.deployments, stages, strict=True):
         profile = profiles[deployment.model]
         folder = profile_folders[deployment.model]
         for io in (io for pipeline in pipelines for io in pipeline):
             path = ""
-            if kinds[io.planned.device] == "onnx":
+            if kinds[io.planned.device].reads_model:
                 path = str(
                     stage_path(profile, folder, io.planned.first_block, io.planned.end_block)
                 )
             for name in io.planned.pool:
                 tenants[name].append((io, profile, path))
-    cores = slot_cores([s for s in plan.slots if kinds[s.device] == "onnx"], _allowed_cores())
-    shared = shared_processes([s for s in plan.slots if kinds[s.device] == "emulated"], processes)
+    on_cores = [slot for slot in plan.slots if kinds[slot.device].slot_is == "core"]
+    cores = slot_cores(on_cores, allowed_cores() if host_cores is None else host_cores)
+    shared = shared_processes([s for s in plan.slots if kinds[s.device].hold], processes)
     return tuple(
         WorkerSpec(
             slot=slot.name,
-            executor=kinds[slot.device],
+            executor=names[slot.device],
             core=cores.get(slot.name),
+            device=slot.device_index if kinds[slot.device].slot_is == "device" else None,
             process=shared.get(slot.name),
             loads=tuple(
                 # Equal stages on different slots must not take equal times.
-                _load(tenant, kinds[slot.device], number, seed=seed * 1_000_003 + number)
+                _load(tenant, names[slot.device], number, seed=seed * 1_000_003 + number)
                 for tenant in tenants[slot.name]
             ),
         )
         for number, slot in enumerate(plan.slots)
     )
-
-
-def executor_kind(device: str, choice: ExecutorChoice) -> ExecutorKind:
-    """What runs the stages of a device type.
-
-    >>> executor_kind("cpu", "auto"), executor_kind("l4", "auto"), executor_kind("l4", "onnx")
-    ('onnx', 'emulated', 'onnx')
-    """
-    if choice != "auto":
-        return choice
-    return "onnx" if device.startswith("cpu") else "emulated"
 
 
 def slot_cores(slots: Sequence[Slot], allowed: Sequence[int]) -> dict[str, int]:
@@ -103,7 +99,7 @@ def slot_cores(slots: Sequence[Slot], allowed: Sequence[int]) -> dict[str, int]:
 
 
 def shared_processes(slots: Sequence[Slot], processes: int | None) -> dict[str, int]:
-    """Deal emulated slots to so many processes; empty: each has one of its own.
+    """Deal slots that compute nothing to so many processes; empty: each has one of its own.
 
     In turn, so that the slots of a pool lie apart: a process that dies takes few of each.
     """
@@ -112,13 +108,11 @@ def shared_processes(slots: Sequence[Slot], processes: int | None) -> dict[str, 
     return {slot.name: number % processes for number, slot in enumerate(slots)}
 
 
-def _load(tenant: tuple[StageIO, Profile, str], kind: ExecutorKind, slot: int, seed: int) -> Load:
+def _load(tenant: tuple[StageIO, Profile, str], kind: str, slot: int, seed: int) -> Load:
     io, profile, path = tenant
-    stage = io.planned
-    latencies = [
-        profile.stage_latency(stage.device, stage.share, stage.first_block, stage.end_block, size)
-        for size in range(1, io.max_batch + 1)
-    ]
+    stage, costs = TimedStage.of(profile.model, io.planned), cost_model({profile.model: profile})
+    # What an emulated slot is held for; the server's own part of its batches is real.
+    times = [costs.execution(stage, size) for size in range(1, io.max_batch + 1)]
     return Load(
         stage=io.key,
         name=io.name,
@@ -127,14 +121,8 @@ def _load(tenant: tuple[StageIO, Profile, str], kind: ExecutorKind, slot: int, s
         inputs=io.inputs.specs,
         outputs=io.outputs.specs,
         max_batch=io.max_batch,
-        # What an emulated slot sleeps; the overhead of its batches is real.
-        p50_us=tuple(max(1, latency.p50_us - profile.batch_overhead_us) for latency in latencies),
-        p99_us=tuple(max(1, latency.p99_us - profile.batch_overhead_us) for latency in latencies),
+        p50_us=tuple(time.p50_us for time in times),
+        p99_us=tuple(time.p99_us for time in times),
         seed=seed + io.key * 7_919,
         slot=slot,
     )
-
-
-def _allowed_cores() -> list[int]:
-    """Cores this process may run on; none where the system cannot pin."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

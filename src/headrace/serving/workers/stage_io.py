@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -10,13 +11,20 @@ from headrace.domain.plan import Stage as PlannedStage
 from headrace.domain.profile import Profile, TensorSpec
 from headrace.serving.workers.arena import ALIGNMENT_BYTES, Arena
 
+Home = str
+"""Names memory that the workers of one host share."""
+HERE: Final = ""
+"""The arena: the gateway's, and that of all workers on its machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One allocation of the arena that holds all tensors of a batch at one cut."""
+    """One allocation that holds all tensors of a batch at one cut."""
 
     offset: int
     tensor_offsets: tuple[int, ...]
+    home: Home = HERE
+    """Whose memory the offsets are in."""
 
 
 @dataclass(frozen=True, slots=True)

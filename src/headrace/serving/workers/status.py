@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from headrace.serving.workers.frames import ExecutorKind
-
 Outage = Literal["lost", "load-failed"]
 """Why a slot is out of service, though it is being brought back:
 
@@ -23,8 +21,8 @@ class SlotStatus:
     up: bool
     restarts: int
     process_id: int | None
-    executor: ExecutorKind
-    """`emulated` slots answer zeros."""
+    executor: str
+    """Its kind. Emulated slots answer zeros."""
     core: int | None
     """The CPU core that the worker stays on."""
     outage: Outage | None

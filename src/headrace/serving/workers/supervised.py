@@ -1,14 +1,37 @@
-"""Slots and the processes that serve them: watched, and started again for as long as it takes."""
+"""Slots and the processes that serve them: watched, and started again for as long as it takes.
+
+A slot is what the dispatcher knows; a process comes and goes behind it. Per process one task
+(`_keep`) goes round:
+
+    starting --loaded--> up --the channel closed, or a batch hung and it was killed--> gone
+        |                                                                              |
+        +--could not load--> gone                       gone --after the delay--> starting
+
+`on_slot_lost` is called in the step in which the channel closes, before anything else can happen,
+since the dispatcher may hand out work in that very step. Invariants:
+
+- `on_slot_lost` and `on_slot_gained` of a slot alternate, lost first, unless its first worker comes
+  up; nothing is reported of a batch between them.
+- Between two attempts lie RESTART_DELAYS_S, by the number of setbacks in a row: workers that could
+  not load, or that died within STEADY_S. Never is a slot given up.
+- After a failure, workers load one at a time: together, those that lack memory would fail for ever.
+
+A hang is seen by one timer per slot, set for the first batch and moved on only when it rings, so
+that a batch costs no timer: at most the hang is seen one batch's limit late.
+"""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from headrace.domain.errors import HeadraceError
-from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.frames import AnyFrame, Failed, Ran, Run
+from headrace.serving.workers.frames import AnyFrame, Failed, Finished, Run
+from headrace.serving.workers.host import Host, WorkerHandle
+from headrace.serving.workers.stage_io import Home
 from headrace.serving.workers.status import Outage
 from headrace.serving.workers.worker_process import WorkerSpec, process_title
 
@@ -28,7 +51,7 @@ HANG_GRACE_S = 2.0
 class SlotEvents(Protocol):
     """Whom the supervisor tells; the live driver."""
 
-    def on_ran(self, slot: int, frame: Ran) -> None: ...
+    def on_ran(self, slot: int, frame: Finished) -> None: ...
 
     def on_failed(self, slot: int, frame: Failed) -> None: ...
 
@@ -40,41 +63,47 @@ class SlotEvents(Protocol):
 class SupervisedSlot:
     """One slot, whichever process serves it now. It is the driver's `WorkerLink`."""
 
-    def __init__(self, number: int, spec: WorkerSpec) -> None:
+    def __init__(self, number: int, spec: WorkerSpec, host: Host) -> None:
         self.events: SlotEvents
         self.spec = spec
         self.number = number
-        self.home: SupervisedProcess
+        self.host = host
+        self.process: SupervisedProcess
         self._p99_us = {load.stage: load.p99_us for load in spec.loads}
         self._hangs_at_s: float | None = None
         self._watch: asyncio.TimerHandle | None = None
 
     @property
+    def home(self) -> Home:
+        """Where its tensors lie."""
+        return self.host.home
+
+    @property
     def up(self) -> bool:
         """A worker has loaded all stages and lives."""
-        return self.home.up
+        return self.process.up
 
     @property
     def process_id(self) -> int | None:
-        return self.home.process_id
+        return self.process.process_id
 
     @property
     def restarts(self) -> int:
-        return self.home.restarts
+        return self.process.restarts
 
     @property
     def outage(self) -> Outage | None:
         """Why the slot has no worker; None: it has one, or was not to have one yet."""
-        return self.home.outage
+        return self.process.outage
 
     @property
     def retry_in_s(self) -> float:
         """Until the next attempt to give it a worker; 0: one is under way, or none is needed."""
-        return self.home.retry_in_s
+        return self.process.retry_in_s
 
     def run(self, frame: Run) -> None:
         # Where the worker has just died, its end of the channel says so in a moment.
-        self.home.send(frame)
+        self.process.send(frame)
         loop = asyncio.get_running_loop()
         limit_us = HANG_FACTOR * self._p99_us[frame.stage][frame.size - 1]
         self._hangs_at_s = loop.time() + limit_us / 1e6 + HANG_GRACE_S
@@ -84,10 +113,20 @@ class SupervisedSlot:
     def receive(self, frame: AnyFrame) -> None:
         self._hangs_at_s = None
         match frame:
-            case Ran():
+            case Finished():
+                if self.host.clock_offset_us:
+                    frame = self._on_our_clock(frame)
                 self.events.on_ran(self.number, frame)
             case Failed():
                 self.events.on_failed(self.number, frame)
+
+    def _on_our_clock(self, frame: Finished) -> Finished:
+        offset_us = self.host.clock_offset_us
+        return replace(
+            frame,
+            started_at_us=frame.started_at_us + offset_us,
+            ended_at_us=frame.ended_at_us + offset_us,
+        )
 
     def lost(self) -> None:
         """Its process is gone."""
@@ -109,46 +148,13 @@ class SupervisedSlot:
             return
         logger.error("slot %s: its batch hangs; killing the worker", self.spec.slot)
         self._hangs_at_s = None
-        self.home.kill()
-
-
-class Worker(Protocol):
-    """The part of `WorkerProcess` that is supervised."""
-
-    @property
-    def process_id(self) -> int: ...
-
-    @property
-    def send(self) -> Callable[[Run], None]: ...
-
-    async def load(self, timeout_s: float) -> None: ...
-
-    def kill(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    async def reap(self) -> int: ...
-
-
-class Spawn(Protocol):
-    """Starts a worker's process; see `WorkerProcess`."""
-
-    def __call__(
-        self,
-        specs: Sequence[WorkerSpec],
-        arena: Arena,
-        loop: asyncio.AbstractEventLoop,
-        on_frame: Callable[[AnyFrame], None],
-        on_lost: Callable[[str], None],
-    ) -> Worker: ...
+        self.process.kill()
 
 
 class SupervisedProcess:
-    """Keeps a process alive for one slot, or for several that are emulated."""
+    """Keeps a process alive for one slot, or for several that compute nothing."""
 
-    def __init__(
-        self, slots: Sequence[SupervisedSlot], arena: Arena, turn: asyncio.Lock, spawn: Spawn
-    ) -> None:
+    def __init__(self, slots: Sequence[SupervisedSlot], host: Host, turn: asyncio.Lock) -> None:
         """`turn`: held while a worker loads after a failure; common to all processes."""
         self.restarts = 0
         self.up = False
@@ -156,10 +162,9 @@ class SupervisedProcess:
         self._slots = {slot.number: slot for slot in slots}
         self._specs = [slot.spec for slot in slots]
         self._what = process_title(self._specs)
-        self._arena = arena
+        self._host = host
         self._turn = turn
-        self._spawn = spawn
-        self._process: Worker | None = None
+        self._process: WorkerHandle | None = None
         self._lost_now = asyncio.Event()
         self._starting = asyncio.Lock()
         self._keeper: asyncio.Task[None] | None = None
@@ -169,7 +174,7 @@ class SupervisedProcess:
         """In a row."""
         self._next_attempt_at_s = 0.0
         for slot in slots:
-            slot.home = self
+            slot.process = self
 
     @property
     def process_id(self) -> int | None:
@@ -286,8 +291,7 @@ class SupervisedProcess:
 
     async def _start_process(self) -> None:
         self._lost_now.clear()
-        loop = asyncio.get_running_loop()
-        self._process = self._spawn(self._specs, self._arena, loop, self._receive, self._lose)
+        self._process = self._host.start_worker(self._specs, self._receive, self._lose)
         try:
             await self._process.load(LOAD_TIMEOUT_S)
         except HeadraceError:
@@ -302,7 +306,7 @@ class SupervisedProcess:
             logger.debug("%s: the worker ended with status %d", self._what, status)
 
     def _receive(self, frame: AnyFrame) -> None:
-        slot = self._slots.get(frame.slot) if isinstance(frame, Ran | Failed) else None
+        slot = self._slots.get(frame.slot) if isinstance(frame, Finished | Failed) else None
         if slot is not None:
             slot.receive(frame)
         else:

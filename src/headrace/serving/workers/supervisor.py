@@ -3,18 +3,17 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.supervised import SlotEvents, Spawn, SupervisedProcess, SupervisedSlot
-from headrace.serving.workers.worker_process import WorkerProcess, WorkerSpec
+from headrace.serving.workers.host import Host
+from headrace.serving.workers.supervised import SlotEvents, SupervisedProcess, SupervisedSlot
+from headrace.serving.workers.worker_process import WorkerSpec
 
 
 class Supervisor:
     """All slots of a plan."""
 
-    def __init__(
-        self, specs: Sequence[WorkerSpec], arena: Arena, spawn: Spawn = WorkerProcess
-    ) -> None:
-        self.slots = tuple(SupervisedSlot(i, spec) for i, spec in enumerate(specs))
+    def __init__(self, specs: Sequence[WorkerSpec], host: Host) -> None:
+        """`host`: where all of them run."""
+        self.slots = tuple(SupervisedSlot(i, spec, host) for i, spec in enumerate(specs))
         shared: dict[int, list[SupervisedSlot]] = {}
         alone = []
         for slot in self.slots:
@@ -24,7 +23,7 @@ class Supervisor:
                 shared.setdefault(slot.spec.process, []).append(slot)
         groups = (*alone, *shared.values())
         turn = asyncio.Lock()
-        self._processes = tuple(SupervisedProcess(group, arena, turn, spawn) for group in groups)
+        self._processes = tuple(SupervisedProcess(group, host, turn) for group in groups)
 
     def connect(self, events: SlotEvents) -> None:
         """Say whom to tell of runs and losses; before `start`."""
@@ -37,13 +36,13 @@ class Supervisor:
         Raises:
             ModelError: one could not; all others are stopped again.
         """
-        homes = self._processes if slots is None else self._homes(slots)
+        processes = self._processes if slots is None else self._processes_of(slots)
         results = await asyncio.gather(
-            *(process.start() for process in homes), return_exceptions=True
+            *(process.start() for process in processes), return_exceptions=True
         )
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
-            await asyncio.gather(*(process.stop() for process in homes))
+            await asyncio.gather(*(process.stop() for process in processes))
             raise failures[0]
 
     async def insist(self, slots: Sequence[int], on_tried: Callable[[Sequence[int]], None]) -> None:
@@ -53,20 +52,21 @@ class Supervisor:
         loaded, or has failed to for the first time. `SlotEvents` tell which, and what follows.
         """
 
-        async def try_once(home: SupervisedProcess) -> None:
-            await home.insist()
-            on_tried([slot for slot in slots if self.slots[slot].home is home])
+        async def try_once(process: SupervisedProcess) -> None:
+            await process.insist()
+            on_tried([slot for slot in slots if self.slots[slot].process is process])
 
-        await asyncio.gather(*map(try_once, self._homes(slots)))
+        await asyncio.gather(*map(try_once, self._processes_of(slots)))
 
     async def stop_slots(self, slots: Sequence[int]) -> None:
         """End the workers that serve none but these slots."""
-        others = self._homes([slot.number for slot in self.slots if slot.number not in slots])
-        homes = [process for process in self._homes(slots) if process not in others]
-        await asyncio.gather(*(process.stop() for process in homes))
+        kept = [slot.number for slot in self.slots if slot.number not in slots]
+        others = self._processes_of(kept)
+        processes = [process for process in self._processes_of(slots) if process not in others]
+        await asyncio.gather(*(process.stop() for process in processes))
 
-    def _homes(self, slots: Sequence[int]) -> list[SupervisedProcess]:
-        return list(dict.fromkeys(self.slots[slot].home for slot in slots))
+    def _processes_of(self, slots: Sequence[int]) -> list[SupervisedProcess]:
+        return list(dict.fromkeys(self.slots[slot].process for slot in slots))
 
     async def stop(self) -> None:
         """End all workers. Idempotent."""

@@ -1,4 +1,4 @@
-"""A worker process of emulated slots: each holds its batch until its time is over.
+"""A worker process of slots that compute nothing: each holds its batch until its time is over.
 
 Any number of slots in one thread. Nothing is computed, so a slot is no more than the instant at
 which its batch ends, and all of them wait in one heap.
@@ -10,15 +10,16 @@ import time
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from headrace.serving.workers.executors.base import TensorMemory, describe
-from headrace.serving.workers.executors.emulated import EmulatedStage
+from headrace.domain.errors import ModelError
+from headrace.executors.base import HeldStage, TensorMemory, describe
+from headrace.executors.table import executor
 from headrace.serving.workers.frames import (
     AnyFrame,
     Failed,
+    Finished,
     FrameReader,
     Load,
     Loaded,
-    Ran,
     Run,
     Stop,
     encode,
@@ -37,7 +38,7 @@ class Timelines:
     def __init__(self, memory: TensorMemory, now_us: Callable[[], int] = _monotonic_us) -> None:
         self._memory = memory
         self._now_us = now_us
-        self._stages: dict[tuple[int, int], EmulatedStage] = {}
+        self._stages: dict[tuple[int, int], HeldStage] = {}
         self._free_at_us: dict[int, int] = {}
         self._running: list[tuple[int, int, int, Run]] = []
         """A heap: end, sequence number, start, what runs."""
@@ -50,8 +51,7 @@ class Timelines:
         """
         match frame:
             case Load():
-                self._stages[frame.slot, frame.stage] = EmulatedStage(frame, self._memory)
-                return Loaded(frame.stage, 0, frame.slot)
+                return self._load(frame)
             case Run():
                 return self._begin(frame)
         raise TypeError(f"a worker is not sent {type(frame).__name__}")
@@ -63,7 +63,9 @@ class Timelines:
         while running and running[0][0] <= (now_us := self._now_us()):
             _, _, started_at_us, run = heappop(running)
             # Not the instant at which it should have ended: the log tells what happened.
-            reports.append(Ran(run.batch, run.attempt, run.stage, started_at_us, now_us, run.slot))
+            reports.append(
+                Finished(run.batch, run.attempt, run.stage, started_at_us, now_us, run.slot)
+            )
         return reports
 
     def wait_s(self) -> float | None:
@@ -71,6 +73,16 @@ class Timelines:
         if not self._running:
             return None
         return max(0, self._running[0][0] - self._now_us()) / 1e6
+
+    def _load(self, load: Load) -> Loaded | Failed:
+        try:
+            hold = executor(load.executor).hold
+            if hold is None:
+                raise ModelError(f"stage {load.name!r}: {load.executor} stages are run, not timed")
+            self._stages[load.slot, load.stage] = hold(load, self._memory)
+        except Exception as error:  # reported; the gateway decides what it means
+            return Failed(-1, 0, load.stage, describe(error), load.slot)
+        return Loaded(load.stage, 0, load.slot)
 
     def _begin(self, run: Run) -> Failed | None:
         started_at_us = max(self._now_us(), self._free_at_us.get(run.slot, 0))

@@ -1,6 +1,6 @@
 """The worker process: holds the stages of one slot and runs one batch at a time.
 
-Emulated slots need no device of their own, so one process may hold many (`serving.timelines`).
+Slots of a kind that only holds them need no device, so one process may serve many (`timelines`).
 
 Started by the supervisor as `python -m headrace.serving.workers.worker`, with its control socket
 and the arena inherited as descriptors. It has no other connection to the world, trusts nobody but
@@ -16,16 +16,17 @@ import socket
 import sys
 import time
 
+from headrace.domain.errors import ModelError
+from headrace.executors.base import Executor, TensorMemory, describe
+from headrace.executors.table import executor
 from headrace.serving.workers.arena import map_arena
-from headrace.serving.workers.executors.base import Executor, TensorMemory, describe
-from headrace.serving.workers.executors.opening import open_executor
 from headrace.serving.workers.frames import (
     AnyFrame,
     Failed,
+    Finished,
     FrameReader,
     Load,
     Loaded,
-    Ran,
     Run,
     Stop,
     encode,
@@ -56,25 +57,38 @@ class Worker:
         raise TypeError(f"a worker is not sent {type(frame).__name__}")
 
     def close(self) -> None:
-        for executor in self._executors.values():
-            executor.unload()
+        for stage in self._executors.values():
+            stage.unload()
 
     def _run(self, run: Run) -> AnyFrame:
         started_at_us = _now_us()
         try:
-            executor = self._executors[run.stage]
-            executor.run(run.size, run.input_offsets, run.output_offsets)
+            stage = self._executors[run.stage]
+            stage.run(run.size, run.input_offsets, run.output_offsets)
         except Exception as error:  # whatever a backend raises concerns this batch only
             return Failed(run.batch, run.attempt, run.stage, describe(error), run.slot)
-        return Ran(run.batch, run.attempt, run.stage, started_at_us, _now_us(), run.slot)
+        return Finished(run.batch, run.attempt, run.stage, started_at_us, _now_us(), run.slot)
 
     def _load(self, load: Load) -> AnyFrame:
         started_at_us = _now_us()
         try:
-            self._executors[load.stage] = open_executor(load, self._memory)
+            self._executors[load.stage] = open_stage(load, self._memory)
         except Exception as error:  # reported; the gateway decides what it means
             return Failed(-1, 0, load.stage, describe(error), load.slot)
         return Loaded(load.stage, _now_us() - started_at_us, load.slot)
+
+
+def open_stage(load: Load, memory: TensorMemory) -> Executor:
+    """Load a stage with the kind of executor that it names, and warm it up.
+
+    Raises:
+        ModelError: the stage's file does not fit what the plan says of it; or the kind is unknown,
+            or computes nothing, which takes a process of `timelines`.
+    """
+    kind = executor(load.executor)
+    if kind.open is None:
+        raise ModelError(f"stage {load.name!r}: {load.executor} stages are not run, but timed")
+    return kind.open(load, memory)
 
 
 def serve(channel: socket.socket, worker: Worker) -> None:
@@ -94,7 +108,7 @@ def main() -> None:
     parser.add_argument("--arena", type=int, required=True, help="descriptor of shared memory")
     parser.add_argument("--arena-bytes", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True, help="process id of the gateway")
-    parser.add_argument("--emulated", action="store_true", help="hold slots for profiled times")
+    parser.add_argument("--holds", action="store_true", help="hold slots for profiled times")
     parser.add_argument("--core", type=int, help="the CPU core to stay on")
     options = parser.parse_args()
 
@@ -110,7 +124,7 @@ def main() -> None:
     os.close(options.arena)
     # A gateway that is gone cannot be told anything; the exit code is nobody's concern either.
     with contextlib.suppress(ConnectionError):
-        if options.emulated:
+        if options.holds:
             from headrace.serving.workers.timelines import Timelines, serve_timelines
 
             serve_timelines(channel, Timelines(memory))

@@ -10,16 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.domain.errors import ModelError
+from headrace.executors.table import executor
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.channel import Channel, channel_pair
-from headrace.serving.workers.frames import AnyFrame, ExecutorKind, Failed, Load, Loaded, Stop
+from headrace.serving.workers.frames import AnyFrame, Failed, Load, Loaded, Stop
 
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 2.0
 """From Stop to SIGTERM, and from there to SIGKILL."""
-
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +26,15 @@ class WorkerSpec:
     """What is to serve one slot."""
 
     slot: str
-    executor: ExecutorKind
+    executor: str
+    """Its kind."""
     core: int | None
     """The CPU core it stays on; None: wherever the system puts it."""
     loads: tuple[Load, ...]
+    device: int | None = None
+    """The number of its device on its host; None: its kind needs no device."""
     process: int | None = None
-    """Slots with the same number share a process, all of them emulated; None: its own."""
+    """Slots with the same number share a process; None: its own."""
 
 
 class WorkerProcess:
@@ -42,11 +44,10 @@ class WorkerProcess:
         self,
         specs: Sequence[WorkerSpec],
         arena: Arena,
-        loop: asyncio.AbstractEventLoop,
         on_frame: Callable[[AnyFrame], None],
         on_lost: Callable[[str], None],
     ) -> None:
-        """`specs` has one entry per slot; only emulated ones can be several.
+        """`specs` has one entry per slot; only kinds that `hold` can be several.
 
         `on_frame` gets reports of runs; `on_lost` is called once, with the reason, when the
         process ends or must be given up without `stop` having been asked for."""
@@ -64,7 +65,7 @@ class WorkerProcess:
         finally:
             # Only the worker may hold its end, or its death would go unnoticed.
             theirs.close()
-        self._channel = Channel(loop, ours, self._receive, self._lost)
+        self._channel = Channel(asyncio.get_running_loop(), ours, self._receive, self._lost)
         self.send = self._channel.send
 
     @property
@@ -154,8 +155,9 @@ def _spawn(spec: WorkerSpec, arena: Arena, channel: int) -> subprocess.Popen[byt
     command = [sys.executable, "-P", "-m", "headrace.serving.workers.worker"]
     command += ["--channel", str(channel), "--arena", str(arena.descriptor)]
     command += ["--arena-bytes", str(arena.size_bytes), "--parent", str(os.getpid())]
-    if spec.executor == "emulated":
-        command += ["--emulated"]
+    kind = executor(spec.executor)
+    if kind.hold is not None:
+        command += ["--holds"]
     if spec.core is not None:
         command += ["--core", str(spec.core)]
     return subprocess.Popen(
@@ -165,5 +167,8 @@ def _spawn(spec: WorkerSpec, arena: Arena, channel: int) -> subprocess.Popen[byt
         pass_fds=(channel, arena.descriptor),
         # A session of its own: Ctrl-C reaches the gateway only, which drains before it stops us.
         start_new_session=True,
-        env={**os.environ, **_ONE_THREAD},
+        env={
+            **os.environ,
+            **{name: value.format(device=spec.device) for name, value in kind.environment.items()},
+        },
     )

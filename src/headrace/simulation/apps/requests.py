@@ -45,7 +45,7 @@ class AppRequests:
         self._seed = seed
         self._tracker = AppTracker(())
         self._tables: dict[str, AppTable] = {}
-        self._doors: dict[str, Admission] = {}
+        self._admissions: dict[str, Admission] = {}
         self._calls: dict[str, dict[str, Ints]] = {}
         """App -> module -> calls by each request; drawn once, whatever plans follow."""
         self._place, self._counts = _places([arrival.model for arrival in arrivals])
@@ -57,7 +57,7 @@ class AppRequests:
         tables = app_tables(plan)
         self._tracker.serve(tables)
         self._tables = {table.name: table for table in tables}
-        self._doors = {
+        self._admissions = {
             table.name: admission(
                 plan, table, [topology.models[m.model].fastest_us for m in table.modules]
             )
@@ -115,7 +115,7 @@ class AppRequests:
         allowed_us = table.slo_us if arrival.timeout_us is None else arrival.timeout_us
         self._deadline_at_us[number] = arrival.at_us + allowed_us
         ahead = self._tracker.runs(arrival.model)
-        if self._doors[arrival.model].excess_us(ahead, allowed_us):
+        if self._admissions[arrival.model].excess_us(ahead, allowed_us):
             self._ended[number] = None, "deadline"
             return
         run = self._tracker.open(

@@ -1,0 +1,7 @@
+"""What runs the stages of a plan, one kind of executor per file.
+
+table      the kinds there are; placement, workers, migration, `serve` and `profile` read it
+base       what a kind states, and the contract of what it opens
+onnx, onnx_session   ONNX Runtime on a CPU core
+emulated   hardware that is not here
+"""

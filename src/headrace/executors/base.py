@@ -1,0 +1,166 @@
+"""What a kind of executor states of itself, and the contract of what it opens.
+
+A stage reaches a worker as a `StageToLoad`. Its tensors lie in memory that the worker shares with
+whoever feeds it (`TensorMemory`); a run names offsets there, so that no tensor is copied.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from mmap import mmap
+from typing import Any, Literal, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import TensorSpec
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Tensor name -> array [items, *item_shape]."""
+
+ONE_THREAD: Mapping[str, str] = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+)
+"""Environment of a worker that is one core: libraries start no threads beside its own."""
+
+
+class StageToLoad(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """A stage as its executor needs to know it."""
+
+    name: str
+    """For messages: model/pipeline/stage."""
+    path: str
+    """The stage's ONNX file; empty where the kind reads none."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch: int
+    p50_us: tuple[int, ...]
+    """Profiled batch latencies, entry b-1 for batch size b; what an emulated stage takes."""
+    p99_us: tuple[int, ...]
+    seed: int
+
+
+class TensorMemory:
+    """Bounds-checked tensor views of the arena."""
+
+    def __init__(self, memory: mmap) -> None:
+        self._bytes: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+
+    def tensor(self, spec: TensorSpec, size: int, offset: int) -> NDArray[Any]:
+        """Return the tensor [size, *item_shape] that starts at `offset`; shares the memory.
+
+        Raises:
+            ModelError: it would reach beyond the arena.
+        """
+        dtype = np.dtype(spec.dtype)
+        count_bytes = size * spec.item_count * dtype.itemsize
+        if size < 1 or offset < 0 or offset + count_bytes > self._bytes.size:
+            raise ModelError(
+                f"tensor {spec.name!r}: {size} items at {offset} leave the arena of"
+                f" {self._bytes.size} bytes"
+            )
+        raw = self._bytes[offset : offset + count_bytes]
+        return raw.view(dtype).reshape(size, *spec.item_shape)
+
+
+class Executor(Protocol):
+    """One loaded stage that computes. Its constructor loads; it runs one batch at a time."""
+
+    def run(self, size: int, input_offsets: Sequence[int], output_offsets: Sequence[int]) -> None:
+        """Compute outputs from inputs, both in the arena, in the stage's order of tensors.
+
+        Raises:
+            Exception: whatever the backend raises; the worker reports it and lives on.
+        """
+        ...
+
+    def unload(self) -> None:
+        """Give back what the stage holds."""
+        ...
+
+
+class HeldStage(Protocol):
+    """One loaded stage that computes nothing and says how long a batch holds its slot."""
+
+    def begin(self, size: int, output_offsets: Sequence[int]) -> int:
+        """Write the answer; return microseconds.
+
+        Raises:
+            Exception: the batch cannot run.
+        """
+        ...
+
+
+class OpenedModel(Protocol):
+    """A model, or a part of one, that is open for measuring."""
+
+    def run(self, names: Sequence[str], feeds: Arrays) -> Sequence[NDArray[Any]]:
+        """The outputs of these names, in this order."""
+        ...
+
+    def bound(self, inputs: Arrays, outputs: Arrays) -> Callable[[], None]:
+        """One run between these C-contiguous arrays; it returns when the outputs are written.
+
+        Raises (when called):
+            ModelError: the model does not run with these shapes.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """How `headrace profile` measures on a device."""
+
+    device: str
+    """What `--device` calls it."""
+    slot: str
+    """What one slot of it is, for tables: "cpu core"."""
+    open: Callable[[bytes], OpenedModel]
+    """Takes an ONNX file's content. Raises ModelError: the backend refuses it."""
+    timer_ns: Callable[[], int]
+    """Its difference across a run is what the run took of the device; monotonic nanoseconds."""
+    libraries: tuple[str, ...]
+    """Modules whose versions a measurement depends on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorKind:
+    """One row of the table: all that the rest of Headrace knows of a kind.
+
+    Of `open` and `hold` exactly one is given. A worker process of the first serves one slot; of the
+    second it serves many at once, since nothing is computed in it.
+    """
+
+    device_types: tuple[str, ...]
+    """Device types of plans that it serves unasked; as patterns, `*` for any characters."""
+    slot_is: Literal["core", "device", "nothing"]
+    """What of its machine a slot occupies: a core, on which its worker is kept; a device, whose
+    number its environment names; or nothing."""
+    open: Callable[[StageToLoad, TensorMemory], Executor] | None = None
+    """Loads a stage and warms it up. Raises ModelError: it is not what the profile says."""
+    hold: Callable[[StageToLoad, TensorMemory], HeldStage] | None = None
+    """Prepares a stage that computes nothing."""
+    environment: Mapping[str, str]
+    """Of its worker processes, beside ours. `{device}` is the number of the slot's device."""
+    reads_model: bool
+    """Needs the stage's ONNX file."""
+    process_bytes: int
+    """Memory that a worker takes on its machine beside weights, generously."""
+    process_memory_per_weight: int
+    """Bytes of its machine's memory per byte of weights, while a stage loads."""
+    device_memory_per_weight: int
+    """Bytes of the planned device's memory per byte of weights."""
+    measures: Measurement | None = None
+    """None: profiles cannot be measured with it."""
+
+    def __post_init__(self) -> None:
+        assert (self.open is None) != (self.hold is None), "a kind computes, or holds its slots"
+
+
+_MAX_MESSAGE_CHARS = 2000
+
+
+def describe(error: Exception) -> str:
+    """What a report of a failure says of it; bounded, because backends may quote whole graphs."""
+    return f"{type(error).__name__}: {error}"[:_MAX_MESSAGE_CHARS]

@@ -1,0 +1,161 @@
+"""The cheapest machines of one app within limits on its slots, at prices of scarce devices."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from headrace.planning.apps.candidates import AppCase
+from headrace.planning.apps.exact.combine import Steps, least_cost
+from headrace.planning.apps.exact.fronts import Front, front_schedule
+from headrace.planning.apps.machines import Schedule
+from headrace.planning.apps.order import decompose, rest_us
+from headrace.planning.apps.stock.devices import Stock
+from headrace.planning.apps.stock.module import FrontWithin, front_within
+from headrace.planning.common.candidates import Floats, Ints
+
+KNOWN_MAX = 32
+"""Answers kept per app or module and prices; the oldest are forgotten."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """Machines of every module of an app, or none where nothing fits."""
+
+    fronts: tuple[Front, ...]
+    """Per module a front of one point, the one chosen; costs contain the charges. Empty: none."""
+    slots: Ints
+    """Shape (M, Q)."""
+    cost: float
+    """Without charges."""
+    at_least: float
+    """No machines within the limits cost less, charges included; infinite: there are none."""
+
+    def schedules(self, case: AppCase) -> tuple[Schedule, ...]:
+        return tuple(
+            front_schedule(module, front, 0)
+            for module, front in zip(case.modules, self.fronts, strict=True)
+        )
+
+
+class _Memory(Generic[Answer]):
+    """Answers, and between which limits each holds: slots not taken may as well not be there."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Ints, Ints, Answer]] = []
+
+    def find(self, limits: Ints) -> Answer | None:
+        for taken, most, answer in reversed(self._known):
+            if (taken <= limits).all() and (limits <= most).all():
+                return answer
+        return None
+
+    def add(self, taken: Ints, limits: Ints, answer: Answer) -> None:
+        self._known.append((taken, limits.copy(), answer))
+        if len(self._known) > KNOWN_MAX:
+            self._known.pop(0)
+
+
+class AppChoice:
+    """One app; remembers what it has worked out."""
+
+    def __init__(self, case: AppCase, stock: Stock) -> None:
+        self.case = case
+        self._shares = stock.shares
+        self._kinds = [stock.kind_of(module) for module in case.modules]
+        self._part = decompose(case.before)
+        least = [int(module.duration_us.min()) for module in case.modules]
+        self._rooms = [case.budget_us - rest for rest in rest_us(case.before, least)]
+        self._fronts: dict[tuple[int, bytes], _Memory[FrontWithin]] = defaultdict(_Memory)
+        self._chosen: dict[bytes, _Memory[Machines]] = defaultdict(_Memory)
+
+    def cheapest(self, limits: Ints, prices: Floats) -> Machines:
+        """The cheapest machines within limits and budget, charges included.
+
+        Args:
+            limits: shape (M, Q), slots that each module may take.
+            prices: shape (D,), of a device, on top of its price.
+        """
+        known = self._chosen[prices.tobytes()]
+        machines = known.find(limits)
+        if machines is None:
+            machines = self._cheapest(limits, self._shares @ prices)
+            known.add(machines.slots, limits, machines)
+        return machines
+
+    def _cheapest(self, limits: Ints, charge: Floats) -> Machines:
+        found = [self._front(m, limits[m], charge) for m in range(len(limits))]
+        fronts = [one.front for one in found]
+        points = self._points(fronts)
+        slots = np.zeros_like(limits)
+        at_least = np.inf
+        if not all(one.front.proven for one in found):
+            ladders = [one.at_least or one.front for one in found]
+            lowest = self._points(ladders)
+            if lowest is not None:
+                at_least = sum(float(x.cost[p]) for x, p in zip(ladders, lowest, strict=True))
+        if points is None:
+            return Machines(fronts=(), slots=slots, cost=np.inf, at_least=at_least)
+        chosen = tuple(_one(front, point) for front, point in zip(fronts, points, strict=True))
+        for m, front in enumerate(chosen):
+            slots[m] = _slots(front, self._kinds[m], len(charge))[0]
+        charged = sum(float(front.cost[0]) for front in chosen)
+        return Machines(
+            fronts=chosen,
+            slots=slots,
+            cost=charged - float(slots.sum(axis=0) @ charge),
+            at_least=min(charged, at_least),
+        )
+
+    def _points(self, fronts: Sequence[Steps]) -> list[int] | None:
+        return least_cost(self._part, fronts, self.case.before, self.case.budget_us)
+
+    def _front(self, module: int, limits: Ints, charge: Floats) -> FrontWithin:
+        known = self._fronts[module, charge.tobytes()]
+        found = known.find(limits)
+        if found is None:
+            kind = self._kinds[module]
+            found = front_within(
+                self.case.modules[module], self._rooms[module], kind, limits, charge
+            )
+            taken = _slots(found.front, kind, len(charge)).max(axis=0, initial=0)
+            known.add(taken, limits, found)
+        return found
+
+
+def _one(front: Front, point: int) -> Front:
+    here = slice(point, point + 1)
+    return replace(
+        front,
+        latency_us=front.latency_us[here],
+        cost=front.cost[here],
+        whole=front.whole[here],
+        last=front.last[here],
+        part=front.part[here],
+    )
+
+
+def _slots(front: Front, kind: Ints, kinds: int) -> Ints:
+    """Per point and kind of slot: one per machine, also for a part of a machine. Shape (P, Q)."""
+    of_kind = np.zeros((len(kind), kinds), np.int64)
+    of_kind[np.arange(len(kind)), kind] = 1
+    slots: Ints = front.whole @ of_kind
+    parts = np.flatnonzero(front.last >= 0)
+    slots[parts, kind[front.last[parts]]] += 1
+    return slots
+
+
+def cheapest_of_all(
+    apps: Sequence[AppChoice], limits: Ints, prices: Floats
+) -> tuple[Machines, ...]:
+    """Of every app by itself; `limits` has the modules of all apps, shape (N, Q)."""
+    found, first = [], 0
+    for app in apps:
+        end = first + len(app.case.modules)
+        found.append(app.cheapest(limits[first:end], prices))
+        first = end
+    return tuple(found)

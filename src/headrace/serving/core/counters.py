@@ -1,0 +1,226 @@
+"""Everything that is counted, and every measure that a front may show, each defined once.
+
+On the hot path plain integers are added to; a measure is made from them when somebody asks.
+"""
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+from headrace.domain.events import AnyEvent, Dispatched, Ran
+from headrace.serving.workers.status import EngineStatus
+
+LATENCY_BOUNDS_US = (
+    *(round(base * 10**power) for power in range(2, 7) for base in (1, 2, 3.5, 5, 7.5)),
+    10_000_000,
+)
+"""100 us to 10 s, five steps a decade: an SLO attainment can be read off within 20 %."""
+
+
+class ModelCounters:
+    """What happened to one model's inferences. Fields are added to directly: it is the hot path."""
+
+    __slots__ = (
+        "answered",
+        "batches",
+        "items",
+        "last_at_ms",
+        "late",
+        "latency_counts",
+        "latency_sum_us",
+        "refused",
+        "run_us",
+    )
+
+    def __init__(self) -> None:
+        self.answered = 0
+        """In time."""
+        self.late = 0
+        self.items = 0
+        self.refused: dict[str, int] = {}
+        """Reason -> inferences."""
+        self.latency_counts = [0] * (len(LATENCY_BOUNDS_US) + 1)
+        self.latency_sum_us = 0
+        self.last_at_ms = 0
+        """Wall clock of the last answer, milliseconds since 1970."""
+        self.batches: dict[int, int] = {}
+        """Batch size -> batches dispatched."""
+        self.run_us: dict[int, int] = {}
+        """Batch size -> microseconds that slots ran for it, all stages."""
+
+    def count_answer(self, items: int, latency_us: int, late: bool) -> None:
+        if late:
+            self.late += 1
+        else:
+            self.answered += 1
+        self.items += items
+        self.latency_sum_us += latency_us
+        self.latency_counts[bisect_left(LATENCY_BOUNDS_US, latency_us)] += 1
+        self.last_at_ms = int(time.time() * 1000)
+
+    def count_refusal(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+
+class BatchCounter:
+    """An event sink that counts batches by size and the time slots ran for them."""
+
+    def __init__(self, models: list[ModelCounters]) -> None:
+        """`models` in the order of the event log's header."""
+        self._models = models
+        self._open: dict[int, tuple[ModelCounters, int]] = {}
+
+    def __call__(self, event: AnyEvent) -> None:
+        kind = type(event)
+        if kind is Ran:
+            assert isinstance(event, Ran)
+            known = self._open.get(event.batch)
+            if known is not None:
+                counters, size = known
+                run_us = event.at_us - event.started_at_us
+                counters.run_us[size] = counters.run_us.get(size, 0) + run_us
+        elif kind is Dispatched:
+            assert isinstance(event, Dispatched)
+            if event.first_stage == 0 and event.batch not in self._open:
+                counters, size = self._models[event.model], len(event.requests)
+                counters.batches[size] = counters.batches.get(size, 0) + 1
+                self._remember(event.batch, counters, size)
+
+    def _remember(self, batch: int, counters: ModelCounters, size: int) -> None:
+        # Batches end in about the order in which they began: the oldest can be forgotten.
+        self._open[batch] = (counters, size)
+        if len(self._open) > 1024:
+            del self._open[next(iter(self._open))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """`counts[i]` values lie between bounds i - 1 and i; the last have no bound above."""
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    total: float
+    """Of all values."""
+
+
+Value = float | Histogram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """A name, what it means, and its value now for each combination of labels."""
+
+    name: str
+    what: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...] = ()
+    samples: Sequence[tuple[tuple[str, ...], Value]]
+    """(values of the labels, value)."""
+
+
+def measures(counters: Mapping[str, ModelCounters], status: EngineStatus) -> Iterator[Measure]:
+    """All there are, of a server whose models were counted here."""
+    yield _requests(counters)
+    yield _latencies(counters)
+    yield _batches(counters)
+    yield from _gauges(status)
+    yield from _slots(status)
+
+
+def _requests(counters: Mapping[str, ModelCounters]) -> Measure:
+    return Measure(
+        name="requests",
+        what="finished requests by outcome",
+        kind="counter",
+        labels=("model", "outcome"),
+        samples=[
+            ((name, outcome), count)
+            for name, model in counters.items()
+            for outcome, count in (
+                ("answered", model.answered),
+                ("late", model.late),
+                *model.refused.items(),
+            )
+        ],
+    )
+
+
+def _latencies(counters: Mapping[str, ModelCounters]) -> Measure:
+    bounds_s = [bound * 1e-6 for bound in LATENCY_BOUNDS_US]
+    return Measure(
+        name="request_latency_seconds",
+        what="arrival at the dispatcher to answer, answered requests, late ones too",
+        kind="histogram",
+        labels=("model",),
+        samples=[
+            (
+                (name,),
+                Histogram(
+                    bounds=bounds_s,
+                    counts=tuple(model.latency_counts),
+                    total=model.latency_sum_us * 1e-6,
+                ),
+            )
+            for name, model in counters.items()
+        ],
+    )
+
+
+def _batches(counters: Mapping[str, ModelCounters]) -> Measure:
+    return Measure(
+        name="batches",
+        what="batches dispatched, by size",
+        kind="counter",
+        labels=("model", "size"),
+        samples=[
+            ((name, str(size)), count)
+            for name, model in counters.items()
+            for size, count in sorted(model.batches.items())
+        ],
+    )
+
+
+def _gauges(status: EngineStatus) -> Iterator[Measure]:
+    for name, what, value in (
+        ("open_inferences", "accepted, not yet answered", status.open_inferences),
+        ("open_requests", "items of open inferences", status.open_requests),
+        ("running_batches", "batches on their way through the slots", status.running_batches),
+        ("arena_used_bytes", "shared memory in use", status.arena_used_bytes),
+        ("arena_size_bytes", "shared memory reserved", status.arena_size_bytes),
+        ("plan_number", "the plan in service is this server's so many-th", status.plans_served),
+        ("migrating", "1 while another plan is taking over", int(status.migrating)),
+        ("held_requests", "wait for slots of the new plan", status.held_requests),
+    ):
+        yield Measure(name=name, what=what, kind="gauge", samples=[((), value)])
+
+
+def _slots(status: EngineStatus) -> Iterator[Measure]:
+    yield Measure(
+        name="slot_up",
+        what="1 while the slot's worker runs",
+        kind="gauge",
+        labels=("slot",),
+        samples=[((slot.name,), float(slot.up)) for slot in status.slots],
+    )
+    yield Measure(
+        name="worker_restarts",
+        what="workers started again for a slot that is out",
+        kind="counter",
+        labels=("slot",),
+        samples=[((slot.name,), slot.restarts) for slot in status.slots],
+    )
+    yield Measure(
+        name="slots_out",
+        what="slots out of service while workers are started for them again",
+        kind="gauge",
+        labels=("why",),
+        samples=[((why,), count) for why, count in status.outages.items()],
+    )
+
+
+def at_most(histogram: Histogram) -> list[int]:
+    """How many values are at most each bound, and how many there are."""
+    return list(accumulate(histogram.counts))

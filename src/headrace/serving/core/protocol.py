@@ -1,0 +1,305 @@
+"""The protocol core: what can be asked for, the one way to ask for it, and how that ends.
+
+`ProtocolCore` knows the models and checks what is asked; a `Submission` is one inference on its way
+through the backend. Invariant: of every submission that was started exactly one of these happens,
+and is counted as it happens: `on_end` is called with its ending, or it is cancelled. An inference
+that is invalid, or refused before it was read, is counted by the core and never becomes one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from headrace.domain.errors import OverloadError
+from headrace.serving.core.counters import ModelCounters
+from headrace.serving.core.signature import (
+    CheckedInputs,
+    Fault,
+    InvalidError,
+    Signature,
+    signature_of,
+)
+from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
+from headrace.serving.workers.status import EngineStatus
+
+
+class Submitting(Protocol):
+    """The part of a `Backend` that one inference needs."""
+
+    def submit(self, inference: Inference) -> None:
+        """
+        Raises:
+            OverloadError: there is no room for it; `on_done` is not called.
+        """
+        ...
+
+    def cancel(self, inference: Inference) -> None: ...
+
+
+class Backend(Submitting, Protocol):
+    """What answers: an `Engine`, or an `AppRuntime` that stands before one."""
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    def status(self) -> EngineStatus: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The answer was ready after its deadline: clients are told so and get none of it. What an app
+    calls is not withheld: the app's own deadline decides."""
+
+    answer: Answer
+
+    @property
+    def late_us(self) -> int:
+        return self.answer.late_us
+
+    @property
+    def message(self) -> str:
+        allowed_us = self.answer.deadline_at_us - self.answer.arrived_at_us
+        return (
+            f"the answer was ready {self.late_us / 1000:.1f} ms after its deadline of"
+            f" {allowed_us / 1000:g} ms; it is withheld"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """It is not what the model takes; asked again, it would not be either."""
+
+    message: str
+    fault: Fault
+
+
+Ending = Answer | Late | Refusal | Invalid
+
+RefusalKind = Literal["overloaded", "unavailable", "failed"]
+"""Who can mend a refusal:
+
+overloaded   the client: by asking less, or allowing more time
+unavailable  the server: it lacks workers, or shuts down
+failed       perhaps nobody: a batch that held the inference could not be computed
+"""
+
+
+def kind_of(refusal: Refusal) -> RefusalKind:
+    if refusal.reason in ("deadline", "queue-full"):
+        return "overloaded"
+    return "failed" if refusal.reason == "failed" else "unavailable"
+
+
+class Submission:
+    """`start` it once. It ends once: by `on_end`, or by `cancel`, after which nobody is told."""
+
+    __slots__ = ("_backend", "_counters", "_inference", "_on_end")
+
+    def __init__(
+        self,
+        backend: Submitting,
+        counters: ModelCounters,
+        on_end: Callable[[Answer | Late | Refusal], None],
+    ) -> None:
+        """`on_end` must not raise; it may be called before `start` returns."""
+        self._backend = backend
+        self._counters = counters
+        self._on_end: Callable[[Answer | Late | Refusal], None] | None = on_end
+        self._inference: Inference | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._on_end is None
+
+    def start(
+        self, inputs: CheckedInputs, timeout_us: int | None = None, priority: int = 0
+    ) -> None:
+        """Hand it to the backend.
+
+        Args:
+            timeout_us: from now to the deadline; None: the model's objective.
+            priority: smaller is served first.
+        """
+        inference = self._inference = Inference(
+            model=inputs.model,
+            items=inputs.items,
+            inputs=inputs.buffers,
+            on_done=self._on_done,
+            timeout_us=timeout_us,
+            priority=priority,
+        )
+        try:
+            self._backend.submit(inference)
+        except OverloadError as error:
+            self._on_done(Refusal(reason="queue-full", message=str(error), retry_after_us=0))
+
+    def cancel(self) -> None:
+        """Whoever asked went away. Without effect once it has ended."""
+        inference = self._inference
+        if self._on_end is None or inference is None:
+            return
+        self._on_end = self._inference = None
+        self._counters.count_refusal("cancelled")
+        self._backend.cancel(inference)
+
+    def _on_done(self, result: Answer | Refusal) -> None:
+        on_end, inference = self._on_end, self._inference
+        if on_end is None or inference is None:
+            return
+        # The inference holds this method: letting go of it here leaves no cycle to collect.
+        self._on_end = self._inference = None
+        counters = self._counters
+        if isinstance(result, Refusal):
+            counters.count_refusal(result.reason)
+            on_end(result)
+            return
+        late = result.ended_at_us > result.deadline_at_us
+        counters.count_answer(inference.items, result.ended_at_us - result.arrived_at_us, late)
+        on_end(Late(result) if late else result)
+
+
+class Asked(Protocol):
+    """An inference that was read and checked."""
+
+    @property
+    def inputs(self) -> CheckedInputs: ...
+
+    @property
+    def timeout_us(self) -> int | None:
+        """From submission to the deadline; None: the model's objective."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """Smaller is served first."""
+        ...
+
+
+class Client(Protocol):
+    """Whoever asks for one inference."""
+
+    def read(self) -> Asked:
+        """What is asked for, checked with the model's `Signature`.
+
+        Raises:
+            InvalidError: it cannot be served as it stands.
+        """
+        ...
+
+    def end(self, ending: Ending) -> None:
+        """How it ended: called exactly once, perhaps before `submit` returns; not after `cancel`.
+        The engine may be in the middle of a batch, so it must not raise."""
+        ...
+
+
+@dataclass(slots=True)
+class _KnownModel:
+    """One model that can be asked for, or could before the plan changed."""
+
+    signature: Signature
+    counters: ModelCounters
+
+
+class ProtocolCore:
+    """What every front of a server is made from. All methods run on the loop's thread."""
+
+    def __init__(
+        self, backend: Backend, counters: Mapping[str, ModelCounters] | None = None
+    ) -> None:
+        """`counters`: by model, to share them with whoever counts batches; models that come later
+        must be in it by then. None: its own."""
+        self._backend = backend
+        if counters is None:
+            counters = {name: ModelCounters() for name in backend.models}
+        self.counters = counters
+        """By model: also modules of apps, which are called and not asked for."""
+        self._known: dict[str, _KnownModel] = {}
+        self._on_change: list[Callable[[], None]] = []
+        self.refresh()
+
+    # -- what there is -------------------------------------------------------------------------
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """What can be asked for now, by name, in the plan's order."""
+        return self._backend.models
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model can be answered."""
+        return self._backend.ready
+
+    def status(self) -> EngineStatus:
+        return self._backend.status()
+
+    def signature(self, model: str) -> Signature:
+        """
+        Raises:
+            KeyError: no such model was ever served here.
+        """
+        return self._known[model].signature
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call it whenever `models` have become others."""
+        self._on_change.append(callback)
+
+    def refresh(self) -> None:
+        """The backend's models are others now. Those that left are still known: clients may be in
+        the middle of asking for them, and are refused by the backend."""
+        for name, model in self._backend.models.items():
+            known = self._known.get(name)
+            if known is None or known.signature.model != model:
+                self._known[name] = _KnownModel(signature_of(model), self.counters[name])
+        for callback in self._on_change:
+            callback()
+
+    def unknown(self, model: str) -> Invalid:
+        """What to say of a model that is not served."""
+        served = ", ".join(self._backend.models)
+        return Invalid(f"no model is named {model[:64]!a}; served here: {served}", "unknown-model")
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def admit(self, model: str, timeout_us: int | None) -> Refusal | None:
+        """Whether an inference has a chance, for fronts that know its timeout before they have read
+        it: the refusal, counted, that spares the reading; None: read and submit it.
+
+        Args:
+            timeout_us: from now to the deadline; None: the model's objective.
+        """
+        known = self._known.get(model)
+        if known is None or timeout_us is None or timeout_us >= known.signature.model.fastest_us:
+            return None
+        return self.refuse(model, known.signature.model.refuse_timeout(timeout_us))
+
+    def submit(self, model: str, client: Client) -> Submission | None:
+        """Read, check and submit one inference.
+
+        Returns:
+            What can be cancelled when the client goes away; None: it has ended already.
+        """
+        known = self._known.get(model)
+        if known is None:
+            client.end(self.unknown(model))
+            return None
+        try:
+            asked = client.read()
+        except InvalidError as error:
+            client.end(self.invalid(model, error))
+            return None
+        submission = Submission(self._backend, known.counters, client.end)
+        submission.start(asked.inputs, asked.timeout_us, asked.priority)
+        return None if submission._on_end is None else submission
+
+    def invalid(self, model: str, error: InvalidError) -> Invalid:
+        """The ending of an inference that a front could not even begin to read; counts it."""
+        self._known[model].counters.count_refusal("bad-request")
+        return Invalid(str(error), error.fault)
+
+    def refuse(self, model: str, refusal: Refusal) -> Refusal:
+        """The ending of an inference that a front has no room to read; counts it."""
+        self._known[model].counters.count_refusal(refusal.reason)
+        return refusal

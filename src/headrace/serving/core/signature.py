@@ -1,0 +1,235 @@
+"""What a model takes and gives, and the check of an inference against it.
+
+The check goes tensor by tensor: the name, the data type and the shape first, and only then the
+front reads the tensor's data, with its size known. So a request can take no memory that its own
+bytes do not justify, and what a front reads needs no second check. What fails raises
+`InvalidError`, with one sentence for the client.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar, cast
+
+import numpy as np
+
+from headrace.domain.profile import TensorSpec
+from headrace.serving.engine.inference import Buffer, ServedModel
+
+DATATYPES = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "uint64": "UINT64",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+    "bytes": "BYTES",
+}
+"""numpy's name -> the clients'. Strings (BYTES) belong to apps; models have numbers only."""
+
+MAX_TIMEOUT_US = 3_600_000_000
+"""One hour."""
+MAX_PRIORITY = 1_000_000
+
+Fault = Literal["malformed", "too-large", "unknown-encoding", "not-representable", "unknown-model"]
+"""What is wrong with an inference, for protocols that tell these apart."""
+
+
+class InvalidError(Exception):
+    """The inference cannot be served as it stands; one sentence for the client."""
+
+    def __init__(self, sentence: str, fault: Fault = "malformed") -> None:
+        super().__init__(sentence)
+        self.fault: Fault = fault
+
+
+class GivenTensor(Protocol):
+    """An input as a client describes it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def datatype(self) -> str: ...
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """The first dimension counts items; an app's inputs have none."""
+        ...
+
+
+_MISSING: Buffer = bytearray()
+
+Given = TypeVar("Given", bound=GivenTensor)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLayout:
+    """A `TensorSpec` with everything that reading and writing need at hand."""
+
+    index: int
+    name: str
+    datatype: str
+    dtype: np.dtype[Any]
+    item_shape: list[int]
+    item_count: int
+    item_bytes: int
+    rank: int
+
+
+def layout_of(index: int, spec: TensorSpec) -> TensorLayout:
+    dtype = np.dtype(spec.dtype)
+    return TensorLayout(
+        index=index,
+        name=spec.name,
+        datatype=DATATYPES[spec.dtype],
+        dtype=dtype,
+        item_shape=list(spec.item_shape),
+        item_count=spec.item_count,
+        item_bytes=spec.item_count * dtype.itemsize,
+        rank=len(spec.item_shape) + 1,
+    )
+
+
+@dataclass(slots=True)
+class CheckedInputs:
+    """All inputs of one inference, as its model takes them; made by `Signature.check` only."""
+
+    model: str
+    items: int
+    buffers: tuple[Buffer, ...]
+    """In the model's order, C-contiguous."""
+
+
+class Signature:
+    """One model's."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self.model = model
+        self.inputs = {spec.name: layout_of(i, spec) for i, spec in enumerate(model.inputs)}
+        self.outputs = [layout_of(i, spec) for i, spec in enumerate(model.outputs)]
+        self.output_index = {spec.name: i for i, spec in enumerate(model.outputs)}
+
+    def check(
+        self, given: Sequence[Given], read: Callable[[Given, TensorLayout, int], Buffer]
+    ) -> CheckedInputs:
+        """
+        Args:
+            read: the data of one tensor, (as given, as the model has it, items): exactly
+                items x item bytes. Called once per tensor, in the order given.
+
+        Raises:
+            InvalidError: an input is missing, given twice, or not as the model takes it.
+        """
+        if len(given) != len(self.inputs):
+            raise InvalidError(self._wrong_inputs(given))
+        items = 0
+        buffers: list[Buffer] = [_MISSING] * len(given)
+        for tensor in given:
+            layout = self.inputs.get(tensor.name)
+            if layout is None or buffers[layout.index] is not _MISSING:
+                raise InvalidError(self._wrong_inputs(given))
+            rows = self._rows(tensor, layout)
+            if items and rows != items:
+                raise InvalidError(f"the inputs differ in their first dimension: {items}, {rows}")
+            items = rows
+            data = buffers[layout.index] = read(tensor, layout, items)
+            if layout.datatype == "BOOL":
+                _check_bools(tensor.name, data)
+        return CheckedInputs(self.model.name, items, tuple(buffers))
+
+    def _rows(self, tensor: GivenTensor, layout: TensorLayout) -> int:
+        """Number of items."""
+        if tensor.datatype != layout.datatype:
+            raise InvalidError(_wrong_datatype(tensor, layout))
+        shape = tensor.shape
+        if len(shape) != layout.rank or shape[1:] != layout.item_shape:
+            needed = ", ".join(["n", *map(str, layout.item_shape)])
+            raise InvalidError(
+                f"input {quoted(tensor.name)}: needs shape [{needed}], got {shape_text(shape)}"
+            )
+        if not 1 <= shape[0] <= self.model.max_items:
+            raise InvalidError(
+                f"input {quoted(tensor.name)}: the first dimension must lie in"
+                f" 1..{self.model.max_items}, got {shape_text(shape[:1])[1:-1]}"
+            )
+        return shape[0]
+
+    def _wrong_inputs(self, given: Sequence[GivenTensor]) -> str:
+        names = ", ".join(quoted(tensor.name) for tensor in given[:8]) or "none"
+        more = f" and {len(given) - 8} more" if len(given) > 8 else ""
+        needed = ", ".join(repr(name) for name in self.inputs)
+        return (
+            f"model {self.model.name!r} needs exactly the inputs {needed}, each once;"
+            f" got {names}{more}"
+        )
+
+
+class AppSignature(Signature):
+    """An app's: one item, each tensor an array of its own shape, of any length where that is -1."""
+
+    def check(
+        self, given: Sequence[Given], read: Callable[[Given, TensorLayout, int], Buffer]
+    ) -> CheckedInputs:
+        """As `Signature.check`; `read` gives an array of the tensor's own shape."""
+        if sorted(tensor.name for tensor in given) != sorted(self.inputs):
+            raise InvalidError(self._wrong_inputs(given))
+        arrays: dict[int, Buffer] = {}
+        for tensor in given:
+            layout = self.inputs[tensor.name]
+            if tensor.datatype != layout.datatype:
+                raise InvalidError(_wrong_datatype(tensor, layout))
+            shape = tensor.shape
+            if len(shape) != len(layout.item_shape) or any(
+                got < 0 or want not in (-1, got)
+                for want, got in zip(layout.item_shape, shape, strict=True)
+            ):
+                raise InvalidError(
+                    f"input {quoted(tensor.name)}: needs shape {shape_text(layout.item_shape)}"
+                    f" (-1: any length), got {shape_text(shape)}"
+                )
+            data = arrays[layout.index] = read(tensor, layout, 1)
+            if layout.datatype == "BOOL":
+                _check_bools(tensor.name, data)
+        return CheckedInputs(self.model.name, 1, tuple(arrays[i] for i in range(len(arrays))))
+
+
+def signature_of(model: ServedModel) -> Signature:
+    return (Signature if model.batched else AppSignature)(model)
+
+
+def within(what: str, value: int, least: int, most: int, unit: str = "") -> None:
+    """
+    Raises:
+        InvalidError: a parameter of an inference does not lie in its range.
+    """
+    if not least <= value <= most:
+        shown = value if abs(value) < 1 << 64 else "a larger number"
+        raise InvalidError(f"parameter {what!r} must lie in {least}..{most}{unit}, got {shown}")
+
+
+def quoted(text: str) -> str:
+    """A client's text in an error message: short, and free of control characters."""
+    return ascii(text if len(text) <= 64 else text[:61] + "...")
+
+
+def shape_text(dims: Sequence[int]) -> str:
+    shown = [str(dim) if abs(dim) < 1 << 64 else "..." for dim in dims[:8]]
+    return "[" + ", ".join(shown + (["..."] if len(dims) > 8 else [])) + "]"
+
+
+def _wrong_datatype(tensor: GivenTensor, layout: TensorLayout) -> str:
+    return (
+        f"input {quoted(tensor.name)}: needs datatype {layout.datatype},"
+        f" got {quoted(tensor.datatype)}"
+    )
+
+
+def _check_bools(name: str, data: Buffer) -> None:
+    if memoryview(cast(Any, data)).nbytes and int(np.frombuffer(data, dtype=np.uint8).max()) > 1:
+        raise InvalidError(f"input {quoted(name)}: a BOOL is one byte, 0 or 1")

@@ -1,0 +1,270 @@
+"""The table of pending requests: which inference each belongs to, and what becomes of it.
+
+An inference of n items is n requests to the dispatcher, with consecutive numbers; the table maps
+each number to its inference while the request has no answer. Of every inference that is entered,
+exactly one of three things happens: all its items are answered (`answer`), one of them is refused
+and the others are given up (`refuse`, `refuse_all`), or it is cancelled. The first two are handed
+to `Inference.on_done`.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from headrace.domain.request import DropReason, Request
+from headrace.serving.engine.inference import Answer, Buffer, Inference, Refusal, ServedModel
+from headrace.serving.workers.stage_io import TensorGroup
+
+logger = logging.getLogger(__name__)
+
+CallSoon = Callable[[Callable[[], None]], Any]
+
+
+@dataclass(slots=True, eq=False)
+class PendingInference:
+    """One inference, open."""
+
+    inference: Inference
+    model: ServedModel
+    arrived_at_us: int
+    deadline_at_us: int
+    rows: tuple[bytes | memoryview, ...]
+    """Inputs as plain bytes."""
+    missing: int
+    """Items that have no answer yet."""
+    outputs: list[bytearray] = field(default_factory=list)
+    """Where the items of a larger inference are put together."""
+
+
+class PendingRequests:
+    """Keeps every inference that was entered until it is answered, refused or cancelled: once each.
+
+    Results are handed over from the loop, never from inside a dispatcher's step, because a client
+    connection may submit its next inference as soon as it has its answer.
+    """
+
+    def __init__(self, now_us: Callable[[], int], call_soon: CallSoon) -> None:
+        self._now_us = now_us
+        self._call_soon = call_soon
+        self._pending: dict[int, PendingInference] = {}
+        self._results: list[tuple[Inference, Answer | Refusal]] = []
+        self._abandoned: list[int] = []
+        self._next_request = 0
+        self.open_inferences = 0
+        self.on_abandoned: Callable[[int], None] = lambda request_id: None
+        """Called for requests nobody waits for any more; they may leave the queue."""
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called when results were handed over and no inference is open any more."""
+        self.retry_in_us: Callable[[str], int] = lambda model: 0
+        """Until the next attempt to give a model, named, the workers that it has lost."""
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._pending)
+
+    def open(self, inference: Inference, number: int, model: ServedModel) -> Sequence[Request]:
+        """Accept an inference for `model`, the plan's `number`-th; return its requests.
+
+        Raises:
+            ValueError: `items` or a buffer does not have the size that the model needs.
+        """
+        rows = _checked_rows(inference, model)
+        now_us = self._now_us()
+        timeout_us = model.slo_us if inference.timeout_us is None else inference.timeout_us
+        deadline_at_us = now_us + timeout_us
+        entry = PendingInference(inference, model, now_us, deadline_at_us, rows, inference.items)
+        first = inference.first_request = self._next_request
+        self._next_request += inference.items
+        self.open_inferences += 1
+        requests = []
+        for request_id in range(first, self._next_request):
+            self._pending[request_id] = entry
+            requests.append(
+                Request(
+                    id=request_id,
+                    model=number,
+                    arrived_at_us=now_us,
+                    deadline_at_us=deadline_at_us,
+                    priority=inference.priority,
+                )
+            )
+        return requests
+
+    def cancel(self, inference: Inference) -> None:
+        """Forget an inference; its result, if there is one, is not handed over."""
+        first = inference.first_request
+        for request_id in range(first, first + inference.items):
+            entry = self._pending.get(request_id)
+            if entry is not None:
+                self._close(entry)
+                return
+        # Already decided, but perhaps not handed over yet.
+        self._results = [entry for entry in self._results if entry[0] is not inference]
+
+    # -- the live driver's side ----------------------------------------------------------------
+
+    def write_inputs(
+        self,
+        requests: Sequence[Request],
+        group: TensorGroup,
+        memory: memoryview,
+        offsets: Sequence[int],
+    ) -> None:
+        """Copy each request's row of each input; rows of a request that left stay as they are."""
+        pending = self._pending
+        for position, request in enumerate(requests):
+            entry = pending.get(request.id)
+            if entry is None:
+                continue
+            item = request.id - entry.inference.first_request
+            for rows, width, offset in zip(entry.rows, group.item_bytes, offsets, strict=True):
+                start = offset + position * width
+                if len(rows) == width:
+                    memory[start : start + width] = rows
+                else:
+                    memory[start : start + width] = rows[item * width : (item + 1) * width]
+
+    def answer(
+        self, requests: Sequence[Request], group: TensorGroup, tensors: Sequence[memoryview]
+    ) -> None:
+        """Split a batch's outputs, each of shape (batch, item bytes), among its requests.
+
+        The tensors must stay as they are: answers are slices of them.
+        """
+        ended_at_us = self._now_us()
+        for position, request in enumerate(requests):
+            entry = self._pending.pop(request.id, None)
+            if entry is None:
+                continue
+            rows = tuple(
+                tensor[position * width : (position + 1) * width]
+                for tensor, width in zip(tensors, group.item_bytes, strict=True)
+            )
+            if entry.inference.items > 1:
+                complete = _assemble(entry, request.id, group, rows)
+                if complete is None:
+                    continue
+                rows = complete
+            self.open_inferences -= 1
+            self._hand_over(
+                entry,
+                Answer(
+                    outputs=rows,
+                    arrived_at_us=entry.arrived_at_us,
+                    deadline_at_us=entry.deadline_at_us,
+                    ended_at_us=ended_at_us,
+                ),
+            )
+
+    def refuse(self, request: Request, reason: DropReason, retry_after_us: int) -> None:
+        """One item will not be answered, so its inference is not: the others are given up too."""
+        entry = self._pending.get(request.id)
+        if entry is not None:
+            self._close(entry, but=request.id)
+            if reason == "no-slot":
+                # The dispatcher allows for the loading alone.
+                retry_after_us += self.retry_in_us(entry.model.name)
+            self._hand_over(entry, _refusal(entry, reason, retry_after_us))
+
+    def refuse_all(self, reason: DropReason, message: str) -> None:
+        """The engine stops: nobody must wait for ever."""
+        for entry in set(self._pending.values()):
+            self._close(entry)
+            self._hand_over(entry, Refusal(reason=reason, message=message, retry_after_us=0))
+
+    def flush(self) -> None:
+        """Hand over all results that are ready."""
+        results, self._results = self._results, []
+        abandoned, self._abandoned = self._abandoned, []
+        for request_id in abandoned:
+            self.on_abandoned(request_id)
+        for inference, result in results:
+            try:
+                inference.on_done(result)
+            except Exception:
+                # One client's connection must not cost the others their answers.
+                logger.exception("on_done of request %d raised", inference.first_request)
+        if not self.open_inferences:
+            self.on_idle()
+
+    def _close(self, entry: PendingInference, but: int = -1) -> None:
+        """Forget a entry; its items, `but` for one that knows, are to leave the queue."""
+        first = entry.inference.first_request
+        for request_id in range(first, first + entry.inference.items):
+            if self._pending.pop(request_id, None) is not None and request_id != but:
+                self._flush_soon()
+                self._abandoned.append(request_id)
+        self.open_inferences -= 1
+
+    def _hand_over(self, entry: PendingInference, result: Answer | Refusal) -> None:
+        self._flush_soon()
+        self._results.append((entry.inference, result))
+
+    def _flush_soon(self) -> None:
+        if not self._results and not self._abandoned:
+            self._call_soon(self.flush)
+
+
+def _checked_rows(inference: Inference, model: ServedModel) -> tuple[bytes | memoryview, ...]:
+    if not 1 <= inference.items <= model.max_items:
+        raise ValueError(f"{model.name}: {inference.items} items, needs 1 to {model.max_items}")
+    if len(inference.inputs) != len(model.inputs):
+        raise ValueError(f"{model.name}: {len(inference.inputs)} inputs, needs {len(model.inputs)}")
+    rows = tuple(_plain(buffer) for buffer in inference.inputs)
+    for row, spec, width in zip(rows, model.inputs, model.input_item_bytes, strict=True):
+        if len(row) != inference.items * width:
+            raise ValueError(
+                f"{model.name}: input {spec.name!r} has {len(row)} bytes,"
+                f" needs {inference.items} x {width}"
+            )
+    return rows
+
+
+def _plain(buffer: Buffer) -> bytes | memoryview:
+    return buffer if isinstance(buffer, bytes) else memoryview(cast(Any, buffer)).cast("B")
+
+
+def _assemble(
+    entry: PendingInference, request_id: int, group: TensorGroup, rows: Sequence[memoryview]
+) -> tuple[memoryview, ...] | None:
+    """Put one item of a larger inference in its place; the whole when it was the last."""
+    items = entry.inference.items
+    if not entry.outputs:
+        entry.outputs = [bytearray(items * width) for width in group.item_bytes]
+    item = request_id - entry.inference.first_request
+    for output, width, row in zip(entry.outputs, group.item_bytes, rows, strict=True):
+        output[item * width : (item + 1) * width] = row
+    entry.missing -= 1
+    return None if entry.missing else tuple(memoryview(output) for output in entry.outputs)
+
+
+def _refusal(entry: PendingInference, reason: DropReason, retry_after_us: int) -> Refusal:
+    timeout_us = entry.deadline_at_us - entry.arrived_at_us
+    if reason == "deadline" and timeout_us < entry.model.fastest_us:
+        return entry.model.refuse_timeout(timeout_us, retry_after_us)
+    message = _sentence(entry.model.name, timeout_us, reason, retry_after_us)
+    return Refusal(reason=reason, message=message, retry_after_us=retry_after_us)
+
+
+def _sentence(name: str, timeout_us: int, reason: DropReason, retry_after_us: int) -> str:
+    match reason:
+        case "deadline":
+            return (
+                f"model {name!r} has too much work waiting to answer within"
+                f" {timeout_us / 1000:.1f} ms;"
+                f" try again in {retry_after_us / 1000:.1f} ms or send fewer requests"
+            )
+        case "no-slot":
+            return (
+                f"model {name!r} lacks a worker for one of its stages; it is being started again,"
+                f" try again in {retry_after_us / 1e6:.1f} s"
+            )
+        case "draining":
+            return "the server is shutting down and takes no new requests"
+        case "queue-full":
+            return f"too many requests wait for model {name!r}; send fewer at a time"
+        case "failed":
+            return f"model {name!r} could not process the batch that held this request"
+        case "cancelled":
+            return "the client has left"

@@ -1,1 +1,0 @@
-"""What runs a stage inside a worker. One kind per file, imported only where it is used."""

@@ -1,0 +1,115 @@
+"""A machine that workers run on: starts them, and says what they may use of it.
+
+Supervision talks to a host and knows no process. This machine is one host (`LocalHost`); another
+kind of host starts its workers elsewhere, and needs what is stated here and no more.
+
+Instants that a worker reports are on its host's clock. Whoever receives them adds
+`clock_offset_us`, so that all events of a server are on one clock.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.frames import AnyFrame, Run
+from headrace.serving.workers.stage_io import HERE, Home
+from headrace.serving.workers.worker_process import WorkerProcess, WorkerSpec
+
+
+class WorkerHandle(Protocol):
+    """A worker that was started: it loads its stages, then runs batches until it ends."""
+
+    @property
+    def process_id(self) -> int: ...
+
+    @property
+    def send(self) -> Callable[[Run], None]: ...
+
+    async def load(self, timeout_s: float) -> None:
+        """Raises ModelError: a stage cannot be loaded, or the worker died or hung meanwhile."""
+        ...
+
+    def kill(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def reap(self) -> int: ...
+
+
+class Host(Protocol):
+    """Where workers run."""
+
+    home: Home
+    """Where the tensors lie that its workers read and write."""
+    clock_offset_us: int
+    """What is added to its clock to get ours."""
+
+    def start_worker(
+        self,
+        specs: Sequence[WorkerSpec],
+        on_frame: Callable[[AnyFrame], None],
+        on_lost: Callable[[str], None],
+    ) -> WorkerHandle:
+        """Start one process for these slots, inside a running event loop.
+
+        `on_frame` gets what it reports of runs; `on_lost` is called once, with the reason, when it
+        ends or must be given up though nobody asked it to stop.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        ...
+
+    def cores(self) -> Sequence[int]:
+        """The CPU cores that its workers may be kept on; none where it cannot keep them."""
+        ...
+
+    def available_memory_bytes(self) -> int | None:
+        """What it would give to new processes without swapping; None: it does not say."""
+        ...
+
+    def set_niceness(self, process_id: int, niceness: int) -> None:
+        """Of one of its workers. Raises OSError: it is denied, or the worker is gone."""
+        ...
+
+
+class LocalHost:
+    """This machine. Its workers inherit the arena, share our clock, and die with us."""
+
+    home: Home = HERE
+    clock_offset_us = 0
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+
+    def start_worker(
+        self,
+        specs: Sequence[WorkerSpec],
+        on_frame: Callable[[AnyFrame], None],
+        on_lost: Callable[[str], None],
+    ) -> WorkerProcess:
+        return WorkerProcess(specs, self._arena, on_frame, on_lost)
+
+    def cores(self) -> Sequence[int]:
+        return allowed_cores()
+
+    def available_memory_bytes(self) -> int | None:
+        """As Linux states it; None elsewhere."""
+        try:
+            lines = Path("/proc/meminfo").read_text().splitlines()
+        except OSError:
+            return None
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+        return None
+
+    def set_niceness(self, process_id: int, niceness: int) -> None:
+        os.setpriority(os.PRIO_PROCESS, process_id, niceness)
+
+
+def allowed_cores() -> list[int]:
+    """Cores this process may run on; none where the system cannot pin."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

@@ -1,0 +1,111 @@
+"""How the tensors of a batch get from the memory of one stage's worker to that of the next.
+
+A batch's tensors at one cut lie in one region (`Region`), and a region has a home: the memory that
+one host's workers share. Three things are asked of a transport:
+
+    allocate   a region at a home, for a worker there to write, or for the gateway
+    move       a region to another home; `on_done` gets it as it is there
+    free       it, when nobody reads it any more
+
+On one machine all memory is the arena's and nothing has to move (`SharedMemory`). Where a plan has
+several nodes and this machine stands in for them, a move takes the time that the plan's link would
+need (`TimedLinks`), so that dispatch meets the same links as it would between machines. Between
+real machines a move copies; then `planned_us` is what the dispatcher expects of it.
+
+Two rules make a lost worker harmless. A region is freed when the stage that reads it has ended, not
+when it is sent, so that its batch can run again elsewhere. And a region may be freed, or moved
+elsewhere, while it moves: its `on_done` is called all the same, and whoever asked compares the
+batch's attempt.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from headrace.dispatch.protocols import Clock
+from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.stage_io import Home, Region, TensorGroup
+
+
+class Transport(Protocol):
+    """Regions of tensors, at one home or several."""
+
+    @property
+    def view(self) -> memoryview:
+        """The gateway's own memory: what lies HERE, by offset."""
+        ...
+
+    def allocate(self, group: TensorGroup, size: int, home: Home) -> Region:
+        """Reserve room for `size` items of these tensors.
+
+        Raises:
+            OverloadError: the memory there is full.
+        """
+        ...
+
+    def free(self, region: Region) -> None:
+        """Give a region back; exactly once."""
+        ...
+
+    def move(
+        self, region: Region, to: Home, planned_us: int, on_done: Callable[[Region], None]
+    ) -> None:
+        """Bring a region to another home.
+
+        Args:
+            region: not to be used any more where another one comes back.
+            to: where its next reader runs.
+            planned_us: how long the plan's link takes for it.
+            on_done: gets the region at `to`.
+        """
+        ...
+
+
+class SharedMemory:
+    """One machine: every worker maps the arena, so that nothing has to move."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+
+    @property
+    def view(self) -> memoryview:
+        return self._arena.view
+
+    def allocate(self, group: TensorGroup, size: int, home: Home) -> Region:
+        """All homes are the arena."""
+        return group.allocate(self._arena, size)
+
+    def free(self, region: Region) -> None:
+        self._arena.free(region.offset)
+
+    def move(
+        self, region: Region, to: Home, planned_us: int, on_done: Callable[[Region], None]
+    ) -> None:
+        """At once, from inside this call."""
+        on_done(region)
+
+
+class TimedLinks:
+    """Links that are not here, emulated: a move takes the planned time, then the memory's own.
+
+    `on_done` comes from the clock, never from inside `move`; so a dispatcher may move tensors in
+    the middle of a decision.
+    """
+
+    def __init__(self, memory: Transport, clock: Clock) -> None:
+        self._memory = memory
+        self._clock = clock
+        self.allocate = memory.allocate
+        self.free = memory.free
+
+    @property
+    def view(self) -> memoryview:
+        return self._memory.view
+
+    def move(
+        self, region: Region, to: Home, planned_us: int, on_done: Callable[[Region], None]
+    ) -> None:
+        self._clock.call_at(
+            self._clock.now_us() + planned_us,
+            partial(self._memory.move, region, to, planned_us, on_done),
+        )

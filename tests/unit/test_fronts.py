@@ -1,0 +1,158 @@
+"""A server has a list of fronts; one more is a file (line_front.py) and a row in a table."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.serving.core.protocol import ProtocolCore
+from headrace.serving.engine.inference import Refusal
+from headrace.serving.front.access import Access
+from headrace.serving.front.base import AddressError, Front, FrontOptions
+from headrace.serving.front.table import FRONTS
+from headrace.serving.lifecycle import Server
+from helpers.gateway import FakeEngine, get, parse_reply, post
+from helpers.line_front import LineFront
+
+JSON = b'{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
+
+
+class StartedEngine(FakeEngine):
+    """Keeps what a server did with it."""
+
+    def __init__(self, *, at_once: bool = True) -> None:
+        super().__init__(at_once=at_once)
+        self.life: list[str] = []
+
+    async def start(self) -> None:
+        self.life.append("start")
+
+    async def drain(self, grace_s: float) -> bool:
+        self.life.append("drain")
+        return True
+
+    async def stop(self) -> None:
+        self.life.append("stop")
+
+
+class Fronts:
+    """A server with the fronts named, in a folder for sockets."""
+
+    def __init__(self, names: list[str], folder: Path, engine: StartedEngine) -> None:
+        self.engine = engine
+        self.core = ProtocolCore(engine)
+        self.socket = str(folder / "lines.sock")
+        access = Access(bind_host="127.0.0.1", token=None)
+        hosts = {"line": self.socket}
+        self.fronts: list[Front] = [
+            FRONTS[name](
+                self.core,
+                FrontOptions(host=hosts.get(name, "127.0.0.1"), port=0, access=access),
+            )
+            for name in names
+        ]
+        self.server = Server(engine, self.fronts)
+
+    def run(self, ask: Callable[["Fronts"], Awaitable[None]]) -> None:
+        """Serve until `ask` has returned, then drain."""
+        asyncio.run(self._run(ask))
+
+    async def _run(self, ask: Callable[["Fronts"], Awaitable[None]]) -> None:
+        async def ask_and_stop() -> None:
+            try:
+                await ask(self)
+            finally:
+                self.server.stop()
+
+        asking: list[asyncio.Task[None]] = []
+        await self.server.run(lambda _: asking.append(asyncio.create_task(ask_and_stop())))
+        await asyncio.gather(*asking)
+
+    async def line(self, line: str) -> str:
+        reader, writer = await asyncio.open_unix_connection(self.socket)
+        try:
+            writer.write(line.encode() + b"\n")
+            return (await reader.readline()).decode().strip()
+        finally:
+            writer.close()
+
+    async def http(self, request: bytes) -> bytes:
+        host, _, port = self.fronts[0].address.removeprefix("http://").rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request.replace(b"Host:", b"Connection: close\r\nHost:"))
+        told = await reader.read()
+        writer.close()
+        reply, _ = parse_reply(told)
+        return reply.body
+
+
+@pytest.fixture(autouse=True)
+def _one_more_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FRONTS, "line", LineFront)
+
+
+def test_two_fronts_serve_the_same_models_and_share_one_count(tmp_path: Path) -> None:
+    served = Fronts(["http", "line"], tmp_path, StartedEngine())
+
+    async def ask(served: Fronts) -> None:
+        assert await served.line("adder 1 2 3 4") == "ok 2.0 3.0 4.0 5.0"
+        assert b"[2.0,3.0,4.0,5.0]" in await served.http(post("/v2/models/adder/infer", JSON))
+        metrics = await served.http(get("/metrics"))
+        assert b'headrace_requests_total{model="adder",outcome="answered"} 2.0' in metrics
+
+    served.run(ask)
+    assert served.core.counters["adder"].answered == 2
+    assert served.engine.life == ["start", "drain", "stop"]
+
+
+def test_a_new_front_tells_every_ending_and_counts_none_itself(tmp_path: Path) -> None:
+    served = Fronts(["line"], tmp_path, StartedEngine(at_once=False))
+    engine = served.engine
+
+    async def ask(served: Fronts) -> None:
+        assert (await served.line("nobody 1")).startswith("invalid no model is named 'nobody'")
+        assert "needs shape [n, 4], got [1, 2]" in await served.line("adder 1 2")
+        assert "could not convert" in await served.line("adder 1 2 3 x")
+        late = asyncio.create_task(served.line("adder 1 2 3 4"))
+        await opened(engine)
+        engine.finish(engine.answer_to(engine.open[0], ended_at_us=200_000))
+        assert await late == "late"
+        refused = asyncio.create_task(served.line("adder 1 2 3 4"))
+        await opened(engine)
+        engine.finish(Refusal(reason="no-slot", message="lost", retry_after_us=5))
+        assert await refused == "refused no-slot"
+        left = asyncio.create_task(served.line("adder 1 2 3 4"))
+        await opened(engine)
+        left.cancel()
+        while not engine.cancelled:
+            await asyncio.sleep(0)
+
+    served.run(ask)
+    counters = served.core.counters["adder"]
+    assert (counters.answered, counters.late) == (0, 1)
+    assert counters.refused == {"bad-request": 2, "no-slot": 1, "cancelled": 1}
+
+
+async def opened(engine: FakeEngine) -> None:
+    while not engine.open:
+        await asyncio.sleep(0)
+
+
+def test_a_front_that_cannot_listen_stops_those_that_do_and_starts_nothing(tmp_path: Path) -> None:
+    served = Fronts(["line", "http"], tmp_path, StartedEngine())
+    options = FrontOptions(
+        host="no.such.host.invalid", port=0, access=Access(bind_host="127.0.0.1", token=None)
+    )
+    served.fronts[1] = FRONTS["http"](served.core, options)
+
+    async def never(served: Fronts) -> None:
+        pytest.fail("it is not ready")
+
+    with pytest.raises(AddressError, match="cannot listen"):
+        served.run(never)
+    assert served.engine.life == []
+    line = served.fronts[0]
+    assert isinstance(line, LineFront)
+    assert line._listener is not None
+    assert not line._listener.is_serving()
