@@ -47,6 +47,21 @@ class Files:
         self._seed = seed
         self._folder = corpus.folder
 
+    def check_originals(self) -> None:
+        """What mutants are made from is fine itself; whatever has to be compiled is, then.
+
+        Raises:
+            Exception: it is not.
+        """
+        for name in self._corpus.plans:
+            assert self._plan(self._folder / name, 0) == "accepted", name
+        for name, document in self._corpus.problems.items():
+            path = self._folder / f"mutant-{name}"
+            path.write_text(json.dumps(document))
+            assert self._problem(path, 0) in ("planned", "unplannable"), name
+        for name in self._corpus.logs:
+            assert self._events(self._folder / name, 0) == "replayed", name
+
     def content(self, number: int) -> tuple[str, str, bytes]:
         """(kind, file name, content) of a case."""
         rng = random.Random(f"files {self._seed} {number}")

@@ -68,7 +68,9 @@ def _cases(kind: str, folder: Path, seed: int) -> Cases:
         from fuzz.corpus import make_corpus
         from fuzz.files import Files
 
-        return Files(make_corpus(folder), seed)
+        files = Files(make_corpus(folder), seed)
+        files.check_originals()
+        return files
     from fuzz.protocol import Protocol
 
     return Protocol(seed)
@@ -78,8 +80,8 @@ def _cases(kind: str, folder: Path, seed: int) -> Cases:
 
 
 def _work(options: argparse.Namespace) -> None:
-    for kind, most in (("files", options.files), ("protocol", options.inputs)):
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, most in (("files", options.files), ("protocol", options.inputs)):
             cases = _cases(kind, Path(folder), options.seed)
             _report(kind, options, *_run(cases, options, most))
 
@@ -141,6 +143,8 @@ def _report(
 
 
 def _lead(options: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        _cases("files", Path(folder), options.seed)  # Compiles once what all of them then load.
     command = [sys.executable, "-m", "fuzz.run", *sys.argv[1:], "--worker"]
     workers = [
         subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True, env=os.environ)

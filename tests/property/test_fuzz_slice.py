@@ -18,6 +18,7 @@ SEED = 7
 
 def test_no_mutant_of_a_file_does_harm(tmp_path: Path) -> None:
     files = Files(make_corpus(tmp_path), SEED)
+    files.check_originals()
 
     became = {files.run(number) for number in range(FILES)}
 
