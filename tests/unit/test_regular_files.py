@@ -1,5 +1,6 @@
 """A path that leads to no ordinary file is refused at once, whatever reads it."""
 
+import asyncio
 import gzip
 import os
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from headrace.catalog.onnx_graph import read_model_bytes
 from headrace.catalog.regular_file import open_regular
 from headrace.catalog.source import MAX_DOCUMENT_BYTES, read_bounded
 from headrace.domain.errors import DocumentError, HeadraceError
+from headrace.serving.changes.vetting import VettingError, vet
 from headrace.serving.front.access import read_or_create_token
 from headrace.simulation.offered.arrivals import from_file
 from headrace.simulation.offered.traces import read_trace
@@ -73,3 +75,10 @@ def test_a_damaged_trace_is_no_trace(tmp_path: Path) -> None:
     path.write_bytes(content)
 
     assert read_trace(path) is None
+
+
+def test_a_pipe_as_the_next_plan_of_a_server_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plan.json")
+
+    with pytest.raises(VettingError, match="is a pipe"):
+        asyncio.run(vet(tmp_path / "plan.json", "emulated"))
