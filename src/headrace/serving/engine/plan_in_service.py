@@ -96,6 +96,8 @@ class PlanInService:
         loop = asyncio.get_running_loop()
         served, options = self.served, self._options
         stages = stage_index(served.plan, served.profiles)
+        self.arena = Arena(options.arena_bytes or arena_bytes_for(stages))
+        self.host = LocalHost(self.arena)
         # Parsing and cutting a large model takes seconds.
         specs = await asyncio.to_thread(
             worker_specs,
@@ -106,10 +108,9 @@ class PlanInService:
             options.executor,
             options.seed,
             options.processes,
+            self.host.cores(),
         )
         self._specs = _kept_cores(served.plan, specs, cores or {})
-        self.arena = Arena(options.arena_bytes or arena_bytes_for(stages))
-        self.host = LocalHost(self.arena)
         self.supervisor = Supervisor(self._specs, self.host)
         self.plane = DataPlane(
             served.plan,
