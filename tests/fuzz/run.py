@@ -93,18 +93,20 @@ def _run(
     became: Counter[str] = Counter()
     found: list[dict[str, Any]] = []
     at = options.keep / f"at-{options.worker}"
+    mark = os.open(at, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     began = time.monotonic()
     for number in range(options.worker, most, options.processes):
         if time.monotonic() - began > options.seconds / 2:
             break
         faulthandler.dump_traceback_later(HANG_S, exit=True)
-        at.write_text(f"{cases.name}:{number}")
+        os.pwrite(mark, f"{cases.name}:{number}".ljust(40).encode(), 0)
         try:
             became[cases.run(number)] += 1
         except Exception as error:
             became["found"] += 1
             found.append(_finding(cases, number, error, options.keep))
     faulthandler.cancel_dump_traceback_later()
+    os.close(mark)
     at.unlink(missing_ok=True)
     return became, time.monotonic() - began, found
 
@@ -180,7 +182,7 @@ def _died(workers: list[subprocess.Popen[str]], keep: Path) -> Iterator[dict[str
     for number, worker in enumerate(workers):
         if worker.returncode:
             at = keep / f"at-{number}"
-            case = at.read_text() if at.exists() else f"worker {number}"
+            case = at.read_text().strip() if at.exists() else f"worker {number}"
             what = (
                 f"the process ended with {worker.returncode} (a crash, or {HANG_S} s without end)"
             )
