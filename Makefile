@@ -4,13 +4,17 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test check format docs clean
+.PHONY: demo test fuzz check format docs clean
 
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo.run
 
 test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+# Random mutants of files and requests; FUZZ="--seconds 3600" for all of them, see tests/fuzz/run.py.
+fuzz: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run $(FUZZ)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

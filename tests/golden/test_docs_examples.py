@@ -20,7 +20,7 @@ from helpers.problems import make_profile
 _LINK = re.compile(r"\]\((?!https?://)(?P<path>[^)#]*)(?:#(?P<anchor>[^)]+))?\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _MODULE = re.compile(r"python -m ((?:benchmarks|examples)[\w.]*)(.*)")
-_PLACES = ("src", "tests", "docs", "benchmarks", "examples", "changelog.d")
+_PLACES = ("src", "tests", "docs", "benchmarks", "examples", "changelog.d", "deploy")
 
 PROGRAMS = [block for block in BLOCKS if block.kind == "python"]
 PROBLEMS = [block for block in BLOCKS if block.test.startswith("problem")]

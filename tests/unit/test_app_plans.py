@@ -13,7 +13,7 @@ from headrace import cli
 from headrace.catalog.documents import read_plan, read_problem, write_document
 from headrace.domain.app import App, FanOut, Module
 from headrace.domain.errors import DocumentError
-from headrace.domain.plan import Plan
+from headrace.domain.plan import Plan, Stage
 from headrace.domain.problem import Problem
 from headrace.planning import solve
 from headrace.planning.apps.explain import explain
@@ -105,6 +105,16 @@ MUTANTS: list[tuple[str, Callable[[Plan], Plan]]] = [
     ("objective", lambda p: replace(p, objective=p.objective / 2)),
     ("bound", lambda p: replace(p, bound=p.objective * 2)),
     ("budget", lambda p: replace(p, apps=(replace(p.apps[0], budget_us=1),))),
+    ("load", lambda p: _load(p, rate_rps=5e-324, machines=5e-324)),
+    ("depth", lambda p: _pipeline(p, stages=())),
+    ("pool", lambda p: _pipeline(p, stages=_without_slots(p))),
+    ("claims", lambda p: replace(p, binding=p.binding.replace("400 ms", "500 ms"))),
+    ("claims", lambda p: replace(p, binding=p.binding.replace("338.6", "38.6"))),
+    ("claims", lambda p: replace(p, binding=p.binding.replace("detect", "face"))),
+    (
+        "claims",
+        lambda p: replace(p, binding=f"the stock: 4 T4 where the cheapest take 9; {p.binding}"),
+    ),
     ("names", lambda p: _pipeline(p, name=p.deployments[1].pipelines[0].name)),
 ]
 
@@ -118,6 +128,10 @@ def _deployment(plan: Plan, **changes: Any) -> Plan:
 def _pipeline(plan: Plan, **changes: Any) -> Plan:
     first, *rest = plan.deployments[0].pipelines
     return _deployment(plan, pipelines=(replace(first, **changes), *rest))
+
+
+def _without_slots(plan: Plan) -> tuple[Stage, ...]:
+    return tuple(replace(s, pool=()) for s in plan.deployments[0].pipelines[0].stages)
 
 
 def _load(plan: Plan, **changes: Any) -> Plan:

@@ -7,6 +7,7 @@ import pytest
 
 from headrace.domain.errors import DocumentError
 from headrace.simulation.offered.arrivals import (
+    MAX_FILE_BYTES,
     Arrival,
     arrivals_for,
     from_file,
@@ -175,6 +176,12 @@ def test_a_missing_or_binary_file_is_refused_by_name(tmp_path: Path) -> None:
         from_file(tmp_path / "noise", ["m"])
 
 
-def test_a_file_that_has_no_lines_is_not_read_to_its_end() -> None:
+def test_a_file_that_has_no_lines_is_not_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "zeros"
+    with path.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES)
+
     with pytest.raises(DocumentError, match="a line of more than"):
+        from_file(path, ["m"])
+    with pytest.raises(DocumentError, match="is a device"):
         from_file(Path("/dev/zero"), ["m"])

@@ -4,7 +4,7 @@ import json
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.domain.events import Dispatched, Ran
+from headrace.domain.events import Answered, Dispatched, Ran
 from headrace.serving.core.counters import LATENCY_BOUNDS_US, BatchCounter, ModelCounters
 from headrace.serving.engine.inference import Refusal
 from helpers.gateway import Bench, FakeEngine, get, post
@@ -102,6 +102,44 @@ def test_batches_are_counted_by_size_with_the_time_they_ran() -> None:
         count(Ran(at_us=95, batch=batch, stage=1, slot=1, started_at_us=90))
     assert counters.batches == {1: 1, 2: 2}
     assert counters.run_us == {1: 25, 2: 50}
+
+
+PARTS = ("queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+
+
+def test_statistics_have_every_part_that_tritons_clients_look_up() -> None:
+    bench = Bench()
+    [fresh] = bench.ask(get("/v2/models/adder/stats")).json["model_stats"]
+    nothing = {"count": 0, "ns": 0}
+    assert all(fresh["inference_stats"][part] == nothing for part in PARTS)
+
+    count = BatchCounter([bench.core.counters["adder"]])
+    bench.ask(post(INFER, BODY))  # two items, answered 5 ms after they arrived
+    count(
+        Dispatched(at_us=0, batch=1, model=0, pipeline=0, first_stage=0, requests=(1, 2), path=())
+    )
+    count(Ran(at_us=1_500, batch=1, stage=0, slot=0, started_at_us=500))
+    count(Ran(at_us=4_800, batch=1, stage=1, slot=1, started_at_us=4_000))
+    for request in (1, 2):
+        count(Answered(at_us=5_000, request=request, batch=1))
+    [document] = bench.ask(get("/v2/models/adder/stats")).json["model_stats"]
+
+    assert {part: document["inference_stats"][part] for part in PARTS} == {
+        "queue": {"count": 1, "ns": 3_200_000},
+        "compute_input": {"count": 1, "ns": 0},
+        "compute_infer": {"count": 1, "ns": 1_800_000},
+        "compute_output": {"count": 1, "ns": 0},
+        "cache_hit": {"count": 0, "ns": 0},
+        "cache_miss": {"count": 0, "ns": 0},
+    }
+    assert document["batch_stats"] == [
+        {
+            "batch_size": 2,
+            "compute_input": {"count": 1, "ns": 0},
+            "compute_infer": {"count": 1, "ns": 1_800_000},
+            "compute_output": {"count": 1, "ns": 0},
+        }
+    ]
 
 
 def test_a_batch_that_is_sent_again_counts_once() -> None:

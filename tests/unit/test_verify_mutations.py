@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from headrace.domain.plan import Plan, Tenant
+from headrace.domain.plan import MachineLoad, Plan, Tenant
 from headrace.domain.profile import Profile
 from headrace.verify import CHECKS, verify
 from headrace.verify.case import APP_CHECKS
@@ -53,6 +53,14 @@ def times(factor: float) -> Change:
     return lambda value: value * factor
 
 
+def swapped(old: str, new: str) -> Change:
+    def change(text: str) -> str:
+        assert old in text, text
+        return text.replace(old, new)
+
+    return change
+
+
 def without(index: int) -> Change:
     return lambda items: (*items[:index], *items[index + 1 :])
 
@@ -72,6 +80,16 @@ SECOND: Path = (*PIPELINE, "stages", 1)
 SLOT: Path = ("slots", 0)
 
 STRANGER = Tenant(model="m", pipeline="p9", stage=0)
+
+LOAD = MachineLoad(
+    machines=1.0,
+    rate_rps=1.0,
+    machine_rps=1.0,
+    remaining_rps=1.0,
+    collect_us=0,
+    worst_case_us=1,
+    cost_per_hour=0.0,
+)
 
 MUTANTS: tuple[Mutant, ...] = (
     # Demands, profiles, names
@@ -191,6 +209,22 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("claims", "single", ("planner",), to("somebody")),
     Mutant("claims", "single", ("binding",), to("")),
     Mutant("claims", "single", ("runtime_s",), to(-1.0)),
+    # What only a module of an app may state
+    Mutant("claims", "single", (*DEPLOYMENT, "rate_rps"), to(1e9)),
+    Mutant("claims", "several", (*DEPLOYMENT, "worst_case_us"), to(-1)),
+    Mutant("claims", "several", (*DEPLOYMENT, "cost_per_hour"), to(0.0)),
+    Mutant("claims", "shared", (*DEPLOYMENT, "app"), to("traffic")),
+    Mutant("claims", "single", (*PIPELINE, "load"), to(LOAD)),
+    # What the binding constraint says in words
+    Mutant("claims", "single", ("cluster", "nodes", 0, "devices"), to({"a": 200, "b": 200})),
+    Mutant("claims", "single", ("binding",), to("devices: all 3 of type 'a' are used")),
+    Mutant("claims", "single", ("binding",), to("what is left of 'a' forms no further pipeline")),
+    Mutant("claims", "several", ("binding",), swapped("60 rps", "90 rps")),
+    Mutant("claims", "single", ("binding",), swapped("model 'm'", "model 'n'")),
+    Mutant("claims", "single", ("binding",), swapped("size: 4 is", "size: 8 is")),
+    Mutant("claims", "shared", ("binding",), swapped("50.8 ms", "50.9 ms")),
+    Mutant("claims", "shared", ("binding",), swapped("size 3", "size 4")),
+    Mutant("claims", "shared", ("binding",), swapped("64.4 ms", "64.5 ms")),
 )
 
 

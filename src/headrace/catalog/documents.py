@@ -21,6 +21,7 @@ from headrace.catalog.problem_file import (
     options_of,
     parse_problem,
 )
+from headrace.catalog.regular_file import open_regular
 from headrace.catalog.source import Source, decode_text, parse_json, read_bounded
 from headrace.catalog.strict import convert
 from headrace.catalog.unexecuted import without_unexecuted
@@ -45,6 +46,8 @@ __all__ = [
 T = TypeVar("T")
 PROFILE_SCHEMA = "headrace.profile/1"
 PLAN_SCHEMA = "headrace.plan/1"
+MAX_HASHED_BYTES = 1 << 31
+"""No model file is larger: one ONNX file holds less than 2 GiB."""
 
 
 def read_profile(path: Path) -> Profile:
@@ -196,7 +199,7 @@ def sha256_file(path: Path) -> str:
         DocumentError: the file cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path, MAX_HASHED_BYTES) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DocumentError(f"{path}: cannot be read: {error.strerror}") from error

@@ -8,6 +8,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from headrace.catalog.regular_file import open_regular
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import (
     AnyEvent,
@@ -22,6 +23,7 @@ from headrace.domain.events import (
 
 MAX_LINE_BYTES: Final = 16 << 20
 MAX_EVENTS: Final = 100_000_000
+MAX_LOG_BYTES: Final = 1 << 34
 
 CHUNK_EVENTS: Final = 256
 """Encoded and written together: about 0.1 ms at a time, so the writer never stalls a dispatcher,
@@ -122,7 +124,7 @@ def read_event_log(
         DocumentError: names the file, the line, what was expected and what was found.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path, MAX_LOG_BYTES) as file:
             lines = _lines(file, path, allow_cut_short)
             header = _header(next(lines, (1, b"")), path)
             return header, list(_events(lines, path, header))

@@ -4,6 +4,7 @@ Constant nodes become initialisers, nodes that no output needs are dropped, and 
 known to be either static (it depends on weights only) or live data (it depends on an input).
 """
 
+import errno
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import numpy_helper
 
+from headrace.catalog.regular_file import open_regular
 from headrace.domain.errors import ModelError
 
 MAX_MODEL_BYTES = 2**31 - 1
@@ -121,17 +123,15 @@ def read_model_bytes(path: Path, max_bytes: int = MAX_MODEL_BYTES) -> bytes:
         ModelError: the file is absent, unreadable, empty or too large.
     """
     try:
-        size_bytes = path.stat().st_size
-        if not path.is_file():
-            raise ModelError(f"{path}: is not a file; give the path of an ONNX file")
-        if size_bytes > max_bytes:
-            raise ModelError(
-                f"{path}: is too large: {size_bytes:,} bytes, at most {max_bytes:,}"
-                " (one ONNX file holds less than 2 GiB)"
-            )
-        with path.open("rb") as file:
+        with open_regular(path, max_bytes) as file:
             data = file.read(max_bytes + 1)
     except OSError as error:
+        if error.errno in (errno.EISDIR, errno.EINVAL):
+            raise ModelError(f"{path}: is not a file; give the path of an ONNX file") from error
+        if error.errno == errno.EFBIG:
+            raise ModelError(
+                f"{path}: {error.strerror} (one ONNX file holds less than 2 GiB)"
+            ) from error
         reason = error.strerror or error
         raise ModelError(f"{path}: cannot be read: {reason}; check the path") from error
     if not data:

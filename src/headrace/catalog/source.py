@@ -5,6 +5,7 @@ record (`strict`). Nothing is allocated on the word of the file: its size is che
 read, and what YAML aliases expand to is counted.
 """
 
+import errno
 import json
 import math
 import re
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.catalog.regular_file import open_regular
 from headrace.domain.errors import DocumentError
 
 PathKey = str | int
@@ -46,24 +48,29 @@ def read_bounded(path: Path, limit_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
         DocumentError: it is missing, unreadable, empty or larger than `limit_bytes`.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path, limit_bytes) as file:
             # One byte more than allowed tells "too large" without trusting the stated size.
             content = file.read(limit_bytes + 1)
     except FileNotFoundError:
         raise DocumentError(f"{path}: there is no such file") from None
     except OSError as error:
-        raise DocumentError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise DocumentError(f"{str(path)!a}: is not the name of a file") from error
+        if error.errno == errno.EFBIG:
+            raise _too_large(path, limit_bytes) from error
+        shown = str(path) if str(path).isprintable() else ascii(str(path))
+        raise DocumentError(f"{shown}: cannot be read: {error.strerror}") from error
     if len(content) > limit_bytes:
-        raise DocumentError(
-            f"{path}: is too large\n"
-            f"  allowed  {limit_bytes:,} bytes\n"
-            f"  try      fewer models per file, or fewer batch sizes per profile"
-        )
+        raise _too_large(path, limit_bytes)
     if not content.strip():
         raise DocumentError(f"{path}: is empty")
     return content
+
+
+def _too_large(path: Path, limit_bytes: int) -> DocumentError:
+    return DocumentError(
+        f"{path}: is too large\n"
+        f"  allowed  {limit_bytes:,} bytes\n"
+        f"  try      fewer models per file, or fewer batch sizes per profile"
+    )
 
 
 def decode_text(path: Path, content: bytes) -> str:

@@ -129,10 +129,11 @@ def _shares(text: str) -> tuple[Fraction, ...]:
 
 def _print_table(estimated: "Profile") -> None:
     from rich import box
-    from rich.table import Table
+
+    from headrace.reporting.readable import ReadableTable
 
     error = estimated.provenance.error_fraction or 0.0
-    table = Table(
+    table = ReadableTable(
         title=f"{estimated.model}, {len(estimated.blocks)} blocks, estimates +-{error:.0%}",
         title_justify="left",
         box=box.SIMPLE_HEAD,

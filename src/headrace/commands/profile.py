@@ -219,20 +219,24 @@ def _progress(told: set[str]) -> "Iterator[OnProgress]":
 
 def _print_tables(measured: "Profile") -> None:
     from rich import box
-    from rich.table import Table
 
     from headrace.executors.table import measurement
+    from headrace.reporting.readable import ReadableTable
 
     times = measured.block_times[0]
     most = times.max_batch
     sizes = sorted({1, most})
     slot = measurement(times.device).slot
     title = f"{measured.model} on one {slot} ({measured.provenance.machine})"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True)
+    table = ReadableTable(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True
+    )
     table.add_column("block", no_wrap=True)
     table.add_column("nodes", justify="right", no_wrap=True)
     table.add_column("weights", justify="right", no_wrap=True)
-    table.add_column("crosses\nbehind it", overflow="ellipsis", no_wrap=True)
+    table.add_column(
+        "crosses\nbehind it",
+    )
     table.add_column("\nper item", justify="right", no_wrap=True)
     for size in sizes:
         table.add_column(f"batch {size}, ms\np50 / p99", justify="right", no_wrap=True)
@@ -269,13 +273,16 @@ def _print_tables(measured: "Profile") -> None:
 
 def _print_stages(measured: "Profile", sizes: list[int]) -> None:
     from rich import box
-    from rich.table import Table
+
+    from headrace.reporting.readable import ReadableTable
 
     if not measured.stage_times:
         return
     times = measured.block_times[0]
     title = "stages measured whole, and the sum of their blocks"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True)
+    table = ReadableTable(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True
+    )
     table.add_column("blocks")
     for size in sizes:
         table.add_column(f"batch {size}, ms\np50 / p99", justify="right")

@@ -301,35 +301,9 @@ def _print_line(value: Any) -> None:
 def _print_ready(
     plan: "Plan", url: str, token_path: Path | None, apps: tuple[str, ...] = ()
 ) -> None:
-    from rich.table import Table
+    from headrace.reporting.plan_table import ready_table
 
-    table = Table(title="READY", title_style="bold green")
-    for name, right in (
-        ("model", False),
-        ("SLO ms", True),
-        ("pipeline", False),
-        ("stages (blocks)", False),
-        ("slots", True),
-        ("batch", True),
-        ("predicted p99 ms", True),
-        ("throughput /s", True),
-    ):
-        table.add_column(name, justify="right" if right else "left")
-    for deployment in plan.deployments:
-        for pipeline in deployment.pipelines:
-            stages = " → ".join(f"{s.first_block}–{s.end_block - 1}" for s in pipeline.stages)
-            slots = " + ".join(str(len(stage.pool)) for stage in pipeline.stages)
-            table.add_row(
-                deployment.name,
-                f"{deployment.slo_us / 1000:g}",
-                pipeline.name,
-                stages,
-                slots,
-                str(pipeline.batch_size),
-                f"{pipeline.latency_us / 1000:.1f}",
-                f"{pipeline.throughput_rps:.1f}",
-            )
-    console.print(table)
+    console.print(ready_table(plan))
     console.print(f"listening on [bold]{url}[/bold]", soft_wrap=True)
     if token_path is not None:
         notices.print(f"[dim]token for other users:[/dim]  {token_path}", soft_wrap=True)

@@ -16,6 +16,7 @@ from headrace.reporting.comparison import (
     observed_column,
     predicted_module_column,
 )
+from headrace.reporting.readable import ReadableTable
 from headrace.reporting.summary import milliseconds, percent, rate
 
 CAPTION = (
@@ -92,7 +93,9 @@ def _observed(report: Report | None, name: str) -> Column | None:
 
 def app_table(comparisons: Mapping[str, Comparison], title: str) -> Table:
     """A section for the app and one for each module; a column per opinion that there is."""
-    table = Table(title=title, title_justify="left", caption=CAPTION, caption_justify="left")
+    table = ReadableTable(
+        title=title, title_justify="left", caption=CAPTION, caption_justify="left"
+    )
     shown = [
         opinion
         for opinion in OPINIONS

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.domain.plan import Deployment, Plan
+from headrace.reporting.readable import ReadableTable
 from headrace.reporting.summary import milliseconds, rate
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _READINGS = {
 
 def machines_table(plan: Plan) -> Table:
     """One row per entry: machines, batch, device, load, worst case, cost."""
-    table = Table(title=f"machines by {escape(plan.planner)}", title_justify="left")
+    table = ReadableTable(title=f"machines by {escape(plan.planner)}", title_justify="left")
     for heading in ("app", "module", "machines"):
         table.add_column(heading, no_wrap=True)
     for heading in ("req/s", "collect", "run", "worst", "budget", "cost/h"):
@@ -63,7 +64,7 @@ def _add_module(table: Table, deployment: Deployment, app: str) -> None:
 
 def apps_table(plan: Plan) -> Table:
     """What the plan says of each app as a whole."""
-    table = Table.grid(padding=(0, 2))
+    table = ReadableTable.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
     for claim in plan.apps:
@@ -133,9 +134,10 @@ def _cheaper(reason: "AppReason", *, short: bool) -> str:
 
 
 def _modules(modules: Sequence["ModuleReason"]) -> Table:
-    table = Table()
+    table = ReadableTable()
     for heading in ("module", "worst", "of path", "of cost", "why", "one more machine"):
-        table.add_column(heading)
+        figure = heading == "worst" or heading.startswith("of ")
+        table.add_column(heading, justify="right" if figure else "left")
     for module in modules:
         table.add_row(
             escape(module.module) + (" *" if module.critical else ""),

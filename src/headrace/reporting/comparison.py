@@ -12,6 +12,7 @@ from headrace.domain.errors import PlanError
 from headrace.domain.plan import Deployment, Pipeline, Plan
 from headrace.domain.profile import Profile
 from headrace.metrics import Summary
+from headrace.reporting.readable import ReadableTable
 from headrace.reporting.summary import milliseconds, percent, rate
 
 CAPTION = (
@@ -129,7 +130,7 @@ def comparison_table(comparison: Comparison, title: str) -> Table:
         )
         if column is not None
     }
-    table = Table(title=title, title_justify="left", caption_justify="left")
+    table = ReadableTable(title=title, title_justify="left", caption_justify="left")
     if "predicted" in columns:
         table.caption = CAPTION
     table.add_column("")

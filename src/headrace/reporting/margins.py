@@ -5,6 +5,7 @@ from itertools import groupby
 
 from rich.table import Table
 
+from headrace.reporting.readable import ReadableTable
 from headrace.reporting.summary import rate
 from headrace.simulation.margin import Choice, Trial
 
@@ -12,7 +13,7 @@ from headrace.simulation.margin import Choice, Trial
 def margins_table(choice: Choice, attainment: float) -> Table:
     """One row per plan, with the margins that led to it; the chosen one is marked."""
     priced = choice.plan.options.objective == "least-cost"
-    table = Table(title="plans by margin, simulated", title_justify="left")
+    table = ReadableTable(title="plans by margin, simulated", title_justify="left")
     headings = ["margin", "planned req/s", f"carried at {100 * attainment:g} %", "at planned"]
     for heading in [*headings, "cost/h"] if priced else headings:
         table.add_column(heading, justify="right", no_wrap=True)

@@ -11,6 +11,7 @@ from rich.table import Table
 from headrace.domain.plan import Pipeline, Plan, Slot, Stage
 from headrace.domain.problem import Objective
 from headrace.reporting.app_table import apps_table, machines_table
+from headrace.reporting.readable import ReadableTable
 from headrace.reporting.summary import milliseconds, rate
 
 _COLUMNS: Mapping[str, Literal["left", "right"]] = {
@@ -22,6 +23,17 @@ _COLUMNS: Mapping[str, Literal["left", "right"]] = {
     "p99": "right",
     "hop": "right",
     "req/s": "right",
+}
+
+_READY_COLUMNS: Mapping[str, Literal["left", "right"]] = {
+    "model": "left",
+    "SLO ms": "right",
+    "pipeline": "left",
+    "stages (blocks)": "left",
+    "slots": "right",
+    "batch": "right",
+    "predicted p99 ms": "right",
+    "throughput /s": "right",
 }
 
 _OBJECTIVES: Mapping[Objective, str] = {
@@ -42,7 +54,7 @@ def plan_report(plan: Plan) -> Group:
 
 
 def stages_table(plan: Plan) -> Table:
-    table = Table(title=f"plan by {escape(plan.planner)}", title_justify="left")
+    table = ReadableTable(title=f"plan by {escape(plan.planner)}", title_justify="left")
     for heading, justify in _COLUMNS.items():
         table.add_column(heading, justify=justify, no_wrap=True)
     for deployment in plan.deployments:
@@ -67,9 +79,29 @@ def stages_table(plan: Plan) -> Table:
     return table
 
 
+def ready_table(plan: Plan) -> Table:
+    """What a server that has just started serves, one row per pipeline."""
+    table = ReadableTable(title="READY", title_style="bold green")
+    for name, justify in _READY_COLUMNS.items():
+        table.add_column(name, justify=justify)
+    for deployment in plan.deployments:
+        for pipeline in deployment.pipelines:
+            table.add_row(
+                escape(deployment.name),
+                f"{deployment.slo_us / 1000:g}",
+                escape(pipeline.name),
+                " → ".join(f"{s.first_block}–{s.end_block - 1}" for s in pipeline.stages),
+                " + ".join(str(len(stage.pool)) for stage in pipeline.stages),
+                str(pipeline.batch_size),
+                f"{pipeline.latency_us / 1000:.1f}",
+                f"{pipeline.throughput_rps:.1f}",
+            )
+    return table
+
+
 def pools_table(plan: Plan) -> Table:
     """Which slots serve which stage."""
-    table = Table.grid(padding=(0, 2))
+    table = ReadableTable.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for deployment in plan.deployments:
@@ -91,7 +123,8 @@ def pool_names(stage: Stage) -> str:
     """The pool's slots; long pools by their first names and size."""
     if len(stage.pool) <= SLOTS_NAMED:
         return ", ".join(stage.pool)
-    return f"{', '.join(stage.pool[: SLOTS_NAMED - 1])}, … {len(stage.pool)} in all"
+    more = len(stage.pool) - SLOTS_NAMED + 1
+    return f"{', '.join(stage.pool[: SLOTS_NAMED - 1])} and {more} more"
 
 
 def _pipeline_total(pipeline: Pipeline) -> tuple[str, ...]:
@@ -101,7 +134,7 @@ def _pipeline_total(pipeline: Pipeline) -> tuple[str, ...]:
 
 def claims_table(plan: Plan) -> Table:
     """Predicted latency and throughput, objective, bound, cost, and what keeps it from better."""
-    table = Table.grid(padding=(0, 2))
+    table = ReadableTable.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
     for deployment in plan.deployments:

@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.metrics import Distribution, Report, SlotUse, Summary
+from headrace.reporting.readable import ReadableTable
 
 _LATENCY_ROWS: Mapping[str, Callable[[Distribution], float]] = {
     "latency p50": lambda latency: latency.p50_us,
@@ -67,7 +68,7 @@ def summary_table(report: Report, title: str) -> Table:
     columns = dict(report.models)
     if len(columns) != 1:
         columns["total"] = report.total
-    table = Table(title=escape(title), title_justify="left", caption_justify="left")
+    table = ReadableTable(title=escape(title), title_justify="left", caption_justify="left")
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right")
@@ -96,7 +97,7 @@ def _rows(summaries: Sequence[Summary]) -> Mapping[str, list[str]]:
 
 def slots_table(slots: Sequence[SlotUse]) -> Table:
     """One row per slot: how busy it was, and with what batches."""
-    table = Table(title="slots", title_justify="left")
+    table = ReadableTable(title="slots", title_justify="left")
     table.add_column("slot")
     table.add_column("node")
     for heading in ("utilisation", "batches", "mean batch size"):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.reporting.readable import ReadableTable
 from headrace.verify import CHECKS, Violation
 
 VIOLATIONS_SHOWN = 50
@@ -13,7 +14,7 @@ VIOLATIONS_SHOWN = 50
 
 def verdict_table(found: Mapping[str, int]) -> Table:
     """One row per check: what it promises, and whether that holds."""
-    table = Table(title="verification", title_justify="left")
+    table = ReadableTable(title="verification", title_justify="left")
     table.add_column("check")
     table.add_column("promise")
     table.add_column("")
@@ -25,7 +26,7 @@ def verdict_table(found: Mapping[str, int]) -> Table:
 
 
 def violations_table(violations: Sequence[Violation]) -> Table:
-    table = Table(title="violations", title_justify="left")
+    table = ReadableTable(title="violations", title_justify="left")
     for heading in ("check", "where", "what", "needed", "available"):
         table.add_column(heading)
     for violation in violations[:VIOLATIONS_SHOWN]:

@@ -8,7 +8,8 @@ rates, links and objective are judged. No wait is charged to a latency: the marg
 
 structure  names, references and ranges      claims     rates, objective, bound, cost
 figures    latencies, transfers, throughput  apps       modules, machines, worst cases (Harpagon)
-resources  devices, memory, links, time      case       the plan with look-ups, and the findings
+resources  devices, memory, links, time      binding    what is said in words
+case       the plan with look-ups, and the findings
 """
 
 from collections.abc import Mapping

@@ -30,6 +30,7 @@ from headrace.verify.figures import check_figures
 from headrace.verify.resources import check_resources
 from headrace.verify.structure import check_profiles, check_shape
 
+NEVER_US = 1 << 50
 ROUNDING_US = 1
 """Collecting is rounded up; a sum of rates in another order may tip it by one."""
 
@@ -59,7 +60,7 @@ def check_apps(case: Case) -> None:
 def _check_deployed(case: Case) -> None:
     deployed = Counter((d.app, d.module) for d in case.plan.deployments)
     asked = {(claim.app.name, m.name) for claim in case.plan.apps for m in claim.app.modules}
-    for app, module in asked | set(deployed):
+    for app, module in sorted(asked | set(deployed), key=str):
         wanted = int((app, module) in asked)
         if deployed[app, module] != wanted:
             case.report(
@@ -173,6 +174,12 @@ def _check_entry(
 ) -> tuple[int, float, float]:
     """Returns the entry's worst case as claimed, its recomputed price, and throughput / price."""
     where = pipeline.name
+    if len(pipeline.stages) != 1 or not pipeline.stages[0].pool:
+        found = [len(stage.pool) for stage in pipeline.stages]
+        case.report(
+            "depth", where, "slots of its stages", needed="one stage, with slots", available=found
+        )
+        return load.worst_case_us, 0.0, 0.0
     stage = pipeline.stages[0]
     slots = len(stage.pool)
     whole = same(load.machines, float(round(load.machines))) and load.machines >= 1
@@ -184,9 +191,6 @@ def _check_entry(
             needed=f"a whole number, or below 1 in the last entry; {slots} slots hold it",
             available=load.machines,
         )
-    if len(pipeline.stages) != 1 or not slots:
-        case.report("depth", where, "stages of a machine", needed=1, available=len(pipeline.stages))
-        return load.worst_case_us, 0.0, 0.0
     one_rps = stage.throughput_rps / slots
     case.expect("load", where, "load (rps)", load.machines * one_rps, load.rate_rps)
     case.expect("load", where, "load of a machine (rps)", load.rate_rps / slots, load.machine_rps)
@@ -221,5 +225,7 @@ def _collect_us(
     if reading == "twice" and load.machines >= 1:
         return duration_us
     rate_rps = remaining_rps if reading == "remaining" else load.machines * one_rps
-    wait_us = ceil(1e6 * batch / rate_rps - 1e-3) if rate_rps > 0 else 1 << 50
+    wait_us = NEVER_US
+    if rate_rps * NEVER_US > 1e6 * batch:
+        wait_us = ceil(1e6 * batch / rate_rps - 1e-3)
     return min(wait_us, duration_us) if batch == 1 else wait_us

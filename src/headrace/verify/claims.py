@@ -2,6 +2,7 @@
 
 import math
 
+from headrace.verify.binding import check_binding
 from headrace.verify.case import Case, at_most
 from headrace.verify.figures import Throughputs
 
@@ -10,10 +11,28 @@ OPTIMAL_GAP = 1e-6
 
 
 def check_claims(case: Case, throughputs: Throughputs) -> None:
+    _check_modules_figures(case)
     _check_rates(case, throughputs)
     cost = check_cost(case)
     _check_objective(case, throughputs, cost)
     check_stated(case)
+
+
+def _check_modules_figures(case: Case) -> None:
+    """What only a module of an app may state is checked there, so it must not stand elsewhere."""
+    for deployment in case.plan.deployments:
+        for name in ("app", "module", "rate_rps", "worst_case_us", "cost_per_hour"):
+            value = getattr(deployment, name)
+            if value is not None:
+                _only_of_apps(case, deployment.model, name, value)
+        for pipeline in deployment.pipelines:
+            if pipeline.load is not None:
+                _only_of_apps(case, f"{deployment.model}/{pipeline.name}", "load", pipeline.load)
+
+
+def _only_of_apps(case: Case, where: str, name: str, value: object) -> None:
+    what = f"{name!r} belongs to modules of apps"
+    case.report("claims", where, what, needed="nothing", available=value)
 
 
 def _check_rates(case: Case, throughputs: Throughputs) -> None:
@@ -131,3 +150,4 @@ def check_stated(case: Case) -> None:
             needed=f"{plan.options.planner!r}, some text, at least 0 s",
             available=f"{plan.planner!r}, {plan.binding!r}, {plan.runtime_s} s",
         )
+    check_binding(case)

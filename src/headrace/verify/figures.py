@@ -65,9 +65,9 @@ def _check_pipeline(case: Case, planned: PlannedPipeline) -> float:
         if rates is None:
             return 0.0
         after = planned.stages[index + 1] if index + 1 < len(planned.stages) else None
-        transfer_us = _transfer_us(case, profile, stage, after, planned.pipeline.batch_size)
+        hop_us = transfer_us(case, profile, stage, after, planned.pipeline.batch_size)
         case.expect("latency", where, "p99 latency (us)", rates.p99_us, stage.latency_us)
-        case.expect("transfer", where, "transfer (us)", transfer_us, stage.transfer_us)
+        case.expect("transfer", where, "transfer (us)", hop_us, stage.transfer_us)
         case.expect(
             "throughput",
             where,
@@ -76,7 +76,7 @@ def _check_pipeline(case: Case, planned: PlannedPipeline) -> float:
             stage.throughput_rps,
         )
         slowest = min(slowest, rates.total_rps)
-        total_us += rates.p99_us + transfer_us
+        total_us += rates.p99_us + hop_us
     _check_totals(case, planned, total_us, slowest)
     return slowest
 
@@ -134,7 +134,7 @@ def latency_us(profile: Profile, stage: Stage, batch_size: int) -> tuple[int, in
     return None
 
 
-def _transfer_us(
+def transfer_us(
     case: Case, profile: Profile, stage: Stage, after: Stage | None, batch_size: int
 ) -> int:
     """Of one batch over an idle link between the slowest nodes of both device types."""

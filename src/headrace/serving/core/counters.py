@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from headrace.domain.events import AnyEvent, Dispatched, Ran
+from headrace.domain.events import Answered, AnyEvent, Dispatched, Ran
 from headrace.serving.workers.status import EngineStatus
 
 LATENCY_BOUNDS_US = (
@@ -26,6 +26,8 @@ class ModelCounters:
     __slots__ = (
         "answered",
         "batches",
+        "computed",
+        "computed_us",
         "items",
         "last_at_ms",
         "late",
@@ -50,6 +52,24 @@ class ModelCounters:
         """Batch size -> batches dispatched."""
         self.run_us: dict[int, int] = {}
         """Batch size -> microseconds that slots ran for it, all stages."""
+        self.computed = 0
+        """Items answered, of those whose batch is known."""
+        self.computed_us = 0
+        """Of these: how long slots ran for the batch that each was in, summed over items."""
+
+    @property
+    def compute_sum_us(self) -> int:
+        """Over answered inferences: how long slots ran for each, as a mean over its items, which
+        may travel in several batches."""
+        if not self.computed:
+            return 0
+        return self.computed_us * (self.answered + self.late) // self.computed
+
+    @property
+    def queue_sum_us(self) -> int:
+        """Over answered inferences: what of their latency no slot ran for them: waiting for a batch
+        and for slots, and the way between stages."""
+        return max(0, self.latency_sum_us - self.compute_sum_us)
 
     def count_answer(self, items: int, latency_us: int, late: bool) -> None:
         if late:
@@ -65,13 +85,21 @@ class ModelCounters:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
 
+@dataclass(slots=True)
+class _OpenBatch:
+    counters: ModelCounters
+    size: int
+    run_us: int = 0
+    """In all stages so far."""
+
+
 class BatchCounter:
-    """An event sink that counts batches by size and the time slots ran for them."""
+    """An event sink that counts batches by size, the time slots ran for them, and for each item."""
 
     def __init__(self, models: list[ModelCounters]) -> None:
         """`models` in the order of the event log's header."""
         self._models = models
-        self._open: dict[int, tuple[ModelCounters, int]] = {}
+        self._open: dict[int, _OpenBatch] = {}
 
     def __call__(self, event: AnyEvent) -> None:
         kind = type(event)
@@ -79,9 +107,16 @@ class BatchCounter:
             assert isinstance(event, Ran)
             known = self._open.get(event.batch)
             if known is not None:
-                counters, size = known
                 run_us = event.at_us - event.started_at_us
-                counters.run_us[size] = counters.run_us.get(size, 0) + run_us
+                known.run_us += run_us
+                by_size = known.counters.run_us
+                by_size[known.size] = by_size.get(known.size, 0) + run_us
+        elif kind is Answered:
+            assert isinstance(event, Answered)
+            known = self._open.get(event.batch)
+            if known is not None:
+                known.counters.computed += 1
+                known.counters.computed_us += known.run_us
         elif kind is Dispatched:
             assert isinstance(event, Dispatched)
             if event.first_stage == 0 and event.batch not in self._open:
@@ -91,7 +126,7 @@ class BatchCounter:
 
     def _remember(self, batch: int, counters: ModelCounters, size: int) -> None:
         # Batches end in about the order in which they began: the oldest can be forgotten.
-        self._open[batch] = (counters, size)
+        self._open[batch] = _OpenBatch(counters, size)
         if len(self._open) > 1024:
             del self._open[next(iter(self._open))]
 

@@ -17,9 +17,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.catalog.regular_file import open_regular
 from headrace.domain.errors import HeadraceError
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")
+MAX_TOKEN_FILE_BYTES = 1024
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -191,9 +193,9 @@ def read_or_create_token(path: Path) -> str:
 
 def _read_token(path: Path) -> str:
     try:
-        with path.open() as file:
+        with open_regular(path, MAX_TOKEN_FILE_BYTES) as file:
             mode = os.fstat(file.fileno()).st_mode
-            token = file.read(1024).strip()
+            token = file.read(MAX_TOKEN_FILE_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise AccessError(f"token file {path}: cannot be read: {error}") from error
     if mode & (stat.S_IRWXO | stat.S_IWGRP):

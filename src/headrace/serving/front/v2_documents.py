@@ -54,7 +54,11 @@ def index_entry(model: ServedModel, ready: bool) -> dict[str, Any]:
 
 
 def statistics_document(name: str, counters: ModelCounters) -> dict[str, Any]:
-    """Counts since the start; durations in nanoseconds, as the protocol has them."""
+    """Counts since the start; durations in nanoseconds, as Triton's statistics extension has them.
+
+    Tensors go to and from workers while batches wait and run, so nothing is known of
+    `compute_input` and `compute_output` alone: they are counted, with no duration. No cache.
+    """
     requests = counters.answered + counters.late
     refused = sum(counters.refused.values())
     return {
@@ -64,17 +68,29 @@ def statistics_document(name: str, counters: ModelCounters) -> dict[str, Any]:
         "inference_count": counters.items,
         "execution_count": sum(counters.batches.values()),
         "inference_stats": {
-            "success": {"count": requests, "ns": counters.latency_sum_us * 1000},
-            "fail": {"count": refused, "ns": 0},
+            "success": _duration(requests, counters.latency_sum_us),
+            "fail": _duration(refused, 0),
+            "queue": _duration(requests, counters.queue_sum_us),
+            "compute_input": _duration(requests, 0),
+            "compute_infer": _duration(requests, counters.compute_sum_us),
+            "compute_output": _duration(requests, 0),
+            "cache_hit": _duration(0, 0),
+            "cache_miss": _duration(0, 0),
         },
         "batch_stats": [
             {
                 "batch_size": size,
-                "compute_infer": {"count": count, "ns": counters.run_us.get(size, 0) * 1000},
+                "compute_input": _duration(count, 0),
+                "compute_infer": _duration(count, counters.run_us.get(size, 0)),
+                "compute_output": _duration(count, 0),
             }
             for size, count in sorted(counters.batches.items())
         ],
     }
+
+
+def _duration(count: int, sum_us: int) -> dict[str, int]:
+    return {"count": count, "ns": sum_us * 1000}
 
 
 def _tensor_document(spec: TensorSpec, batched: bool) -> dict[str, Any]:

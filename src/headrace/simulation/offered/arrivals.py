@@ -10,12 +10,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge as merge_sorted
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.catalog.regular_file import open_regular
 from headrace.domain.base import is_name
 from headrace.domain.errors import DocumentError
 from headrace.simulation.offered.processes import (
@@ -144,10 +146,8 @@ def from_file(path: Path, models: Sequence[str]) -> list[Arrival]:
         DocumentError: names the file, the line, what was expected and what was found.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise DocumentError(f"{path}: {size} bytes; an arrivals file may have {MAX_FILE_BYTES}")
-        with path.open(encoding="utf-8", newline="") as file:
+        opened = open_regular(path, MAX_FILE_BYTES)
+        with TextIOWrapper(opened, encoding="utf-8", newline="") as file:
             return list(_parsed(_lines(file, path), path, models))
     except OSError as error:
         raise DocumentError(

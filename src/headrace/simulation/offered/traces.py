@@ -10,14 +10,18 @@ Files may be gzipped. MAF are the Azure Functions traces of Microsoft's public d
 import csv
 import gzip
 import re
+import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.catalog.regular_file import open_regular
 from headrace.domain.errors import DocumentError
 from headrace.simulation.offered.processes import (
     MAX_ARRIVALS,
@@ -122,21 +126,24 @@ def read_trace(path: Path) -> Trace | None:
                 return _counts(path, _minutes(path, cells, rows), 60.0)
             if _COUNTS.fullmatch(first):
                 return _counts(path, np.array(first.split(), np.float64), 1.0)
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error):
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error):
         # Not readable as text at all: whoever reads it as a list of arrivals says so better.
         return None
     return None
 
 
-def _opened(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[str]]:
+    with ExitStack() as opened:
+        file: IO[bytes] = opened.enter_context(open_regular(path, MAX_TRACE_BYTES))
+        if path.suffix == ".gz":
+            file = cast(IO[bytes], opened.enter_context(gzip.GzipFile(fileobj=file)))
+        yield opened.enter_context(TextIOWrapper(file, encoding="utf-8", newline=""))
 
 
 def _bounded(path: Path, file: IO[str]) -> Iterator[str]:
     read = 0
-    for line in file:
+    while line := file.readline(MAX_LINE_BYTES):
         read += len(line)
         if read > MAX_TRACE_BYTES:
             raise DocumentError(f"{path}: a trace may have {MAX_TRACE_BYTES} bytes")

@@ -1,0 +1,152 @@
+"""Is the text of the binding constraint true: every figure that it states, recomputed.
+
+A planner says in words what keeps its plan from being better, and people decide by it. The words
+are free; the sentences that planners make are known by their form, and what they state of devices,
+rates, batch sizes and latencies is checked against the plan and its profiles. A sentence of no
+known form states nothing that could be checked, and stands.
+"""
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from math import inf
+
+from headrace.domain.plan import Pipeline
+from headrace.domain.profile import Profile
+from headrace.verify.case import Case
+from headrace.verify.figures import latency_us, transfer_us
+
+Check = Callable[[Case, tuple[str, ...]], str | None]
+"""(plan, what the sentence states) -> what is true instead; None: the sentence holds."""
+
+
+def check_binding(case: Case) -> None:
+    for form, check in _SENTENCES:
+        for found in form.finditer(case.plan.binding):
+            truth = check(case, found.groups())
+            if truth is not None:
+                case.report(
+                    "claims", "plan", "binding constraint", needed=truth, available=found[0]
+                )
+
+
+def _used(case: Case, device: str) -> Fraction:
+    """Devices of this type that the slots fill, shares added up."""
+    return sum((s.share for s in case.plan.slots if s.device == device), Fraction(0))
+
+
+def _all_used(case: Case, stated: tuple[str, ...]) -> str | None:
+    count, device = stated
+    there, used = case.plan.cluster.count(device), _used(case, device)
+    if count == str(there) and used > there - 1:
+        return None
+    return f"{float(used):g} of {there} of type {device!r} are used"
+
+
+def _left(case: Case, stated: tuple[str, ...]) -> str | None:
+    for device in re.findall(r"'([^']*)'", stated[0]):
+        there, used = case.plan.cluster.count(device), _used(case, device)
+        if used > there - 1:
+            return f"{float(used):g} of {there} of type {device!r} are used"
+    return None
+
+
+def _rate(case: Case, stated: tuple[str, ...]) -> str | None:
+    rate, model = stated
+    demand = case.demands.get(model)
+    asked = None if demand is None or demand.rate_rps is None else f"{demand.rate_rps:g}"
+    return None if rate == asked else f"{asked} rps of model {model!r}"
+
+
+def _pipelines(case: Case, model: str) -> list[Pipeline]:
+    return [planned.pipeline for planned in case.pipelines if planned.model == model]
+
+
+def _largest_profiled(case: Case, stated: tuple[str, ...]) -> str | None:
+    batch, model = stated
+    profile = case.profiles.get(model)
+    profiled = max(
+        [len(times.p50_us) for times in profile.stage_times]
+        + [times.max_batch for times in profile.block_times]
+        if profile
+        else [0]
+    )
+    most = min(profiled, case.plan.options.max_batch or profiled)
+    planned = {str(pipeline.batch_size) for pipeline in _pipelines(case, model)}
+    if batch == str(most) and batch in planned:
+        return None
+    return f"largest batch size {most}, planned {', '.join(sorted(planned)) or 'none'}"
+
+
+def _next_batch(case: Case, stated: tuple[str, ...]) -> str | None:
+    budget_ms, model, batch, needs_ms = stated
+    profile, demand = case.profiles.get(model), case.demands.get(model)
+    budgets = [d.budget_us for d in case.plan.deployments if d.model == model]
+    if profile is None or demand is None or not budgets:
+        return f"no model {model!r}"
+    if budget_ms != f"{budgets[0] / 1000:.1f}":
+        return f"latency budget {budgets[0] / 1000:.1f} ms of model {model!r}"
+    needed = {
+        f"{_latency_us(case, profile, pipeline, pipeline.batch_size + 1) / 1000:.1f}"
+        for pipeline in _pipelines(case, model)
+        if batch == str(pipeline.batch_size + 1)
+    }
+    if needs_ms in needed:
+        return None
+    return f"batch size {batch} needs {' or '.join(sorted(needed)) or 'another pipeline'} ms"
+
+
+def _latency_us(case: Case, profile: Profile, pipeline: Pipeline, batch: int) -> float:
+    """Of the same stages at another batch size; infinite where that was not profiled."""
+    total: float = 0
+    for index, stage in enumerate(pipeline.stages):
+        after = pipeline.stages[index + 1] if index + 1 < len(pipeline.stages) else None
+        own = latency_us(profile, stage, batch)
+        total += inf if own is None else own[1] + transfer_us(case, profile, stage, after, batch)
+    return total
+
+
+def _app(case: Case, stated: tuple[str, ...]) -> str | None:
+    name, used_ms, budget_ms, part, module = stated
+    claim = next((claim for claim in case.plan.apps if claim.app.name == name), None)
+    if claim is None:
+        return f"no app {name!r}"
+    used, budget = claim.worst_case_us / 1000, claim.budget_us / 1000
+    costs = {str(d.module): d.cost_per_hour or 0.0 for d in case.plan.deployments if d.app == name}
+    total = sum(costs.values())
+    share = f"{costs.get(module, 0.0) / total:.0%}" if total > 0 else part
+    most = max(costs.values(), default=0.0)
+    figures = (used_ms, budget_ms, part) == (f"{used:g}", f"{budget:g}", share)
+    if figures and costs.get(module, -1.0) >= most * (1 - 1e-9):
+        return None
+    dearest = max(costs, key=lambda name: costs[name], default="none")
+    return f"{used:g} of {budget:g} ms used, the dearest module {dearest}"
+
+
+def _stock(case: Case, stated: tuple[str, ...]) -> str | None:
+    wrong = [
+        f"{case.plan.cluster.count(device)} {device}"
+        for there, device, wanted in re.findall(r"(\d+) (\S+) where .*? take (\d+)", stated[0])
+        if int(there) != case.plan.cluster.count(device) or int(wanted) <= int(there)
+    ]
+    return ", ".join(wrong) or None
+
+
+_SENTENCES: tuple[tuple[re.Pattern[str], Check], ...] = (
+    (re.compile(r"all (\d+) of type '([^']*)'"), _all_used),
+    (re.compile(r"what is left of ('[^;]*') forms no further"), _left),
+    (re.compile(r"(\S+) rps of model '([^']*)'"), _rate),
+    (
+        re.compile(r"batch size: (\d+) is the largest profiled of model '([^']*)'"),
+        _largest_profiled,
+    ),
+    (
+        re.compile(
+            r"latency budget (\S+) ms of model '([^']*)': the next batch size (\d+) needs (\S+) ms"
+        ),
+        _next_batch,
+    ),
+    (re.compile(r"(\S+): the SLO; (\S+) of (\S+) ms used, (\S+) of the cost is ([^;]+)"), _app),
+    (re.compile(r"the stock: ([^;]*)"), _stock),
+)
+"""The forms of `planning.common.binding` and `planning.apps.planner`, each with its check."""

@@ -1,0 +1,187 @@
+"""What `deploy/` and its how-to name exists: options, paths, metrics, files."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from headrace.cli import app
+from headrace.serving.front.access import read_or_create_token
+from helpers.doc_pages import ROOT
+from helpers.gateway import Bench, get
+
+DEPLOY = ROOT / "deploy"
+PAGE = ROOT / "docs" / "how-to" / "run-in-production.md"
+UNIT = (DEPLOY / "headrace.service").read_text()
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+DEPLOYMENT, SERVICE = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+POD = DEPLOYMENT["spec"]["template"]["spec"]
+(CONTAINER,) = POD["containers"]
+ALERTS = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())
+
+
+def options_of(command: str) -> set[str]:
+    program: Any = typer.main.get_command(app)
+    return {name for param in program.commands[command].params for name in param.opts}
+
+
+def unit_values(key: str) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", UNIT, re.MULTILINE)
+
+
+def dockerfile_lines(instruction: str) -> list[str]:
+    joined = DOCKERFILE.replace("\\\n", " ")
+    return re.findall(rf"^{instruction} (.*)$", joined, re.MULTILINE)
+
+
+def served_arguments() -> dict[str, list[str]]:
+    """Where -> the arguments of `headrace serve` there."""
+    (unit,) = unit_values("ExecStart")
+    (image,) = dockerfile_lines("CMD")
+    return {
+        "unit": shlex.split(unit)[1:],
+        "image": yaml.safe_load(image),
+        "deployment": CONTAINER["args"],
+    }
+
+
+@pytest.mark.parametrize("where", served_arguments())
+def test_every_option_that_is_given_exists(where: str) -> None:
+    command, plan, *rest = served_arguments()[where]
+    given = {word.partition("=")[0] for word in rest if word.startswith("--")}
+
+    assert command == "serve"
+    assert plan.endswith("/plan.json")
+    assert given <= options_of("serve")
+    assert "--no-auth" not in given
+
+
+def test_every_metric_that_is_named_is_exposed() -> None:
+    exposed = {
+        line.split()[2]
+        for line in Bench().ask(get("/metrics")).body.decode().splitlines()
+        if line.startswith("# TYPE")
+    }
+    rules = [rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]]
+    named = {
+        name
+        for text in (PAGE.read_text(), *rules)
+        for name in re.findall(r"\bheadrace_[a-z_]+", text)
+    }
+
+    assert len(named) >= 7
+    assert named <= exposed
+
+
+def test_every_alert_says_what_it_means_and_stands_on_the_page() -> None:
+    page = PAGE.read_text()
+    for rule in (rule for group in ALERTS["groups"] for rule in group["rules"]):
+        assert rule["annotations"]["summary"]
+        assert all(name in page for name in re.findall(r"\bheadrace_[a-z_]+|\bup\b", rule["expr"]))
+
+
+def test_the_probes_ask_what_is_served_without_a_token() -> None:
+    bench = Bench(token="a-token-of-some-length")
+    probes = [CONTAINER[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")]
+
+    for probe in probes:
+        client = bench.connect(("10.0.0.9", 40_000))
+        client.send(get(probe["httpGet"]["path"]))
+        assert client.reply().status == 200
+        assert probe["httpGet"]["port"] == CONTAINER["ports"][0]["name"]
+    assert SERVICE["spec"]["ports"][0]["targetPort"] == CONTAINER["ports"][0]["name"]
+    assert SERVICE["spec"]["selector"] == DEPLOYMENT["spec"]["template"]["metadata"]["labels"]
+
+
+def test_the_pod_is_no_root_and_mounts_what_it_uses() -> None:
+    mounts = {mount["name"]: mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
+
+    assert POD["securityContext"]["runAsNonRoot"]
+    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"]
+    assert {volume["name"] for volume in POD["volumes"]} == set(mounts)
+    assert all(any(p in arg for arg in CONTAINER["args"]) for p in ("/plans", "/token"))
+    assert mounts["cache"] in " ".join(dockerfile_lines("ENV"))
+    assert CONTAINER["resources"]["requests"] == CONTAINER["resources"]["limits"]
+    (wait,) = [int(word) for word in CONTAINER["lifecycle"]["preStop"]["exec"]["command"][1:]]
+    assert POD["terminationGracePeriodSeconds"] > wait + 10
+
+
+def test_a_token_from_a_secret_is_one_that_the_server_takes(tmp_path: Path) -> None:
+    """The mode that the manifest gives it, by a link, as secrets are mounted."""
+    (volume,) = [v for v in POD["volumes"] if v["name"] == "token"]
+    (tmp_path / "data").write_text("f" * 64)
+    (tmp_path / "data").chmod(volume["secret"]["defaultMode"])
+    (tmp_path / "token").symlink_to("data")
+
+    assert read_or_create_token(tmp_path / "token") == "f" * 64
+
+
+def test_the_image_copies_what_there_is_and_is_no_root() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    for line in dockerfile_lines("COPY"):
+        *sources, _ = line.split()
+        if sources[0].startswith("--from"):
+            continue
+        for source in sources:
+            assert (ROOT / source).exists()
+            assert f"!{source}" in ignored
+    assert dockerfile_lines("USER") == ["10001"]
+    (health,) = dockerfile_lines("HEALTHCHECK")
+    assert "/v2/health/ready" in health
+    known = (
+        r"^(FROM|COPY|RUN|ENV|USER|EXPOSE|STOPSIGNAL|HEALTHCHECK|ENTRYPOINT|CMD|#.*| +.*|)(?: |$)"
+    )
+    assert all(re.match(known, line) for line in DOCKERFILE.splitlines())
+
+
+def test_the_health_check_of_the_image_is_python() -> None:
+    (health,) = dockerfile_lines("HEALTHCHECK")
+    command = yaml.safe_load(health.partition("CMD ")[2])
+
+    assert command[0] == "python"
+    compile(command[2], "healthcheck", "exec")
+
+
+def test_what_is_compiled_is_kept_where_it_can_be_written() -> None:
+    """Beside the installed sources it cannot, and without a place nothing starts."""
+    for environment in (" ".join(unit_values("Environment")), " ".join(dockerfile_lines("ENV"))):
+        assert "NUMBA_CACHE_DIR=/var/cache/headrace/" in environment
+        assert "HEADRACE_CACHE=/var/cache/headrace" in environment
+    assert unit_values("CacheDirectory") == ["headrace"]
+    assert "mkdir -p /var/cache/headrace && chown 10001" in DOCKERFILE
+
+
+def test_the_unit_restarts_drains_and_reloads() -> None:
+    (reload,) = unit_values("ExecReload")
+    (check,) = unit_values("ExecStartPre")
+
+    assert "-HUP" in reload
+    assert shlex.split(check)[1:] == ["verify", shlex.split(unit_values("ExecStart")[0])[2]]
+    assert unit_values("KillMode") == ["mixed"]
+    assert unit_values("Restart") == ["on-failure"]
+    assert unit_values("User") == ["headrace"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    program = Path(sys.executable).parent / "headrace"
+    unit = tmp_path / "headrace.service"
+    unit.write_text(UNIT.replace("/opt/headrace/bin/headrace", str(program)))
+
+    done = subprocess.run(
+        ["systemd-analyze", "verify", unit],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SYSTEMD_LOG_LEVEL": "warning"},
+    )
+
+    assert "headrace.service" not in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
