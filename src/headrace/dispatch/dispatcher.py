@@ -108,6 +108,7 @@ class Dispatcher:
             request.arrived_at_us,
             request.deadline_at_us,
             request.priority,
+            int(request.apart),
         )
 
     def cancel(self, request_id: int) -> None:
@@ -128,9 +129,15 @@ class Dispatcher:
         """`stage` has run; the instants are the worker's own."""
         self._tell(events.RAN, batch.row, batch.id, stage, attempt, started_at_us, ended_at_us)
 
-    def on_failed(self, batch: Batch, stage: int, attempt: int) -> None:
-        """The executor could not run the batch, and would not be able to elsewhere."""
-        self._tell(events.FAILED, batch.row, batch.id, stage, attempt)
+    def on_failed(
+        self, batch: Batch, stage: int, attempt: int, input_suspected: bool = False
+    ) -> None:
+        """The executor could not run the batch, and would not be able to elsewhere.
+
+        Its requests are refused as "failed"; where an input is suspected, it is run again in
+        halves, and a request that fails alone is refused as "invalid-input".
+        """
+        self._tell(events.FAILED, batch.row, batch.id, stage, attempt, int(input_suspected))
 
     def on_slot_lost(self, slot: int) -> None:
         """The slot is gone with all it ran; its batches run elsewhere if their deadlines allow."""

@@ -90,6 +90,8 @@ class Failed(Frame, frozen=True, array_like=True, gc=False, tag="failed"):
     stage: int
     message: str
     slot: int = 0
+    broken: bool = False
+    """It is not the input: the stage fails on one item of zeros as well, which it ran before."""
 
 
 class Stop(Frame, frozen=True, array_like=True, gc=False, tag="stop"):

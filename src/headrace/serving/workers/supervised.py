@@ -110,6 +110,11 @@ class SupervisedSlot:
         if self._watch is None:
             self._watch = loop.call_at(self._hangs_at_s, self._check)
 
+    def restart(self, why: str) -> None:
+        """The worker is of no use: end it, and start another."""
+        logger.error("slot %s: %s; restarting its worker", self.spec.slot, why)
+        self.process.kill()
+
     def receive(self, frame: AnyFrame) -> None:
         self._hangs_at_s = None
         match frame:

@@ -47,6 +47,7 @@ class Worker:
     def __init__(self, memory: TensorMemory) -> None:
         self._memory = memory
         self._executors: dict[int, Executor] = {}
+        self._loads: dict[int, Load] = {}
 
     def answer(self, frame: AnyFrame) -> AnyFrame:
         match frame:
@@ -66,13 +67,37 @@ class Worker:
             stage = self._executors[run.stage]
             stage.run(run.size, run.input_offsets, run.output_offsets)
         except Exception as error:  # whatever a backend raises concerns this batch only
-            return Failed(run.batch, run.attempt, run.stage, describe(error), run.slot)
+            broken = run.size == 1 and not self._runs_zeros(run)
+            message = describe(error)
+            return Failed(run.batch, run.attempt, run.stage, message, run.slot, broken)
         return Finished(run.batch, run.attempt, run.stage, started_at_us, _now_us(), run.slot)
+
+    def _runs_zeros(self, run: Run) -> bool:
+        """Whether a stage that failed with one item still computes what it was warmed up with."""
+        try:
+            stage, load = self._executors[run.stage], self._loads[run.stage]
+            inputs = [
+                self._memory.tensor(spec, 1, offset)
+                for spec, offset in zip(load.inputs, run.input_offsets, strict=True)
+            ]
+            # If the stage is of no use, another worker may get the same input, from here.
+            kept = [tensor.copy() for tensor in inputs]
+            for tensor in inputs:
+                tensor.fill(0)
+            try:
+                stage.run(1, run.input_offsets, run.output_offsets)
+            finally:
+                for tensor, content in zip(inputs, kept, strict=True):
+                    tensor[...] = content
+        except Exception:  # of the same kind or another: this stage is of no use
+            return False
+        return True
 
     def _load(self, load: Load) -> AnyFrame:
         started_at_us = _now_us()
         try:
             self._executors[load.stage] = open_stage(load, self._memory)
+            self._loads[load.stage] = load
         except Exception as error:  # reported; the gateway decides what it means
             return Failed(-1, 0, load.stage, describe(error), load.slot)
         return Loaded(load.stage, _now_us() - started_at_us, load.slot)
