@@ -11,6 +11,8 @@ waits for.
 import argparse
 import contextlib
 import os
+import re
+import resource
 import signal
 import socket
 import sys
@@ -31,12 +33,10 @@ from headrace.serving.workers.frames import (
     Stop,
     encode,
 )
+from headrace.serving.workers.pulse import beat_for_ever
 
 _RECEIVE_BYTES = 1 << 16
-_NICENESS = 5
-"""Workers give way to the gateway, which needs little time but needs it at once: where they share
-cores, every slot waits for it between two batches. Not so emulated slots: they need even less, and
-what they wait for their core would be time that the hardware they stand for does not take."""
+_OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Aa]llocat|out of memory")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 
@@ -44,8 +44,10 @@ _PR_SET_TIMERSLACK = 29
 class Worker:
     """Answers each Load and each Run with exactly one frame."""
 
-    def __init__(self, memory: TensorMemory) -> None:
+    def __init__(self, memory: TensorMemory, memory_bytes: int | None = None) -> None:
+        """`memory_bytes`: how much data memory the process may have, for messages."""
         self._memory = memory
+        self._memory_bytes = memory_bytes
         self._executors: dict[int, Executor] = {}
         self._loads: dict[int, Load] = {}
 
@@ -68,9 +70,17 @@ class Worker:
             stage.run(run.size, run.input_offsets, run.output_offsets)
         except Exception as error:  # whatever a backend raises concerns this batch only
             broken = run.size == 1 and not self._runs_zeros(run)
-            message = describe(error)
+            message = self._describe(error)
             return Failed(run.batch, run.attempt, run.stage, message, run.slot, broken)
         return Finished(run.batch, run.attempt, run.stage, started_at_us, _now_us(), run.slot)
+
+    def _describe(self, error: Exception) -> str:
+        """What to report of it; with the limit, where that may be the cause."""
+        said = describe(error)
+        if self._memory_bytes is None or not _OUT_OF_MEMORY.search(said):
+            return said
+        limit_mb = self._memory_bytes / 1e6
+        return f"{said} (a worker may have {limit_mb:g} MB here: --worker-memory-mb)"
 
     def _runs_zeros(self, run: Run) -> bool:
         """Whether a stage that failed with one item still computes what it was warmed up with."""
@@ -99,7 +109,7 @@ class Worker:
             self._executors[load.stage] = open_stage(load, self._memory)
             self._loads[load.stage] = load
         except Exception as error:  # reported; the gateway decides what it means
-            return Failed(-1, 0, load.stage, describe(error), load.slot)
+            return Failed(-1, 0, load.stage, self._describe(error), load.slot)
         return Loaded(load.stage, _now_us() - started_at_us, load.slot)
 
 
@@ -134,17 +144,21 @@ def main() -> None:
     parser.add_argument("--arena-bytes", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True, help="process id of the gateway")
     parser.add_argument("--holds", action="store_true", help="hold slots for profiled times")
-    parser.add_argument("--core", type=int, help="the CPU core to stay on")
+    parser.add_argument("--cores", type=_numbers, help="the CPU cores to stay on")
+    parser.add_argument("--memory-bytes", type=int, help="most data memory")
     options = parser.parse_args()
 
     # Ctrl-C is for the gateway, which drains first and then says Stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent(options.parent)
-    if options.core is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {options.core})
+    if options.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, options.cores)
+    if options.memory_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (options.memory_bytes, options.memory_bytes))
     # A low number: those that a busy gateway hands down may be too high for `select`.
     channel = socket.socket(fileno=os.dup(options.channel))
     os.close(options.channel)
+    beat_for_ever(channel)
     memory = TensorMemory(map_arena(options.arena, options.arena_bytes))
     os.close(options.arena)
     # A gateway that is gone cannot be told anything; the exit code is nobody's concern either.
@@ -154,8 +168,8 @@ def main() -> None:
 
             serve_timelines(channel, Timelines(memory))
         else:
-            os.nice(_NICENESS)
-            worker = Worker(memory)
+            _compute_in_the_background()
+            worker = Worker(memory, options.memory_bytes)
             serve(channel, worker)
             worker.close()
 
@@ -175,6 +189,23 @@ def _die_with_parent(parent: int) -> None:
     libc.prctl(_PR_SET_TIMERSLACK, 1)
     if os.getppid() != parent:
         sys.exit("the gateway died while its worker started")
+
+
+def _compute_in_the_background() -> None:
+    """Where it shares a core, the gateway, which needs little time but needs it at once, starts as
+    soon as it has something to do: it has slept, and a batch process never interrupts another. And
+    a gateway that is flooded gets half of that core and no more, being of the same weight.
+
+    Not so emulated slots: they need even less, and what they wait for their core would be time that
+    the hardware they stand for does not take.
+    """
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):  # forbidden in some containers
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _numbers(words: str) -> frozenset[int]:
+    return frozenset(map(int, words.split(",")))
 
 
 def _now_us() -> int:
