@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import uvloop
 
-from headrace.load.client import ConnectionPool, Endpoint, HttpExchange
+from headrace.load.client import ConnectionPool, Endpoint, SentRequest
 from headrace.serving.engine.timer import Timer, make_timer, monotonic_us
 
 CONNECTIONS = 64
@@ -104,12 +104,12 @@ class _Load:
             if due_us > now_us:
                 break
             self._lateness_us.append(now_us - due_us)
-            self._pool.submit(HttpExchange((self._request,), self._on_done, index=self._next))
+            self._pool.submit(SentRequest((self._request,), self._on_done, index=self._next))
             self._next += 1
         if self._next < len(offsets):
             timer.set(self._started_at_us + offsets[self._next])
 
-    def _on_done(self, exchange: HttpExchange) -> None:
+    def _on_done(self, exchange: SentRequest) -> None:
         self._ended += 1
         if exchange.index >= self._warm and exchange.status == 200 and not exchange.error:
             due_us = self._started_at_us + self._offsets_us[exchange.index]

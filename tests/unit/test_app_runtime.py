@@ -56,6 +56,19 @@ def test_an_app_answers_what_its_function_returns_in_the_order_of_its_calls() ->
     run(test)
 
 
+def test_the_calls_of_an_app_are_counted_for_their_modules() -> None:
+    async def test() -> None:
+        served = Served(chain)
+        _, done = served.send((1.0, 2.0))
+        await done
+        for name, calls in (("app.first", 1), ("app.second", 3)):
+            counters = served.counters[name]
+            assert (counters.answered, counters.items) == (calls, calls)
+            assert counters.last_at_ms > 0
+
+    run(test)
+
+
 def test_deadline_budget_and_priority_travel_with_every_call() -> None:
     async def test() -> None:
         served = Served(chain)

@@ -50,7 +50,7 @@ def dying(sim: Sim, killer: int, at_stage: int = 0) -> Runs:
     """Workers that die of this request, after 50 us."""
 
     def die(batch: Batch, stage: int) -> None:
-        slot = batch.hops[stage].slot
+        slot = batch.slot
         sim.clock.call_at(sim.clock.now_us() + 50, lambda: sim.dispatcher.on_slot_lost(slot))
 
     return Runs(sim, lambda ids, stage: stage == at_stage and killer in ids, die)

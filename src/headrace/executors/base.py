@@ -80,7 +80,7 @@ class Executor(Protocol):
         ...
 
 
-class TimedStage(Protocol):
+class HeldStage(Protocol):
     """One loaded stage that computes nothing and says how long a batch holds its slot."""
 
     def begin(self, size: int, output_offsets: Sequence[int]) -> int:
@@ -139,7 +139,7 @@ class ExecutorKind:
     number its environment names; or nothing."""
     open: Callable[[StageToLoad, TensorMemory], Executor] | None = None
     """Loads a stage and warms it up. Raises ModelError: it is not what the profile says."""
-    hold: Callable[[StageToLoad, TensorMemory], TimedStage] | None = None
+    hold: Callable[[StageToLoad, TensorMemory], HeldStage] | None = None
     """Prepares a stage that computes nothing."""
     environment: Mapping[str, str]
     """Of its worker processes, beside ours. `{device}` is the number of the slot's device."""

@@ -50,7 +50,7 @@ def parse_url(url: str) -> Endpoint:
     return Endpoint(host=parts.hostname, port=port)
 
 
-class HttpExchange:
+class SentRequest:
     """One request on its way and what became of it."""
 
     __slots__ = (
@@ -71,7 +71,7 @@ class HttpExchange:
     def __init__(
         self,
         parts: Sequence[bytes],
-        on_done: Callable[["HttpExchange"], None],
+        on_done: Callable[["SentRequest"], None],
         *,
         index: int = 0,
         keep_body: bool = False,
@@ -108,12 +108,12 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, pool: "ConnectionPool") -> None:
         self._pool = pool
-        self._exchange: HttpExchange | None = None
+        self._exchange: SentRequest | None = None
         self._transport: asyncio.Transport | None = None
         self._parser: Any = httptools.HttpResponseParser(self)
         self._kept: list[bytes] = []
 
-    def start(self, exchange: HttpExchange) -> None:
+    def start(self, exchange: SentRequest) -> None:
         assert self._transport is not None
         self._exchange = exchange
         exchange.connection = self
@@ -199,14 +199,14 @@ class ConnectionPool:
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
-        self._waiting: deque[HttpExchange] = deque()
+        self._waiting: deque[SentRequest] = deque()
 
     @property
     def opened(self) -> int:
         """Connections that are open or being opened."""
         return len(self._open) + len(self._opening)
 
-    def submit(self, exchange: HttpExchange) -> None:
+    def submit(self, exchange: SentRequest) -> None:
         """Send now if a connection is free, otherwise as soon as one is."""
         if self._idle:
             self._idle.pop().start(exchange)
@@ -214,7 +214,7 @@ class ConnectionPool:
         self._waiting.append(exchange)
         self._open_more()
 
-    def expire(self, exchange: HttpExchange) -> None:
+    def expire(self, exchange: SentRequest) -> None:
         """Give an exchange up; its connection cannot be used again."""
         connection = exchange.connection
         exchange.finish("timeout")
@@ -282,20 +282,20 @@ class ConnectionPool:
 
 async def fetch(
     pool: ConnectionPool, endpoint: Endpoint, path: str, authorization: bytes, timeout_s: float
-) -> HttpExchange:
+) -> SentRequest:
     """GET one small document."""
-    done: asyncio.Future[HttpExchange] = asyncio.get_running_loop().create_future()
+    done: asyncio.Future[SentRequest] = asyncio.get_running_loop().create_future()
     request = b"GET %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (
         path.encode(),
         endpoint.authority.encode(),
         authorization,
     )
 
-    def on_done(exchange: HttpExchange) -> None:
+    def on_done(exchange: SentRequest) -> None:
         if not done.done():
             done.set_result(exchange)
 
-    exchange = HttpExchange([request], on_done, keep_body=True)
+    exchange = SentRequest([request], on_done, keep_body=True)
     pool.submit(exchange)
     asyncio.get_running_loop().call_later(timeout_s, pool.expire, exchange)
     return await done

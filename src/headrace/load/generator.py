@@ -19,7 +19,7 @@ import uvloop
 
 from headrace.domain.base import is_name
 from headrace.domain.errors import DocumentError, HeadraceError
-from headrace.load.client import ConnectionPool, Endpoint, HttpExchange, fetch, parse_url
+from headrace.load.client import ConnectionPool, Endpoint, SentRequest, fetch, parse_url
 from headrace.load.payload import (
     ModelInfo,
     RequestEncoder,
@@ -238,7 +238,7 @@ class _ServerError(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def _refusal(exchange: HttpExchange) -> tuple[str, str]:
+def _refusal(exchange: SentRequest) -> tuple[str, str]:
     """(reason, message) of a response that is no result."""
     try:
         said = msgspec.json.decode(exchange.body, type=_ServerError)
@@ -262,7 +262,7 @@ class _ScheduledLoad:
     _ended: int = 0
     _results: list[RequestResult | None] = field(default_factory=list)
     _lateness_us: list[int] = field(default_factory=list)
-    _open: deque[tuple[int, HttpExchange]] = field(default_factory=deque)
+    _open: deque[tuple[int, SentRequest]] = field(default_factory=deque)
     _samples: dict[str, str] = field(default_factory=dict)
     _most_connections: int = 0
 
@@ -304,11 +304,11 @@ class _ScheduledLoad:
         encoders = self.encoders[arrival.model]
         parts = encoders[index % len(encoders)].parts(timeout_us, arrival.priority)
         wanted = self.options.on_answer is not None
-        exchange = HttpExchange(parts, self._on_done, index=index, keep_body=wanted)
+        exchange = SentRequest(parts, self._on_done, index=index, keep_body=wanted)
         self._open.append((scheduled_us + round(self.options.timeout_s * 1e6), exchange))
         self.pool.submit(exchange)
 
-    def _on_done(self, exchange: HttpExchange) -> None:
+    def _on_done(self, exchange: SentRequest) -> None:
         arrival = self.arrivals[exchange.index]
         scheduled_us = self.started_at_us + arrival.at_us
         reason = exchange.error

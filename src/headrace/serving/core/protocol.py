@@ -23,7 +23,20 @@ from headrace.serving.engine.inference import Answer, Inference, Refusal, Served
 from headrace.serving.workers.status import EngineStatus
 
 
-class Backend(Protocol):
+class Submitting(Protocol):
+    """The part of a `Backend` that one inference needs."""
+
+    def submit(self, inference: Inference) -> None:
+        """
+        Raises:
+            OverloadError: there is no room for it; `on_done` is not called.
+        """
+        ...
+
+    def cancel(self, inference: Inference) -> None: ...
+
+
+class Backend(Submitting, Protocol):
     """What answers: an `Engine`, or an `AppRuntime` that stands before one."""
 
     @property
@@ -32,19 +45,7 @@ class Backend(Protocol):
     @property
     def ready(self) -> bool: ...
 
-    def submit(self, inference: Inference) -> None: ...
-
-    def cancel(self, inference: Inference) -> None: ...
-
     def status(self) -> EngineStatus: ...
-
-
-class Submitting(Protocol):
-    """The part of a `Backend` that one inference needs."""
-
-    def submit(self, inference: Inference) -> None: ...
-
-    def cancel(self, inference: Inference) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class Client(Protocol):
 
 
 @dataclass(slots=True)
-class _Entry:
+class _KnownModel:
     """One model that can be asked for, or could before the plan changed."""
 
     signature: Signature
@@ -220,9 +221,11 @@ class ProtocolCore:
         """`counters`: by model, to share them with whoever counts batches; models that come later
         must be in it by then. None: its own."""
         self._backend = backend
-        self.counters = counters or {name: ModelCounters() for name in backend.models}
+        if counters is None:
+            counters = {name: ModelCounters() for name in backend.models}
+        self.counters = counters
         """By model: also modules of apps, which are called and not asked for."""
-        self._entries: dict[str, _Entry] = {}
+        self._known: dict[str, _KnownModel] = {}
         self._on_change: list[Callable[[], None]] = []
         self.refresh()
 
@@ -246,7 +249,7 @@ class ProtocolCore:
         Raises:
             KeyError: no such model was ever served here.
         """
-        return self._entries[model].signature
+        return self._known[model].signature
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call it whenever `models` have become others."""
@@ -256,9 +259,9 @@ class ProtocolCore:
         """The backend's models are others now. Those that left are still known: clients may be in
         the middle of asking for them, and are refused by the backend."""
         for name, model in self._backend.models.items():
-            known = self._entries.get(name)
+            known = self._known.get(name)
             if known is None or known.signature.model != model:
-                self._entries[name] = _Entry(signature_of(model), self.counters[name])
+                self._known[name] = _KnownModel(signature_of(model), self.counters[name])
         for callback in self._on_change:
             callback()
 
@@ -276,10 +279,10 @@ class ProtocolCore:
         Args:
             timeout_us: from now to the deadline; None: the model's objective.
         """
-        entry = self._entries.get(model)
-        if entry is None or timeout_us is None or timeout_us >= entry.signature.model.fastest_us:
+        known = self._known.get(model)
+        if known is None or timeout_us is None or timeout_us >= known.signature.model.fastest_us:
             return None
-        return self.refuse(model, entry.signature.model.refuse_timeout(timeout_us))
+        return self.refuse(model, known.signature.model.refuse_timeout(timeout_us))
 
     def submit(self, model: str, client: Client, number: int = 0) -> Submission | None:
         """Read, check and submit one inference.
@@ -290,8 +293,8 @@ class ProtocolCore:
         Returns:
             What can be cancelled when the client goes away; None: it has ended already.
         """
-        entry = self._entries.get(model)
-        if entry is None:
+        known = self._known.get(model)
+        if known is None:
             client.end(self.unknown(model))
             return None
         try:
@@ -299,16 +302,16 @@ class ProtocolCore:
         except InvalidError as error:
             client.end(self.invalid(model, error))
             return None
-        submission = Submission(self._backend, entry.counters, client.end)
+        submission = Submission(self._backend, known.counters, client.end)
         submission.start(asked.inputs, asked.timeout_us, asked.priority, number)
-        return None if submission.ended else submission
+        return None if submission._on_end is None else submission
 
     def invalid(self, model: str, error: InvalidError) -> Invalid:
         """The ending of an inference that a front could not even begin to read; counts it."""
-        self._entries[model].counters.count_refusal("bad-request")
+        self._known[model].counters.count_refusal("bad-request")
         return Invalid(str(error), error.fault)
 
     def refuse(self, model: str, refusal: Refusal) -> Refusal:
         """The ending of an inference that a front has no room to read; counts it."""
-        self._entries[model].counters.count_refusal(refusal.reason)
+        self._known[model].counters.count_refusal(refusal.reason)
         return refusal

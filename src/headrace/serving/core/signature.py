@@ -63,6 +63,8 @@ class GivenTensor(Protocol):
         ...
 
 
+_MISSING: Buffer = bytearray()
+
 Given = TypeVar("Given", bound=GivenTensor)
 
 
@@ -127,10 +129,10 @@ class Signature:
         if len(given) != len(self.inputs):
             raise InvalidError(self._wrong_inputs(given))
         items = 0
-        buffers: list[Buffer | None] = [None] * len(given)
+        buffers: list[Buffer] = [_MISSING] * len(given)
         for tensor in given:
             layout = self.inputs.get(tensor.name)
-            if layout is None or buffers[layout.index] is not None:
+            if layout is None or buffers[layout.index] is not _MISSING:
                 raise InvalidError(self._wrong_inputs(given))
             rows = self._rows(tensor, layout)
             if items and rows != items:
@@ -139,11 +141,12 @@ class Signature:
             data = buffers[layout.index] = read(tensor, layout, items)
             if layout.datatype == "BOOL":
                 _check_bools(tensor.name, data)
-        return CheckedInputs(self.model.name, items, tuple(b for b in buffers if b is not None))
+        return CheckedInputs(self.model.name, items, tuple(buffers))
 
     def _rows(self, tensor: GivenTensor, layout: TensorLayout) -> int:
         """Number of items."""
-        _check_datatype(tensor, layout)
+        if tensor.datatype != layout.datatype:
+            raise InvalidError(_wrong_datatype(tensor, layout))
         shape = tensor.shape
         if len(shape) != layout.rank or shape[1:] != layout.item_shape:
             needed = ", ".join(["n", *map(str, layout.item_shape)])
@@ -179,7 +182,8 @@ class AppSignature(Signature):
         arrays: dict[int, Buffer] = {}
         for tensor in given:
             layout = self.inputs[tensor.name]
-            _check_datatype(tensor, layout)
+            if tensor.datatype != layout.datatype:
+                raise InvalidError(_wrong_datatype(tensor, layout))
             shape = tensor.shape
             if len(shape) != len(layout.item_shape) or any(
                 got < 0 or want not in (-1, got)
@@ -219,12 +223,11 @@ def shape_text(dims: Sequence[int]) -> str:
     return "[" + ", ".join(shown + (["..."] if len(dims) > 8 else [])) + "]"
 
 
-def _check_datatype(tensor: GivenTensor, layout: TensorLayout) -> None:
-    if tensor.datatype != layout.datatype:
-        raise InvalidError(
-            f"input {quoted(tensor.name)}: needs datatype {layout.datatype},"
-            f" got {quoted(tensor.datatype)}"
-        )
+def _wrong_datatype(tensor: GivenTensor, layout: TensorLayout) -> str:
+    return (
+        f"input {quoted(tensor.name)}: needs datatype {layout.datatype},"
+        f" got {quoted(tensor.datatype)}"
+    )
 
 
 def _check_bools(name: str, data: Buffer) -> None:

@@ -1,7 +1,7 @@
 """The plan at work: from a submitted inference to its end.
 
 inference      what is submitted to the engine, and what comes back
-engine         the door: start, submit, migrate, stop
+engine         start, submit, migrate, stop
 plan_in_service, data_plane, live_driver   one plan, its dispatcher and its workers
 pending        which inference each request of the dispatcher belongs to
 offenders      clients whose inputs are often bad

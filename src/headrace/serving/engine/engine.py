@@ -1,4 +1,4 @@
-"""The live data plane behind one door: start workers, accept inferences, answer or refuse them."""
+"""The engine: starts workers, accepts inferences, answers or refuses them, changes its plan."""
 
 import asyncio
 import logging

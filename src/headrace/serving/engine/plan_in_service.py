@@ -102,6 +102,12 @@ class PlanInService:
         loop = asyncio.get_running_loop()
         served, options = self.served, self._options
         stages = stage_index(served.plan, served.profiles)
+        self.arena = Arena(options.arena_bytes or arena_bytes_for(stages))
+        worker_cores = allowed_cores() if options.cores is None else options.cores
+        self.host = LocalHost(
+            self.arena,
+            WorkerLimits(cores=tuple(worker_cores), memory_bytes=options.worker_memory_bytes),
+        )
         # Parsing and cutting a large model takes seconds.
         specs = await asyncio.to_thread(
             worker_specs,
@@ -112,15 +118,9 @@ class PlanInService:
             options.executor,
             options.seed,
             options.processes,
-            options.cores,
+            self.host.cores(),
         )
         self._specs = kept(_kept_cores(served.plan, specs, cores or {}), self._files)
-        self.arena = Arena(options.arena_bytes or arena_bytes_for(stages))
-        worker_cores = allowed_cores() if options.cores is None else options.cores
-        self.host = LocalHost(
-            self.arena,
-            WorkerLimits(cores=tuple(worker_cores), memory_bytes=options.worker_memory_bytes),
-        )
         self.supervisor = Supervisor(self._specs, self.host)
         self.plane = DataPlane(
             served.plan,

@@ -1,9 +1,12 @@
-"""What speaks a protocol: who may ask, what is asked, and what is answered.
+"""Fronts: each speaks one protocol, and translates it to the protocol core and back.
 
-gateway        the routes of HTTP; v2, v2_apps, v2_documents, v2_tensors the Open Inference Protocol
-inferences     one inference, from exchange to response
-http           HTTP/1.1 itself; http_messages what it hands to the routes
-encodings      gzip and deflate
-access         tokens, loopback, origins; admin the owner's requests
-prometheus     /metrics
+base           what a front is, and what it is made from; table: one row per front
+access         who may ask, under every protocol: tokens, loopback, origins
+
+HTTP, the Open Inference Protocol:
+http_front     its socket and its life; gateway its paths
+http           HTTP/1.1 itself; http_messages its responses and limits; encodings gzip and deflate
+inferences     `/infer`: from an exchange to the core, from an ending to a response
+v2, v2_apps    inference requests and answers; v2_tensors JSON tensors; v2_documents metadata
+admin          `headrace migrate`; prometheus /metrics
 """

@@ -36,7 +36,7 @@ VERSION = "1"
 ABSENT = msgspec.Raw(b"")
 
 
-class _InputParameters(msgspec.Struct, gc=False):
+class InputParameters(msgspec.Struct, gc=False):
     binary_data_size: int | None = None
     shared_memory_region: msgspec.Raw = ABSENT
 
@@ -45,7 +45,7 @@ class GivenInput(msgspec.Struct, gc=False):
     name: str
     shape: list[int]
     datatype: str
-    parameters: _InputParameters | None = None
+    parameters: InputParameters | None = None
     data: msgspec.Raw = ABSENT
 
 
@@ -102,26 +102,11 @@ class BodyReader:
 
     def read(self, tensor: GivenInput, layout: TensorLayout, items: int) -> Buffer:
         """The data of one tensor whose shape was checked; see `Signature.check`."""
-        parameters = tensor.parameters
-        if parameters is None:
-            return self.read_json(tensor, layout, items)
-        if parameters.shared_memory_region is not ABSENT:
-            raise InvalidError("shared memory is not served here; send the tensor in the request")
-        size = parameters.binary_data_size
+        size = None if tensor.parameters is None else binary_size(tensor.parameters)
         if size is None:
-            return self.read_json(tensor, layout, items)
-        return self.read_binary(tensor, layout, items, size)
-
-    def read_json(self, tensor: GivenInput, layout: TensorLayout, items: int) -> Buffer:
-        if tensor.data is ABSENT:
-            raise InvalidError(
-                f"input {quoted(tensor.name)}: has neither `data` nor a `binary_data_size`"
-            )
-        return read_json_tensor(tensor.name, tensor.shape, tensor.data, layout, items)
-
-    def read_binary(
-        self, tensor: GivenInput, layout: TensorLayout, items: int, size: int
-    ) -> Buffer:
+            if tensor.data is ABSENT:
+                raise InvalidError(no_data(tensor))
+            return read_json_tensor(tensor.name, tensor.shape, tensor.data, layout, items)
         needed = items * layout.item_bytes
         if size != needed or tensor.data is not ABSENT:
             raise InvalidError(wrong_size(tensor, size, needed))
@@ -134,12 +119,6 @@ class BodyReader:
         data = self.view[self.at : end]
         self.at = end
         return data
-
-    def end(self) -> None:
-        """All tensors are read, and nothing must be left."""
-        left = len(self.view) - self.at
-        if left:
-            raise InvalidError(f"the body has {left} bytes more than its tensors need")
 
 
 class ModelCodec:
@@ -182,7 +161,9 @@ class ModelCodec:
         request = _decode_json(view[:json_end])
         reader = self.reader(view, json_end)
         inputs = self.signature.check(request.inputs, reader.read)
-        reader.end()
+        if reader.at != len(view):
+            left = len(view) - reader.at
+            raise InvalidError(f"the body has {left} bytes more than its tensors need")
         parameters = request.parameters or _NO_PARAMETERS
         if parameters.sequence_id is not ABSENT:
             raise InvalidError("parameter 'sequence_id': sequences are not served here")
@@ -316,6 +297,17 @@ def _refuse_extensions(name: str, parameters: _OutputParameters) -> None:
         raise InvalidError(f"output {quoted(name)}: classification is not served here")
     if parameters.shared_memory_region is not ABSENT:
         raise InvalidError("shared memory is not served here; take the tensor from the answer")
+
+
+def binary_size(parameters: InputParameters) -> int | None:
+    """Of the binary data behind the JSON; None: the data stand in the JSON."""
+    if parameters.shared_memory_region is not ABSENT:
+        raise InvalidError("shared memory is not served here; send the tensor in the request")
+    return parameters.binary_data_size
+
+
+def no_data(tensor: GivenInput) -> str:
+    return f"input {quoted(tensor.name)}: has neither `data` nor a `binary_data_size`"
 
 
 def wrong_size(tensor: GivenInput, size: int, needed: int) -> str:

@@ -29,6 +29,8 @@ from headrace.serving.front.v2 import (
     BodyReader,
     GivenInput,
     ModelCodec,
+    binary_size,
+    no_data,
     with_tail,
     wrong_size,
 )
@@ -46,12 +48,10 @@ class AppReader(BodyReader):
 
     __slots__ = ()
 
-    def read_json(self, tensor: GivenInput, layout: TensorLayout, items: int) -> Buffer:
-        return _from_json(tensor, layout)
-
-    def read_binary(
-        self, tensor: GivenInput, layout: TensorLayout, items: int, size: int
-    ) -> Buffer:
+    def read(self, tensor: GivenInput, layout: TensorLayout, items: int) -> Buffer:
+        size = None if tensor.parameters is None else binary_size(tensor.parameters)
+        if size is None:
+            return _from_json(tensor, layout)
         at, end = self.at, self.at + size
         if tensor.data is not ABSENT or size < 0 or end > len(self.view):
             raise InvalidError(wrong_size(tensor, size, max(0, len(self.view) - at)))
@@ -98,9 +98,7 @@ class AppCodec(ModelCodec):
 
 def _from_json(tensor: GivenInput, layout: TensorLayout) -> NDArray[Any]:
     if tensor.data is ABSENT:
-        raise InvalidError(
-            f"input {quoted(tensor.name)}: has neither `data` nor a `binary_data_size`"
-        )
+        raise InvalidError(no_data(tensor))
     if layout.datatype == "BYTES":
         try:
             texts = msgspec.json.decode(bytes(tensor.data), type=list[str])

@@ -7,8 +7,8 @@ A slot is what the dispatcher knows; a process comes and goes behind it. Per pro
         |                                                                              |
         +--could not load--> gone                       gone --after the delay--> starting
 
-Told of it are, in this order, the slots' events (`on_slot_lost` before anything else happens, since
-the dispatcher may hand out work in the same step) and then the log. Invariants:
+`on_slot_lost` is called in the step in which the channel closes, before anything else can happen,
+since the dispatcher may hand out work in that very step. Invariants:
 
 - `on_slot_lost` and `on_slot_gained` of a slot alternate, lost first, unless its first worker comes
   up; nothing is reported of a batch between them.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from headrace.domain.errors import ModelError
-from headrace.executors.base import TensorMemory, TimedStage, describe
+from headrace.executors.base import HeldStage, TensorMemory, describe
 from headrace.executors.table import executor
 from headrace.serving.workers.frames import (
     AnyFrame,
@@ -38,7 +38,7 @@ class Timelines:
     def __init__(self, memory: TensorMemory, now_us: Callable[[], int] = _monotonic_us) -> None:
         self._memory = memory
         self._now_us = now_us
-        self._stages: dict[tuple[int, int], TimedStage] = {}
+        self._stages: dict[tuple[int, int], HeldStage] = {}
         self._free_at_us: dict[int, int] = {}
         self._running: list[tuple[int, int, int, Run]] = []
         """A heap: end, sequence number, start, what runs."""
