@@ -24,21 +24,29 @@ for its turn for tens of milliseconds."""
 LOOK_S = 0.125
 
 
-def beat_for_ever(channel: socket.socket) -> None:
-    """Start sending signs of life. Frames of other threads must be sent whole, by one `send`."""
+def beat_for_ever(channel: socket.socket) -> Callable[[bytes], None]:
+    """Start sending signs of life; returns what else is to be sent with, so that frames do not
+    mix."""
     beat = encode(Beat())
+    sending = threading.Lock()
 
     def run() -> None:
         while True:
             time.sleep(BEAT_S)
             try:
-                channel.send(beat, socket.MSG_DONTWAIT)
+                with sending:
+                    channel.send(beat, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 continue  # nobody reads: the next one will do
             except OSError:
                 return  # the gateway is gone
 
+    def send(data: bytes) -> None:
+        with sending:
+            channel.sendall(data)
+
     threading.Thread(target=run, name="pulse", daemon=True).start()
+    return send
 
 
 class Watch:

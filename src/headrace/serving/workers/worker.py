@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 from headrace.domain.errors import ModelError
 from headrace.executors.base import Executor, TensorMemory, describe
@@ -126,14 +127,14 @@ def open_stage(load: Load, memory: TensorMemory) -> Executor:
     return kind.open(load, memory)
 
 
-def serve(channel: socket.socket, worker: Worker) -> None:
-    """Answer frames until Stop, or until the gateway's end is closed."""
+def serve(channel: socket.socket, send: Callable[[bytes], None], worker: Worker) -> None:
+    """Answer frames, by `send`, until Stop, or until the gateway's end is closed."""
     reader = FrameReader()
     while data := channel.recv(_RECEIVE_BYTES):
         for frame in reader.feed(data):
             if isinstance(frame, Stop):
                 return
-            channel.sendall(encode(worker.answer(frame)))
+            send(encode(worker.answer(frame)))
 
 
 def main() -> None:
@@ -158,7 +159,7 @@ def main() -> None:
     # A low number: those that a busy gateway hands down may be too high for `select`.
     channel = socket.socket(fileno=os.dup(options.channel))
     os.close(options.channel)
-    beat_for_ever(channel)
+    send = beat_for_ever(channel)
     memory = TensorMemory(map_arena(options.arena, options.arena_bytes))
     os.close(options.arena)
     # A gateway that is gone cannot be told anything; the exit code is nobody's concern either.
@@ -166,11 +167,11 @@ def main() -> None:
         if options.holds:
             from headrace.serving.workers.timelines import Timelines, serve_timelines
 
-            serve_timelines(channel, Timelines(memory))
+            serve_timelines(channel, send, Timelines(memory))
         else:
             _compute_in_the_background()
             worker = Worker(memory, options.memory_bytes)
-            serve(channel, worker)
+            serve(channel, send, worker)
             worker.close()
 
 
