@@ -201,7 +201,9 @@ class LiveDriver:
             # What it ran goes elsewhere when it is gone, as from any worker that is lost.
             self._links[slot].restart(f"{io.name} fails with any input: {frame.message}")
             return
-        logger.info("batch %d of %d failed in %s: %s", batch.id, batch.size, io.name, frame.message)
+        # Of a larger batch the parts will tell.
+        level = logging.INFO if batch.size == 1 else logging.DEBUG
+        logger.log(level, "batch %d failed in %s: %s", batch.id, io.name, _bounded(frame.message))
         self._stop_writing(tensors)
         if batch.size > 1 and not tensors.unwanted:
             # The dispatcher queues such requests afresh; their inputs are gathered again.
