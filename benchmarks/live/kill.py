@@ -1,12 +1,15 @@
-"""`kill -9` of a worker under load: who hears what, and how soon the slot is back.
+"""Workers that are killed, stopped or slowed under load: who hears what, and how soon.
 
-Twice: on a plan whose stages have one slot each, where work must be refused until the worker is
-back, and on a plan with a pool of two, where the other slot takes the work over.
+`kill -9` on a plan whose stages have one slot each, where work must be refused until the worker is
+back; and on a plan with a pool of two, where the other slot takes the work over: kill -9, one
+worker stopped, all stopped, and one that gets a tenth of its time.
 """
 
+import contextlib
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,9 +30,43 @@ DURATION_S = 60.0
 FACTOR = 0.7
 """Of the planned load: high enough that a slot is nearly always at work when it is killed."""
 MOST_OUTAGE_S = 5.0
-PLANS: dict[str, Callable[[Setting], Setting]] = {
-    "one slot per stage": cut_over_two_slots,
-    "a pool of two slots": whole_on_two_slots,
+MOST_UNNOTICED_S = 1.0
+SLOWED_S = 3.0
+SLOW_PERIOD_S = 0.02
+
+
+def _kill(workers: Sequence[int]) -> None:
+    os.kill(workers[0], signal.SIGKILL)
+
+
+def _stop_one(workers: Sequence[int]) -> None:
+    os.kill(workers[0], signal.SIGSTOP)
+
+
+def _stop_all(workers: Sequence[int]) -> None:
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+
+
+def _slow_down(workers: Sequence[int]) -> None:
+    """Let it run a tenth of the time, for a while."""
+    until_s = time.monotonic() + SLOWED_S
+    with contextlib.suppress(ProcessLookupError):  # given up meanwhile
+        while time.monotonic() < until_s:
+            os.kill(workers[0], signal.SIGSTOP)
+            time.sleep(0.9 * SLOW_PERIOD_S)
+            os.kill(workers[0], signal.SIGCONT)
+            time.sleep(0.1 * SLOW_PERIOD_S)
+
+
+Harm = Callable[[Sequence[int]], None]
+"""Takes the server's workers."""
+CASES: dict[str, tuple[Callable[[Setting], Setting], Harm]] = {
+    "one slot per stage, killed": (cut_over_two_slots, _kill),
+    "a pool of two slots, one killed": (whole_on_two_slots, _kill),
+    "a pool of two slots, one stopped": (whole_on_two_slots, _stop_one),
+    "a pool of two slots, all stopped": (whole_on_two_slots, _stop_all),
+    "a pool of two slots, one 10 x slower": (whole_on_two_slots, _slow_down),
 }
 
 
@@ -48,41 +85,43 @@ class Loss:
 
 
 def measure(setting: Setting, duration_s: float, seed: int, repetitions: int) -> Result:
-    """Kill once per plan; `repetitions` is for measurements whose target is tighter."""
+    """Harm once per case; `repetitions` is for measurements whose target is tighter."""
     checks: list[Check] = []
     details = {}
-    for name, replan in PLANS.items():
-        found, details[name] = _kill_once(name, replan(setting), duration_s, seed)
+    for name, (replan, harm) in CASES.items():
+        found, details[name] = _harm_once(name, replan(setting), harm, duration_s, seed)
         checks += found
     return Result(
         name="kill",
-        what=f"kill -9 of a worker at {FACTOR:g} of planned load, demo",
+        what=f"workers killed, stopped, slowed at {FACTOR:g} of planned load, demo",
         checks=tuple(checks),
         details=details,
     )
 
 
-def _kill_once(
-    name: str, setting: Setting, duration_s: float, seed: int
+def _harm_once(
+    name: str, setting: Setting, harm: Harm, duration_s: float, seed: int
 ) -> tuple[list[Check], dict[str, object]]:
     events = f"kill-{setting.plan_file}.events"
-    killed_at_us: list[int] = []
+    harmed_at_us: list[int] = []
 
-    def kill() -> None:
-        worker = min(family(server.pid) - {server.pid})
-        killed_at_us.append(monotonic_us())
-        os.kill(worker, signal.SIGKILL)
+    def act() -> None:
+        workers = sorted(family(server.pid) - {server.pid})
+        harmed_at_us.append(monotonic_us())
+        harm(workers)
 
     with setting.serve(events) as server:
         setting.settle(server.url)
-        timer = threading.Timer(duration_s / 2, kill)
+        timer = threading.Timer(duration_s / 2, act)
         timer.start()
         load = setting.load(server.url, FACTOR, duration_s, seed)
         timer.join()
     _, log = read_event_log(setting.folder / events)
     loss = _loss(log)
-    return _judge(name, setting, load, killed_at_us[0], loss), {
-        "killed_at_us": killed_at_us[0] - load.started_at_us,
+    if loss is None:
+        return [_unharmed(name, setting, load, harmed_at_us[0], harm)], dict(_ends(load))
+    return _judge(name, setting, load, harmed_at_us[0], loss), {
+        "harmed_at_us": harmed_at_us[0] - load.started_at_us,
         "lost_at_us": loss.lost_at_us - load.started_at_us,
         "gained_at_us": loss.gained_at_us and loss.gained_at_us - load.started_at_us,
         "ends": dict(_ends(load)),
@@ -90,11 +129,25 @@ def _kill_once(
     }
 
 
-def _loss(log: Sequence[AnyEvent]) -> Loss:
+def _unharmed(
+    name: str, setting: Setting, load: LoadResult, harmed_at_us: int, harm: Harm
+) -> Check:
+    """No slot was lost: right for a worker that is slow, and for no other."""
+    window = (harmed_at_us - setting.slo_us, harmed_at_us + round(SLOWED_S * 1e6) + setting.slo_us)
+    during = within(load.outcomes, *window)
+    return Check(
+        what=f"{name}: worker kept",
+        target="only if it is slow",
+        measured=f"{percent(attainment(during))} of {len(during)} meanwhile in time",
+        met=harm is _slow_down,
+    )
+
+
+def _loss(log: Sequence[AnyEvent]) -> Loss | None:
     """Read the first loss of a slot, and what became of the work that it held."""
     at = next((i for i, event in enumerate(log) if isinstance(event, SlotLost)), None)
     if at is None:
-        raise SystemExit("the event log has no lost slot: the worker was not noticed missing")
+        return None
     lost = log[at]
     assert isinstance(lost, SlotLost)
     before, after = log[:at], log[at:]
@@ -118,16 +171,16 @@ def _loss(log: Sequence[AnyEvent]) -> Loss:
 
 
 def _judge(
-    name: str, setting: Setting, load: LoadResult, killed_at_us: int, loss: Loss
+    name: str, setting: Setting, load: LoadResult, harmed_at_us: int, loss: Loss
 ) -> list[Check]:
     silent = silent_ends((load,))
     unexplained = sum(r.reason.startswith("http-") for r in load.requests)
-    outage_s = None if loss.gained_at_us is None else (loss.gained_at_us - killed_at_us) / 1e6
+    outage_s = None if loss.gained_at_us is None else (loss.gained_at_us - harmed_at_us) / 1e6
     # Requests that arrived up to one SLO earlier could still be in flight, and what waits when
     # the slot is back keeps it busy for one SLO at most: older requests have been refused.
     ended_at_us = load.requests[-1].scheduled_at_us if outage_s is None else loss.gained_at_us
     assert ended_at_us is not None
-    window = (killed_at_us - setting.slo_us, ended_at_us + setting.slo_us)
+    window = (harmed_at_us - setting.slo_us, ended_at_us + setting.slo_us)
     during = within(load.outcomes, *window)
     outside = [o for o in load.outcomes if not window[0] <= o.arrived_at_us < window[1]]
     ends = ", ".join(f"{count} {end}" for end, count in _ends(load).most_common())
@@ -139,11 +192,15 @@ def _judge(
             met=not silent and not unexplained,
         ),
         Check(
-            what=f"{name}: kill to slot back",
+            what=f"{name}: noticed after",
+            target=f"<= {MOST_UNNOTICED_S:g} s",
+            measured=milliseconds(loss.lost_at_us - harmed_at_us),
+            met=loss.lost_at_us - harmed_at_us <= MOST_UNNOTICED_S * 1e6,
+        ),
+        Check(
+            what=f"{name}: slot back after",
             target=f"<= {MOST_OUTAGE_S:g} s",
-            measured="never"
-            if outage_s is None
-            else f"{outage_s:.2f} s (noticed after {milliseconds(loss.lost_at_us - killed_at_us)})",
+            measured="never" if outage_s is None else f"{outage_s:.2f} s",
             met=outage_s is not None and outage_s <= MOST_OUTAGE_S,
         ),
         Check(

@@ -217,10 +217,36 @@ def test_a_batch_that_fails_is_refused_and_its_worker_lives_on(
             client = Client(engine)
             bad = await client.send(np.full((1, WIDTH), 99, np.float32))
             assert isinstance(bad, Refusal)
-            assert bad.reason == "failed"
+            assert bad.reason == "invalid-input"
+            assert "idx=99" in bad.message
+            assert "/" not in bad.message
             good = await client.send(np.full((1, WIDTH), 2, np.float32))
             np.testing.assert_array_equal(rows_of(good), np.full((1, WIDTH), 30, np.float32))
             assert engine.status().slots[0].restarts == 0
+
+    run(test())
+
+
+def test_of_a_burst_with_bad_inputs_only_these_are_refused(
+    tmp_path: Path, run: Callable[..., None]
+) -> None:
+    served = served_chain(tmp_path, pools=(2,), batch_size=8, model=_lookup_model())
+
+    async def test() -> None:
+        async with started(served) as engine:
+            client = Client(engine)
+            values = [99 if i % 12 == 5 else i % 3 for i in range(48)]
+            results = await asyncio.gather(
+                *(client.send(np.full((1, WIDTH), value, np.float32)) for value in values)
+            )
+            for value, result in zip(values, results, strict=True):
+                if value == 99:
+                    assert isinstance(result, Refusal)
+                    assert result.reason == "invalid-input"
+                else:
+                    expected = np.full((1, WIDTH), 10 * (value + 1), np.float32)
+                    np.testing.assert_array_equal(rows_of(result), expected)
+            assert all(slot.restarts == 0 for slot in engine.status().slots)
 
     run(test())
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from headrace.domain.events import AnyEvent, Dispatched, SlotGained, SlotLost
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
-from headrace.serving.workers import supervised
+from headrace.serving.workers import pulse, supervised
 from helpers.served import WIDTH, Client, rows_of, served_chain
 
 pytestmark = pytest.mark.e2e
@@ -83,7 +84,11 @@ def test_a_batch_whose_worker_is_killed_runs_again_on_another(tmp_path: Path) ->
     asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
 
-def test_a_middle_stage_that_is_lost_runs_again_from_its_kept_inputs(tmp_path: Path) -> None:
+def test_a_middle_stage_that_is_lost_runs_again_from_its_kept_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The test decides when a frozen worker is lost.
+    monkeypatch.setattr(pulse, "SILENCE_S", WAIT_S)
     served = served_chain(tmp_path, pools=(1, 2), stage_us=50_000)
 
     async def test() -> None:
@@ -158,6 +163,50 @@ def test_a_killed_worker_is_back_and_answers(tmp_path: Path) -> None:
                 assert isinstance(await Client(engine).send(ROW), Answer)
             assert engine.status().slots[1].restarts == 2
         finally:
+            await engine.stop()
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+
+
+def test_a_killed_worker_is_back_also_when_the_stage_cache_has_been_removed(tmp_path: Path) -> None:
+    async def test() -> None:
+        log = Log()
+        engine = served_chain(tmp_path, pools=(1, 1)).engine(sink=log)
+        await engine.start()
+        try:
+            client = Client(engine)
+            expected = rows_of(await client.send(ROW))
+            shutil.rmtree(tmp_path / "cache")
+            kill(engine, 1)
+            await log.until(lambda: bool(log.of(SlotGained)))
+            np.testing.assert_array_equal(rows_of(await client.send(ROW)), expected)
+        finally:
+            await engine.stop()
+
+    asyncio.run(asyncio.wait_for(test(), WAIT_S))
+
+
+def test_workers_have_the_limits_and_the_cores_that_they_were_given(tmp_path: Path) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+
+    async def test() -> None:
+        served = served_chain(tmp_path, pools=(1,))
+        engine = served.engine(cores=tuple(reversed(cores)), worker_memory_bytes=1_500_000_000)
+        # As `serve --core` does: what the server is kept on is not for its workers.
+        os.sched_setaffinity(0, {cores[0]})
+        try:
+            await engine.start()
+            worker = engine.status().slots[0].process_id
+            assert worker is not None
+            assert os.sched_getaffinity(worker) == {cores[-1]}
+            limits = Path(f"/proc/{worker}/limits").read_text().splitlines()
+            [data] = [line.split() for line in limits if line.startswith("Max data size")]
+            assert data[3:5] == ["1500000000", "1500000000"]
+            assert os.sched_getscheduler(worker) == os.SCHED_BATCH
+            assert os.getpriority(os.PRIO_PROCESS, worker) == os.getpriority(os.PRIO_PROCESS, 0)
+            assert isinstance(await Client(engine).send(ROW), Answer)
+        finally:
+            os.sched_setaffinity(0, cores)
             await engine.stop()
 
     asyncio.run(asyncio.wait_for(test(), WAIT_S))

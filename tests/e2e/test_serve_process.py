@@ -1,6 +1,7 @@
 """`headrace serve` as a process: it starts or says why not, and leaves nothing behind."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -73,6 +74,34 @@ def test_a_signal_ends_it_cleanly_and_nothing_is_left(
         assert "Traceback" not in errors
         assert alive(family) == set()
         assert shared_memory() == before
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_the_core_of_the_server_is_not_its_workers(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    first, *others = sorted(os.sched_getaffinity(0))
+    for executor, expected in (("onnx", {others[0]}), ("emulated", {first, *others})):
+        folder = tmp_path / executor
+        folder.mkdir()
+        plan = write_plan(served_add_one(folder, slots=1), folder)
+        options = ("--core", str(first), "--executor", executor)
+        with serving(plan, *options, environment=environment) as server:
+            gateway = server.process.pid
+            [worker] = server.processes() - {gateway}
+            assert os.sched_getaffinity(gateway) == {first}
+            assert os.sched_getaffinity(worker) == expected
+            server.signal(signal.SIGTERM)
+            server.wait()
+
+
+def test_the_soft_limit_of_descriptors_is_raised(plan: Path, environment: dict[str, str]) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving(plan, environment=environment) as server:
+        for process in server.processes():
+            assert resource.prlimit(process, resource.RLIMIT_NOFILE) == (hard, hard)
+        server.signal(signal.SIGTERM)
+        server.wait()
 
 
 def test_ctrl_c_at_the_terminal_reaches_the_workers_too_and_still_answers(

@@ -53,6 +53,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         else:
             self.stop()
 
+    def pass_by(self, seconds: float) -> None:
+        """Time in which the process was stopped: timers fall due unseen."""
+        self._virtual_s += seconds
+
     def run_until_idle(self) -> None:
         """Run until no timer is left."""
         self.run_forever()

@@ -56,6 +56,9 @@ class FakeWorker:
         ]
         self.driver: LiveDriver | None = None
 
+    def restart(self, why: str) -> None:
+        raise AssertionError("no worker here says that it is broken")
+
     def run(self, frame: Run) -> None:
         started_at_us = self._clock.now_us()
         ended_at_us = started_at_us + self._durations(self._tables[frame.stage], frame.size)

@@ -62,6 +62,9 @@ class FlakyWorker:
             report = partial(self.driver.on_failed, self.slot, failed)
         self.clock.call_at(ended_at_us, partial(self._report, self.life, report))
 
+    def restart(self, why: str) -> None:
+        raise AssertionError("no worker here says that it is broken")
+
     def _report(self, life: int, report: Callable[[], None]) -> None:
         if life == self.life:  # the dead do not report
             report()

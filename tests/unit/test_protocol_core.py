@@ -64,6 +64,7 @@ def test_an_answer_at_its_deadline_is_in_time() -> None:
         ("no-slot", "unavailable"),
         ("draining", "unavailable"),
         ("failed", "failed"),
+        ("invalid-input", "invalid"),
     ],
 )
 def test_a_refusal_says_who_can_mend_it_and_when(reason: DropReason, kind: RefusalKind) -> None:

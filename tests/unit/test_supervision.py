@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from headrace.domain.errors import ModelError
-from headrace.serving.workers.frames import AnyFrame, Failed, Finished, Run
+from headrace.serving.workers.frames import AnyFrame, Beat, Failed, Finished, Run
+from headrace.serving.workers.pulse import LOOK_S, SILENCE_S
 from headrace.serving.workers.supervised import LOAD_TIMEOUT_S, RESTART_DELAYS_S
 from headrace.serving.workers.supervisor import Supervisor
 from headrace.serving.workers.worker_process import WorkerSpec
@@ -24,12 +25,28 @@ FAILS, LOADS, HANGS = "fails", "loads", "hangs"
 
 
 class FakeWorker:
-    def __init__(self, host: "FakeHost", what: str, on_lost: Callable[[str], None]) -> None:
+    """Once it has loaded it beats, unless it is `stopped`."""
+
+    def __init__(
+        self,
+        host: "FakeHost",
+        what: str,
+        on_frame: Callable[[AnyFrame], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self.stopped = False
+        self._on_frame = on_frame
         self.process_id = next(host.numbers)
         self._host = host
         self._what = what
         self.lose = on_lost
         host.alive.add(self)
+
+    def _beat(self) -> None:
+        if self in self._host.alive:
+            if not self.stopped:
+                self._on_frame(Beat())
+            asyncio.get_running_loop().call_later(LOOK_S, self._beat)
 
     def send(self, frame: Run) -> None:
         """Nothing is run here."""
@@ -44,6 +61,7 @@ class FakeWorker:
             host.loading -= 1
         if self._what != LOADS or max(together, host.loading + 1) > host.room:
             raise ModelError("no memory")
+        self._beat()
 
     def kill(self) -> None:
         self.lose("killed")
@@ -80,7 +98,7 @@ class FakeHost:
     ) -> FakeWorker:
         self.started_at_s.append(asyncio.get_running_loop().time())
         self.last_frame = on_frame
-        return FakeWorker(self, next(self.script), on_lost)
+        return FakeWorker(self, next(self.script), on_frame, on_lost)
 
     def cores(self) -> Sequence[int]:
         return ()
@@ -284,4 +302,43 @@ def test_instants_of_another_hosts_clock_are_reported_on_ours(offset_us: int) ->
         assert told.ran == [Finished(7, 1, 3, 5_000 + offset_us, 9_000 + offset_us, 0)]
         assert supervisor.slots[0].home == "elsewhere"
 
+    play(host, scene)
+
+
+# -- signs of life ---------------------------------------------------------------------------------
+
+
+def test_a_worker_that_stops_is_noticed_within_a_second_also_if_it_runs_nothing() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(20)
+        assert told.lost == []
+        stopped_at_s = loop.time()
+        for worker in host.alive:
+            worker.stopped = True
+        await told.until_gained(2)
+        for at_s, _ in told.lost:
+            assert SILENCE_S < at_s - stopped_at_s <= SILENCE_S + 2 * LOOK_S < 1.0
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene, slots=2)
+
+
+def test_workers_are_not_blamed_for_the_time_in_which_the_server_itself_was_away() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        for worker in host.alive:
+            # What it sent meanwhile is read after the timers that were due.
+            worker.stopped = True
+        loop.pass_by(5.0)
+        await asyncio.sleep(SILENCE_S / 2)
+        for worker in host.alive:
+            worker.stopped = False
+        await asyncio.sleep(20)
+        assert told.lost == []
+
+    host = FakeHost(repeat(LOADS))
     play(host, scene)

@@ -118,7 +118,7 @@ def test_a_batch_that_cannot_run_fails_alone(run: Run) -> None:
 def test_a_process_told_to_stop_ends_its_batches_first() -> None:
     gateway, worker = socket.socketpair()
     lines = Timelines(TensorMemory(mmap.mmap(-1, 4096)), Ticking())
-    serving = threading.Thread(target=serve_timelines, args=(worker, lines))
+    serving = threading.Thread(target=serve_timelines, args=(worker, worker.sendall, lines))
     serving.start()
     runs = [run_of(batch, slot=batch) for batch in range(3)]
     loads = [load_of(slot, took_us=3_000 - 1_000 * slot) for slot in range(3)]

@@ -95,6 +95,9 @@ class AddingWorker:
         report = Finished(frame.batch, frame.attempt, frame.stage, now_us, now_us + 1_000)
         self._clock.call_at(now_us + 1_000, partial(self.driver.on_ran, self._slot, report))
 
+    def restart(self, why: str) -> None:
+        raise AssertionError("no worker here says that it is broken")
+
 
 def test_a_stage_reads_what_was_moved_to_its_home_and_nothing_is_left_behind(arena: Arena) -> None:
     clock = SimClock()

@@ -296,6 +296,28 @@ def test_a_refusal_says_why_and_when_to_come_back(reason: DropReason, status: in
     assert reply.json == {"error": "no, because", "reason": reason, "retry_after_ms": 1250.5}
 
 
+def test_an_input_that_cannot_be_computed_is_a_400_that_asks_nobody_to_come_back() -> None:
+    engine = FakeEngine(at_once=False)
+    client = Bench(engine).connect()
+    client.send(post(INFER, body()))
+    engine.finish(Refusal(reason="invalid-input", message="no, because", retry_after_us=0))
+    reply = client.reply()
+    assert reply.status == 400
+    assert "retry-after" not in reply.headers
+    assert reply.json == {"error": "no, because", "reason": "invalid-input"}
+
+
+def test_requests_of_one_connection_and_of_no_other_are_one_clients() -> None:
+    engine = FakeEngine()
+    bench = Bench(engine)
+    for client in (bench.connect(), bench.connect()):
+        for _ in range(2):
+            client.send(post(INFER, body()))
+    first, again, other, _ = (inference.client for inference in engine.submitted)
+    assert first == again != other
+    assert 0 not in (first, other)
+
+
 def test_a_late_answer_is_withheld_and_says_how_late_it_was() -> None:
     engine = FakeEngine(at_once=False)
     client = Bench(engine).connect()

@@ -100,7 +100,19 @@ def serve(
     ] = None,
     core: Annotated[
         int | None,
-        typer.Option(min=0, help="Keep gateway and dispatcher on this CPU core."),
+        typer.Option(
+            min=0,
+            help="Keep gateway and dispatcher on this CPU core. Workers get the others first.",
+        ),
+    ] = None,
+    worker_memory_mb: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most memory of one worker, in megabytes, without the tensors that it shares with"
+            " the gateway; an input that needs more is refused.",
+            show_default=False,
+        ),
     ] = None,
     replan: Annotated[
         bool,
@@ -145,6 +157,7 @@ def serve(
     from headrace.dispatch.policies import policy_for
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
     from headrace.serving.front.access import Access, default_token_path, read_or_create_token
+    from headrace.serving.workers.descriptors import raise_descriptor_limit
 
     _check(policy, executor)
     served = read_served_plan(plan_path)
@@ -157,7 +170,8 @@ def serve(
         token=None if token_path is None else read_or_create_token(token_path),
         allow_hosts=allow_host or (),
     )
-    _keep_on_core(core)
+    worker_cores = _keep_on_core(core)
+    raise_descriptor_limit()
     _log_to_stderr()
 
     def on_ready(url: str) -> None:
@@ -181,6 +195,8 @@ def serve(
                 "executor": executor,
                 "processes": processes,
                 "queue_limit": queue_limit,
+                "cores": worker_cores,
+                "worker_memory_bytes": worker_memory_mb and worker_memory_mb * 1_000_000,
             },
             server={"access": access, "host": host, "port": port},
             body_bytes=max_body_bytes,
@@ -269,15 +285,17 @@ def _check(policy: str | None, executor: str) -> None:
             raise DocumentError(f"serve: {what} {given!r} is unknown; known: {', '.join(known)}")
 
 
-def _keep_on_core(core: int | None) -> None:
+def _keep_on_core(core: int | None) -> tuple[int, ...] | None:
+    """Returns the cores of workers, those first that they share with nobody; None: any."""
     import os
 
     if core is None:
-        return
+        return None
     allowed = os.sched_getaffinity(0)
     if core not in allowed:
         raise DocumentError(f"serve: --core {core}: this process may use cores {sorted(allowed)}")
     os.sched_setaffinity(0, {core})
+    return (*sorted(allowed - {core}), core)
 
 
 def _log_to_stderr() -> None:

@@ -110,7 +110,7 @@ class Dispatcher:
                 request.arrived_at_us,
                 request.deadline_at_us,
                 request.priority,
-                0,
+                int(request.apart),
             )
         )
 
@@ -144,9 +144,15 @@ class Dispatcher:
             )
         )  # fmt: skip
 
-    def on_failed(self, batch: Batch, stage: int, attempt: int) -> None:
-        """The executor could not run the batch, and would not be able to elsewhere."""
-        self._tell(events.FAILED, batch.row, batch.id, stage, attempt)
+    def on_failed(
+        self, batch: Batch, stage: int, attempt: int, input_suspected: bool = False
+    ) -> None:
+        """The executor could not run the batch, and would not be able to elsewhere.
+
+        Its requests are refused as "failed"; where an input is suspected, it is run again in
+        halves, and a request that fails alone is refused as "invalid-input".
+        """
+        self._tell(events.FAILED, batch.row, batch.id, stage, attempt, int(input_suspected))
 
     def on_slot_lost(self, slot: int) -> None:
         """The slot is gone with all it ran; its batches run elsewhere if their deadlines allow."""
@@ -159,10 +165,10 @@ class Dispatcher:
     def _wake(self, what: int, which: int) -> None:
         self._tell(events.AWAKE, what, which)
 
-    def _tell(self, event: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> None:
+    def _tell(self, event: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0) -> None:
         """Of events that are not part of every batch."""
         now_us = self._clock.now_us()
-        self._follow(self.tell_kernel(self._where, event, now_us, a, b, c, d, 0, 0))
+        self._follow(self.tell_kernel(self._where, event, now_us, a, b, c, d, e, 0))
 
     # -- what follows ----------------------------------------------------------------------------
 

@@ -3,15 +3,18 @@
 from dataclasses import dataclass
 from typing import Literal
 
-DropReason = Literal["deadline", "no-slot", "draining", "queue-full", "failed", "cancelled"]
+DropReason = Literal[
+    "deadline", "no-slot", "draining", "queue-full", "failed", "cancelled", "invalid-input"
+]
 """Why a request was dropped before it was answered:
 
 deadline    even alone and at once it would end after its deadline
 no-slot     a stage that it needs has lost all its slots
 draining    the server is shutting down
 queue-full  more requests wait than the queue may hold
-failed      its batch failed, and no retry can meet the deadline
+failed      it could not be computed, for reasons that lie with the server
 cancelled   the client went away
+invalid-input  the executor cannot compute it, alone, though it can compute others
 """
 
 
@@ -26,6 +29,8 @@ class Request:
     deadline_at_us: int
     priority: int = 0
     """Smaller is served first."""
+    apart: bool = False
+    """It runs in a batch of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

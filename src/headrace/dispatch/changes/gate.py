@@ -30,7 +30,9 @@ class Dispatching(Protocol):
         self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
     ) -> None: ...
 
-    def on_failed(self, batch: Batch, stage: int, attempt: int) -> None: ...
+    def on_failed(
+        self, batch: Batch, stage: int, attempt: int, input_suspected: bool = False
+    ) -> None: ...
 
     def on_slot_lost(self, slot: int) -> None: ...
 
@@ -177,9 +179,14 @@ class Gate:
         self.dispatcher.on_ran(batch, stage, attempt, started_at_us, ended_at_us)
         self._ended(slot)
 
-    def on_failed(self, batch: Batch, stage: int, attempt: int) -> None:
+    def on_failed(
+        self, batch: Batch, stage: int, attempt: int, input_suspected: bool = False
+    ) -> None:
         slot = self._take(batch, attempt)
-        self.dispatcher.on_failed(batch, stage, attempt)
+        if slot is not None and input_suspected and batch.size > 1:
+            # The dispatcher queues such requests afresh.
+            self._forget(batch.id)
+        self.dispatcher.on_failed(batch, stage, attempt, input_suspected)
         self._ended(slot)
 
     def on_slot_lost(self, slot: int) -> None:

@@ -340,7 +340,7 @@ def _start_or_wait(s: State, model: int, now_us: int) -> Decision:
                 wait_until = min(wait_until, slot.free_at)
             elif slot.running >= 0 or slot.first_ready >= 0:
                 wait_until = min(wait_until, now_us + SLOT_RECOVERY_US)  # its report comes first
-            elif _goes_at(s, route, s.pools[i], now_us) <= now_us:
+            elif s.models[model].closed or _goes_at(s, route, s.pools[i], now_us) <= now_us:
                 size = min(slot.given, mine.batch_size)
                 _gather(s, model, s.pools[i], size)
                 take_slot(s, mine.first_stage, s.pools[i], size, now_us, 0)

@@ -45,6 +45,7 @@ from headrace.dispatch.kernel.rows import (
     free_request,
     remove_batch,
 )
+from headrace.dispatch.kernel.splitting import set_apart, together
 
 RETRY_US = 1_000_000
 """Advice to clients where the policy has no better estimate."""
@@ -62,6 +63,7 @@ def arrive(
     arrived_at: int,
     deadline_at: int,
     priority: int,
+    apart: int,
 ) -> None:
     """Take a request; from here on it is answered or refused exactly once."""
     world, queue = s.world[0], s.models[model]
@@ -73,6 +75,8 @@ def arrive(
         note(s, DROPPED, now_us, request_id, QUEUE_FULL, RETRY_US)
         return
     request = add_request(s, request_id, arrived_at, deadline_at, priority)
+    if apart:
+        set_apart(s, request, -(request_id + 1))
     s.policy.on_arrived(s, request)
     last = queue.queued
     place = queues.insert(s, model, request)
@@ -102,7 +106,15 @@ def decide(s: State, model: int, now_us: int) -> None:
     queue = s.models[model]
     queue.fill_size = 0
     while queue.queued:
+        queued = queue.queued
+        queue.closed = 0
+        if s.world[0].apart:
+            # The policy sees those that may run together and are served next.
+            queue.queued = together(s, model)
+            first = s.requests[queues.at(s, model, 0)]
+            queue.closed = int(queue.queued < queued or first.apart != 0)
         decision = s.policy.decide(s, model, now_us)
+        queue.queued = queued
         if decision.what == SEND:
             batch = add_batch(s, model, decision.route, decision.size)
             s.policy.on_dispatched(s, batch)
@@ -114,7 +126,7 @@ def decide(s: State, model: int, now_us: int) -> None:
             note(s, DROPPED, now_us, s.requests[request].id, reason, retry_after_us)
             free_request(s, request)
         else:
-            queue.fill_size = decision.size
+            queue.fill_size = 0 if queue.closed else decision.size
             if _sooner(queue.wake_at, decision.at_us):
                 queue.wake_at = decision.at_us
                 note(s, WAKE, decision.at_us, WAKE_QUEUE, model, 0)

@@ -21,17 +21,17 @@ def handle(
     s: State, event: int, now_us: int, a: int, b: int, c: int, d: int, e: int, f: int
 ) -> None:
     """
-    ARRIVE       request id, model, arrived_at, deadline_at, priority
+    ARRIVE       request id, model, arrived_at, deadline_at, priority, apart
     TRANSFERRED  row, batch id, stage, attempt, started_at
     RAN          row, batch id, stage, attempt, started_at, ended_at
-    FAILED       row, batch id, stage, attempt
+    FAILED       row, batch id, stage, attempt, input_suspected
     LOST, GAINED slot
     CANCEL       request id
     DRAIN
     AWAKE        what, which (of WAKE in the journal)
     """
     if event == ARRIVE:
-        flow.arrive(s, now_us, a, b, c, d, e)
+        flow.arrive(s, now_us, a, b, c, d, e, f)
     elif event == RAN:
         reports.on_ran(s, now_us, a, b, c, d, e, f)
     elif event == TRANSFERRED:
@@ -39,7 +39,7 @@ def handle(
     elif event == AWAKE:
         _wake(s, now_us, a, b)
     elif event == FAILED:
-        reports.on_failed(s, now_us, a, b, c, d)
+        reports.on_failed(s, now_us, a, b, c, d, e)
     elif event == LOST:
         reports.on_slot_lost(s, now_us, a)
     elif event == GAINED:

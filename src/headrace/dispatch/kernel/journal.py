@@ -37,9 +37,10 @@ REASONS: tuple[DropReason, ...] = (
     "queue-full",
     "failed",
     "cancelled",
+    "invalid-input",
 )
 """`DropReason`s; the journal has their indices."""
-DEADLINE, NO_SLOT, DRAINING, QUEUE_FULL, FAILED, CANCELLED = range(6)
+DEADLINE, NO_SLOT, DRAINING, QUEUE_FULL, FAILED, CANCELLED, INVALID_INPUT = range(7)
 
 SHORT = 5
 """Numbers of an entry without more."""

@@ -57,12 +57,14 @@ class Table:
 WORLD = ints(
     *("stages_max", "size_max", "queue_max", "queue_room", "slots", "nodes", "has_links"),
     *("draining", "next_batch", "free_batch", "free_request", "first_batch", "last_batch"),
-    *("batches", "requests", "first_waiting", "links_wake_at", "journal"),
+    *("batches", "requests", "first_waiting", "links_wake_at", "journal", "apart"),
 )
-"""One row: limits, counters and the heads of lists. `journal`: how many numbers were written."""
+"""One row: limits, counters and the heads of lists. `journal`: how many numbers were written.
+`apart`: requests that are."""
 
-MODEL = ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at")
-"""`fill_size`: the queue waits until it has so many requests; 0: a decision is due."""
+MODEL = ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at", "closed")
+"""`fill_size`: the queue waits until it has so many requests; 0: a decision is due.
+`closed`: nobody can join those that a decision is about."""
 
 ROUTE = ints("batch_size", "first_stage", "stages")
 
@@ -88,7 +90,9 @@ BATCH = ints(
 """`deadline_at`, `last_deadline_at`: the tightest and the loosest of its requests. `hops`: stages
 that have a hop, those that are over included."""
 
-REQUEST = ints("id", "arrived_at", "deadline_at", "priority", "after")
+REQUEST = ints("id", "arrived_at", "deadline_at", "priority", "after", "apart", "losses")
+"""`apart`: only requests of the same number run in one batch; 0 for nearly all (see `splitting`).
+`losses`: workers that were lost while they ran it."""
 
 FIRST_NONE = {"free_batch": -1, "free_request": -1, "first_batch": -1, "last_batch": -1}
 

@@ -1,7 +1,6 @@
 """What a driver reports: transfers and runs that ended, slots lost and gained."""
 
 from headrace.compilation.loops import inlined, kernel
-from headrace.dispatch.kernel import queues
 from headrace.dispatch.kernel.contract import NO_REASON
 from headrace.dispatch.kernel.flow import (
     RETRY_US,
@@ -17,7 +16,9 @@ from headrace.dispatch.kernel.flow import (
     note_path,
 )
 from headrace.dispatch.kernel.journal import (
+    DROPPED,
     FAILED,
+    INVALID_INPUT,
     RAN,
     SLOT_GAINED,
     SLOT_LOST,
@@ -26,7 +27,13 @@ from headrace.dispatch.kernel.journal import (
     note,
 )
 from headrace.dispatch.kernel.layout import State
-from headrace.dispatch.kernel.rows import drop_batch, remove_batch
+from headrace.dispatch.kernel.rows import drop_batch, free_request, remove_batch
+from headrace.dispatch.kernel.splitting import (
+    LOSSES_MAX,
+    count_loss,
+    queue_halves,
+    queue_survivors,
+)
 
 
 @inlined
@@ -102,8 +109,11 @@ def _leave_slot(s: State, row: int, stage: int, started_at: int, ended_at: int, 
 
 
 @kernel
-def on_failed(s: State, now_us: int, row: int, batch_id: int, stage: int, attempt: int) -> None:
-    """The executor could not run the batch, and would not be able to elsewhere."""
+def on_failed(
+    s: State, now_us: int, row: int, batch_id: int, stage: int, attempt: int, input_suspected: int
+) -> None:
+    """The executor could not run the batch, and would not be able to elsewhere: it is dropped, or,
+    where an input may be to blame, run again in halves."""
     if not _is_current(s, row, batch_id, stage, attempt):
         return
     hop = hop_of(s, row)
@@ -111,7 +121,14 @@ def on_failed(s: State, now_us: int, row: int, batch_id: int, stage: int, attemp
     s.slots[slot].running = -1
     s.policy.on_ended(s, hop, now_us)
     s.batches[row].stage += 1  # this stage is over: only what follows is still to be released
-    drop_batch(s, row, FAILED, RETRY_US, now_us)
+    if not input_suspected:
+        drop_batch(s, row, FAILED, RETRY_US, now_us)
+    elif s.batches[row].size == 1:
+        drop_batch(s, row, INVALID_INPUT, 0, now_us)
+    else:
+        s.policy.forget(s, row)
+        queue_halves(s, row)
+        remove_batch(s, row, 0, now_us)
     advance_slot(s, slot, now_us)
     decide_all(s, now_us)
 
@@ -122,6 +139,7 @@ def on_slot_lost(s: State, now_us: int, slot: int) -> None:
     note(s, SLOT_LOST, now_us, slot, 0, 0)
     s.slots[slot].alive = 0
     s.policy.on_slot_lost(s, slot)
+    ran = s.slots[slot].running
     s.slots[slot].running = -1
     row = s.world[0].first_batch
     last = s.world[0].last_batch
@@ -129,7 +147,7 @@ def on_slot_lost(s: State, now_us: int, slot: int) -> None:
         after = s.batches[row].after if row != last else -1
         lost = _stage_on(s, row, slot)
         if lost >= 0 and lost == s.batches[row].stage:
-            _restart_stage(s, row, now_us)
+            _restart_stage(s, row, count_loss(s, row) if row == ran else 0, now_us)
         elif lost >= 0 and s.policy.reroute(s, row, lost, now_us) == NO_REASON:
             # Without a new path the batch is dropped when its current stage has ended: until then
             # the slot may come back.
@@ -149,8 +167,12 @@ def _stage_on(s: State, row: int, slot: int) -> int:
 
 
 @kernel
-def _restart_stage(s: State, row: int, now_us: int) -> None:
-    """The stage that the batch was in, or about to enter, must run on another slot."""
+def _restart_stage(s: State, row: int, losses: int, now_us: int) -> None:
+    """The stage that the batch was in, or about to enter, must run on another slot.
+
+    Args:
+        losses: of workers that ran one of its requests, if the last of them was lost now.
+    """
     batch = s.batches[row]
     # Out of every line: what its current work reports is stale from now on.
     batch.attempt += 1
@@ -159,9 +181,15 @@ def _restart_stage(s: State, row: int, now_us: int) -> None:
     if batch.stage == 0:
         # Nothing is computed yet: any pipeline will do, so decide afresh.
         s.policy.forget(s, row)
-        for i in range(batch.size):
-            queues.insert(s, batch.model, s.members[row * s.world[0].size_max + i])
+        given_up = queue_survivors(s, row)
+        for i in range(given_up):
+            request = s.members[row * s.world[0].size_max + i]
+            note(s, DROPPED, now_us, s.requests[request].id, FAILED, RETRY_US)
+            free_request(s, request)
         remove_batch(s, row, 0, now_us)
+        return
+    if losses >= LOSSES_MAX:
+        drop_batch(s, row, FAILED, RETRY_US, now_us)
         return
     hopeless = s.policy.reroute(s, row, batch.stage, now_us)
     if hopeless != NO_REASON:

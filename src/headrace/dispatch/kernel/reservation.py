@@ -185,7 +185,7 @@ def _settle(
     queued = s.models[model].queued
     if queued >= size:
         return send(route, size)
-    if not s.world[0].fill_idle_path:
+    if not s.world[0].fill_idle_path or s.models[model].closed:
         partial_waiting, _ = probe(s, route, queued, now_us)
         if partial_waiting == 0:
             return send(route, queued)

@@ -4,6 +4,7 @@ from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import queues
 from headrace.dispatch.kernel.journal import DROPPED, ENDED, note
 from headrace.dispatch.kernel.layout import State
+from headrace.dispatch.kernel.splitting import set_apart
 
 
 @hot
@@ -15,12 +16,14 @@ def add_request(s: State, request_id: int, arrived_at: int, deadline_at: int, pr
     world.requests += 1
     request.id, request.arrived_at = request_id, arrived_at
     request.deadline_at, request.priority = deadline_at, priority
+    request.apart = request.losses = 0
     return row
 
 
 @hot
 def free_request(s: State, row: int) -> None:
     world = s.world[0]
+    set_apart(s, row, 0)
     s.requests[row].after = world.free_request
     world.free_request = row
     world.requests -= 1

@@ -129,7 +129,9 @@ class AppRequest:
         future = self._loop.create_future()
         self._waiting[call.id] = submission, future
         # A call that is already late is still sent: its refusal says by how much.
-        submission.start(inputs, max(1, call.deadline_at_us - now_us), call.priority)
+        submission.start(
+            inputs, max(1, call.deadline_at_us - now_us), call.priority, self.inference.client
+        )
         try:
             return await future
         except asyncio.CancelledError:

@@ -17,6 +17,7 @@ An inference ends exactly once, in one of these ways, and is counted there and n
     refused    not computed; why, and when to try again          `Refusal`
     failed     a batch that held it could not be computed        `Refusal` whose kind is "failed"
     invalid    it is not what the model takes                    `Invalid`
+               or the executor cannot compute it                 `Refusal` whose kind is "invalid"
     cancelled  whoever asked went away, and is told nothing
 
     submit ──▶ read and checked ──▶ open ──▶ answered | late | refused | failed

@@ -78,18 +78,21 @@ class Invalid:
 
 Ending = Answer | Late | Refusal | Invalid
 
-RefusalKind = Literal["overloaded", "unavailable", "failed"]
+RefusalKind = Literal["overloaded", "unavailable", "failed", "invalid"]
 """Who can mend a refusal:
 
 overloaded   the client: by asking less, or allowing more time
 unavailable  the server: it lacks workers, or shuts down
 failed       perhaps nobody: a batch that held the inference could not be computed
+invalid      the client: by asking for something else
 """
 
 
 def kind_of(refusal: Refusal) -> RefusalKind:
     if refusal.reason in ("deadline", "queue-full"):
         return "overloaded"
+    if refusal.reason == "invalid-input":
+        return "invalid"
     return "failed" if refusal.reason == "failed" else "unavailable"
 
 
@@ -115,13 +118,18 @@ class Submission:
         return self._on_end is None
 
     def start(
-        self, inputs: CheckedInputs, timeout_us: int | None = None, priority: int = 0
+        self,
+        inputs: CheckedInputs,
+        timeout_us: int | None = None,
+        priority: int = 0,
+        client: int = 0,
     ) -> None:
         """Hand it to the backend.
 
         Args:
             timeout_us: from now to the deadline; None: the model's objective.
             priority: smaller is served first.
+            client: see `Inference`.
         """
         inference = self._inference = Inference(
             model=inputs.model,
@@ -130,6 +138,7 @@ class Submission:
             on_done=self._on_done,
             timeout_us=timeout_us,
             priority=priority,
+            client=client,
         )
         try:
             self._backend.submit(inference)
@@ -275,8 +284,11 @@ class ProtocolCore:
             return None
         return self.refuse(model, known.signature.model.refuse_timeout(timeout_us))
 
-    def submit(self, model: str, client: Client) -> Submission | None:
+    def submit(self, model: str, client: Client, number: int = 0) -> Submission | None:
         """Read, check and submit one inference.
+
+        Args:
+            number: whoever asks, in what is common to all that it asks for; 0: not known.
 
         Returns:
             What can be cancelled when the client goes away; None: it has ended already.
@@ -291,7 +303,7 @@ class ProtocolCore:
             client.end(self.invalid(model, error))
             return None
         submission = Submission(self._backend, known.counters, client.end)
-        submission.start(asked.inputs, asked.timeout_us, asked.priority)
+        submission.start(asked.inputs, asked.timeout_us, asked.priority, number)
         return None if submission._on_end is None else submission
 
     def invalid(self, model: str, error: InvalidError) -> Invalid:

@@ -45,6 +45,8 @@ class Engine:
         queue_limit: int = 4096,
         arena_bytes: int | None = None,
         seed: int = 0,
+        cores: tuple[int, ...] | None = None,
+        worker_memory_bytes: int | None = None,
     ) -> None:
         """Check the plan against its profiles; nothing is started yet.
 
@@ -57,6 +59,8 @@ class Engine:
             queue_limit: requests that may wait for batches, per model.
             arena_bytes: shared memory for tensors; None: enough for the plan.
             seed: of emulated slots' execution times.
+            cores: that workers may be kept on; None: those of this process.
+            worker_memory_bytes: most data memory of one worker; None: any.
 
         Raises:
             PlanError: the plan names something that does not exist.
@@ -68,6 +72,8 @@ class Engine:
             queue_limit=queue_limit,
             arena_bytes=arena_bytes,
             seed=seed,
+            cores=cores,
+            worker_memory_bytes=worker_memory_bytes,
         )
         served = ServedPlan(plan=plan, profiles=profiles, folders=profile_folders)
         self._current = PlanInService(served, self._options)

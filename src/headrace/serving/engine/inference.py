@@ -105,5 +105,7 @@ class Inference:
     """The request's own objective, from arrival; None: the model's."""
     priority: int = 0
     """Smaller is served first."""
+    client: int = 0
+    """Whoever asks, as far as fronts can tell clients apart; 0: not known."""
     first_request: int = field(default=-1, init=False)
     """Set by the engine: items are the dispatcher's requests first_request, first_request + 1, …"""

@@ -1,6 +1,7 @@
 """Carries the dispatcher's decisions out: frames go to workers, tensors by the transport."""
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,10 @@ class WorkerLink(Protocol):
         `on_slot_lost`; never from inside this call."""
         ...
 
+    def restart(self, why: str) -> None:
+        """Its worker is of no use: end it. `LiveDriver.on_slot_lost` follows, later."""
+        ...
+
 
 class BatchReports(Protocol):
     """The part of the dispatcher that a driver reports to."""
@@ -42,7 +47,9 @@ class BatchReports(Protocol):
         self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
     ) -> None: ...
 
-    def on_failed(self, batch: Batch, stage: int, attempt: int) -> None: ...
+    def on_failed(
+        self, batch: Batch, stage: int, attempt: int, input_suspected: bool = False
+    ) -> None: ...
 
     def on_slot_lost(self, slot: int) -> None: ...
 
@@ -102,6 +109,8 @@ class LiveDriver:
         self._batch_of: dict[int, int] = {}
         self._running: list[RunningBatch | None] = [None] * len(links)
         """By slot."""
+        self._said = ""
+        """By the executor that has just refused an input."""
 
     @property
     def running_batches(self) -> int:
@@ -162,7 +171,7 @@ class LiveDriver:
         if batch_id is not None and (tensors := self._tensors.pop(batch_id, None)) is not None:
             # The dispatcher drops all requests of a batch or none.
             self._abandon(tensors)
-        self._pending.refuse(request, reason, retry_after_us)
+        self._pending.refuse(request, reason, retry_after_us, self._said)
 
     # -- the workers' side ---------------------------------------------------------------------
 
@@ -182,14 +191,26 @@ class LiveDriver:
         )
 
     def on_failed(self, slot: int, frame: Failed) -> None:
-        """A worker could not run a batch, and lives on."""
-        running = self._take_running(slot, frame)
+        """A worker could not run a batch, and lives on, unless it could not run any."""
+        running = self._running[slot] if frame.broken else self._take_running(slot, frame)
         if running is None:
             return
-        io = self._stages[running.batch.model][running.batch.pipeline][running.stage]
-        logger.error("batch %d failed in %s: %s", frame.batch, io.name, frame.message)
-        self._stop_writing(running.tensors)
-        self.reports.on_failed(running.batch, running.stage, running.attempt)
+        batch, tensors = running.batch, running.tensors
+        io = self._stages[batch.model][batch.pipeline][running.stage]
+        if frame.broken:
+            # What it ran goes elsewhere when it is gone, as from any worker that is lost.
+            self._links[slot].restart(f"{io.name} fails with any input: {frame.message}")
+            return
+        # Of a larger batch the parts will tell.
+        level = logging.INFO if batch.size == 1 else logging.DEBUG
+        logger.log(level, "batch %d failed in %s: %s", batch.id, io.name, _bounded(frame.message))
+        self._stop_writing(tensors)
+        if batch.size > 1 and not tensors.unwanted:
+            # The dispatcher queues such requests afresh; their inputs are gathered again.
+            self._transport.free(self._forget(batch).region)
+        self._said = _bounded(frame.message)
+        self.reports.on_failed(batch, running.stage, running.attempt, input_suspected=True)
+        self._said = ""
 
     def on_slot_lost(self, slot: int) -> None:
         """The worker's process is gone and writes nothing any more."""
@@ -257,3 +278,18 @@ class LiveDriver:
             return None
         self._running[slot] = None
         return running
+
+
+_FOLDERS = re.compile(r"(?<![\w.])(?:/[^\s/:'\"]+)+/(?=[^\s/])")
+_SAID_CHARS = 200
+
+
+def _bounded(message: str) -> str:
+    """What a client is told of an executor's error: its first line, without folders of ours.
+
+    >>> _bounded("Fail: /src/ops/gather.cc:154 idx=5000 is out of [-100,99]\\nat ...")
+    'Fail: gather.cc:154 idx=5000 is out of [-100,99]'
+    """
+    line = message.split("\n", 1)[0]
+    printable = "".join(c if c.isprintable() else " " for c in _FOLDERS.sub("", line))
+    return printable.strip()[:_SAID_CHARS]

@@ -41,7 +41,7 @@ logger = logging.getLogger("headrace.migrate")
 
 LOADING_NICENESS = 19
 """While new workers load, the old plan's serve on the same cores."""
-SERVING_NICENESS = 5
+SERVING_NICENESS = 0
 KEPT_FREE = 0.1
 """Part of the memory that a migration leaves free."""
 

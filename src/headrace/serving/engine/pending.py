@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from headrace.domain.request import DropReason, Request
 from headrace.serving.engine.inference import Answer, Buffer, Inference, Refusal, ServedModel
+from headrace.serving.engine.offenders import Offenders
 from headrace.serving.workers.stage_io import TensorGroup
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class PendingRequests:
         self._abandoned: list[int] = []
         self._next_request = 0
         self.open_inferences = 0
+        self.offenders = Offenders()
         self.on_abandoned: Callable[[int], None] = lambda request_id: None
         """Called for requests nobody waits for any more; they may leave the queue."""
         self.on_idle: Callable[[], None] = lambda: None
@@ -78,6 +80,7 @@ class PendingRequests:
         self._next_request += inference.items
         self.open_inferences += 1
         requests = []
+        apart = inference.client in self.offenders
         for request_id in range(first, self._next_request):
             self._pending[request_id] = entry
             requests.append(
@@ -87,6 +90,7 @@ class PendingRequests:
                     arrived_at_us=now_us,
                     deadline_at_us=deadline_at_us,
                     priority=inference.priority,
+                    apart=apart,
                 )
             )
         return requests
@@ -147,6 +151,7 @@ class PendingRequests:
                     continue
                 rows = complete
             self.open_inferences -= 1
+            self.offenders.note(entry.inference.client, bad=False)
             self._hand_over(
                 entry,
                 Answer(
@@ -157,11 +162,21 @@ class PendingRequests:
                 ),
             )
 
-    def refuse(self, request: Request, reason: DropReason, retry_after_us: int) -> None:
-        """One item will not be answered, so its inference is not: the others are given up too."""
+    def refuse(
+        self, request: Request, reason: DropReason, retry_after_us: int, detail: str = ""
+    ) -> None:
+        """One item will not be answered, so its inference is not: the others are given up too.
+
+        Args:
+            detail: what the executor said of an invalid input.
+        """
         entry = self._pending.get(request.id)
         if entry is not None:
             self._close(entry, but=request.id)
+            if reason == "invalid-input":
+                self.offenders.note(entry.inference.client, bad=True)
+                self._hand_over(entry, _invalid(entry, request.id, detail))
+                return
             if reason == "no-slot":
                 # The dispatcher allows for the loading alone.
                 retry_after_us += self.retry_in_us(entry.model.name)
@@ -247,6 +262,15 @@ def _refusal(entry: PendingInference, reason: DropReason, retry_after_us: int) -
     return Refusal(reason=reason, message=message, retry_after_us=retry_after_us)
 
 
+def _invalid(entry: PendingInference, request_id: int, detail: str) -> Refusal:
+    items = entry.inference.items
+    which = ""
+    if items > 1:
+        which = f" (item {request_id - entry.inference.first_request} of {items}, from 0)"
+    message = f"model {entry.model.name!r} cannot compute this input{which}: {detail}"
+    return Refusal(reason="invalid-input", message=message, retry_after_us=0)
+
+
 def _sentence(name: str, timeout_us: int, reason: DropReason, retry_after_us: int) -> str:
     match reason:
         case "deadline":
@@ -266,5 +290,7 @@ def _sentence(name: str, timeout_us: int, reason: DropReason, retry_after_us: in
             return f"too many requests wait for model {name!r}; send fewer at a time"
         case "failed":
             return f"model {name!r} could not process the batch that held this request"
+        case "invalid-input":
+            return f"model {name!r} cannot compute this input"
         case "cancelled":
             return "the client has left"

@@ -15,13 +15,14 @@ from headrace.executors.table import AUTO, ExecutorChoice
 from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
 from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.host import Host, LocalHost
+from headrace.serving.workers.host import Host, LocalHost, allowed_cores
+from headrace.serving.workers.kept_files import KeptFiles, kept
 from headrace.serving.workers.placement import worker_specs
 from headrace.serving.workers.stage_io import stage_index
 from headrace.serving.workers.status import SlotStatus
 from headrace.serving.workers.supervisor import Supervisor
 from headrace.serving.workers.transport import SharedMemory, TimedLinks
-from headrace.serving.workers.worker_process import WorkerSpec
+from headrace.serving.workers.worker_process import WorkerLimits, WorkerSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,10 @@ class ServiceOptions:
     """Shared memory for tensors; None: enough for the plan."""
     seed: int = 0
     """Of emulated slots' execution times."""
+    cores: tuple[int, ...] | None = None
+    """That workers may be kept on, the first ones first; None: those of this process."""
+    worker_memory_bytes: int | None = None
+    """Most data memory of one worker; None: any."""
 
 
 class PlanInService:
@@ -67,6 +72,7 @@ class PlanInService:
         self._options = options
         self._policy = options.policy or policy_for(served.plan)
         self._specs: tuple[WorkerSpec, ...] = ()
+        self._files = KeptFiles()
         self.arena: Arena | None = None
         self.host: Host | None = None
         """Where the workers run; from `prepare` on."""
@@ -91,13 +97,17 @@ class PlanInService:
             cores: device -> core, of a plan that is being replaced: a device stays where it is.
 
         Raises:
-            ModelError: a stage cannot be extracted.
+            ModelError: a stage cannot be extracted, or its file not be opened.
         """
         loop = asyncio.get_running_loop()
         served, options = self.served, self._options
         stages = stage_index(served.plan, served.profiles)
         self.arena = Arena(options.arena_bytes or arena_bytes_for(stages))
-        self.host = LocalHost(self.arena)
+        worker_cores = allowed_cores() if options.cores is None else options.cores
+        self.host = LocalHost(
+            self.arena,
+            WorkerLimits(cores=tuple(worker_cores), memory_bytes=options.worker_memory_bytes),
+        )
         # Parsing and cutting a large model takes seconds.
         specs = await asyncio.to_thread(
             worker_specs,
@@ -110,7 +120,7 @@ class PlanInService:
             options.processes,
             self.host.cores(),
         )
-        self._specs = _kept_cores(served.plan, specs, cores or {})
+        self._specs = kept(_kept_cores(served.plan, specs, cores or {}), self._files)
         self.supervisor = Supervisor(self._specs, self.host)
         self.plane = DataPlane(
             served.plan,
@@ -150,6 +160,8 @@ class PlanInService:
             await supervisor.stop()
         if self.arena is not None:
             self.arena.close()
+        self._files.close()
+        self.host = None
 
     def cores(self) -> dict[object, int]:
         """Device -> the core that its workers stay on."""

@@ -127,6 +127,8 @@ class HttpServer:
         self.connections: set[HttpConnection] = set()
         self.draining = False
         self.buffered_bytes = 0
+        self.accepted = 0
+        """Connections so far."""
         self.tick_s = 0.0
         """Coarse time, as of the last sweep: deadlines need no clock reading per request."""
 
@@ -159,6 +161,9 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
+        server.accepted += 1
+        self.number = server.accepted
+        """Tells clients apart that keep their connections."""
         self._limits = server.limits
         self._handler = server.handler
         self._parser = httptools.HttpRequestParser(self)

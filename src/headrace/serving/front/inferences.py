@@ -5,7 +5,14 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from headrace.serving.core.protocol import Ending, Invalid, Late, ProtocolCore, kind_of
+from headrace.serving.core.protocol import (
+    Ending,
+    Invalid,
+    Late,
+    ProtocolCore,
+    Submission,
+    kind_of,
+)
 from headrace.serving.core.signature import Fault, InvalidError
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.front.encodings import (
@@ -44,12 +51,16 @@ class InferenceHandler:
     def handle(self, exchange: HttpExchange) -> None:
         encoding = exchange.headers.get(b"content-encoding")
         if encoding is None or encoding == b"identity":
-            exchange.work = self._core.submit(self._model, HttpInference(self, exchange))
+            exchange.work = self._submit(exchange)
             return
         self.aside(
             partial(inflate, exchange.body, encoding, self._limits.body_bytes),
             partial(self._on_inflated, exchange),
         )
+
+    def _submit(self, exchange: HttpExchange) -> Submission | None:
+        client = HttpInference(self, exchange)
+        return self._core.submit(self._model, client, exchange.connection.number)
 
     def _on_inflated(self, exchange: HttpExchange, future: "Future[bytes]") -> None:
         if exchange.gone:
@@ -60,7 +71,7 @@ class InferenceHandler:
             exchange.respond(_invalid(self._core.invalid(self._model, error)))
             return
         if held:
-            exchange.work = self._core.submit(self._model, HttpInference(self, exchange))
+            exchange.work = self._submit(exchange)
             return
         message = "the server holds too many requests already"
         refusal = Refusal(reason="queue-full", message=message, retry_after_us=0)
@@ -122,9 +133,12 @@ def _told(ending: Late | Refusal | Invalid) -> Response:
 
 
 def _refused(refusal: Refusal) -> Response:
+    kind = kind_of(refusal)
+    if kind == "invalid":
+        return problem(400, refusal.message, reason=refusal.reason)
     seconds = max(1, -(-refusal.retry_after_us // 1_000_000))
     return problem(
-        429 if kind_of(refusal) == "overloaded" else 503,
+        429 if kind == "overloaded" else 503,
         refusal.message,
         b"Retry-After: %d\r\n" % seconds,
         reason=refusal.reason,

@@ -3,6 +3,8 @@
 placement      which process holds which slots, with which executor, on which core
 host           a machine that workers run on: starts them, says what they may use
 supervisor, supervised, worker_process   processes watched and started again
+pulse          signs of life of a worker, and the watch for them
+descriptors, kept_files   what the server holds open, so that a worker can be started at any time
 worker, timelines   what runs in such a process; `headrace.executors` what runs a stage there
 frames, channel     the control channel
 arena, stage_io, transport, placeholder_tensors   the tensors, and how they get to the next stage

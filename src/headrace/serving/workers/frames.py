@@ -6,7 +6,7 @@
 What is said, and by whom:
 
     gateway  Load       Run         Stop
-    worker   Loaded     Finished    (ends, after its batches)
+    worker   Loaded     Finished    (ends, after its batches)     Beat, all the time
              or Failed  or Failed
 
 Each Load and each Run is answered by exactly one frame, which repeats the stage, the slot and of a
@@ -90,13 +90,19 @@ class Failed(Frame, frozen=True, array_like=True, gc=False, tag="failed"):
     stage: int
     message: str
     slot: int = 0
+    broken: bool = False
+    """It is not the input: the stage fails on one item of zeros as well, which it ran before."""
+
+
+class Beat(Frame, frozen=True, array_like=True, gc=False, tag="beat"):
+    """Worker to gateway: the process runs, whatever its batch is doing (`pulse`)."""
 
 
 class Stop(Frame, frozen=True, array_like=True, gc=False, tag="stop"):
     """Gateway to worker: end after the current batches."""
 
 
-AnyFrame = Load | Loaded | Run | Finished | Failed | Stop
+AnyFrame = Load | Loaded | Run | Finished | Failed | Beat | Stop
 
 _LENGTH = struct.Struct("<I")
 _ENCODER = msgspec.msgpack.Encoder()

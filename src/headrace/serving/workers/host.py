@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.descriptors import DescriptorReserve
 from headrace.serving.workers.frames import AnyFrame, Run
 from headrace.serving.workers.stage_io import HERE, Home
-from headrace.serving.workers.worker_process import WorkerProcess, WorkerSpec
+from headrace.serving.workers.worker_process import WorkerLimits, WorkerProcess, WorkerSpec
 
 
 class WorkerHandle(Protocol):
@@ -81,8 +82,11 @@ class LocalHost:
     home: Home = HERE
     clock_offset_us = 0
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, limits: WorkerLimits | None = None) -> None:
+        """`limits`: None: workers may use what this process may."""
         self._arena = arena
+        self._limits = limits or WorkerLimits(cores=tuple(allowed_cores()))
+        self._reserve = DescriptorReserve()
 
     def start_worker(
         self,
@@ -90,10 +94,12 @@ class LocalHost:
         on_frame: Callable[[AnyFrame], None],
         on_lost: Callable[[str], None],
     ) -> WorkerProcess:
-        return WorkerProcess(specs, self._arena, on_frame, on_lost)
+        # Also where clients hold all others.
+        with self._reserve.given():
+            return WorkerProcess(specs, self._arena, on_frame, on_lost, self._limits)
 
     def cores(self) -> Sequence[int]:
-        return allowed_cores()
+        return self._limits.cores
 
     def available_memory_bytes(self) -> int | None:
         """As Linux states it; None elsewhere."""

@@ -29,8 +29,9 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from headrace.domain.errors import HeadraceError
-from headrace.serving.workers.frames import AnyFrame, Failed, Finished, Run
+from headrace.serving.workers.frames import AnyFrame, Beat, Failed, Finished, Run
 from headrace.serving.workers.host import Host, WorkerHandle
+from headrace.serving.workers.pulse import SILENCE_S, Watch
 from headrace.serving.workers.stage_io import Home
 from headrace.serving.workers.status import Outage
 from headrace.serving.workers.worker_process import WorkerSpec, process_title
@@ -110,6 +111,11 @@ class SupervisedSlot:
         if self._watch is None:
             self._watch = loop.call_at(self._hangs_at_s, self._check)
 
+    def restart(self, why: str) -> None:
+        """The worker is of no use: end it, and start another."""
+        logger.error("slot %s: %s; restarting its worker", self.spec.slot, why)
+        self.process.kill()
+
     def receive(self, frame: AnyFrame) -> None:
         self._hangs_at_s = None
         match frame:
@@ -173,6 +179,7 @@ class SupervisedProcess:
         self._failed_loads = 0
         """In a row."""
         self._next_attempt_at_s = 0.0
+        self._watch = Watch(self._on_silent)
         for slot in slots:
             slot.process = self
 
@@ -228,6 +235,7 @@ class SupervisedProcess:
             self._keeper = None
         for slot in self._slots.values():
             slot.stop()
+        self._watch.stop()
         process, was_up = self._process, self.up
         self._process, self.up, self.outage = None, False, None
         if process is not None and was_up:
@@ -298,6 +306,7 @@ class SupervisedProcess:
             await self._reap()
             raise
         self.up, self.outage, self._failed_loads = True, None, 0
+        self._watch.start()
 
     async def _reap(self) -> None:
         process, self._process = self._process, None
@@ -305,7 +314,14 @@ class SupervisedProcess:
             status = await process.reap()
             logger.debug("%s: the worker ended with status %d", self._what, status)
 
+    def _on_silent(self) -> None:
+        logger.error("%s: nothing heard of its worker for %g s; killing it", self._what, SILENCE_S)
+        self.kill()
+
     def _receive(self, frame: AnyFrame) -> None:
+        self._watch.seen()
+        if isinstance(frame, Beat):
+            return
         slot = self._slots.get(frame.slot) if isinstance(frame, Finished | Failed) else None
         if slot is not None:
             slot.receive(frame)
@@ -315,6 +331,7 @@ class SupervisedProcess:
     def _lose(self, reason: str) -> None:
         """The process is gone: tell the dispatcher before anything else happens."""
         self._lost_now.set()
+        self._watch.stop()
         if self.up:
             self.up, self.outage = False, "lost"
             logger.error("%s: worker lost: %s; restarting it", self._what, reason)

@@ -96,8 +96,10 @@ class Timelines:
         return None
 
 
-def serve_timelines(channel: socket.socket, timelines: Timelines) -> None:
-    """Answer frames until Stop and the end of all batches, or until the gateway is gone."""
+def serve_timelines(
+    channel: socket.socket, send: Callable[[bytes], None], timelines: Timelines
+) -> None:
+    """Answer frames, by `send`, until Stop and the end of all batches, or no gateway is left."""
     reader = FrameReader()
     stopping = False
     while not stopping or timelines.wait_s() is not None:
@@ -115,4 +117,4 @@ def serve_timelines(channel: socket.socket, timelines: Timelines) -> None:
                     replies.append(timelines.take(frame))
         replies += timelines.ended()
         if encoded := b"".join(encode(reply) for reply in replies if reply is not None):
-            channel.sendall(encoded)
+            send(encoded)

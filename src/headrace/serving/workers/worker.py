@@ -11,10 +11,13 @@ waits for.
 import argparse
 import contextlib
 import os
+import re
+import resource
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 from headrace.domain.errors import ModelError
 from headrace.executors.base import Executor, TensorMemory, describe
@@ -31,12 +34,10 @@ from headrace.serving.workers.frames import (
     Stop,
     encode,
 )
+from headrace.serving.workers.pulse import beat_for_ever
 
 _RECEIVE_BYTES = 1 << 16
-_NICENESS = 5
-"""Workers give way to the gateway, which needs little time but needs it at once: where they share
-cores, every slot waits for it between two batches. Not so emulated slots: they need even less, and
-what they wait for their core would be time that the hardware they stand for does not take."""
+_OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Aa]llocat|out of memory")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 
@@ -44,9 +45,12 @@ _PR_SET_TIMERSLACK = 29
 class Worker:
     """Answers each Load and each Run with exactly one frame."""
 
-    def __init__(self, memory: TensorMemory) -> None:
+    def __init__(self, memory: TensorMemory, memory_bytes: int | None = None) -> None:
+        """`memory_bytes`: how much data memory the process may have, for messages."""
         self._memory = memory
+        self._memory_bytes = memory_bytes
         self._executors: dict[int, Executor] = {}
+        self._loads: dict[int, Load] = {}
 
     def answer(self, frame: AnyFrame) -> AnyFrame:
         match frame:
@@ -66,15 +70,47 @@ class Worker:
             stage = self._executors[run.stage]
             stage.run(run.size, run.input_offsets, run.output_offsets)
         except Exception as error:  # whatever a backend raises concerns this batch only
-            return Failed(run.batch, run.attempt, run.stage, describe(error), run.slot)
+            broken = run.size == 1 and not self._runs_zeros(run)
+            message = self._describe(error)
+            return Failed(run.batch, run.attempt, run.stage, message, run.slot, broken)
         return Finished(run.batch, run.attempt, run.stage, started_at_us, _now_us(), run.slot)
+
+    def _describe(self, error: Exception) -> str:
+        """What to report of it; with the limit, where that may be the cause."""
+        said = describe(error)
+        if self._memory_bytes is None or not _OUT_OF_MEMORY.search(said):
+            return said
+        limit_mb = self._memory_bytes / 1e6
+        return f"{said} (a worker may have {limit_mb:g} MB here: --worker-memory-mb)"
+
+    def _runs_zeros(self, run: Run) -> bool:
+        """Whether a stage that failed with one item still computes what it was warmed up with."""
+        try:
+            stage, load = self._executors[run.stage], self._loads[run.stage]
+            inputs = [
+                self._memory.tensor(spec, 1, offset)
+                for spec, offset in zip(load.inputs, run.input_offsets, strict=True)
+            ]
+            # If the stage is of no use, another worker may get the same input, from here.
+            kept = [tensor.copy() for tensor in inputs]
+            for tensor in inputs:
+                tensor.fill(0)
+            try:
+                stage.run(1, run.input_offsets, run.output_offsets)
+            finally:
+                for tensor, content in zip(inputs, kept, strict=True):
+                    tensor[...] = content
+        except Exception:  # of the same kind or another: this stage is of no use
+            return False
+        return True
 
     def _load(self, load: Load) -> AnyFrame:
         started_at_us = _now_us()
         try:
             self._executors[load.stage] = open_stage(load, self._memory)
+            self._loads[load.stage] = load
         except Exception as error:  # reported; the gateway decides what it means
-            return Failed(-1, 0, load.stage, describe(error), load.slot)
+            return Failed(-1, 0, load.stage, self._describe(error), load.slot)
         return Loaded(load.stage, _now_us() - started_at_us, load.slot)
 
 
@@ -91,14 +127,14 @@ def open_stage(load: Load, memory: TensorMemory) -> Executor:
     return kind.open(load, memory)
 
 
-def serve(channel: socket.socket, worker: Worker) -> None:
-    """Answer frames until Stop, or until the gateway's end is closed."""
+def serve(channel: socket.socket, send: Callable[[bytes], None], worker: Worker) -> None:
+    """Answer frames, by `send`, until Stop, or until the gateway's end is closed."""
     reader = FrameReader()
     while data := channel.recv(_RECEIVE_BYTES):
         for frame in reader.feed(data):
             if isinstance(frame, Stop):
                 return
-            channel.sendall(encode(worker.answer(frame)))
+            send(encode(worker.answer(frame)))
 
 
 def main() -> None:
@@ -109,17 +145,21 @@ def main() -> None:
     parser.add_argument("--arena-bytes", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True, help="process id of the gateway")
     parser.add_argument("--holds", action="store_true", help="hold slots for profiled times")
-    parser.add_argument("--core", type=int, help="the CPU core to stay on")
+    parser.add_argument("--cores", type=_numbers, help="the CPU cores to stay on")
+    parser.add_argument("--memory-bytes", type=int, help="most data memory")
     options = parser.parse_args()
 
     # Ctrl-C is for the gateway, which drains first and then says Stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent(options.parent)
-    if options.core is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {options.core})
+    if options.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, options.cores)
+    if options.memory_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (options.memory_bytes, options.memory_bytes))
     # A low number: those that a busy gateway hands down may be too high for `select`.
     channel = socket.socket(fileno=os.dup(options.channel))
     os.close(options.channel)
+    send = beat_for_ever(channel)
     memory = TensorMemory(map_arena(options.arena, options.arena_bytes))
     os.close(options.arena)
     # A gateway that is gone cannot be told anything; the exit code is nobody's concern either.
@@ -127,11 +167,11 @@ def main() -> None:
         if options.holds:
             from headrace.serving.workers.timelines import Timelines, serve_timelines
 
-            serve_timelines(channel, Timelines(memory))
+            serve_timelines(channel, send, Timelines(memory))
         else:
-            os.nice(_NICENESS)
-            worker = Worker(memory)
-            serve(channel, worker)
+            _compute_in_the_background()
+            worker = Worker(memory, options.memory_bytes)
+            serve(channel, send, worker)
             worker.close()
 
 
@@ -150,6 +190,23 @@ def _die_with_parent(parent: int) -> None:
     libc.prctl(_PR_SET_TIMERSLACK, 1)
     if os.getppid() != parent:
         sys.exit("the gateway died while its worker started")
+
+
+def _compute_in_the_background() -> None:
+    """Where it shares a core, the gateway, which needs little time but needs it at once, starts as
+    soon as it has something to do: it has slept, and a batch process never interrupts another. And
+    a gateway that is flooded gets half of that core and no more, being of the same weight.
+
+    Not so emulated slots: they need even less, and what they wait for their core would be time that
+    the hardware they stand for does not take.
+    """
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):  # forbidden in some containers
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _numbers(words: str) -> frozenset[int]:
+    return frozenset(map(int, words.split(",")))
 
 
 def _now_us() -> int:

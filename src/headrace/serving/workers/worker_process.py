@@ -35,6 +35,18 @@ class WorkerSpec:
     """The number of its device on its host; None: its kind needs no device."""
     process: int | None = None
     """Slots with the same number share a process; None: its own."""
+    files: tuple[int, ...] = ()
+    """Descriptors of the files that its stages are read from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimits:
+    """What every worker of a host may use."""
+
+    cores: tuple[int, ...] = ()
+    """Where those run that stay on no core of their own; none: wherever the system puts them."""
+    memory_bytes: int | None = None
+    """Of data: heap, stacks and private mappings, not the tensors that it shares; None: any."""
 
 
 class WorkerProcess:
@@ -46,6 +58,7 @@ class WorkerProcess:
         arena: Arena,
         on_frame: Callable[[AnyFrame], None],
         on_lost: Callable[[str], None],
+        limits: WorkerLimits,
     ) -> None:
         """`specs` has one entry per slot; only kinds that `hold` can be several.
 
@@ -58,7 +71,7 @@ class WorkerProcess:
         self._reply: asyncio.Future[Loaded | Failed] | None = None
         ours, theirs = channel_pair()
         try:
-            self._process = _spawn(specs[0], arena, theirs.fileno())
+            self._process = _spawn(specs, arena, theirs.fileno(), limits)
         except OSError:
             ours.close()
             raise
@@ -151,20 +164,28 @@ def process_title(specs: Sequence[WorkerSpec]) -> str:
     return first if len(specs) == 1 else f"{first} and {len(specs) - 1} more in its process"
 
 
-def _spawn(spec: WorkerSpec, arena: Arena, channel: int) -> subprocess.Popen[bytes]:
+def _spawn(
+    specs: Sequence[WorkerSpec], arena: Arena, channel: int, limits: WorkerLimits
+) -> subprocess.Popen[bytes]:
+    spec = specs[0]
     command = [sys.executable, "-P", "-m", "headrace.serving.workers.worker"]
     command += ["--channel", str(channel), "--arena", str(arena.descriptor)]
     command += ["--arena-bytes", str(arena.size_bytes), "--parent", str(os.getpid())]
     kind = executor(spec.executor)
     if kind.hold is not None:
         command += ["--holds"]
-    if spec.core is not None:
-        command += ["--core", str(spec.core)]
+    # Said always: what the gateway is kept on is not for its workers.
+    cores = limits.cores if spec.core is None else (spec.core,)
+    if cores:
+        command += ["--cores", ",".join(map(str, cores))]
+    if limits.memory_bytes is not None:
+        command += ["--memory-bytes", str(limits.memory_bytes)]
+    files = {descriptor for each in specs for descriptor in each.files}
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        pass_fds=(channel, arena.descriptor),
+        pass_fds=(channel, arena.descriptor, *sorted(files)),
         # A session of its own: Ctrl-C reaches the gateway only, which drains before it stops us.
         start_new_session=True,
         env={

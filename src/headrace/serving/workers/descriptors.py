@@ -1,0 +1,55 @@
+"""File descriptors: as many as the system allows, some of them kept for workers.
+
+A connection takes one, and so does much else; the usual soft limit of 1,024 is for programs that
+use `select`, and is raised by those that do not. A worker that is started again needs a few for a
+moment, two of which it keeps as long as it lives. Were all of them taken by clients, the slot would
+stay lost for as long as these hold on, so some are held open for it.
+"""
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+
+RESERVED = 8
+"""A socket pair, a pipe, /dev/null, and room for what the start of a process opens beside."""
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit to the hard one; returns what it is now. Workers inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return hard
+    return soft
+
+
+class DescriptorReserve:
+    """Some descriptors, held until they are needed."""
+
+    def __init__(self) -> None:
+        self._held: list[int] = []
+        self._hold()
+
+    @contextlib.contextmanager
+    def given(self) -> Iterator[None]:
+        """They are free inside the block, which must not wait for anything."""
+        self.close()
+        try:
+            yield
+        finally:
+            self._hold()
+
+    def close(self) -> None:
+        """Give them back. Idempotent."""
+        while self._held:
+            os.close(self._held.pop())
+
+    def _hold(self) -> None:
+        # As many as there are: where others took them meanwhile, better next time.
+        with contextlib.suppress(OSError):
+            while len(self._held) < RESERVED:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def __del__(self) -> None:
+        self.close()

@@ -1,0 +1,87 @@
+"""Signs of life: a worker says every BEAT_S that it runs, whatever its batch is doing.
+
+They come from a thread of their own, since a batch may be in native code for seconds; a process
+that is stopped, or lost to the system, sends none. So silence means that a worker is of no use,
+long before its batch could be judged by its time: after SILENCE_S it is given up. A batch that
+takes too long in a worker that beats is another matter (`supervised`).
+
+Silence is measured by a loop that may itself have been away: when a look comes late, what the
+worker has sent meanwhile may still be unread, so the count begins anew.
+"""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from headrace.serving.workers.frames import Beat, encode
+
+BEAT_S = 0.1
+SILENCE_S = 0.7
+"""Seven beats; with LOOK_S, a stopped worker is noticed within 0.9 s. A worker of a busy core waits
+for its turn for tens of milliseconds."""
+LOOK_S = 0.125
+
+
+def beat_for_ever(channel: socket.socket) -> Callable[[bytes], None]:
+    """Start sending signs of life; returns what else is to be sent with, so that frames do not
+    mix."""
+    beat = encode(Beat())
+    sending = threading.Lock()
+
+    def run() -> None:
+        while True:
+            time.sleep(BEAT_S)
+            try:
+                with sending:
+                    channel.send(beat, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue  # nobody reads: the next one will do
+            except OSError:
+                return  # the gateway is gone
+
+    def send(data: bytes) -> None:
+        with sending:
+            channel.sendall(data)
+
+    threading.Thread(target=run, name="pulse", daemon=True).start()
+    return send
+
+
+class Watch:
+    """Calls once when nothing has been seen of a worker for SILENCE_S."""
+
+    def __init__(self, on_silent: Callable[[], None]) -> None:
+        self._on_silent = on_silent
+        self._seen_at_s = 0.0
+        self._look: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """From now on it must be heard of."""
+        self.stop()
+        loop = asyncio.get_running_loop()
+        self._seen_at_s = loop.time()
+        self._look = loop.call_later(LOOK_S, self._check)
+
+    def seen(self) -> None:
+        """It has sent something."""
+        self._seen_at_s = asyncio.get_running_loop().time()
+
+    def stop(self) -> None:
+        """Nothing is expected of it any more. Idempotent."""
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+    def _check(self) -> None:
+        assert self._look is not None, "a watch that was stopped does not look"
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        if now_s - self._look.when() > LOOK_S:
+            self._seen_at_s = now_s
+        elif now_s - self._seen_at_s > SILENCE_S:
+            self._look = None
+            self._on_silent()
+            return
+        self._look = loop.call_at(now_s + LOOK_S, self._check)

@@ -1,0 +1,100 @@
+"""What a worker reports of batches that its stage cannot compute."""
+
+from collections.abc import Callable, Sequence
+from mmap import mmap
+
+import numpy as np
+import pytest
+
+from headrace.domain.profile import TensorSpec
+from headrace.executors.base import ExecutorKind, StageToLoad, TensorMemory
+from headrace.serving.workers import worker as module
+from headrace.serving.workers.frames import Failed, Finished, Load, Loaded, Run
+from headrace.serving.workers.worker import Worker
+
+X = TensorSpec(name="x", dtype="float32", item_shape=(4,))
+BAD = np.float32(99)
+
+
+class Stage:
+    """Refuses batches that `refuses` says so of."""
+
+    def __init__(self, memory: TensorMemory, refuses: Callable[[np.ndarray], bool]) -> None:
+        self.memory, self.refuses = memory, refuses
+
+    def run(self, size: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        x = self.memory.tensor(X, size, inputs[0])
+        if self.refuses(x):
+            raise ValueError("idx=99 is out of range")
+        self.memory.tensor(X, size, outputs[0])[...] = x
+
+    def unload(self) -> None:
+        pass
+
+
+def worker_with(
+    monkeypatch: pytest.MonkeyPatch, refuses: Callable[[np.ndarray], bool]
+) -> tuple[Worker, TensorMemory]:
+    memory = TensorMemory(mmap(-1, 4096))
+
+    def opened(stage: StageToLoad, memory: TensorMemory) -> Stage:
+        return Stage(memory, refuses)
+
+    kind = ExecutorKind(
+        device_types=(),
+        slot_is="core",
+        open=opened,
+        environment={},
+        reads_model=False,
+        process_bytes=0,
+        process_memory_per_weight=0,
+        device_memory_per_weight=0,
+    )
+    monkeypatch.setattr(module, "executor", lambda name: kind)
+    worker = Worker(memory)
+    load = Load(
+        stage=0,
+        name="m/p/0",
+        executor="picky",
+        path="",
+        inputs=(X,),
+        outputs=(X,),
+        max_batch=4,
+        p50_us=(1,) * 4,
+        p99_us=(1,) * 4,
+        seed=0,
+    )
+    assert isinstance(worker.answer(load), Loaded)
+    return worker, memory
+
+
+def test_an_input_that_alone_cannot_be_computed_is_told_from_a_stage_that_computes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Run(7, 0, 0, 1, (0,), (1024,))
+    for refuses, broken in ((lambda x: (x == BAD).any(), False), (lambda x: True, True)):
+        worker, memory = worker_with(monkeypatch, refuses)
+        memory.tensor(X, 1, 0)[...] = BAD
+        failed = worker.answer(run)
+        assert isinstance(failed, Failed)
+        assert failed.broken is broken
+        # Another worker may get the input from where it lies.
+        assert (memory.tensor(X, 1, 0) == BAD).all()
+
+
+def test_a_larger_batch_that_fails_says_nothing_of_the_stage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, _ = worker_with(monkeypatch, lambda x: True)
+    failed = worker.answer(Run(7, 0, 0, 2, (0,), (1024,)))
+    assert isinstance(failed, Failed)
+    assert not failed.broken
+
+
+def test_a_good_input_is_computed_after_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, memory = worker_with(monkeypatch, lambda x: bool((x == BAD).any()))
+    memory.tensor(X, 1, 0)[...] = BAD
+    worker.answer(Run(7, 0, 0, 1, (0,), (1024,)))
+    memory.tensor(X, 1, 0)[...] = 3
+    assert isinstance(worker.answer(Run(8, 0, 0, 1, (0,), (1024,))), Finished)
+    assert (memory.tensor(X, 1, 1024) == 3).all()
