@@ -14,8 +14,9 @@ from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
 from headrace.serving.front.access import Access
 from headrace.serving.front.gateway import Gateway
-from headrace.serving.front.http import HttpConnection, HttpServer
+from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_messages import Limits
+from headrace.serving.front.http_server import HttpServer
 
 TOKEN = "a-token-of-some-length"
 
@@ -115,7 +116,7 @@ class FakeTransport(asyncio.Transport):
 
     def __init__(self, peer: tuple[str, int] = ("127.0.0.1", 40_000)) -> None:
         super().__init__({"peername": peer, "sockname": ("127.0.0.1", 8000)})
-        self.protocol: asyncio.Protocol | None = None
+        self.protocol: asyncio.BaseProtocol | None = None
         self.written = bytearray()
         self.closed = False
         self.half_closed = False

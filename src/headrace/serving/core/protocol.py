@@ -115,13 +115,18 @@ class Submission:
         return self._on_end is None
 
     def start(
-        self, inputs: CheckedInputs, timeout_us: int | None = None, priority: int = 0
+        self,
+        inputs: CheckedInputs,
+        timeout_us: int | None = None,
+        priority: int = 0,
+        arrived_at_us: int | None = None,
     ) -> None:
         """Hand it to the backend.
 
         Args:
-            timeout_us: from now to the deadline; None: the model's objective.
+            timeout_us: from arrival to the deadline; None: the model's objective.
             priority: smaller is served first.
+            arrived_at_us: on the engine's clock; None: now.
         """
         inference = self._inference = Inference(
             model=inputs.model,
@@ -130,6 +135,7 @@ class Submission:
             on_done=self._on_done,
             timeout_us=timeout_us,
             priority=priority,
+            arrived_at_us=arrived_at_us,
         )
         try:
             self._backend.submit(inference)
@@ -169,7 +175,7 @@ class Asked(Protocol):
 
     @property
     def timeout_us(self) -> int | None:
-        """From submission to the deadline; None: the model's objective."""
+        """From arrival to the deadline; None: the model's objective."""
         ...
 
     @property
@@ -218,6 +224,7 @@ class ProtocolCore:
         """By model: also modules of apps, which are called and not asked for."""
         self._known: dict[str, _KnownModel] = {}
         self._on_change: list[Callable[[], None]] = []
+        self._retired = False
         self.refresh()
 
     # -- what there is -------------------------------------------------------------------------
@@ -229,8 +236,12 @@ class ProtocolCore:
 
     @property
     def ready(self) -> bool:
-        """Whether every model can be answered."""
-        return self._backend.ready
+        """Whether every model can be answered, and clients had better ask here."""
+        return self._backend.ready and not self._retired
+
+    def retire(self) -> None:
+        """The server will end: it says that it is not ready, and answers all the same."""
+        self._retired = True
 
     def status(self) -> EngineStatus:
         return self._backend.status()
@@ -275,8 +286,14 @@ class ProtocolCore:
             return None
         return self.refuse(model, known.signature.model.refuse_timeout(timeout_us))
 
-    def submit(self, model: str, client: Client) -> Submission | None:
+    def submit(
+        self, model: str, client: Client, arrived_at_us: int | None = None
+    ) -> Submission | None:
         """Read, check and submit one inference.
+
+        Args:
+            arrived_at_us: when it reached this machine, on the engine's clock (of real loops, the
+                system's monotonic one); its deadline counts from then. None: now.
 
         Returns:
             What can be cancelled when the client goes away; None: it has ended already.
@@ -291,7 +308,7 @@ class ProtocolCore:
             client.end(self.invalid(model, error))
             return None
         submission = Submission(self._backend, known.counters, client.end)
-        submission.start(asked.inputs, asked.timeout_us, asked.priority)
+        submission.start(asked.inputs, asked.timeout_us, asked.priority, arrived_at_us)
         return None if submission._on_end is None else submission
 
     def invalid(self, model: str, error: InvalidError) -> Invalid:

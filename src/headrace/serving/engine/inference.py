@@ -105,5 +105,8 @@ class Inference:
     """The request's own objective, from arrival; None: the model's."""
     priority: int = 0
     """Smaller is served first."""
+    arrived_at_us: int | None = None
+    """When it reached this machine, on the engine's clock; its deadline counts from then. None:
+    when it is submitted."""
     first_request: int = field(default=-1, init=False)
     """Set by the engine: items are the dispatcher's requests first_request, first_request + 1, …"""

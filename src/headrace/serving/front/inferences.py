@@ -5,7 +5,14 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from headrace.serving.core.protocol import Ending, Invalid, Late, ProtocolCore, kind_of
+from headrace.serving.core.protocol import (
+    Ending,
+    Invalid,
+    Late,
+    ProtocolCore,
+    Submission,
+    kind_of,
+)
 from headrace.serving.core.signature import Fault, InvalidError
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.front.encodings import (
@@ -14,7 +21,7 @@ from headrace.serving.front.encodings import (
     inflate,
     wanted_encoding,
 )
-from headrace.serving.front.http import HttpExchange
+from headrace.serving.front.http_exchange import HttpExchange
 from headrace.serving.front.http_messages import Limits, Response, internal_error, problem
 from headrace.serving.front.v2 import Ask
 from headrace.serving.front.v2_apps import codec_of
@@ -44,12 +51,16 @@ class InferenceHandler:
     def handle(self, exchange: HttpExchange) -> None:
         encoding = exchange.headers.get(b"content-encoding")
         if encoding is None or encoding == b"identity":
-            exchange.work = self._core.submit(self._model, HttpInference(self, exchange))
+            exchange.work = self._submit(exchange)
             return
         self.aside(
             partial(inflate, exchange.body, encoding, self._limits.body_bytes),
             partial(self._on_inflated, exchange),
         )
+
+    def _submit(self, exchange: HttpExchange) -> Submission | None:
+        client = HttpInference(self, exchange)
+        return self._core.submit(self._model, client, exchange.arrived_at_us)
 
     def _on_inflated(self, exchange: HttpExchange, future: "Future[bytes]") -> None:
         if exchange.gone:
@@ -60,7 +71,7 @@ class InferenceHandler:
             exchange.respond(_invalid(self._core.invalid(self._model, error)))
             return
         if held:
-            exchange.work = self._core.submit(self._model, HttpInference(self, exchange))
+            exchange.work = self._submit(exchange)
             return
         message = "the server holds too many requests already"
         refusal = Refusal(reason="queue-full", message=message, retry_after_us=0)
