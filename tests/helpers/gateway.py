@@ -190,8 +190,14 @@ class Bench:
         limits = limits or Limits()
         access = Access(bind_host="127.0.0.1", token=token)
         self.core = ProtocolCore(self.engine)
-        self.gateway = Gateway(self.core, access, at_once, limits)
+        self.held_s: list[float] = []
+        """How long answers were held back; they are given at once."""
+        self.gateway = Gateway(self.core, access, at_once, limits, self._at_once)
         self.server = HttpServer(self.gateway, limits)
+
+    def _at_once(self, delay_s: float, call: Callable[[], None]) -> None:
+        self.held_s.append(delay_s)
+        call()
 
     def connect(self, peer: tuple[str, int] = ("127.0.0.1", 40_000)) -> "Client":
         return Client(self.server.connect(), FakeTransport(peer))

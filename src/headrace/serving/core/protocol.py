@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from headrace.domain.errors import OverloadError
 from headrace.serving.core.counters import ModelCounters
+from headrace.serving.core.hopeless import Hopeless
 from headrace.serving.core.signature import (
     CheckedInputs,
     Fault,
@@ -20,6 +21,7 @@ from headrace.serving.core.signature import (
     signature_of,
 )
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
+from headrace.serving.engine.timer import monotonic_us
 from headrace.serving.workers.status import EngineStatus
 
 
@@ -96,18 +98,22 @@ def kind_of(refusal: Refusal) -> RefusalKind:
 class Submission:
     """`start` it once. It ends once: by `on_end`, or by `cancel`, after which nobody is told."""
 
-    __slots__ = ("_backend", "_counters", "_inference", "_on_end")
+    __slots__ = ("_backend", "_counters", "_hopeless", "_inference", "_on_end", "_started_at_us")
 
     def __init__(
         self,
         backend: Submitting,
         counters: ModelCounters,
         on_end: Callable[[Answer | Late | Refusal], None],
+        hopeless: Hopeless | None = None,
     ) -> None:
-        """`on_end` must not raise; it may be called before `start` returns."""
+        """`on_end` must not raise; it may be called before `start` returns. `hopeless` learns from
+        how it ends."""
         self._backend = backend
         self._counters = counters
         self._on_end: Callable[[Answer | Late | Refusal], None] | None = on_end
+        self._hopeless = hopeless
+        self._started_at_us = 0
         self._inference: Inference | None = None
 
     @property
@@ -128,6 +134,7 @@ class Submission:
             priority: smaller is served first.
             arrived_at_us: on the engine's clock; None: now.
         """
+        self._started_at_us = monotonic_us()
         inference = self._inference = Inference(
             model=inputs.model,
             items=inputs.items,
@@ -160,8 +167,12 @@ class Submission:
         counters = self._counters
         if isinstance(result, Refusal):
             counters.count_refusal(result.reason)
+            if self._hopeless is not None:
+                self._hopeless.on_refused(inference, result, self._started_at_us)
             on_end(result)
             return
+        if self._hopeless is not None:
+            self._hopeless.on_answered()
         late = result.ended_at_us > result.deadline_at_us
         counters.count_answer(inference.items, result.ended_at_us - result.arrived_at_us, late)
         on_end(Late(result) if late else result)
@@ -207,6 +218,7 @@ class _KnownModel:
 
     signature: Signature
     counters: ModelCounters
+    hopeless: Hopeless
 
 
 class ProtocolCore:
@@ -263,7 +275,9 @@ class ProtocolCore:
         for name, model in self._backend.models.items():
             known = self._known.get(name)
             if known is None or known.signature.model != model:
-                self._known[name] = _KnownModel(signature_of(model), self.counters[name])
+                self._known[name] = _KnownModel(
+                    signature_of(model), self.counters[name], Hopeless(model)
+                )
         for callback in self._on_change:
             callback()
 
@@ -286,6 +300,12 @@ class ProtocolCore:
             return None
         return self.refuse(model, known.signature.model.refuse_timeout(timeout_us))
 
+    def hopeless(self, model: str) -> Refusal | None:
+        """What an inference that states neither timeout nor priority would be told, known without
+        reading it: give it to `refuse`; None: read and submit it. O(1)."""
+        known = self._known.get(model)
+        return None if known is None else known.hopeless.refusal()
+
     def submit(
         self, model: str, client: Client, arrived_at_us: int | None = None
     ) -> Submission | None:
@@ -307,7 +327,7 @@ class ProtocolCore:
         except InvalidError as error:
             client.end(self.invalid(model, error))
             return None
-        submission = Submission(self._backend, known.counters, client.end)
+        submission = Submission(self._backend, known.counters, client.end, known.hopeless)
         submission.start(asked.inputs, asked.timeout_us, asked.priority, arrived_at_us)
         return None if submission._on_end is None else submission
 

@@ -1,5 +1,6 @@
 """The paths that HTTP serves, who may ask for them, and all answers that are no inference's."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from headrace.serving.front.access import THROUGH_A_PROXY, Access, Denial
 from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_exchange import HttpExchange
 from headrace.serving.front.http_messages import Limits, Response, json_response, problem
-from headrace.serving.front.inferences import Aside, InferenceHandler
+from headrace.serving.front.inferences import Aside, InferenceHandler, Later
 from headrace.serving.front.prometheus import Exposition
 from headrace.serving.front.seats import KNOWN, STRANGER
 from headrace.serving.front.v2 import VERSION
@@ -40,6 +41,10 @@ class Resource:
     """Needs no token."""
 
 
+def _later(delay_s: float, call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(delay_s, call)
+
+
 class Gateway:
     """An `http.Handler`.
 
@@ -53,10 +58,12 @@ class Gateway:
         access: Access,
         aside: Aside,
         limits: Limits | None = None,
+        later: Later = _later,
     ) -> None:
         self._core = core
         self._access = access
         self._aside = aside
+        self._later = later
         self._limits = limits or Limits()
         self._exposition = Exposition(core)
         self._handlers: dict[str, InferenceHandler] = {}
@@ -70,7 +77,9 @@ class Gateway:
         core = self._core
         for name, model in core.models.items():
             if self._served.get(name) != model:
-                self._handlers[name] = InferenceHandler(core, name, self._limits, self._aside)
+                self._handlers[name] = InferenceHandler(
+                    core, name, self._limits, self._aside, self._later
+                )
                 self._served[name] = model
         resources = self._general_resources()
         for name in core.models:
