@@ -23,7 +23,7 @@ from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, ServedModel
 from headrace.serving.front.access import Access
 from headrace.serving.front.gateway import Gateway
-from headrace.serving.front.http import HttpServer
+from headrace.serving.front.http_server import HttpServer
 
 REQUESTS = 20_000
 TARGET_US = 120.0

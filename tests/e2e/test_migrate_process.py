@@ -19,7 +19,7 @@ from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import Answered, Arrived
 from helpers.gateway import get, post
 from helpers.live_server import PATIENCE_S, LiveServer, alive, serving, write_plan
-from helpers.migrating import Caller, ask, ask_once, migrate
+from helpers.migrating import Caller, ask, ask_admin, ask_once, migrate
 from helpers.served import UNHURRIED_US, WIDTH, plan_by_hand, served_chain
 
 pytestmark = pytest.mark.e2e
@@ -97,9 +97,9 @@ def test_a_plan_that_claims_too_much_is_refused_and_the_old_one_stays(
         refused = migrate(second, server)
         assert refused.returncode == 4
         assert "fails verification" in refused.stderr
-        missing = ask_once(server, post("/admin/migrate", b'{"plan": "/nowhere/plan.json"}'))
+        missing = ask_admin(server, post("/admin/migrate", b'{"plan": "/nowhere/plan.json"}'))
         assert missing.status == 409
-        assert ask_once(server, post("/admin/migrate", b'{"plan": "plan.json"}')).status == 400
+        assert ask_admin(server, post("/admin/migrate", b'{"plan": "plan.json"}')).status == 400
         assert ask_once(server, INFER).status == 200
 
 
@@ -183,7 +183,15 @@ def test_without_a_token_other_users_may_infer_but_not_change_the_plan(
     first, second = plans(tmp_path)
     program = (
         "import socket, sys\n"
-        "connection = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
+        "where = sys.argv[1]\n"
+        "if where.isdigit():\n"
+        "    connection = socket.create_connection(('127.0.0.1', int(where)))\n"
+        "else:\n"
+        "    connection = socket.socket(socket.AF_UNIX)\n"
+        "    try:\n"
+        "        connection.connect(where)\n"
+        "    except PermissionError:\n"
+        "        sys.exit(print('may not enter'))\n"
         "connection.sendall(sys.stdin.buffer.read())\n"
         "print(connection.recv(65536).decode('latin-1').split(' ')[1])\n"
     )
@@ -191,7 +199,7 @@ def test_without_a_token_other_users_may_infer_but_not_change_the_plan(
     with serving(first, "--no-auth", "--executor", "emulated", environment=environment) as server:
         statuses = [
             subprocess.run(
-                ["/usr/bin/env", "python3", "-I", "-c", program, str(server.port)],
+                ["/usr/bin/env", "python3", "-I", "-c", program, where],
                 input=request,
                 stdout=subprocess.PIPE,
                 check=True,
@@ -199,6 +207,10 @@ def test_without_a_token_other_users_may_infer_but_not_change_the_plan(
                 timeout=PATIENCE_S,
                 user=65534,
             ).stdout.decode()
-            for request in (INFER, post("/admin/migrate", body))
+            for where, request in (
+                (str(server.port), INFER),
+                (str(server.port), post("/admin/migrate", body)),
+                (server.admin_socket, post("/admin/migrate", body)),
+            )
         ]
-    assert [status.strip() for status in statuses] == ["200", "403"]
+    assert [status.strip() for status in statuses] == ["200", "404", "may not enter"]

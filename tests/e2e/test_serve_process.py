@@ -122,7 +122,8 @@ def test_what_was_accepted_is_answered_before_it_ends(
     # An emulated slot holds each batch so long that all are open when the signal is heard.
     slow = served_chain(tmp_path, pools=(1,), batch_size=4, stage_us=3_000_000)
     plan = write_plan(slow, tmp_path)
-    with serving(plan, "--executor", "emulated", environment=environment) as server:
+    options = ("--executor", "emulated", "--lame-duck-s", "0")
+    with serving(plan, *options, environment=environment) as server:
         with connect(server) as probe:
             connections = [connect(server) for _ in range(8)]
             for connection in connections:
@@ -324,3 +325,28 @@ def test_ready_is_said_for_people_with_the_next_step(
     for word in ("READY", "pipeline", "stages (blocks)", "predicted p99 ms", "throughput /s"):
         assert word in said + rest
     assert "headrace load http://127.0.0.1:" in errors
+
+
+def test_a_requests_clock_starts_when_it_reached_the_machine(
+    plan: Path, environment: dict[str, str]
+) -> None:
+    hurried = msgspec.json.encode(msgspec.json.decode(BODY) | {"parameters": {"timeout": 500_000}})
+    with (
+        serving(plan, environment=environment) as server,
+        connect(server) as patient,
+        connect(server) as waiting,
+    ):
+        for connection in (patient, waiting):
+            connection.sendall(INFER)
+            assert receive(connection).status == 200
+        server.signal(signal.SIGSTOP)
+        waiting.sendall(post("/v2/models/m/infer", hurried))
+        patient.sendall(INFER)
+        waiting.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            waiting.recv(1)
+        server.signal(signal.SIGCONT)
+        waiting.settimeout(PATIENCE_S)
+        refused = receive(waiting)
+        assert (refused.status, refused.json["reason"]) == (429, "deadline")
+        assert receive(patient).status == 200

@@ -14,8 +14,9 @@ from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
 from headrace.serving.front.access import Access
 from headrace.serving.front.gateway import Gateway
-from headrace.serving.front.http import HttpConnection, HttpServer
+from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_messages import Limits
+from headrace.serving.front.http_server import HttpServer
 
 TOKEN = "a-token-of-some-length"
 
@@ -115,7 +116,7 @@ class FakeTransport(asyncio.Transport):
 
     def __init__(self, peer: tuple[str, int] = ("127.0.0.1", 40_000)) -> None:
         super().__init__({"peername": peer, "sockname": ("127.0.0.1", 8000)})
-        self.protocol: asyncio.Protocol | None = None
+        self.protocol: asyncio.BaseProtocol | None = None
         self.written = bytearray()
         self.closed = False
         self.half_closed = False
@@ -189,8 +190,14 @@ class Bench:
         limits = limits or Limits()
         access = Access(bind_host="127.0.0.1", token=token)
         self.core = ProtocolCore(self.engine)
-        self.gateway = Gateway(self.core, access, at_once, limits)
+        self.held_s: list[float] = []
+        """How long answers were held back; they are given at once."""
+        self.gateway = Gateway(self.core, access, at_once, limits, self._at_once)
         self.server = HttpServer(self.gateway, limits)
+
+    def _at_once(self, delay_s: float, call: Callable[[], None]) -> None:
+        self.held_s.append(delay_s)
+        call()
 
     def connect(self, peer: tuple[str, int] = ("127.0.0.1", 40_000)) -> "Client":
         return Client(self.server.connect(), FakeTransport(peer))

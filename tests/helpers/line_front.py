@@ -117,6 +117,9 @@ class LineFront:
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_unix_server(lambda: LineConnection(self), self.address)
 
+    def retire(self) -> None:
+        """A line has no way to say it."""
+
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()

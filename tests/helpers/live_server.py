@@ -72,6 +72,7 @@ class LiveServer:
         self.process = process
         self.url = str(ready["url"])
         self.token_file = ready["token_file"]
+        self.admin_socket = str(ready["admin_socket"])
 
     @property
     def address(self) -> str:

@@ -36,10 +36,16 @@ def ask_once(server: LiveServer, request: bytes) -> Reply:
         return ask(connection, request)
 
 
+def ask_admin(server: LiveServer, request: bytes) -> Reply:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(server.admin_socket)
+        return ask(connection, request)
+
+
 def migrate(plan: Path, server: LiveServer, *options: str) -> "subprocess.CompletedProcess[str]":
     program = str(Path(sys.executable).with_name("headrace"))
     return subprocess.run(
-        [program, "migrate", str(plan), "--url", server.url, "--json", *options],
+        [program, "migrate", str(plan), "--admin-socket", server.admin_socket, "--json", *options],
         capture_output=True,
         text=True,
         check=False,

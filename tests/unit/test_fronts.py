@@ -156,3 +156,29 @@ def test_a_front_that_cannot_listen_stops_those_that_do_and_starts_nothing(tmp_p
     assert isinstance(line, LineFront)
     assert line._listener is not None
     assert not line._listener.is_serving()
+
+
+def test_a_retired_server_still_answers_and_says_that_it_is_not_ready(tmp_path: Path) -> None:
+    served = Fronts(["http", "line"], tmp_path, StartedEngine())
+    served.server._lame_duck_s = 600.0
+    told: list[bytes] = []
+
+    async def ask(served: Fronts) -> None:
+        assert b'"ready":true' in await served.http(get("/v2/health/ready"))
+        host, _, port = served.fronts[0].address.removeprefix("http://").rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        served.server.retire()
+        while served.core.ready:
+            await asyncio.sleep(0)
+        assert b"not ready" in await served.http(get("/v2/health/ready"))
+        assert await served.line("adder 1 2 3 4") == "ok 2.0 3.0 4.0 5.0"
+        writer.write(post("/v2/models/adder/infer", JSON))
+        told.append(await reader.read())
+        writer.close()
+        assert served.engine.life == ["start"]
+
+    served.run(ask)
+    [reply] = told
+    assert reply.startswith(b"HTTP/1.1 200 ")
+    assert b"Connection: close" in reply
+    assert served.engine.life == ["start", "drain", "stop"]

@@ -193,3 +193,10 @@ def test_models_that_come_are_asked_for_and_models_that_leave_are_still_refused_
     engine.finish(Refusal(reason="draining", message="gone", retry_after_us=0))
     assert isinstance(left.ending, Refusal)
     assert core.counters["adder"].refused == {"draining": 1}
+
+
+def test_a_deadline_counts_from_when_the_request_reached_the_machine() -> None:
+    engine = FakeEngine(at_once=False)
+    core = ProtocolCore(engine)
+    core.submit("adder", CoreClient(core), arrived_at_us=1_234)
+    assert engine.open[0].arrived_at_us == 1_234

@@ -11,9 +11,9 @@ from headrace.serving.front.access import (
     AccessError,
     default_token_path,
     is_loopback,
-    peer_user,
     read_or_create_token,
 )
+from headrace.serving.front.peer_user import peer_user
 from helpers.gateway import TOKEN, Bench, FakeEngine, get, post
 
 STRANGER = ("192.0.2.7", 5555)
@@ -83,7 +83,8 @@ def test_the_kernel_tells_whose_a_loopback_connection_is(family: socket.AddressF
             with accepted:
                 peer, local = accepted.getpeername()[:2], accepted.getsockname()[:2]
                 assert peer_user(peer, local) == os.geteuid()
-                assert Access(bind_host=host, token=TOKEN).trusts(peer, local)
+                _, trusted = Access(bind_host=host, token=TOKEN).identify(peer, local)
+                assert trusted
             assert client is not None
         assert peer_user((host, 1), (host, 2)) is None
 
@@ -91,10 +92,10 @@ def test_the_kernel_tells_whose_a_loopback_connection_is(family: socket.AddressF
 def test_another_users_connection_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.serving.front.access.peer_user", lambda *_: os.geteuid() + 1)
     access = Access(bind_host="127.0.0.1", token=TOKEN)
-    assert not access.trusts(("127.0.0.1", 1), ("127.0.0.1", 2))
+    assert not access.identify(("127.0.0.1", 1), ("127.0.0.1", 2))[1]
     monkeypatch.setattr("headrace.serving.front.access.peer_user", lambda *_: os.geteuid())
-    assert access.trusts(("127.0.0.1", 1), ("127.0.0.1", 2))
-    assert not access.trusts(STRANGER, ("127.0.0.1", 2))
+    assert access.identify(("127.0.0.1", 1), ("127.0.0.1", 2))[1]
+    assert not access.identify(STRANGER, ("127.0.0.1", 2))[1]
 
 
 def test_no_auth_is_refused_where_other_machines_can_reach() -> None:

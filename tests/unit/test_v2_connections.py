@@ -168,11 +168,15 @@ def test_refusals_wait_for_the_answers_before_them() -> None:
 
 
 def test_connections_beyond_the_limit_are_turned_away() -> None:
-    bench = Bench(limits=Limits(connections=2))
-    clients = [bench.connect() for _ in range(3)]
+    engine = FakeEngine(at_once=False)
+    bench = Bench(engine, limits=Limits(connections=2, reserved_connections=0))
+    clients = [bench.connect() for _ in range(2)]
+    for client in clients:
+        client.send(infer())
+    clients.append(bench.connect())
     reply = clients[2].reply()
     assert (reply.status, reply.headers["retry-after"]) == (503, "1")
-    clients[0].send(get("/v2"))
+    engine.finish()
     assert clients[0].reply().status == 200
     clients[0].transport.close()
     clients[2].transport.close()

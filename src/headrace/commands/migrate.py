@@ -15,9 +15,16 @@ def migrate(
     plan: Annotated[
         Path, typer.Argument(metavar="PLAN", help="The plan to move to, on the server's machine.")
     ],
-    url: Annotated[str, typer.Option(help="The server, on this machine.")] = (
-        "http://127.0.0.1:8000"
-    ),
+    url: Annotated[
+        str, typer.Option(help="The server, on this machine: its port names the admin socket.")
+    ] = "http://127.0.0.1:8000",
+    admin_socket: Annotated[
+        Path | None,
+        typer.Option(
+            help="The admin socket, where `headrace serve` was given one or runs as another user.",
+            show_default=False,
+        ),
+    ] = None,
     how: Annotated[
         str,
         typer.Option(
@@ -27,12 +34,6 @@ def migrate(
             " change at once (the paper's way).",
         ),
     ] = "drain",
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with the server's token; its own user needs none.", show_default=False
-        ),
-    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Move a running server to another plan without losing a request.
@@ -51,7 +52,8 @@ def migrate(
         raise DocumentError(f"migrate: --how {how!r} is unknown; known: drain, flush")
     read_plan(plan)  # The server reads it too; what is no plan need not go there.
     with notices.status("the server verifies, loads and switches"):
-        status, answer = _ask(url, {"plan": str(plan.resolve()), "how": how}, token_file)
+        asked = {"plan": str(plan.resolve()), "how": how}
+        status, answer = _ask(admin_socket or _default_socket(url), asked)
     if status != 200:
         sentence = str(answer.get("error", f"the server answered {status}"))
         raise PlanError(f"migrate: {sentence}")
@@ -62,37 +64,42 @@ def migrate(
     next_step(f"curl {url}/metrics")
 
 
-def _ask(url: str, body: dict[str, Any], token_file: Path | None) -> tuple[int, dict[str, Any]]:
-    """POST to the server; returns status and decoded body.
+def _default_socket(url: str) -> Path:
+    from headrace.load.client import parse_url
+    from headrace.serving.front.admin import default_socket_folder, socket_path
+
+    return socket_path(default_socket_folder(), parse_url(url).port)
+
+
+def _ask(path: Path, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """POST to the server's admin socket; returns status and decoded body.
 
     Raises:
         DocumentError: nobody answers there, or not as Headrace does.
     """
     import http.client
+    import socket
 
     import msgspec
 
     from headrace.domain.errors import DocumentError
-    from headrace.load.client import parse_url
-    from headrace.load.token import token_for
 
-    endpoint = parse_url(url)
-    headers = {"Content-Type": "application/json"}
-    token = token_for(url, token_file)
-    if token is not None:
-        headers["Authorization"] = f"Bearer {token}"
-    connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=PATIENCE_S)
+    connection = http.client.HTTPConnection("localhost", timeout=PATIENCE_S)
     try:
-        connection.request("POST", "/admin/migrate", msgspec.json.encode(body), headers)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(PATIENCE_S)
+        connection.sock.connect(str(path))
+        connection.request("POST", "/admin/migrate", msgspec.json.encode(body))
         response = connection.getresponse()
         content = response.read(1 << 20)
         return response.status, msgspec.json.decode(content, type=dict[str, Any])
     except (OSError, http.client.HTTPException) as error:
         raise DocumentError(
-            f"migrate: no answer from {url}: {error}\n  try    `headrace serve PLAN` first"
+            f"migrate: no answer from {path}: {error}\n"
+            "  try    `headrace serve PLAN` first; --url or --admin-socket where it is another's"
         ) from error
     except msgspec.DecodeError as error:
-        raise DocumentError(f"migrate: {url} does not answer as Headrace does") from error
+        raise DocumentError(f"migrate: {path} does not answer as Headrace does") from error
     finally:
         connection.close()
 

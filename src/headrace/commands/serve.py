@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,6 +69,31 @@ def serve(
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="No token for anybody; on loopback only.")
     ] = False,
+    require_token: Annotated[
+        bool,
+        typer.Option(
+            "--require-token",
+            help="A token for your own programs on this machine too; for a proxy that runs as the"
+            " same user.",
+        ),
+    ] = False,
+    admin_socket: Annotated[
+        Path | None,
+        typer.Option(
+            help="Unix socket on which `headrace migrate` asks, in a folder that only you can enter"
+            " (default: admin-PORT.sock beside the token's default place).",
+            show_default=False,
+        ),
+    ] = None,
+    lame_duck_s: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=3600.0,
+            help="How long, after SIGTERM, the server says that it is not ready and goes on"
+            " answering, so that load balancers send nothing more.",
+        ),
+    ] = 1.0,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="Another name under which clients reach this server. Repeatable."),
@@ -169,14 +195,16 @@ def serve(
         bind_host=host,
         token=None if token_path is None else read_or_create_token(token_path),
         allow_hosts=allow_host or (),
+        trust_owner=not require_token,
     )
     worker_cores = _keep_on_core(core)
     raise_descriptor_limit()
     _log_to_stderr()
 
-    def on_ready(url: str) -> None:
+    def on_ready(url: str, admin_address: str) -> None:
         if json:
-            _print_line({"ready": True, "url": url, "token_file": _text(token_path)})
+            ready = {"ready": True, "url": url, "token_file": _text(token_path)}
+            _print_line(ready | {"admin_socket": admin_address})
         else:
             _print_ready(plan, url, token_path, tuple(functions))
 
@@ -200,6 +228,8 @@ def serve(
             },
             server={"access": access, "host": host, "port": port},
             body_bytes=max_body_bytes,
+            admin_socket=admin_socket,
+            lame_duck_s=lame_duck_s,
         )
     )
 
@@ -216,6 +246,8 @@ async def _run(
     engine: dict[str, Any],
     server: dict[str, Any],
     body_bytes: int,
+    admin_socket: Path | None,
+    lame_duck_s: float,
 ) -> None:
     from headrace.commands.replanning import Replanner
     from headrace.dispatch.policies import policy_for
@@ -225,6 +257,7 @@ async def _run(
     from headrace.serving.core.epoch_logs import EpochLogs
     from headrace.serving.core.protocol import ProtocolCore
     from headrace.serving.engine.engine import Engine
+    from headrace.serving.front.admin import default_socket_folder
     from headrace.serving.front.base import FrontOptions
     from headrace.serving.front.http_messages import Limits
     from headrace.serving.front.table import FRONTS
@@ -243,10 +276,18 @@ async def _run(
         changeover.check = behind.check
     core = ProtocolCore(behind, logs.counters)
     changeover.on_switch = core.refresh
-    options = FrontOptions(
-        limits=Limits(body_bytes=body_bytes), migrate=changeover.migrate, **server
+    options = FrontOptions(limits=Limits(body_bytes=body_bytes), **server)
+    http = FRONTS["http"](core, options)
+    admin = FRONTS["admin"](
+        core,
+        replace(
+            options,
+            host=str(admin_socket or default_socket_folder()),
+            migrate=changeover.migrate,
+            beside=None if admin_socket else http,
+        ),
     )
-    started = Server(behind, [FRONTS["http"](core, options)], changeover)
+    started = Server(behind, [http, admin], changeover, lame_duck_s)
     aside = [asyncio.create_task(logs.keep_flushed())]
     if replan is not None:
         replanner = Replanner(
@@ -259,7 +300,7 @@ async def _run(
         )
         aside.append(asyncio.create_task(replanner.run()))
     try:
-        await started.run(on_ready)
+        await started.run(lambda url: on_ready(url, admin.address))
     finally:
         for task in aside:
             task.cancel()

@@ -1,9 +1,13 @@
 """A server's life: listen, start the engine, serve, and leave nothing behind.
 
-    fronts listen ──▶ engine starts ──▶ ready ──▶ (signal) ──▶ drain ──▶ stop
-                           └── (signal, or it cannot start) ────────────▶ stop
+    fronts listen ──▶ engine starts ──▶ ready ──▶ (SIGTERM) ──▶ retire ──▶ drain ──▶ stop
+                           │                 └────── (SIGINT) ──────────▶ drain ──▶ stop
+                           └── (signal, or it cannot start) ──────────────────────▶ stop
 
-The fronts listen first: an address in use is found before anything is started. While draining, the
+The fronts listen first: an address in use is found before anything is started. SIGTERM comes from
+whoever starts another server in this one's place, and clients learn of that a little later than we
+do: while retired (lame duck) the server says that it is not ready, asks each client to connect
+anew, and goes on listening and answering. While draining, the
 fronts let nobody in and the engine refuses what is new; what was accepted is answered for as long
 as the longest objective and a margin, then connections end.
 """
@@ -14,6 +18,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from headrace.serving.changes.changeover import Changeover
@@ -41,13 +46,19 @@ class Server:
     """One engine behind its fronts."""
 
     def __init__(
-        self, engine: ServingEngine, fronts: Sequence[Front], changeover: Changeover | None = None
+        self,
+        engine: ServingEngine,
+        fronts: Sequence[Front],
+        changeover: Changeover | None = None,
+        lame_duck_s: float = 0.0,
     ) -> None:
         """`fronts`: one or more. `changeover`: lets the plan be changed; None: the server keeps the
-        one it began with."""
+        one it began with. `lame_duck_s`: how long it goes on answering after SIGTERM."""
         self._engine = engine
         self._fronts = fronts
         self._changeover = changeover
+        self._lame_duck_s = lame_duck_s
+        self._retiring = False
         self._serving = False
         self._had_terminal = _has_terminal()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,8 +81,8 @@ class Server:
         except BaseException:
             await self._stop_fronts()
             raise
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGTERM, self.retire)
+        loop.add_signal_handler(signal.SIGINT, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         try:
             if await self._unless_stopped(self._engine.start()):
@@ -81,6 +92,8 @@ class Server:
                 self._serving = True
                 on_ready(self._fronts[0].address)
                 await self._stop.wait()
+                if self._retiring:
+                    await self._lame_duck()
             for front in self._fronts:
                 front.close()
             await self._drain()
@@ -93,6 +106,21 @@ class Server:
     async def _stop_fronts(self) -> None:
         for front in self._fronts:
             await front.stop()
+
+    async def _lame_duck(self) -> None:
+        for front in self._fronts:
+            front.retire()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._force.wait(), self._lame_duck_s)
+
+    def retire(self) -> None:
+        """What SIGTERM does: as `stop`, but clients have the lame-duck time to go elsewhere."""
+        if not self._stop.is_set() and self._serving and self._lame_duck_s > 0:
+            log.info("not ready any more; draining in %g s", self._lame_duck_s)
+            self._retiring = True
+            self._stop.set()
+        else:
+            self.stop()
 
     def stop(self) -> None:
         """What a signal does: the first drains, the second ends."""

@@ -256,11 +256,15 @@ class AppRuntime:
             self._tell(inference, Refusal(reason="draining", message=message, retry_after_us=0))
             return
         now_us = self._engine.now_us()
+        arrived_at_us = now_us
+        if inference.arrived_at_us is not None:
+            arrived_at_us = min(now_us, inference.arrived_at_us)
         allowed_us = app.table.slo_us if inference.timeout_us is None else inference.timeout_us
+        deadline_at_us = arrived_at_us + allowed_us
         number = inference.first_request = next(self._ids)
         sink, index = self._log.sink, self._log.first + self._log.names.index(app.model.name)
-        sink(Arrived(now_us, number, index, now_us + allowed_us))
-        refusal = self._refusal(app, allowed_us)
+        sink(Arrived(now_us, number, index, deadline_at_us))
+        refusal = self._refusal(app, max(0, deadline_at_us - now_us))
         if refusal is not None:
             sink(Dropped(now_us, number, refusal.reason, refusal.retry_after_us))
             self._tell(inference, refusal)
@@ -268,7 +272,7 @@ class AppRuntime:
         run = AppRun(
             id=number,
             table=app.table,
-            deadline_at_us=now_us + allowed_us,
+            deadline_at_us=deadline_at_us,
             priority=inference.priority or app.table.priority,
             next_call=lambda: next(self._calls),
             fan_out=None,
@@ -278,7 +282,7 @@ class AppRuntime:
             app.function,
             run,
             inference,
-            now_us,
+            arrived_at_us,
             modules=self._engine,
             pool=self._pool,
             counters=self._counters,

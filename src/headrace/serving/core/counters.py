@@ -187,7 +187,7 @@ def _latencies(counters: Mapping[str, ModelCounters]) -> Measure:
     bounds_s = [bound * 1e-6 for bound in LATENCY_BOUNDS_US]
     return Measure(
         name="request_latency_seconds",
-        what="arrival at the dispatcher to answer, answered requests, late ones too",
+        what="arrival at this machine to answer, answered requests, late ones too",
         kind="histogram",
         labels=("model",),
         samples=[

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 
 from headrace.domain.errors import OverloadError
 from headrace.serving.core.counters import ModelCounters
+from headrace.serving.core.hopeless import Hopeless
 from headrace.serving.core.signature import (
     CheckedInputs,
     Fault,
@@ -20,6 +21,7 @@ from headrace.serving.core.signature import (
     signature_of,
 )
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
+from headrace.serving.engine.timer import monotonic_us
 from headrace.serving.workers.status import EngineStatus
 
 
@@ -99,18 +101,22 @@ def kind_of(refusal: Refusal) -> RefusalKind:
 class Submission:
     """`start` it once. It ends once: by `on_end`, or by `cancel`, after which nobody is told."""
 
-    __slots__ = ("_backend", "_counters", "_inference", "_on_end")
+    __slots__ = ("_backend", "_counters", "_hopeless", "_inference", "_on_end", "_started_at_us")
 
     def __init__(
         self,
         backend: Submitting,
         counters: ModelCounters,
         on_end: Callable[[Answer | Late | Refusal], None],
+        hopeless: Hopeless | None = None,
     ) -> None:
-        """`on_end` must not raise; it may be called before `start` returns."""
+        """`on_end` must not raise; it may be called before `start` returns. `hopeless` learns from
+        how it ends."""
         self._backend = backend
         self._counters = counters
         self._on_end: Callable[[Answer | Late | Refusal], None] | None = on_end
+        self._hopeless = hopeless
+        self._started_at_us = 0
         self._inference: Inference | None = None
 
     @property
@@ -123,14 +129,17 @@ class Submission:
         timeout_us: int | None = None,
         priority: int = 0,
         client: int = 0,
+        arrived_at_us: int | None = None,
     ) -> None:
         """Hand it to the backend.
 
         Args:
-            timeout_us: from now to the deadline; None: the model's objective.
+            timeout_us: from arrival to the deadline; None: the model's objective.
             priority: smaller is served first.
             client: see `Inference`.
+            arrived_at_us: on the engine's clock; None: now.
         """
+        self._started_at_us = monotonic_us()
         inference = self._inference = Inference(
             model=inputs.model,
             items=inputs.items,
@@ -139,6 +148,7 @@ class Submission:
             timeout_us=timeout_us,
             priority=priority,
             client=client,
+            arrived_at_us=arrived_at_us,
         )
         try:
             self._backend.submit(inference)
@@ -163,8 +173,12 @@ class Submission:
         counters = self._counters
         if isinstance(result, Refusal):
             counters.count_refusal(result.reason)
+            if self._hopeless is not None:
+                self._hopeless.on_refused(inference, result, self._started_at_us)
             on_end(result)
             return
+        if self._hopeless is not None:
+            self._hopeless.on_answered()
         late = result.ended_at_us > result.deadline_at_us
         counters.count_answer(inference.items, result.ended_at_us - result.arrived_at_us, late)
         on_end(Late(result) if late else result)
@@ -178,7 +192,7 @@ class Asked(Protocol):
 
     @property
     def timeout_us(self) -> int | None:
-        """From submission to the deadline; None: the model's objective."""
+        """From arrival to the deadline; None: the model's objective."""
         ...
 
     @property
@@ -210,6 +224,7 @@ class _KnownModel:
 
     signature: Signature
     counters: ModelCounters
+    hopeless: Hopeless
 
 
 class ProtocolCore:
@@ -227,6 +242,7 @@ class ProtocolCore:
         """By model: also modules of apps, which are called and not asked for."""
         self._known: dict[str, _KnownModel] = {}
         self._on_change: list[Callable[[], None]] = []
+        self._retired = False
         self.refresh()
 
     # -- what there is -------------------------------------------------------------------------
@@ -238,8 +254,12 @@ class ProtocolCore:
 
     @property
     def ready(self) -> bool:
-        """Whether every model can be answered."""
-        return self._backend.ready
+        """Whether every model can be answered, and clients had better ask here."""
+        return self._backend.ready and not self._retired
+
+    def retire(self) -> None:
+        """The server will end: it says that it is not ready, and answers all the same."""
+        self._retired = True
 
     def status(self) -> EngineStatus:
         return self._backend.status()
@@ -261,7 +281,9 @@ class ProtocolCore:
         for name, model in self._backend.models.items():
             known = self._known.get(name)
             if known is None or known.signature.model != model:
-                self._known[name] = _KnownModel(signature_of(model), self.counters[name])
+                self._known[name] = _KnownModel(
+                    signature_of(model), self.counters[name], Hopeless(model)
+                )
         for callback in self._on_change:
             callback()
 
@@ -284,11 +306,21 @@ class ProtocolCore:
             return None
         return self.refuse(model, known.signature.model.refuse_timeout(timeout_us))
 
-    def submit(self, model: str, client: Client, number: int = 0) -> Submission | None:
+    def hopeless(self, model: str) -> Refusal | None:
+        """What an inference that states neither timeout nor priority would be told, known without
+        reading it: give it to `refuse`; None: read and submit it. O(1)."""
+        known = self._known.get(model)
+        return None if known is None else known.hopeless.refusal()
+
+    def submit(
+        self, model: str, client: Client, number: int = 0, arrived_at_us: int | None = None
+    ) -> Submission | None:
         """Read, check and submit one inference.
 
         Args:
             number: whoever asks, in what is common to all that it asks for; 0: not known.
+            arrived_at_us: when it reached this machine, on the engine's clock (of real loops, the
+                system's monotonic one); its deadline counts from then. None: now.
 
         Returns:
             What can be cancelled when the client goes away; None: it has ended already.
@@ -302,8 +334,8 @@ class ProtocolCore:
         except InvalidError as error:
             client.end(self.invalid(model, error))
             return None
-        submission = Submission(self._backend, known.counters, client.end)
-        submission.start(asked.inputs, asked.timeout_us, asked.priority, number)
+        submission = Submission(self._backend, known.counters, client.end, known.hopeless)
+        submission.start(asked.inputs, asked.timeout_us, asked.priority, number, arrived_at_us)
         return None if submission._on_end is None else submission
 
     def invalid(self, model: str, error: InvalidError) -> Invalid:

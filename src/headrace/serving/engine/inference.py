@@ -107,5 +107,8 @@ class Inference:
     """Smaller is served first."""
     client: int = 0
     """Whoever asks, as far as fronts can tell clients apart; 0: not known."""
+    arrived_at_us: int | None = None
+    """When it reached this machine, on the engine's clock; its deadline counts from then. None:
+    when it is submitted."""
     first_request: int = field(default=-1, init=False)
     """Set by the engine: items are the dispatcher's requests first_request, first_request + 1, …"""

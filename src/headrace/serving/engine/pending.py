@@ -74,8 +74,13 @@ class PendingRequests:
         rows = _checked_rows(inference, model)
         now_us = self._now_us()
         timeout_us = model.slo_us if inference.timeout_us is None else inference.timeout_us
-        deadline_at_us = now_us + timeout_us
-        entry = PendingInference(inference, model, now_us, deadline_at_us, rows, inference.items)
+        arrived_at_us = now_us
+        if inference.arrived_at_us is not None:
+            arrived_at_us = min(now_us, inference.arrived_at_us)
+        deadline_at_us = arrived_at_us + timeout_us
+        entry = PendingInference(
+            inference, model, arrived_at_us, deadline_at_us, rows, inference.items
+        )
         first = inference.first_request = self._next_request
         self._next_request += inference.items
         self.open_inferences += 1
@@ -87,6 +92,7 @@ class PendingRequests:
                 Request(
                     id=request_id,
                     model=number,
+                    # Of the log, whose instants follow each other: when the dispatcher heard of it.
                     arrived_at_us=now_us,
                     deadline_at_us=deadline_at_us,
                     priority=inference.priority,

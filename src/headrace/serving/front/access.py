@@ -3,7 +3,8 @@
 The owner's own programs on this machine need no token: the kernel tells which user owns the
 other end of a loopback connection. Everybody else needs `Authorization: Bearer TOKEN`. A
 browser runs as the owner too, so Host and Origin are checked: a page from elsewhere can then
-neither rebind a name to this server nor post to it.
+neither rebind a name to this server nor post to it. A proxy on this machine may run as the owner
+too: what it passes on says so in its header fields, and needs the token.
 """
 
 import hmac
@@ -19,9 +20,24 @@ from pathlib import Path
 
 from headrace.catalog.regular_file import open_regular
 from headrace.domain.errors import HeadraceError
+from headrace.serving.front.peer_user import End, answers_at_once, peer_user
+from headrace.serving.front.seats import KNOWN, OWNER, STRANGER, Peer, peer_key
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")
 MAX_TOKEN_FILE_BYTES = 1024
+_FORWARDING = frozenset(
+    (
+        b"forwarded",
+        b"via",
+        b"x-real-ip",
+        b"x-client-ip",
+        b"x-cluster-client-ip",
+        b"true-client-ip",
+        b"cf-connecting-ip",
+        b"x-envoy-external-address",
+    )
+)
+"""Header fields that proxies add; X-Forwarded-… and X-Original-… besides."""
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -43,8 +59,11 @@ _NO_TOKEN = Denial(
     " the token when it starts",
 )
 _BAD_TOKEN = Denial(401, "the token is wrong; `headrace serve` names its file when it starts")
-_FROM_ELSEWHERE = Denial(403, "the plan is changed from the server's own machine only")
-_NOT_OWNER = Denial(403, "without a token, only the user who runs the server changes its plan")
+THROUGH_A_PROXY = Denial(
+    403,
+    "this request came through a proxy; without a token (--no-auth) only programs on the server's"
+    " own machine are served",
+)
 _NO_HOST = Denial(400, "the Host header is missing")
 _FOREIGN_ORIGIN = Denial(403, "requests from web pages of another origin are not served")
 
@@ -53,9 +72,15 @@ class Access:
     """Decides for one listening address. Cheap: what holds for a connection is looked up once."""
 
     def __init__(
-        self, *, bind_host: str, token: str | None, allow_hosts: Iterable[str] = ()
+        self,
+        *,
+        bind_host: str,
+        token: str | None,
+        allow_hosts: Iterable[str] = (),
+        trust_owner: bool = True,
     ) -> None:
-        """`token` None: no authentication.
+        """`token` None: no authentication. `trust_owner` False: the owner's programs on this
+        machine need the token too, as where a proxy runs as the same user.
 
         Raises:
             AccessError: others could reach the address and no token protects it.
@@ -67,6 +92,7 @@ class Access:
             )
         names = (*_LOCAL_NAMES, bind_host, *allow_hosts)
         self._names = frozenset(_bracketed(name).lower().encode() for name in names)
+        self._trust_owner = trust_owner
         self._authorization = None if token is None else f"Bearer {token}".encode()
 
     def check_origin(
@@ -89,7 +115,7 @@ class Access:
         return None
 
     def check_token(self, authorization: bytes | None) -> Denial | None:
-        """Whether the token is right; `trusts` says who needs none."""
+        """Whether the token is right; `identify` says who needs none."""
         if self._authorization is None:
             return None
         if authorization is None:
@@ -98,22 +124,31 @@ class Access:
         given = b"Bearer " + authorization[7:] if authorization[:7].lower() == b"bearer " else b""
         return None if hmac.compare_digest(given, self._authorization) else _BAD_TOKEN
 
-    def trusts(self, peer: tuple[str, int], local: tuple[str, int]) -> bool:
-        """Whether the other end of a connection needs no token: this user, on this machine."""
-        if self._authorization is None:
-            return True
-        return is_loopback(peer[0]) and peer_user(peer, local) == os.geteuid()
+    def knows_at_once(self, peer: End) -> bool:
+        """Whether `identify` takes microseconds; otherwise call it on another thread."""
+        return answers_at_once() or not is_local(peer[0])
 
-    def check_administrator(
-        self, authorization: bytes | None, peer: tuple[str, int], local: tuple[str, int]
-    ) -> Denial | None:
-        """Whether the caller may change what is served: from this machine only, and the owner of
-        this process or somebody with the token. `--no-auth` opens models to others, not this."""
-        if not is_loopback(peer[0]):
-            return _FROM_ELSEWHERE
-        if peer_user(peer, local) == os.geteuid():
-            return None
-        return _NOT_OWNER if self._authorization is None else self.check_token(authorization)
+    def identify(self, peer: End, local: End) -> tuple[Peer, bool]:
+        """Who is at the other end of a connection, and whether that one needs no token: this user
+        on this machine, or anybody where there is none."""
+        user = peer_user(peer, local) if is_local(peer[0]) else None
+        key = peer_key(peer[0]) if user is None else user
+        if user is not None and user == os.geteuid() and self._trust_owner:
+            return Peer(key, OWNER), True
+        free = self._authorization is None
+        return Peer(key, KNOWN if free else STRANGER), free
+
+    def is_forwarded(self, fields: Iterable[bytes]) -> bool:
+        """Whether header fields, by lower-case name, say that a proxy speaks for somebody else."""
+        return any(
+            name in _FORWARDING or name.startswith((b"x-forwarded-", b"x-original-"))
+            for name in fields
+        )
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether there is one at all."""
+        return self._authorization is not None
 
     def _is_known(self, host: bytes, local_address: str) -> bool:
         name = _without_port(host.lower())
@@ -137,28 +172,12 @@ def is_loopback(host: str) -> bool:
     return all(_unmapped(address).is_loopback for address in found)
 
 
-def peer_user(peer: tuple[str, int], local: tuple[str, int]) -> int | None:
-    """User id behind the other end of a local TCP connection; None where it is not known.
-
-    The kernel lists every TCP socket of this machine with its owner; the other end is the one
-    whose own address is our peer and whose peer is us. Linux only.
-    """
-    six = ":" in peer[0]
-    ends = b"%b %b 01 " % (_kernel_address(peer), _kernel_address(local))
-    tables = ("/proc/net/tcp6",) if six else ("/proc/net/tcp", "/proc/net/tcp6")
-    for table in tables:
-        if table.endswith("6") and not six:
-            # A client may reach an IPv4 server through an IPv6 socket (::ffff:127.0.0.1).
-            ends = b"%b %b 01 " % (_kernel_address(_mapped(peer)), _kernel_address(_mapped(local)))
-        try:
-            lines = Path(table).read_bytes()
-        except OSError:
-            continue
-        at = lines.find(ends)
-        if at >= 0:
-            # …then queues, timer, retransmits, and the user id.
-            return int(lines[at + len(ends) :].split(maxsplit=4)[3])
-    return None
+def is_local(address: str) -> bool:
+    """Whether an address, not a name, is this machine's loopback."""
+    try:
+        return _unmapped(ipaddress.ip_address(address.partition("%")[0])).is_loopback
+    except ValueError:
+        return False
 
 
 def default_token_path() -> Path:
@@ -208,17 +227,6 @@ def _read_token(path: Path) -> str:
             "  try    removing the file: a new token is then made"
         )
     return token
-
-
-def _kernel_address(end: tuple[str, int]) -> bytes:
-    """As /proc/net/tcp writes it: 32-bit words of the address in host order, then the port."""
-    packed = ipaddress.ip_address(end[0].partition("%")[0]).packed
-    words = (packed[i : i + 4][::-1] for i in range(0, len(packed), 4))
-    return b"%b:%04X" % (b"".join(words).hex().upper().encode(), end[1])
-
-
-def _mapped(end: tuple[str, int]) -> tuple[str, int]:
-    return f"::ffff:{end[0]}", end[1]
 
 
 def _unmapped(

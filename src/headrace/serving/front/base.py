@@ -3,6 +3,8 @@
 A server holds a list of fronts and leads each through its life, in this order:
 
     listen   clients may come; what they ask for is refused until the engine has started
+    retire   everything is served as before, but whoever asks is told to go elsewhere: readiness is
+             refused, and each answer ends its connection where the protocol can say so
     close    nobody new is let in
     drain    what was accepted is answered, then each connection ends
     stop     whatever is left ends at once
@@ -35,7 +37,8 @@ class FrontOptions:
     """What fronts are made from besides the core."""
 
     host: str
-    """A name or address; of a front that listens elsewhere, what it understands."""
+    """A name or address; of a front that listens elsewhere, what it understands. AdminFront: the
+    path of its socket, or of the folder in which it is named after the port of `beside`."""
     port: int
     """0: any free one."""
     access: Access
@@ -43,6 +46,8 @@ class FrontOptions:
     limits: Limits = field(default_factory=Limits)
     migrate: Migrate | None = None
     """Changes the plan; None: the server keeps the one it began with."""
+    beside: "Front | None" = None
+    """The front that listens first, for one that takes its name from it."""
 
 
 class Front(Protocol):
@@ -64,6 +69,8 @@ class Front(Protocol):
             AddressError: the address cannot be listened on.
         """
         ...
+
+    def retire(self) -> None: ...
 
     def close(self) -> None: ...
 

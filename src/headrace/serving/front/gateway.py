@@ -1,5 +1,6 @@
 """The paths that HTTP serves, who may ask for them, and all answers that are no inference's."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -9,13 +10,13 @@ import msgspec
 from headrace.serving.core.protocol import ProtocolCore, Submission
 from headrace.serving.engine.inference import ServedModel
 from headrace.serving.front import v2_documents
-from headrace.serving.front.access import Access, Denial
-from headrace.serving.front.admin import PATH, AdminHandler
-from headrace.serving.front.base import Migrate
-from headrace.serving.front.http import HttpExchange
+from headrace.serving.front.access import THROUGH_A_PROXY, Access, Denial
+from headrace.serving.front.http import HttpConnection
+from headrace.serving.front.http_exchange import HttpExchange
 from headrace.serving.front.http_messages import Limits, Response, json_response, problem
-from headrace.serving.front.inferences import Aside, InferenceHandler
+from headrace.serving.front.inferences import Aside, InferenceHandler, Later
 from headrace.serving.front.prometheus import Exposition
+from headrace.serving.front.seats import KNOWN, STRANGER
 from headrace.serving.front.v2 import VERSION
 from headrace.serving.front.v2_tensors import JSON_ERRORS
 
@@ -40,6 +41,10 @@ class Resource:
     """Needs no token."""
 
 
+def _later(delay_s: float, call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(delay_s, call)
+
+
 class Gateway:
     """An `http.Handler`.
 
@@ -53,15 +58,14 @@ class Gateway:
         access: Access,
         aside: Aside,
         limits: Limits | None = None,
-        admin: Migrate | None = None,
+        later: Later = _later,
     ) -> None:
-        """`admin`: changes the plan; None: it cannot be changed over HTTP."""
         self._core = core
         self._access = access
         self._aside = aside
+        self._later = later
         self._limits = limits or Limits()
         self._exposition = Exposition(core)
-        self._admin = None if admin is None else AdminHandler(access, admin)
         self._handlers: dict[str, InferenceHandler] = {}
         self._served: dict[str, ServedModel] = {}
         self._resources: dict[bytes, Resource] = {}
@@ -73,7 +77,9 @@ class Gateway:
         core = self._core
         for name, model in core.models.items():
             if self._served.get(name) != model:
-                self._handlers[name] = InferenceHandler(core, name, self._limits, self._aside)
+                self._handlers[name] = InferenceHandler(
+                    core, name, self._limits, self._aside, self._later
+                )
                 self._served[name] = model
         resources = self._general_resources()
         for name in core.models:
@@ -82,12 +88,27 @@ class Gateway:
 
     # -- the Handler's side -------------------------------------------------------------------
 
+    def meet(self, connection: HttpConnection) -> None:
+        peer, local = connection.ends()
+        if self._access.knows_at_once(peer):
+            connection.introduce(*self._access.identify(peer, local))
+        else:
+            self._aside(
+                partial(self._access.identify, peer, local),
+                lambda future: connection.introduce(*future.result()),
+            )
+
     def admit(self, exchange: HttpExchange) -> Response | None:
         resource = self._resource(exchange.target)
         denial = self._deny(exchange, needs_token=resource is None or not resource.open)
         if denial is not None:
             header = b"WWW-Authenticate: Bearer\r\n" if denial.status == 401 else b""
             return problem(denial.status, denial.sentence, header)
+        connection = exchange.connection
+        urgent = connection.standing != STRANGER or (resource is not None and resource.open)
+        if connection.in_reserve and not urgent:
+            sentence = f"all {self._limits.connections} connections are in use"
+            return problem(503, sentence, b"Retry-After: 1\r\n")
         if resource is None and _announces_much(exchange.headers):
             return self._nothing_here(exchange.target)
         return None
@@ -110,21 +131,31 @@ class Gateway:
     # -- access -------------------------------------------------------------------------------
 
     def _deny(self, exchange: HttpExchange, needs_token: bool) -> Denial | None:
-        headers, peer = exchange.headers, exchange.connection
+        headers, connection = exchange.headers, exchange.connection
         host, origin = headers.get(b"host"), headers.get(b"origin")
-        if host is None or host != peer.known_host or origin is not None:
-            denial = self._access.check_origin(host, origin, peer.ends()[1][0])
+        if host is None or host != connection.known_host or origin is not None:
+            denial = self._access.check_origin(host, origin, connection.ends()[1][0])
             if denial is not None:
                 return denial
-            peer.known_host = host
-        if peer.trusted or not needs_token:
+            connection.known_host = host
+        if connection.trusted:
+            fields = tuple(headers)
+            if fields == connection.known_fields:
+                return None
+            if not self._access.is_forwarded(fields):
+                connection.known_fields = fields
+                return None
+            # For good: a proxy passes many clients' requests on over one connection.
+            connection.trusted = False
+            connection.stand(STRANGER)
+        if not needs_token:
             return None
-        authorization = headers.get(b"authorization")
-        if authorization is not None and self._access.check_token(authorization) is None:
-            return None
-        if peer.trusted is None:
-            peer.trusted = self._access.trusts(*peer.ends())
-        return None if peer.trusted else self._access.check_token(authorization)
+        if not self._access.needs_token:
+            return THROUGH_A_PROXY
+        denial = self._access.check_token(headers.get(b"authorization"))
+        if denial is None and connection.standing == STRANGER:
+            connection.stand(KNOWN)
+        return denial
 
     # -- paths --------------------------------------------------------------------------------
 
@@ -134,8 +165,7 @@ class Gateway:
 
     def _general_resources(self) -> dict[bytes, Resource]:
         get = (b"GET",)
-        admin = {} if self._admin is None else {PATH: Resource((b"POST",), self._admin.handle)}
-        return admin | {
+        return {
             b"/v2": Resource(get, _always(json_response(v2_documents.server_document()))),
             b"/v2/health/live": Resource(get, _always(json_response({"live": True})), open=True),
             b"/v2/health/ready": Resource(get, self._ready, open=True),

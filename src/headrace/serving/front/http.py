@@ -32,11 +32,24 @@ A general framework costs more per request than the whole answer of a small mode
 
 import asyncio
 from collections import deque
-from typing import Any, Protocol, cast
+from socket import socket
+from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from headrace.serving.front.http_messages import Limits, Response, internal_error, problem
+from headrace.serving.front.http_exchange import HttpExchange
+from headrace.serving.front.http_messages import (
+    Response,
+    body_too_large,
+    check_head,
+    head_too_large,
+    internal_error,
+    problem,
+)
+from headrace.serving.front.seats import STRANGER, Peer
+
+if TYPE_CHECKING:
+    from headrace.serving.front.http_server import HttpServer
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _ONCE = frozenset(
@@ -60,106 +73,12 @@ class _RefusedError(Exception):
     """Leaves the parser once the request's fate is known; the response waits in the exchange."""
 
 
-class Handler(Protocol):
-    """What stands above HTTP."""
-
-    def admit(self, exchange: "HttpExchange") -> Response | None:
-        """The head is complete; a response refuses the request before its body is read."""
-        ...
-
-    def handle(self, exchange: "HttpExchange") -> None:
-        """The request is complete; call `exchange.respond`, now or later."""
-        ...
-
-    def abandon(self, exchange: "HttpExchange") -> None:
-        """The client went away before its answer."""
-        ...
-
-
-class HttpExchange:
-    """One request on one connection, and the way to answer it."""
-
-    __slots__ = (
-        "body",
-        "connection",
-        "headers",
-        "keep_alive",
-        "method",
-        "refusal",
-        "target",
-        "work",
-    )
-
-    def __init__(self, connection: "HttpConnection") -> None:
-        self.connection = connection
-        self.method = b""
-        self.target = b""
-        """Path and query as sent."""
-        self.headers: dict[bytes, bytes] = {}
-        """Lower-case names; a name sent twice is joined by commas."""
-        self.body: bytes | bytearray = b""
-        self.keep_alive = False
-        self.refusal: Response | None = None
-        """Decided before the request was complete."""
-        self.work: Any = None
-        """For the handler: what it does for this exchange."""
-
-    @property
-    def gone(self) -> bool:
-        """No answer is awaited any more: it was given, or the client left."""
-        return self.connection.current is not self
-
-    def replace_body(self, body: bytes) -> bool:
-        """Put the decompressed body in place; False: the server holds too much already."""
-        return self.connection.replace_body(self, body)
-
-    def respond(self, response: Response) -> None:
-        """Answer; exactly once. Without effect when the client is gone."""
-        self.connection.finish(self, response)
-
-
-class HttpServer:
-    """What all connections of one server share. Give `connect` to `loop.create_server`."""
-
-    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
-        self.handler = handler
-        self.limits = limits or Limits()
-        self.connections: set[HttpConnection] = set()
-        self.draining = False
-        self.buffered_bytes = 0
-        self.accepted = 0
-        """Connections so far."""
-        self.tick_s = 0.0
-        """Coarse time, as of the last sweep: deadlines need no clock reading per request."""
-
-    def connect(self) -> "HttpConnection":
-        return HttpConnection(self)
-
-    def sweep(self, now_s: float) -> None:
-        """End what took too long. Call it every half second or so."""
-        self.tick_s = now_s
-        for connection in tuple(self.connections):
-            if now_s > connection.deadline_s:
-                connection.time_out()
-
-    def drain(self) -> None:
-        """Answer what was accepted, then close every connection."""
-        self.draining = True
-        for connection in tuple(self.connections):
-            connection.close_if_idle()
-
-    def abort(self) -> None:
-        """Close every connection at once."""
-        for connection in tuple(self.connections):
-            connection.transport.abort()
-
-
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """One client. Requests are answered in the order in which they came."""
 
     transport: asyncio.Transport
 
-    def __init__(self, server: HttpServer) -> None:
+    def __init__(self, server: "HttpServer") -> None:
         self._server = server
         server.accepted += 1
         self.number = server.accepted
@@ -181,10 +100,26 @@ class HttpConnection(asyncio.Protocol):
         self._read_paused = False
         self._write_paused = False
         self.deadline_s = server.tick_s + server.limits.idle_timeout_s
-        self.trusted: bool | None = None
-        """Whether the other end needs no token; None: not looked up yet."""
+        self.peer: Peer | None = None
+        """Who is at the other end; None: not known yet."""
+        self.standing = STRANGER
+        self.in_reserve = False
+        """Its seat is for one urgent request."""
+        self.trusted = False
+        """Whether the other end needs no token."""
         self.known_host: bytes | None = None
         """The last Host header that was found to be ours."""
+        self.known_fields: tuple[bytes, ...] = ()
+        """Names of the last headers that were found to come from no proxy."""
+        self.retry_at_us = 0
+        """Until then a request like the last refused one has no chance."""
+        self._socket: socket | None = None
+        """To look at what has not been read; it is the transport's, and never closed here."""
+        self._arrived_at_us: int | None = None
+        self._waited = False
+        """What is read next waited because we did not read."""
+        self._early: list[bytes] = []
+        """Sent before the peer was known."""
 
     def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
         """(address, port) of the other end and of ours."""
@@ -197,16 +132,63 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not derive from asyncio's.
         self.transport = cast("asyncio.Transport", transport)
-        server = self._server
-        server.connections.add(self)
-        if len(server.connections) > 2 * self._limits.connections:
-            self.transport.abort()
-        elif len(server.connections) > self._limits.connections:
+        self._server.connections.add(self)
+        self._socket = self._server.socket_of(transport)
+        self._handler.meet(self)
+
+    def introduce(self, peer: Peer, trusted: bool) -> None:
+        """The peer is known now: give it a seat, or turn it away."""
+        if self.transport.is_closing():
+            return
+        self.peer, self.trusted = peer, trusted
+        seat = self._server.seats.take(self)
+        self.in_reserve = seat == "reserve"
+        if seat == "none":
+            if len(self._server.connections) > 2 * self._limits.connections:
+                self.transport.abort()
+                return
             sentence = f"all {self._limits.connections} connections are in use"
             self._refuse(problem(503, sentence, b"Retry-After: 1\r\n"))
             self._advance()
+        early, self._early = self._early, []
+        for data in early:
+            self.data_received(data)
+        if early:
+            self._waited = True
+            self.transport.resume_reading()
 
-    def data_received(self, data: bytes) -> None:
+    def stand(self, standing: int) -> None:
+        """It has shown the token, or turned out to speak for others."""
+        self._server.seats.stand(self, standing)
+
+    @property
+    def busy(self) -> bool:
+        """See `seats.Seated`."""
+        if self._lingering_bytes >= 0:
+            return False
+        return self._write_paused or self.current is not None or bool(self._queue)
+
+    def give_way(self) -> None:
+        """Its seat is needed by another."""
+        if self._reading == _IDLE and not self._deaf:
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        server = self._server
+        self._arrived_at_us = server.arrivals.before_read(self._socket, self._waited)
+        self._waited = False
+        return server.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(self._server.buffer[:nbytes])
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        if self.peer is None:
+            self._early.append(bytes(data))
+            self.transport.pause_reading()
+            return
         if self._deaf:
             self._throw_away(len(data))
             return
@@ -222,7 +204,7 @@ class HttpConnection(asyncio.Protocol):
                 self._refuse(problem(400, f"this is not HTTP/1.1: {_first_line(error)}"))
         else:
             if self._reading == _HEAD and self._head_bytes > self._limits.head_bytes:
-                self._refuse(self._head_too_large())
+                self._refuse(head_too_large(self._limits))
         if self.current is None:
             self._advance()
         if self._queue and not self._read_paused and len(self._queue) > self._limits.pipelined:
@@ -235,6 +217,10 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
+        self._server.seats.leave(self)
+        if self._socket is not None:
+            self._socket.detach()
+            self._socket = None
         self._deaf = True
         self.deadline_s = _NEVER
         self._release(self._incoming)
@@ -280,7 +266,7 @@ class HttpConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields += 1
         if self._fields > self._limits.head_fields:
-            self._refuse_and_stop(self._head_too_large())
+            self._refuse_and_stop(head_too_large(self._limits))
         if self._reading == _BODY:
             return  # a trailer; nothing that matters may stand there
         headers = self._incoming.headers
@@ -299,7 +285,10 @@ class HttpConnection(asyncio.Protocol):
         exchange.keep_alive = (
             self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
         )
-        refusal = self._check_head(exchange) or self._handler.admit(exchange)
+        upgrade = self._parser.should_upgrade()
+        refusal = check_head(
+            exchange.target, exchange.headers, self._head_bytes, upgrade, self._limits
+        ) or self._handler.admit(exchange)
         if refusal is not None:
             self._refuse_and_stop(refusal)
         if b"expect" in exchange.headers and self.current is None and not self._queue:
@@ -320,7 +309,7 @@ class HttpConnection(asyncio.Protocol):
                 exchange.body = body = bytearray(body)
             body.extend(piece)
         if len(body) > limits.body_bytes:
-            self._refuse_and_stop(self._body_too_large())
+            self._refuse_and_stop(body_too_large(limits))
         if server.buffered_bytes > limits.buffered_bytes:
             self._refuse_and_stop(
                 problem(
@@ -332,6 +321,7 @@ class HttpConnection(asyncio.Protocol):
             )
 
     def on_message_complete(self) -> None:
+        self._incoming.arrived_at_us = self._arrived_at_us
         self._queue.append(self._incoming)
         self._incoming = HttpExchange(self)
         self._reading = _IDLE
@@ -346,7 +336,8 @@ class HttpConnection(asyncio.Protocol):
             return  # the client is gone
         self.current = None
         self._release(exchange)
-        last = not exchange.keep_alive or self._server.draining
+        server = self._server
+        last = not exchange.keep_alive or server.closing or self.in_reserve
         pieces = response.encode(not last, head_only=exchange.method == b"HEAD")
         if len(pieces) == 1:
             self.transport.write(pieces[0])
@@ -357,7 +348,8 @@ class HttpConnection(asyncio.Protocol):
         elif not self._advancing and (self._queue or self._read_paused):
             self._advance()
         elif self._reading == _IDLE and not self._write_paused:
-            self.deadline_s = self._server.tick_s + self._limits.idle_timeout_s
+            self.deadline_s = server.tick_s + self._limits.idle_timeout_s
+            server.seats.active(self)
 
     def replace_body(self, exchange: HttpExchange, body: bytes) -> bool:
         """See `HttpExchange.replace_body`."""
@@ -400,6 +392,7 @@ class HttpConnection(asyncio.Protocol):
         self._advancing = False
         if self.current is None and self._read_paused and not self._write_paused:
             self._read_paused = False
+            self._waited = True
             self.transport.resume_reading()
 
     def _refuse(self, response: Response) -> None:
@@ -445,37 +438,6 @@ class HttpConnection(asyncio.Protocol):
     def _release(self, exchange: HttpExchange) -> None:
         self._server.buffered_bytes -= len(exchange.body)
         exchange.body = b""
-
-    # -- checks -------------------------------------------------------------------------------
-
-    def _check_head(self, exchange: HttpExchange) -> Response | None:
-        headers = exchange.headers
-        if self._parser.should_upgrade():
-            return problem(400, "this server speaks HTTP/1.1 only and upgrades to nothing")
-        if self._head_bytes > self._limits.head_bytes:
-            size = len(exchange.target) + sum(len(n) + len(v) + 4 for n, v in headers.items())
-            if size > self._limits.head_bytes:
-                return self._head_too_large()
-        length = headers.get(b"content-length")
-        if length is not None and int(length) > self._limits.body_bytes:
-            return self._body_too_large()
-        if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
-            return problem(501, "the only transfer encoding known here is `chunked`")
-        if headers.get(b"expect", b"100-continue").lower() != b"100-continue":
-            return problem(417, "the only expectation known here is `100-continue`")
-        return None
-
-    def _head_too_large(self) -> Response:
-        limits = self._limits
-        return problem(
-            431,
-            f"the request's head is larger than {limits.head_bytes} bytes"
-            f" or {limits.head_fields} fields",
-        )
-
-    def _body_too_large(self) -> Response:
-        limit = self._limits.body_bytes
-        return problem(413, f"the body is larger than {limit} bytes, the most this server takes")
 
 
 def _first_line(error: Exception) -> str:

@@ -7,9 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from headrace.serving.core.protocol import ProtocolCore
+from headrace.serving.front.arrivals import stamp_arrivals
 from headrace.serving.front.base import AddressError, FrontOptions
 from headrace.serving.front.gateway import Gateway
-from headrace.serving.front.http import HttpServer
+from headrace.serving.front.http_server import HttpServer
 
 _SWEEP_S = 0.5
 
@@ -23,9 +24,8 @@ class HttpFront:
         # One thread: compressed bodies are rare, and must not hold up the loop.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-zlib")
         limits = options.limits
-        self._http = HttpServer(
-            Gateway(core, options.access, self._aside, limits, options.migrate), limits
-        )
+        self._http = HttpServer(Gateway(core, options.access, self._aside, limits), limits)
+        self._core = core
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._stopped = False
@@ -54,10 +54,16 @@ class HttpFront:
                 sentence = f"serve: cannot listen on {address}: {error}"
             raise AddressError(sentence) from error
         self._listener = listener
+        for own in listener.sockets:
+            stamp_arrivals(own)
         port = listener.sockets[0].getsockname()[1]
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.address = f"http://{host}:{port}"
         self._sweeper = loop.create_task(self._sweep())
+
+    def retire(self) -> None:
+        self._core.retire()
+        self._http.closing = True
 
     def close(self) -> None:
         if self._listener is not None:

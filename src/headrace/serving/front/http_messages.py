@@ -37,6 +37,10 @@ class Limits:
     head_bytes: int = 32 << 10
     head_fields: int = 100
     connections: int = 1024
+    connections_per_stranger: int = 256
+    """Of one user or address that has shown no token."""
+    reserved_connections: int = 64
+    """Beyond `connections`: for the owner, for those with the token, and for health probes."""
     pipelined: int = 16
     """Requests read ahead on one connection; beyond, the server stops reading from it."""
     head_timeout_s: float = 10.0
@@ -114,3 +118,40 @@ def internal_error() -> Response:
     log_id = secrets.token_hex(8)
     log.exception("internal error %s", log_id)
     return problem(500, f"internal error; the server's log has the details under {log_id}")
+
+
+def check_head(
+    target: bytes, headers: dict[bytes, bytes], head_bytes: int, upgrade: bool, limits: Limits
+) -> Response | None:
+    """What HTTP itself has against a request whose head is complete.
+
+    Args:
+        head_bytes: what was read since the last request, with what belongs to its body.
+    """
+    if upgrade:
+        return problem(400, "this server speaks HTTP/1.1 only and upgrades to nothing")
+    if head_bytes > limits.head_bytes:
+        size = len(target) + sum(len(n) + len(v) + 4 for n, v in headers.items())
+        if size > limits.head_bytes:
+            return head_too_large(limits)
+    length = headers.get(b"content-length")
+    if length is not None and int(length) > limits.body_bytes:
+        return body_too_large(limits)
+    if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+        return problem(501, "the only transfer encoding known here is `chunked`")
+    if headers.get(b"expect", b"100-continue").lower() != b"100-continue":
+        return problem(417, "the only expectation known here is `100-continue`")
+    return None
+
+
+def head_too_large(limits: Limits) -> Response:
+    return problem(
+        431,
+        f"the request's head is larger than {limits.head_bytes} bytes"
+        f" or {limits.head_fields} fields",
+    )
+
+
+def body_too_large(limits: Limits) -> Response:
+    sentence = f"the body is larger than {limits.body_bytes} bytes, the most this server takes"
+    return problem(413, sentence)

@@ -15,19 +15,26 @@ from headrace.serving.core.protocol import (
 )
 from headrace.serving.core.signature import Fault, InvalidError
 from headrace.serving.engine.inference import Answer, Refusal
+from headrace.serving.engine.timer import monotonic_us
 from headrace.serving.front.encodings import (
     COMPRESS_FROM_BYTES,
     compress,
     inflate,
     wanted_encoding,
 )
-from headrace.serving.front.http import HttpExchange
+from headrace.serving.front.http_exchange import HttpExchange
 from headrace.serving.front.http_messages import Limits, Response, internal_error, problem
 from headrace.serving.front.v2 import Ask
 from headrace.serving.front.v2_apps import codec_of
 
 Aside = Callable[[Callable[[], Any], Callable[["Future[Any]"], None]], None]
 """Runs the first on another thread, then the second, with its result, on the loop's."""
+
+Later = Callable[[float, Callable[[], None]], Any]
+"""Calls the second after so many seconds, on the loop's thread."""
+
+SHORTEST_PACE_US, LONGEST_PACE_US = 5_000, 50_000
+"""How long a refusal is held back from a client that came back before its time."""
 
 _STATUS_OF: dict[Fault, int] = {
     "malformed": 400,
@@ -41,14 +48,26 @@ _STATUS_OF: dict[Fault, int] = {
 class InferenceHandler:
     """Serves `/infer` of one model."""
 
-    def __init__(self, core: ProtocolCore, model: str, limits: Limits, aside: Aside) -> None:
+    def __init__(
+        self,
+        core: ProtocolCore,
+        model: str,
+        limits: Limits,
+        aside: Aside,
+        later: Later,
+    ) -> None:
         self._core = core
         self._model = model
         self._limits = limits
         self.codec = codec_of(core.signature(model), limits.json_bytes)
         self.aside = aside
+        self._later = later
 
     def handle(self, exchange: HttpExchange) -> None:
+        refusal = self._core.hopeless(self._model)
+        if refusal is not None and _states_no_objective(exchange):
+            self.refuse(exchange, self._core.refuse(self._model, refusal))
+            return
         encoding = exchange.headers.get(b"content-encoding")
         if encoding is None or encoding == b"identity":
             exchange.work = self._submit(exchange)
@@ -60,7 +79,28 @@ class InferenceHandler:
 
     def _submit(self, exchange: HttpExchange) -> Submission | None:
         client = HttpInference(self, exchange)
-        return self._core.submit(self._model, client, exchange.connection.number)
+        return self._core.submit(
+            self._model, client, exchange.connection.number, exchange.arrived_at_us
+        )
+
+    def refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
+        """Tell it at once; or, to a client that was told to come later and came back before, a
+        little later. It can ask nothing else meanwhile, so a connection is refused at most some
+        hundred times per second however fast it asks again, and costs others little."""
+        response = _refused(refusal)
+        if kind_of(refusal) != "overloaded":
+            exchange.respond(response)
+            return
+        connection, now_us = exchange.connection, monotonic_us()
+        wait_us = max(SHORTEST_PACE_US, refusal.retry_after_us)
+        if now_us >= connection.retry_at_us:
+            connection.retry_at_us = now_us + wait_us
+            exchange.respond(response)
+            return
+        held_us = min(wait_us, LONGEST_PACE_US)
+        connection.retry_at_us = now_us + held_us + wait_us
+        exchange.replace_body(b"")
+        self._later(held_us / 1e6, partial(exchange.respond, response))
 
     def _on_inflated(self, exchange: HttpExchange, future: "Future[bytes]") -> None:
         if exchange.gone:
@@ -99,6 +139,8 @@ class HttpInference:
         try:
             if isinstance(ending, Answer):
                 self._answer(ending)
+            elif isinstance(ending, Refusal):
+                self._handler.refuse(self._exchange, ending)
             else:
                 self._exchange.respond(_told(ending))
         except Exception:
@@ -124,9 +166,17 @@ class HttpInference:
         )
 
 
-def _told(ending: Late | Refusal | Invalid) -> Response:
-    if isinstance(ending, Refusal):
-        return _refused(ending)
+def _states_no_objective(exchange: HttpExchange) -> bool:
+    """Whether the model's own objective and priority hold for it, seen without parsing it."""
+    if b"content-encoding" in exchange.headers:
+        return False
+    body, length = exchange.body, exchange.headers.get(b"inference-header-content-length")
+    end = len(body) if length is None or not length.isdigit() else int(length[:12])
+    # An escape could spell any name.
+    return all(body.find(word, 0, end) < 0 for word in (b'"timeout"', b'"priority"', b"\\u"))
+
+
+def _told(ending: Late | Invalid) -> Response:
     if isinstance(ending, Late):
         return problem(504, ending.message, reason="late", late_ms=ending.late_us / 1000)
     return _invalid(ending)

@@ -20,5 +20,6 @@ def _front(module: str, name: str) -> MakeFront:
 
 FRONTS: dict[str, MakeFront] = {
     "http": _front("http_front", "HttpFront"),
+    "admin": _front("admin", "AdminFront"),
 }
 """Name -> front: a new one is one new file, and one line here."""

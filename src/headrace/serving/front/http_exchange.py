@@ -1,0 +1,74 @@
+"""One request and the way to answer it; and what stands above HTTP."""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.serving.front.http_messages import Response
+
+if TYPE_CHECKING:
+    from headrace.serving.front.http import HttpConnection
+
+
+class Handler(Protocol):
+    """What stands above HTTP."""
+
+    def meet(self, connection: "HttpConnection") -> None:
+        """A client has come: say who it is (`HttpConnection.introduce`), now or later. Until then
+        nothing that it sends is looked at."""
+        ...
+
+    def admit(self, exchange: "HttpExchange") -> Response | None:
+        """The head is complete; a response refuses the request before its body is read."""
+        ...
+
+    def handle(self, exchange: "HttpExchange") -> None:
+        """The request is complete; call `exchange.respond`, now or later."""
+        ...
+
+    def abandon(self, exchange: "HttpExchange") -> None:
+        """The client went away before its answer."""
+        ...
+
+
+class HttpExchange:
+    """One request on one connection, and the way to answer it."""
+
+    __slots__ = (
+        "arrived_at_us",
+        "body",
+        "connection",
+        "headers",
+        "keep_alive",
+        "method",
+        "refusal",
+        "target",
+        "work",
+    )
+
+    def __init__(self, connection: "HttpConnection") -> None:
+        self.connection = connection
+        self.method = b""
+        self.target = b""
+        """Path and query as sent."""
+        self.headers: dict[bytes, bytes] = {}
+        """Lower-case names; a name sent twice is joined by commas."""
+        self.body: bytes | bytearray = b""
+        self.arrived_at_us: int | None = None
+        """When it reached this machine, microseconds of the loop's clock; None: just now."""
+        self.keep_alive = False
+        self.refusal: Response | None = None
+        """Decided before the request was complete."""
+        self.work: Any = None
+        """For the handler: what it does for this exchange."""
+
+    @property
+    def gone(self) -> bool:
+        """No answer is awaited any more: it was given, or the client left."""
+        return self.connection.current is not self
+
+    def replace_body(self, body: bytes) -> bool:
+        """Put the decompressed body in place; False: the server holds too much already."""
+        return self.connection.replace_body(self, body)
+
+    def respond(self, response: Response) -> None:
+        """Answer; exactly once. Without effect when the client is gone."""
+        self.connection.finish(self, response)
