@@ -28,7 +28,8 @@ RpsOption = Annotated[
     typer.Option(
         "--rps",
         help="Requests per second to offer: the total, shared out by the models' weights, or by"
-        " the apps' rates.",
+        " the apps' rates (default: what the problem asks for; 0.8 of the planned throughput of a"
+        " model without a rate).",
         show_default=False,
     ),
 ]
@@ -136,14 +137,22 @@ def simulate(
     from headrace.catalog.documents import plan_profiles, read_plan
     from headrace.catalog.event_log import EventLogWriter
     from headrace.commands.kernel import load_kernel
-    from headrace.commands.offer import offered_arrivals, offered_rates
+    from headrace.commands.offer import (
+        explain_default,
+        offered_arrivals,
+        offered_rates,
+        offers_of,
+    )
     from headrace.dispatch.policies import policy_for
     from headrace.reporting.summary import slots_table, summary_table
 
     document = read_plan(plan)
     given, policy = policy, policy or policy_for(document)
     profiles = plan_profiles(document, plan)
-    rates = offered_rates(document, rps=rps, load_factor=load_factor, model=model, source=arrivals)
+    offers = offers_of(document)
+    rates = offered_rates(offers, rps=rps, load_factor=load_factor, model=model, source=arrivals)
+    if rps is None and load_factor is None and any(rates.values()):
+        notices.print(explain_default(offers, rates), markup=False, soft_wrap=True)
     load_kernel(policy, simulator=True)
     requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
     asked = _Asked(
