@@ -150,7 +150,7 @@ def load(
     from headrace.load.token import token_for
     from headrace.simulation.offered.processes import is_generated
 
-    paths = _input_paths(input or [])
+    paths = input_paths(input or [])
     options = LoadOptions(
         slo_us=None if slo_ms is None else _whole_us(slo_ms),
         timeout_s=timeout_s,
@@ -179,8 +179,8 @@ def load(
     _measure(url, options, schedule, span_us, json)
 
 
-def _input_paths(given: list[str]) -> dict[str, tuple[Path, ...]]:
-    """Model -> its files; "": of every model. `[MODEL=]PATH`."""
+def input_paths(given: list[str]) -> dict[str, tuple[Path, ...]]:
+    """Model -> its files; "": of every model. Each is given as `[MODEL=]PATH`."""
     from headrace.domain.base import is_name
 
     found: dict[str, tuple[Path, ...]] = {"": ()}
