@@ -14,16 +14,19 @@ from headrace import cli
 from headrace.catalog.documents import sha256_file, write_document
 from headrace.catalog.event_log import EventLogWriter
 from headrace.commands.rehearse import kept_rehearsal, rehearsal_paths
+from headrace.commands.serve import rehearse_before_ready
 from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.problem import ProfileRef
 from headrace.domain.profile import Profile
+from headrace.load.child_server import ServerFailedError
 from headrace.metrics import Report
 from headrace.reporting.rehearsal import Rehearsal, contradictions, rehearsed_stages
 from headrace.simulation.offered.arrivals import uniform
 from headrace.simulation.session import simulate
 from helpers.problems import make_plan, make_problem, make_profile
 
+GOOD = {"m": 1.0}
 Log = tuple[EventLogHeader, Sequence[AnyEvent]]
 
 
@@ -57,7 +60,7 @@ def test_the_times_of_the_log_are_what_the_profile_says_where_nothing_interferes
     stages = rehearsed_stages(plan, profiles, *log_of(plan, profiles, 1))
 
     assert {stage.level_p50 for stage in stages} == {1.0}
-    assert contradictions(plan, stages, {"m": 30.0}) == ()
+    assert contradictions(plan, stages, {"m": 30.0}, GOOD) == ()
 
 
 def test_a_plan_that_the_machine_does_not_keep_is_contradicted_with_needed_and_available(
@@ -66,7 +69,7 @@ def test_a_plan_that_the_machine_does_not_keep_is_contradicted_with_needed_and_a
     plan, profiles = planned
     stages = rehearsed_stages(plan, profiles, *log_of(plan, profiles, 3))
     planned_rps = plan.deployments[0].throughput_rps
-    found = contradictions(plan, stages, {"m": 0.8 * planned_rps})
+    found = contradictions(plan, stages, {"m": 0.8 * planned_rps}, GOOD)
 
     assert {stage.level_p50 for stage in stages} == {3.0}
     text = "\n".join(found)
@@ -82,7 +85,7 @@ def test_what_is_slower_but_good_enough_is_no_contradiction(
     roomy = replace(plan, deployments=tuple(replace(d, slo_us=10**7) for d in plan.deployments))
     stages = rehearsed_stages(plan, profiles, *log_of(plan, profiles, 3))
 
-    assert contradictions(roomy, stages, {"m": 1.0}) == ()
+    assert contradictions(roomy, stages, {"m": 1.0}, GOOD) == ()
 
 
 def test_too_few_batches_say_nothing(planned: tuple[Plan, Mapping[str, Profile]]) -> None:
@@ -92,7 +95,18 @@ def test_too_few_batches_say_nothing(planned: tuple[Plan, Mapping[str, Profile]]
     stages = rehearsed_stages(plan, profiles, header, [])
 
     assert {(stage.batches, stage.level_p50, stage.p99_us) for stage in stages} == {(0, None, None)}
-    assert contradictions(plan, stages, {"m": 1.0}) == ()
+    assert contradictions(plan, stages, {"m": 1.0}, GOOD) == ()
+
+
+def test_answers_that_come_late_though_the_stages_are_quick_contradict_the_plan_too(
+    planned: tuple[Plan, Mapping[str, Profile]],
+) -> None:
+    plan, profiles = planned
+    stages = rehearsed_stages(plan, profiles, *log_of(plan, profiles, 1))
+
+    (found,) = contradictions(plan, stages, {"m": 30.0}, {"m": 0.4})
+
+    assert "needs  95 % at 30 requests/s\n  has    40 %" in found
 
 
 Run = Callable[..., tuple[int, str, str]]
@@ -131,7 +145,7 @@ def rehearsed(planned: tuple[Plan, Mapping[str, Profile]], tmp_path: Path) -> Pa
         offered_rps={"m": 30.0},
         attainment={"m": 0.0},
         stages=stages,
-        contradictions=contradictions(plan, stages, {"m": 30.0}),
+        contradictions=contradictions(plan, stages, {"m": 30.0}, GOOD),
     )
     write_document(found, findings)
     return path
@@ -164,3 +178,27 @@ def test_the_rehearsal_of_another_plan_is_left_alone(run: Run, rehearsed: Path) 
     assert kept_rehearsal(rehearsed) is None
     _, _, err = run("simulate", str(rehearsed), "--rps", "2", "--duration-s", "1")
     assert "execution times" not in err
+
+
+def test_a_server_repeats_what_an_earlier_rehearsal_contradicted_and_does_not_rehearse_again(
+    rehearsed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[Path] = []
+
+    def not_started(path: Path, arguments: Sequence[str]) -> Rehearsal:
+        ran.append(path)
+        raise ServerFailedError("no server today")
+
+    monkeypatch.setattr("headrace.commands.rehearse.run_rehearsal", not_started)
+
+    rehearse_before_ready(rehearsed, None, "auto", None, [])
+    assert ran == []
+    assert "the rehearsal contradicts the plan: m/p0" in capsys.readouterr().err
+
+    rehearsal_paths(rehearsed)[0].unlink()
+    rehearse_before_ready(rehearsed, None, "auto", None, [])
+    captured = capsys.readouterr()
+    assert ran == [rehearsed]
+    assert "not rehearsed: no server today" in captured.err
+    # Scripts wait there for the READY line.
+    assert captured.out == ""

@@ -140,12 +140,13 @@ def run_rehearsal(
     finally:
         unfinished.unlink(missing_ok=True)
     stages = rehearsed_stages(plan, profiles, header, events)
+    attained = {name: result.report().total.slo_attainment for name, result in results.items()}
     found = Rehearsal(
         plan_sha256=sha256_file(path),
         offered_rps=rates,
-        attainment={name: result.report().total.slo_attainment for name, result in results.items()},
+        attainment=attained,
         stages=stages,
-        contradictions=contradictions(plan, stages, rates),
+        contradictions=contradictions(plan, stages, rates, attained),
     )
     write_document(found, findings)
     return found

@@ -173,7 +173,7 @@ def serve(
             _print_ready(plan, url, token_path, tuple(functions))
 
     if rehearsal and executor != EMULATED:
-        _rehearse(plan_path, policy, executor, core, app or [])
+        rehearse_before_ready(plan_path, policy, executor, core, app or [])
     load_kernel(policy or policy_for(plan), simulator=False)
     uvloop.run(
         _run(
@@ -265,7 +265,7 @@ def _functions(paths: list[Path], plan: "Plan") -> "Mapping[str, AppFunction]":
     return load_apps(paths, plan) if paths else {}
 
 
-def _rehearse(
+def rehearse_before_ready(
     plan_path: Path, policy: str | None, executor: str, core: int | None, apps: list[Path]
 ) -> None:
     """Unless that was done; what it contradicts is said before anyone relies on the plan."""

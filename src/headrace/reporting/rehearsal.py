@@ -9,8 +9,8 @@ real gateway, at the rate the plan is for. Of every stage, over all batches that
 
 and of every pipeline what is left of its promises: latency is longer by what its stages' p99 are
 longer, and the time that a batch takes a slot by what their p50 are. A plan is
-contradicted where a pipeline does not fit its SLO any more, or where a model falls short of the
-rate that is asked for or, without one, of what was offered.
+contradicted where a pipeline does not fit its SLO any more, where a model falls short of the rate
+that is asked for or, without one, of what was offered, and where too few answers were in time.
 """
 
 from collections import defaultdict
@@ -24,8 +24,11 @@ from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
 from headrace.domain.plan import Deployment, Pipeline, Plan, Stage
 from headrace.domain.profile import Profile
 from headrace.metrics import percentile
-from headrace.reporting.summary import milliseconds, rate
+from headrace.reporting.summary import milliseconds, percent, rate
 
+EXPECTED_ATTAINMENT = 0.95
+"""Of a rehearsal, at the rate that the plan is for: below it, something takes time that no stage
+accounts for, such as a gateway or a client without a core."""
 LEAST_BATCHES = 5
 """Fewer runs of a stage say nothing of its level."""
 
@@ -118,7 +121,10 @@ def _stage(
 
 
 def contradictions(
-    plan: Plan, stages: Sequence[RehearsedStage], offered_rps: Mapping[str, float]
+    plan: Plan,
+    stages: Sequence[RehearsedStage],
+    offered_rps: Mapping[str, float],
+    attainment: Mapping[str, float | None],
 ) -> tuple[str, ...]:
     """What of the plan does not hold with the times of the rehearsal, needed against available."""
     by_place = {(s.model, s.pipeline, s.stage): s for s in stages}
@@ -151,6 +157,14 @@ def contradictions(
                 f" {rate(deployment.throughput_rps)}\n"
                 "  try    a lower max_utilisation of its devices in the problem, or more devices"
             )
+    found += [
+        f"{name}: too few answers were in time\n"
+        f"  needs  {percent(EXPECTED_ATTAINMENT)} at {rate(offered_rps.get(name))} requests/s\n"
+        f"  has    {percent(share)}\n"
+        "  try    on a machine that is idle otherwise, with a core for the load; else a lower rate"
+        for name, share in attainment.items()
+        if share is not None and share < EXPECTED_ATTAINMENT
+    ]
     return tuple(found)
 
 
