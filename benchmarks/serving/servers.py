@@ -116,7 +116,9 @@ def headrace(folder: Path, core: int) -> Iterator[str]:
         done = subprocess.run([program, *arguments], cwd=folder, capture_output=True, check=False)
         if done.returncode != 0:
             raise Unavailable(f"headrace {arguments[0]} failed: {done.stderr.decode()[-500:]}")
-    with _running([program, "serve", "plan.json", "--port", "0", "--json"], folder, core) as server:
+    with _running(
+        [program, "serve", "plan.json", "--port", "0", "--json", "--no-rehearsal"], folder, core
+    ) as server:
         assert server.stdout is not None
         line = server.stdout.readline()
         if not line:

@@ -81,7 +81,8 @@ class Server:
 
     def __init__(self, folder: Path, *arguments: str, patience_s: float = 300.0) -> None:
         self._folder = folder
-        self._arguments = ("serve", *arguments)
+        # The demos rehearse step by step, for all to see.
+        self._arguments = ("serve", "--no-rehearsal", *arguments)
         self._patience_s = patience_s
         self._listening = threading.Event()
         self.url = ""

@@ -15,6 +15,7 @@ from headrace.commands.migrate import migrate
 from headrace.commands.output import print_error
 from headrace.commands.plan import plan
 from headrace.commands.profile import profile
+from headrace.commands.rehearse import rehearse
 from headrace.commands.schema import schema
 from headrace.commands.serve import serve
 from headrace.commands.simulate import simulate
@@ -66,7 +67,9 @@ def headrace(
 
 # In the order of a newcomer's day. Their modules are light: what is heavy, a command imports
 # when it runs.
-for command in (profile, estimate, plan, verify, simulate, serve, migrate, load, trace, schema):
+for command in (
+    *(profile, estimate, plan, verify, rehearse, simulate, serve, migrate, load, trace, schema),
+):
     app.command()(command)
 app.command("import")(import_)
 

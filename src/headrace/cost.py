@@ -17,6 +17,9 @@ prefix sums; `latency` of single stages gives the same numbers (a test compares 
 `Topology.from_plan`, and so the dispatcher and the simulator, and reports: `latency`. Emulated
 slots are held for `execution` alone, since the server that drives them really takes the rest.
 
+Where workers have the gateway's cores, a request costs them its gateway time as well:
+a batch takes so much more of its first slot's time, in throughput only (decision 0029).
+
 A model of what tenants do to each other is another class of this protocol, chosen by `cost_model`.
 """
 
@@ -28,6 +31,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from headrace.domain.cluster import Cluster
 from headrace.domain.errors import ProfileError
 from headrace.domain.plan import Stage
 from headrace.domain.profile import Profile
@@ -39,6 +43,10 @@ NEVER_US = 1 << 50
 
 BYTES_PER_US_AT_1_GBPS = 125
 """10^9 bits per second."""
+
+
+HOST_DEVICE = "cpu"
+"""The device type whose slots are cores of the machine."""
 
 
 class Latency(NamedTuple):
@@ -117,8 +125,7 @@ def cost_model(profiles: Mapping[str, Profile]) -> CostModel:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledCosts:
-    """Times as profiled. Tenants beside a stage make no difference, and the gateway takes nothing:
-    no profile says otherwise."""
+    """Times as profiled. Tenants beside a stage make no difference: no profile says otherwise."""
 
     profiles: Mapping[str, Profile]
 
@@ -163,7 +170,7 @@ class ProfiledCosts:
         return p50, p99
 
     def gateway_us(self, model: str) -> int:
-        return 0
+        return self.profiles[model].gateway_us
 
 
 def _as_profiled(profile: Profile, stage: TimedStage, batch_size: int, more_us: int) -> Latency:
@@ -200,6 +207,11 @@ def link_bytes_per_us(bandwidth_gbps: float) -> float:
     1250.0
     """
     return bandwidth_gbps * BYTES_PER_US_AT_1_GBPS
+
+
+def shares_gateway_cores(cluster: Cluster, device: str) -> bool:
+    """Whether slots of this type have the cores that the gateway runs on: those of the one node."""
+    return device == HOST_DEVICE and len(cluster.nodes) == 1
 
 
 def transfer_us(size_bytes: int, *bytes_per_us: float | None) -> int:

@@ -68,6 +68,8 @@ class FakeServer:
             document = msgspec.json.decode(self.metadata)
             document["name"] = call.path.rpartition("/")[2]
             call.reply(response(200, msgspec.json.encode(document)))
+        elif call.path == "/v2/repository/index":
+            call.reply(response(200, msgspec.json.encode([{"name": m} for m in self.models])))
         elif call.path in [f"/v2/models/{model}/config" for model in self.models]:
             call.reply(response(200, self.config))
         else:

@@ -118,7 +118,13 @@ def _processes() -> dict[int, tuple[int, str]]:
 
 
 def command(plan: Path, *arguments: str) -> list[str]:
-    return [str(Path(sys.executable).with_name("headrace")), "serve", str(plan), *arguments]
+    return [
+        str(Path(sys.executable).with_name("headrace")),
+        "serve",
+        str(plan),
+        "--no-rehearsal",
+        *arguments,
+    ]
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
+from msgspec.structs import replace
+
 from headrace.domain.plan import Plan
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.domain.profile import Profile
@@ -61,8 +63,23 @@ def several() -> Planned:
     )
 
 
+def gated() -> Planned:
+    """Two models that slots could do more of than the gateway passes on; one shares its cores."""
+    costs_us = {"m0": 40, "m1": 600}
+    profiles = [
+        replace(make_profile(name, devices={"cpu": 1.0}, block_us=100), gateway_us=cost_us)
+        for name, cost_us in costs_us.items()
+    ]
+    return _planned(
+        make_problem(
+            profiles, nodes={"n0": {"cpu": 4}}, weights={"m0": 9, "m1": 1.5}, slo_us=50_000
+        )
+    )
+
+
 SHAPES: Mapping[str, Callable[[], Planned]] = {
     "single": cache(single),
     "shared": cache(shared),
     "several": cache(several),
+    "gated": cache(gated),
 }

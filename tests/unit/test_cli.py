@@ -25,6 +25,7 @@ COMMANDS = (
     "estimate",
     "plan",
     "verify",
+    "rehearse",
     "simulate",
     "serve",
     "load",

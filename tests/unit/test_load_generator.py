@@ -409,3 +409,30 @@ def test_arrivals_of_another_model_or_none_are_refused() -> None:
 def test_options_out_of_range_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(DocumentError):
         LoadOptions(**options)  # type: ignore[arg-type]
+
+
+def test_a_model_with_several_inputs_is_sent_real_data_from_an_archive(tmp_path: Path) -> None:
+    inputs = [
+        {"name": "ids", "datatype": "INT64", "shape": [-1, -1]},
+        {"name": "scale", "datatype": "FP32", "shape": [-1, 1]},
+    ]
+    metadata = msgspec.json.encode(METADATA | {"inputs": inputs})
+
+    def prepare(server: FakeServer) -> None:
+        server.metadata = metadata
+
+    ids, scale = np.arange(5, dtype=np.int64), np.array([0.5], dtype=np.float32)
+    np.savez(tmp_path / "text.npz", scale=scale, ids=ids)
+    _, server = measure(burst(1), LoadOptions(input_paths=(tmp_path,), items=2), prepare=prepare)
+
+    # In the model's order, whatever the archive's.
+    expected = np.stack([ids, ids]).tobytes() + np.stack([scale, scale]).tobytes()
+    assert server.calls[0].body.endswith(expected)
+
+    np.savez(tmp_path / "text.npz", ids=ids)
+    with pytest.raises(DocumentError, match="no array for input scale; it has: ids"):
+        measure(burst(1), LoadOptions(input_paths=(tmp_path / "text.npz",)), prepare=prepare)
+
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DocumentError, match=r"no \.npy or \.npz file"):
+        measure(burst(1), LoadOptions(input_paths=(tmp_path / "empty",)), prepare=prepare)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from headrace import cli
@@ -117,6 +118,35 @@ def test_simulate_prints_a_report_document_and_writes_the_events(
     assert sum(e["ph"] == "b" for e in trace["traceEvents"]) == 200
 
 
+def test_without_a_rate_the_plans_own_demand_is_simulated_and_said(
+    run: Run, plan_path: Path
+) -> None:
+    code, out, err = run(
+        *("simulate", str(plan_path), "--duration-s", "2", "--arrivals", "uniform", "--json")
+    )
+
+    report = msgspec.json.decode(out, type=Report)
+    assert code == 0
+    # The plan's model has no rate: four fifths of the 400 requests/s that it is planned for.
+    assert report.total.offered_rps == 320.0
+    assert "320 requests/s of m (0.8 of its planned 400)" in err
+
+
+def test_a_rate_that_the_problem_states_is_what_is_simulated(
+    run: Run, plan_path: Path, tmp_path: Path
+) -> None:
+    plan = json.loads(plan_path.read_bytes())
+    plan["demands"][0]["rate_rps"] = 150.0
+    stated = plan_path.with_name("stated.json")
+    stated.write_text(json.dumps(plan))
+
+    arguments = ("--duration-s", "2", "--arrivals", "uniform", "--json")
+    _, out, err = run("simulate", str(stated), *arguments)
+
+    assert msgspec.json.decode(out, type=Report).total.offered_rps == 150.0
+    assert "150 requests/s of m (as the problem asks)" in err
+
+
 def test_the_same_seed_simulates_the_same_run(run: Run, plan_path: Path) -> None:
     arguments = ("simulate", str(plan_path), "--rps", "300", "--duration-s", "1", "--json")
 
@@ -141,7 +171,6 @@ def test_simulate_takes_arrivals_from_a_file_whole(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "--load-factor 0.8, which is --rps 320"),
         (["--rps", "1", "--load-factor", "1"], "not both"),
         (["--rps", "1", "--model", "n"], "it has: m"),
         (["--rps", "1", "--policy", "prayer"], "prayer"),
@@ -180,6 +209,49 @@ def test_load_measures_a_server_and_reports_in_the_simulators_terms(
     assert report.models["m"].slo_attainment == 1.0
     assert report.lateness is not None
     assert "--find-max" in err
+
+
+def test_without_a_rate_load_takes_all_the_servers_models_at_their_own_rates(
+    run: Run, server: FakeServer
+) -> None:
+    server.models = ("m", "n")
+    server.config = (
+        b'{"parameters":{"slo_us":{"string_value":"20000000"},'
+        b'"planned_rps":{"string_value":"500"},"rate_rps":{"string_value":"60"}}}'
+    )
+
+    arguments = ("--duration-s", "0.5", "--arrivals", "uniform", "--json")
+    code, out, err = run("load", server.url, *arguments)
+
+    report = msgspec.json.decode(out, type=Report)
+    assert code == 0
+    assert {name: summary.arrived for name, summary in report.models.items()} == {"m": 30, "n": 30}
+    assert report.total.arrived == len(server.calls) == 60
+    assert "60 requests/s of m (as the problem asks)" in err
+
+
+def test_load_takes_models_and_rates_from_a_plan(
+    run: Run, server: FakeServer, plan_path: Path
+) -> None:
+    arguments = ("--plan", str(plan_path), "--load-factor", "0.25", "--duration-s", "0.5")
+    code, out, _ = run("load", server.url, *arguments, "--arrivals", "uniform", "--json")
+
+    assert code == 0
+    assert msgspec.json.decode(out, type=Report).models["m"].arrived == 50
+
+
+def test_load_sends_the_files_of_a_models_folder_in_turn(
+    run: Run, server: FakeServer, tmp_path: Path
+) -> None:
+    for number in (1.0, 2.0):
+        np.savez(tmp_path / f"{number:g}.npz", x=np.full(16, number, dtype=np.float32))
+
+    arguments = ("--model", "m", "--rps", "40", "--duration-s", "0.1", "--arrivals", "uniform")
+    code, _, _ = run("load", server.url, *arguments, "--input", f"m={tmp_path}")
+
+    sent = {np.frombuffer(call.body[-64:], dtype="<f4")[0] for call in server.calls}
+    assert code == 0
+    assert sent == {1.0, 2.0}
 
 
 def test_load_shows_errors_by_kind_with_the_servers_words(run: Run, server: FakeServer) -> None:

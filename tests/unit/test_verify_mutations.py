@@ -192,6 +192,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("objective", "single", ("demands", 0, "weight"), to(2.0)),
     Mutant("objective", "single", ("options", "objective"), to("least-cost")),
     Mutant("objective", "several", ("options", "objective"), to("throughput")),
+    # The gateway
+    Mutant("gateway", "gated", (*DEPLOYMENT, "throughput_rps"), times(1.001)),
+    Mutant("gateway", "gated", ("deployments", 1, "throughput_rps"), times(1.001)),
+    Mutant("throughput", "gated", (*DEPLOYMENT, "throughput_rps"), times(100)),
+    Mutant("throughput", "gated", (*STAGE, "throughput_rps"), times(1.001)),
     Mutant("bound", "single", ("bound",), times(0.99)),
     Mutant("bound", "single", ("bound",), times(1.01)),
     Mutant("bound", "single", ("bound",), to(math.inf)),

@@ -8,6 +8,7 @@ import typer
 from headrace.commands.output import console, next_step, notices, print_json
 
 if TYPE_CHECKING:
+    from headrace.commands.offer import Offer
     from headrace.load.generator import LoadOptions
     from headrace.simulation.offered.arrivals import Arrival
 
@@ -23,12 +24,37 @@ CAVEAT = (
 
 def load(
     url: Annotated[str, typer.Argument(help="Server, such as http://127.0.0.1:8000.")],
-    model: Annotated[str, typer.Option("--model", help="Model to ask.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Model to ask (default: all that the server has, at once).",
+            show_default=False,
+        ),
+    ] = None,
     rps: Annotated[
         float | None,
         typer.Option(
             "--rps",
-            help="Requests per second; with --find-max where it starts (default: 10).",
+            help="Requests per second, of all models together (default: what the problem asks for;"
+            " 0.8 of the planned throughput of a model without a rate); with --find-max where it"
+            " starts (default: 10).",
+            show_default=False,
+        ),
+    ] = None,
+    load_factor: Annotated[
+        float | None,
+        typer.Option(
+            "--load-factor",
+            help="Instead of --rps: offered / planned throughput, of each model.",
+            show_default=False,
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            "--plan",
+            help="Take models and rates from this plan instead of asking the server.",
             show_default=False,
         ),
     ] = None,
@@ -67,10 +93,12 @@ def load(
         ),
     ] = 1,
     input: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--input",
-            help="Input as a .npy file (default: random values). Repeatable: sent in turn.",
+            metavar="[MODEL=]PATH",
+            help="Inputs (default: random values): a .npy file; a .npz archive with an array for"
+            " each input, by name; or a folder of such. Repeatable: sent in turn.",
             show_default=False,
         ),
     ] = None,
@@ -110,35 +138,81 @@ def load(
     Open loop: a slow answer never delays the next request, and latency counts from the instant
     at which a request was due ("no coordinated omission").
 
+    [dim]headrace load http://127.0.0.1:8000[/dim]
+
     [dim]headrace load http://127.0.0.1:8000 --model recogniser --rps 12 --slo-ms 300[/dim]
 
     [dim]headrace load http://127.0.0.1:8000 --model recogniser --find-max[/dim]
     """
-    from headrace.commands.offer import offered_arrivals
+    from headrace.commands.offer import explain_default, offered_arrivals, offered_rates
     from headrace.domain.errors import DocumentError
     from headrace.load.generator import LoadOptions
     from headrace.load.token import token_for
     from headrace.simulation.offered.processes import is_generated
 
+    paths = input_paths(input or [])
     options = LoadOptions(
         slo_us=None if slo_ms is None else _whole_us(slo_ms),
         timeout_s=timeout_s,
         connections=connections,
         binary=binary,
         items=items,
-        input_paths=tuple(input or ()),
+        input_paths=paths.pop("", ()),
+        model_inputs=paths,
         seed=seed,
         token=token_for(url, token_file),
     )
     if find_max:
         if not is_generated(arrivals):
             raise DocumentError("--find-max needs --arrivals poisson or uniform (or gamma, mmpp)")
+        if model is None:
+            raise DocumentError("--find-max is of one model: name it with --model")
         _find_max(url, model, options, arrivals, rps or 10.0, duration_s or 5.0, attainment, json)
         return
-    if rps is None and is_generated(arrivals):
-        raise DocumentError("give the rate with --rps, or search the highest with --find-max")
-    schedule, span_us = offered_arrivals(arrivals, {model: rps or 0.0}, duration_s, seed)
-    _measure(url, model, options, schedule, span_us, json)
+    offers = _offers(
+        url, plan, model, options, asks=model is None or (rps is None and is_generated(arrivals))
+    )
+    rates = offered_rates(offers, rps=rps, load_factor=load_factor, model=model, source=arrivals)
+    if rps is None and load_factor is None and any(rates.values()):
+        notices.print(explain_default(offers, rates), markup=False, soft_wrap=True)
+    schedule, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
+    _measure(url, options, schedule, span_us, json)
+
+
+def input_paths(given: list[str]) -> dict[str, tuple[Path, ...]]:
+    """Model -> its files; "": of every model. Each is given as `[MODEL=]PATH`."""
+    from headrace.domain.base import is_name
+
+    found: dict[str, tuple[Path, ...]] = {"": ()}
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals or not is_name(name):
+            name, path = "", text
+        found[name] = (*found.get(name, ()), Path(path))
+    return found
+
+
+def _offers(
+    url: str, plan: Path | None, model: str | None, options: "LoadOptions", *, asks: bool
+) -> "dict[str, Offer]":
+    """From the plan, or from the server where the options leave something open (`asks`)."""
+    from headrace.catalog.documents import read_plan
+    from headrace.commands.offer import Offer, offers_of
+    from headrace.load.generator import served_rates
+
+    if plan is not None:
+        return offers_of(read_plan(plan))
+    if model is not None and not asks:
+        return {model: Offer()}
+    served = served_rates(url, (model,) if model else (), options)
+    return {
+        name: Offer(
+            planned_rps=rates.planned_rps,
+            asked_rps=rates.asked_rps,
+            weight=rates.asked_rps or rates.planned_rps or 1.0,
+        )
+        for name, rates in served.items()
+    }
 
 
 def _whole_us(slo_ms: float) -> int:
@@ -157,26 +231,25 @@ def _whole_us(slo_ms: float) -> int:
 
 def _measure(
     url: str,
-    model: str,
     options: "LoadOptions",
     schedule: "list[Arrival]",
     span_us: int | None,
     json: bool,
 ) -> None:
     from headrace.commands.progress import counting
-    from headrace.load.generator import run_load
+    from headrace.load.generator import run_load_of_models
+    from headrace.load.result import report_of
     from headrace.reporting.summary import lateness_line, summary_table
 
     with counting("loading", len(schedule), redraws_per_s=1.0) as advance:
-        result = run_load(
+        results = run_load_of_models(
             url,
-            model,
             schedule,
             options,
             span_us=span_us,
             on_progress=lambda _, ended: advance(ended),
         )
-    report = result.report()
+    report, result = report_of(results), next(iter(results.values()))
     if json:
         print_json(report)
     else:
@@ -184,9 +257,9 @@ def _measure(
         for reason, message in report.error_samples.items():
             console.print(f"{reason}: {message}", markup=False, soft_wrap=True)
         console.print(lateness_line(report, result.connections), soft_wrap=True)
-    if result.distorted:
+    if any(each.distorted for each in results.values()):
         notices.print(f"[bold yellow]warning:[/bold yellow] {DISTORTED}", soft_wrap=True)
-    next_step(f"headrace load {url} --model {model} --find-max")
+    next_step(f"headrace load {url} --model {result.model} --find-max")
 
 
 def _find_max(

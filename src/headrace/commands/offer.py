@@ -1,4 +1,11 @@
-"""What load the options of `simulate` and `load` ask for."""
+"""What load the options of `simulate` and `load` ask for.
+
+Without a rate they offer what the problem asks for: every model its own `rate_rps`, or
+`DEFAULT_LOAD_FACTOR` of its planned throughput where the problem states none, all at once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from headrace.domain.errors import DocumentError, PlanError
 from headrace.domain.plan import Plan
@@ -6,10 +13,47 @@ from headrace.simulation.offered.arrivals import Arrival, arrivals_for, split_ra
 from headrace.simulation.offered.processes import is_generated
 
 DEFAULT_DURATION_S = 30.0
+DEFAULT_LOAD_FACTOR = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What is known of one model's, or one app's, load."""
+
+    planned_rps: float | None = None
+    asked_rps: float | None = None
+    """By the problem; None: as much as possible."""
+    weight: float = 1.0
+    """Of a total rate."""
+
+    @property
+    def default_rps(self) -> float | None:
+        if self.asked_rps is not None or self.planned_rps is None:
+            return self.asked_rps
+        return DEFAULT_LOAD_FACTOR * self.planned_rps
+
+
+def offers_of(plan: Plan) -> dict[str, Offer]:
+    """Requests are an app's where there are apps; its modules are called by it."""
+    if plan.apps:
+        rates = {claim.app.name: claim.app.rate_rps for claim in plan.apps}
+        return {
+            name: Offer(planned_rps=rate, asked_rps=rate, weight=rate)
+            for name, rate in rates.items()
+        }
+    demands = {demand.model: demand for demand in plan.demands}
+    return {
+        deployment.model: Offer(
+            planned_rps=deployment.throughput_rps,
+            asked_rps=demands[deployment.model].rate_rps,
+            weight=demands[deployment.model].weight,
+        )
+        for deployment in plan.deployments
+    }
 
 
 def offered_rates(
-    plan: Plan,
+    offers: Mapping[str, Offer],
     *,
     rps: float | None,
     load_factor: float | None,
@@ -19,32 +63,45 @@ def offered_rates(
     """Model -> requests per second; all 0 where a file of arrivals brings its own rate.
 
     Raises:
-        DocumentError: no rate, or two.
-        PlanError: the plan does not deploy `model`.
+        DocumentError: two rates, or none and none is known.
+        PlanError: there is no such `model`.
     """
-    planned = {d.model: d.throughput_rps for d in plan.deployments}
-    weights = {demand.model: demand.weight for demand in plan.demands}
-    if plan.apps:
-        # Requests are an app's; its modules are called by it.
-        planned = weights = {claim.app.name: claim.app.rate_rps for claim in plan.apps}
     if model is not None:
-        if model not in planned:
-            raise PlanError(f"the plan has no model {model!r}; it has: {', '.join(planned)}")
-        planned = {model: planned[model]}
+        if model not in offers:
+            raise PlanError(f"the plan has no model {model!r}; it has: {', '.join(offers)}")
+        offers = {model: offers[model]}
     if rps is not None and load_factor is not None:
         raise DocumentError("give --rps or --load-factor, not both")
     if rps is not None:
-        return split_rate(rps, {name: weights[name] for name in planned})
-    if load_factor is not None:
-        return {name: rate * load_factor for name, rate in planned.items()}
-    if is_generated(source):
-        total = sum(planned.values())
-        raise DocumentError(
-            "give the load: --rps R or --load-factor F\n"
-            f"  planned   {total:.4g} requests/s\n"
-            f"  try       --load-factor 0.8, which is --rps {0.8 * total:.4g}"
-        )
-    return dict.fromkeys(planned, 0.0)
+        return split_rate(rps, {name: offer.weight for name, offer in offers.items()})
+    if load_factor is None and not is_generated(source):
+        return dict.fromkeys(offers, 0.0)
+    rates = {}
+    for name, offer in offers.items():
+        known = offer.default_rps if load_factor is None else offer.planned_rps
+        if known is None:
+            raise DocumentError(
+                f"nothing says what rate {name!r} is for: give --rps or --plan PLAN.json, or search"
+                " the highest with --find-max"
+            )
+        rates[name] = known if load_factor is None else known * load_factor
+    return rates
+
+
+def explain_default(offers: Mapping[str, Offer], rates_rps: Mapping[str, float]) -> str:
+    """One line for whoever gave no rate.
+
+    >>> explain_default({"m": Offer(planned_rps=100.0)}, {"m": 80.0})
+    'offering 80 requests/s of m (0.8 of its planned 100)'
+    """
+    parts = []
+    for name, rate_rps in rates_rps.items():
+        offer = offers[name]
+        why = "as the problem asks"
+        if offer.asked_rps is None:
+            why = f"{DEFAULT_LOAD_FACTOR:g} of its planned {offer.planned_rps:.4g}"
+        parts.append(f"{rate_rps:.4g} requests/s of {name} ({why})")
+    return "offering " + ", ".join(parts)
 
 
 def offered_arrivals(

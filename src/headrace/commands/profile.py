@@ -144,7 +144,7 @@ def profile(
     told: set[str] = set()
     with _progress(told) as progress:
         measured = profile_model(model, options, progress)
-    measured = with_shares(_with_overhead(measured), device, parts)
+    measured = with_shares(_with_gateway(_with_overhead(measured)), device, parts)
     write_document(measured, target)
     if json:
         print_json(_summary(measured, target))
@@ -167,6 +167,21 @@ def _with_overhead(measured: "Profile") -> "Profile":
 
     overhead_us = asyncio.run(measure_batch_overhead_us())
     return msgspec.structs.replace(measured, batch_overhead_us=overhead_us)
+
+
+def _with_gateway(measured: "Profile") -> "Profile":
+    """Add what a request costs the gateway: measured here and now, never cached."""
+    import msgspec
+
+    from headrace.domain.errors import HeadraceError
+    from headrace.load.gateway_cost import measure_gateway_us
+
+    try:
+        gateway_us = measure_gateway_us(measured)
+    except (HeadraceError, OSError) as error:
+        notices.print(f"what the gateway takes was not measured: {error}", markup=False)
+        return measured
+    return msgspec.structs.replace(measured, gateway_us=gateway_us)
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -269,6 +284,9 @@ def _print_tables(measured: "Profile") -> None:
     _print_stages(measured, sizes)
     overhead_ms = measured.batch_overhead_us / 1000
     console.print(f"a batch costs a slot {overhead_ms:.2f} ms more, from its end to the next start")
+    if measured.gateway_us:
+        limit = f"at most {1e6 / measured.gateway_us:,.0f} requests/s"
+        console.print(f"a request takes the gateway {measured.gateway_us / 1000:.2f} ms: {limit}")
 
 
 def _print_stages(measured: "Profile", sizes: list[int]) -> None:
@@ -332,6 +350,7 @@ def _summary(measured: "Profile", target: Path) -> dict[str, object]:
         "stages": measured.stage_times,
         "sum_over_whole": sum_ratios(measured),
         "batch_overhead_us": measured.batch_overhead_us,
+        "gateway_us": measured.gateway_us,
     }
 
 

@@ -10,7 +10,7 @@ import typer
 
 from headrace.commands.output import console, next_step, notices
 from headrace.domain.errors import DocumentError
-from headrace.executors.table import AUTO, EXECUTORS, choices
+from headrace.executors.table import AUTO, EMULATED, EXECUTORS, choices
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
@@ -124,6 +124,12 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    rehearsal: Annotated[
+        bool,
+        typer.Option(
+            help="Before READY, rehearse a plan that was not yet (see `headrace rehearse`)."
+        ),
+    ] = True,
     core: Annotated[
         int | None,
         typer.Option(
@@ -208,6 +214,8 @@ def serve(
         else:
             _print_ready(plan, url, token_path, tuple(functions))
 
+    if rehearsal and executor != EMULATED:
+        rehearse_before_ready(plan_path, policy, executor, core, app or [])
     load_kernel(policy or policy_for(plan), simulator=False)
     uvloop.run(
         _run(
@@ -312,6 +320,27 @@ def _functions(paths: list[Path], plan: "Plan") -> "Mapping[str, AppFunction]":
     from headrace.serving.apps.files import load_apps
 
     return load_apps(paths, plan) if paths else {}
+
+
+def rehearse_before_ready(
+    plan_path: Path, policy: str | None, executor: str, core: int | None, apps: list[Path]
+) -> None:
+    """Unless that was done; what it contradicts is said before anyone relies on the plan."""
+    from headrace.commands.rehearse import kept_rehearsal, run_rehearsal, show, warn
+    from headrace.domain.errors import HeadraceError
+
+    known = kept_rehearsal(plan_path)
+    if known is not None:
+        warn(known)
+        return
+    arguments = [f"--executor={executor}", *(f"--app={path}" for path in apps)]
+    arguments += [f"--policy={policy}"] if policy else []
+    arguments += [f"--core={core}"] if core is not None else []
+    try:
+        # Standard output is for READY, which scripts wait for.
+        show(run_rehearsal(plan_path, arguments), notices)
+    except (HeadraceError, OSError) as error:
+        notices.print(f"not rehearsed: {error}", markup=False, soft_wrap=True)
 
 
 def _check(policy: str | None, executor: str) -> None:

@@ -28,7 +28,8 @@ RpsOption = Annotated[
     typer.Option(
         "--rps",
         help="Requests per second to offer: the total, shared out by the models' weights, or by"
-        " the apps' rates.",
+        " the apps' rates (default: what the problem asks for; 0.8 of the planned throughput of a"
+        " model without a rate).",
         show_default=False,
     ),
 ]
@@ -86,6 +87,13 @@ TimesOption = Annotated[
         show_default=False,
     ),
 ]
+ProfileTimesOption = Annotated[
+    bool,
+    typer.Option(
+        "--profile-times",
+        help="Draw execution times from the profile, though the plan was rehearsed.",
+    ),
+]
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", help="Offer load to this model only.", show_default=False),
@@ -122,6 +130,7 @@ def simulate(
     policy: PolicyOption = None,
     jitter: JitterOption = True,
     times: TimesOption = None,
+    profile_times: ProfileTimesOption = False,
     model: ModelOption = None,
     migrate: MigrateOption = None,
     at: AtOption = 10.0,
@@ -136,14 +145,23 @@ def simulate(
     from headrace.catalog.documents import plan_profiles, read_plan
     from headrace.catalog.event_log import EventLogWriter
     from headrace.commands.kernel import load_kernel
-    from headrace.commands.offer import offered_arrivals, offered_rates
+    from headrace.commands.offer import (
+        explain_default,
+        offered_arrivals,
+        offered_rates,
+        offers_of,
+    )
     from headrace.dispatch.policies import policy_for
+    from headrace.domain.errors import DocumentError
     from headrace.reporting.summary import slots_table, summary_table
 
     document = read_plan(plan)
     given, policy = policy, policy or policy_for(document)
     profiles = plan_profiles(document, plan)
-    rates = offered_rates(document, rps=rps, load_factor=load_factor, model=model, source=arrivals)
+    offers = offers_of(document)
+    rates = offered_rates(offers, rps=rps, load_factor=load_factor, model=model, source=arrivals)
+    if rps is None and load_factor is None and any(rates.values()):
+        notices.print(explain_default(offers, rates), markup=False, soft_wrap=True)
     load_kernel(policy, simulator=True)
     requests, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
     asked = _Asked(
@@ -154,8 +172,10 @@ def simulate(
         policy=given,
         jitter=jitter,
         seed=seed,
-        times=times,
+        times=_times(plan, times, profile_times or migrate is not None),
     )
+    if migrate is not None and times is not None:
+        raise DocumentError("simulate: --times are of one plan; leave them out with --migrate")
     if migrate is not None:
         found = _migrated(asked, migrate, at, how)
     else:
@@ -186,7 +206,8 @@ class _Asked:
     """None: the plan's own."""
     jitter: bool
     seed: int
-    times: Path | None
+    times: "tuple[EventLogHeader, Sequence[AnyEvent]] | None"
+    """A server's event log of the plan; None: as the profile says."""
 
 
 class _Finished(NamedTuple):
@@ -211,7 +232,7 @@ def _of_models(asked: _Asked) -> _Finished:
             policy=asked.policy or policy_for(asked.plan),
             jitter=asked.jitter,
             seed=asked.seed,
-            times=_recorded(asked.times),
+            times=asked.times,
             on_progress=advance,
         )
     return _Finished(header, events, run_report("simulated", header, events, asked.span_us))
@@ -229,16 +250,22 @@ def _of_apps(asked: _Asked) -> _Finished:
             policy=asked.policy,
             jitter=asked.jitter,
             seed=asked.seed,
-            times=_recorded(asked.times),
+            times=asked.times,
             on_progress=advance,
         )
     return _Finished(session.header, session.events, session.report(asked.span_us))
 
 
-def _recorded(times: Path | None) -> "tuple[EventLogHeader, list[AnyEvent]] | None":
+def _times(
+    plan: Path, given: Path | None, of_profile: bool
+) -> "tuple[EventLogHeader, list[AnyEvent]] | None":
+    """The log that was given, else that of the plan's rehearsal, if there is one."""
     from headrace.catalog.event_log import read_event_log
+    from headrace.commands.rehearse import rehearsed_times
 
-    return read_event_log(times, allow_cut_short=True) if times else None
+    if given is not None:
+        return read_event_log(given, allow_cut_short=True)
+    return None if of_profile else rehearsed_times(plan)
 
 
 def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished:
@@ -257,8 +284,6 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
         raise DocumentError(f"simulate: --how {how!r} is unknown; known: drain, flush")
     if not at_s <= LATEST_S:
         raise DocumentError(f"simulate: --at {at_s:g}: expected seconds, {LATEST_S:g} at most")
-    if asked.times is not None:
-        raise DocumentError("simulate: --times are of one plan; leave them out with --migrate")
     new = read_plan(new_path)
     if bool(new.apps) != bool(asked.plan.apps):
         raise DocumentError("simulate: --migrate goes from models to models, or from apps to apps")

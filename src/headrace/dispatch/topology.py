@@ -161,7 +161,8 @@ def _model_routes(
         name=deployment.name,
         slo_us=deployment.slo_us,
         routes=tuple(_route(p, profile, costs, slot_index) for p in deployment.pipelines),
-        gateway_us=costs.gateway_us(deployment.model),
+        # An app's request passes the gateway once, however many modules it calls.
+        gateway_us=0 if deployment.app else costs.gateway_us(deployment.model),
     )
 
 

@@ -114,6 +114,9 @@ class Profile(Record, frozen=True, kw_only=True):
     batch_overhead_us: int = 0
     """Between two batches of a busy slot: from the end of one, over the dispatcher, to the start
     of the next. Part of every stage's latency as planned, simulated and served."""
+    gateway_us: int = 0
+    """Processor time that the gateway takes for one request of one item: to read, admit, dispatch
+    and answer it. Part of predicted latency, and a limit of throughput; 0: not measured."""
 
     def __post_init__(self) -> None:
         if not is_name(self.model):
@@ -128,6 +131,8 @@ class Profile(Record, frozen=True, kw_only=True):
                 )
         if self.batch_overhead_us < 0:
             raise ProfileError(f"profile {self.model!r}: batch_overhead_us is negative")
+        if self.gateway_us < 0:
+            raise ProfileError(f"profile {self.model!r}: gateway_us is negative")
         for stage in self.stage_times:
             if not 0 <= stage.first_block < stage.end_block <= len(self.blocks):
                 raise ProfileError(

@@ -23,8 +23,11 @@ from headrace.load.client import ConnectionPool, Endpoint, SentRequest, fetch, p
 from headrace.load.payload import (
     ModelInfo,
     RequestEncoder,
+    decode_index,
     decode_model_info,
+    decode_rate_rps,
     decode_slo_us,
+    example_files,
     file_input,
     random_inputs,
 )
@@ -59,7 +62,9 @@ class LoadOptions:
     items: int = 1
     """Length of the batch dimension of every request."""
     input_paths: tuple[Path, ...] = ()
-    """.npy files, sent in turn; none: random values from the seed."""
+    """.npy or .npz files, or folders of them, sent in turn; none: random values from the seed."""
+    model_inputs: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    """Model -> the same for this model alone, instead of `input_paths`."""
     on_answer: Callable[[int, bytes], None] | None = None
     """Gets every result (number of its arrival, body of the response), for checks; must be fast."""
     seed: int = 1
@@ -171,10 +176,7 @@ async def drive_load_of_models(
     for model in models:
         if not is_name(model):
             raise DocumentError(f"load: {model!r} is not a legal model name")
-    endpoint = parse_url(url)
-    authorization = b""
-    if options.token is not None:
-        authorization = b"Authorization: Bearer %b\r\n" % options.token.encode()
+    endpoint, authorization = parse_url(url), _authorization(options)
     pool = ConnectionPool(endpoint, options.connections)
     try:
         encoders, slos_us = {}, {}
@@ -192,10 +194,70 @@ async def drive_load_of_models(
         await pool.close()
 
 
+def _authorization(options: LoadOptions) -> bytes:
+    if options.token is None:
+        return b""
+    return b"Authorization: Bearer %b\r\n" % options.token.encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRates:
+    """What the server's plan says of one model, where it says so."""
+
+    planned_rps: float | None
+    """That it can take."""
+    asked_rps: float | None
+    """That its problem asks for."""
+
+
+def served_rates(
+    url: str, models: Sequence[str] = (), options: LoadOptions = LoadOptions()
+) -> dict[str, ServedRates]:
+    """What the server's models are planned for.
+
+    Args:
+        models: which; none: all that the server lists, in its order.
+
+    Raises:
+        LoadError: the server is not there, does not list its models or lacks one.
+    """
+    return _uncollected(_read_served_rates(url, models, options))
+
+
+async def _read_served_rates(
+    url: str, models: Sequence[str], options: LoadOptions
+) -> dict[str, ServedRates]:
+    endpoint, authorization = parse_url(url), _authorization(options)
+    pool = ConnectionPool(endpoint, 1)
+    try:
+        if not models:
+            index = await _document(pool, endpoint, "/v2/repository/index", authorization, options)
+            models = decode_index(index)
+        found = {}
+        for name in models:
+            if not is_name(name):
+                raise LoadError(f"http://{endpoint.authority}: {name!r} is not a legal model name")
+            path = f"/v2/models/{name}/config"
+            config = await _document(pool, endpoint, path, authorization, options)
+            found[name] = ServedRates(
+                planned_rps=decode_rate_rps(config, "planned_rps"),
+                asked_rps=decode_rate_rps(config, "rate_rps"),
+            )
+        return found
+    finally:
+        await pool.close()
+
+
 async def _model_info(
     pool: ConnectionPool, endpoint: Endpoint, model: str, authorization: bytes, options: LoadOptions
 ) -> ModelInfo:
     path = f"/v2/models/{model}"
+    return decode_model_info(await _document(pool, endpoint, path, authorization, options))
+
+
+async def _document(
+    pool: ConnectionPool, endpoint: Endpoint, path: str, authorization: bytes, options: LoadOptions
+) -> bytes:
     reply = await fetch(pool, endpoint, path, authorization, options.timeout_s)
     if reply.status == 0:
         raise LoadError(
@@ -204,7 +266,7 @@ async def _model_info(
     if reply.status != 200:
         _, message = _refusal(reply)
         raise LoadError(f"http://{endpoint.authority}{path}: {reply.status}: {message}")
-    return decode_model_info(reply.body)
+    return reply.body
 
 
 async def _server_slo_us(
@@ -224,7 +286,8 @@ def _encoders(
     endpoint: Endpoint, info: ModelInfo, options: LoadOptions, authorization: bytes
 ) -> tuple[RequestEncoder, ...]:
     """One per example."""
-    examples = [file_input(path, info, options.items) for path in options.input_paths]
+    paths = example_files(options.model_inputs.get(info.name, options.input_paths))
+    examples = [file_input(path, info, options.items) for path in paths]
     if not examples:
         examples = [random_inputs(info, options.items, np.random.default_rng(options.seed))]
     return tuple(

@@ -1,8 +1,10 @@
 """What a load run sends: Open Inference Protocol v2 requests, encoded once and reused."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
+from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -73,14 +75,43 @@ def decode_model_info(body: bytes) -> ModelInfo:
     return info
 
 
+class _IndexEntry(msgspec.Struct, frozen=True):
+    name: str
+
+
+def decode_index(body: bytes) -> list[str]:
+    """The models in the server's repository index.
+
+    Raises:
+        ModelError: it is not what the protocol says.
+    """
+    try:
+        return [entry.name for entry in msgspec.json.decode(body, type=list[_IndexEntry])]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ModelError(f"the server's list of models is not understood: {error}") from error
+
+
 def decode_slo_us(body: bytes) -> int | None:
     """The objective in the model's /config, where the server states one."""
+    value = _parameter(body, "slo_us")
+    return int(value) if value.isdecimal() and len(value) < 16 and int(value) > 0 else None
+
+
+def decode_rate_rps(body: bytes, name: Literal["planned_rps", "rate_rps"]) -> float | None:
+    """A rate in the model's /config, where the server states one."""
+    try:
+        value_rps = float(_parameter(body, name)[:32])
+    except ValueError:
+        return None
+    return value_rps if 0 < value_rps < math.inf else None
+
+
+def _parameter(body: bytes, name: str) -> str:
     try:
         config = msgspec.json.decode(body, type=_ModelConfig)
-        value = config.parameters.get("slo_us", _ConfigValue()).string_value
-        return int(value) if value.isdecimal() and len(value) < 16 and int(value) > 0 else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None  # another server's own format: it states none that we know
+        return ""  # another server's own format: it states none that we know
+    return config.parameters.get(name, _ConfigValue()).string_value
 
 
 def random_inputs(info: ModelInfo, items: int, rng: np.random.Generator) -> list[npt.NDArray[Any]]:
@@ -107,35 +138,90 @@ def random_inputs(info: ModelInfo, items: int, rng: np.random.Generator) -> list
     return tensors
 
 
+def example_files(paths: Iterable[Path]) -> list[Path]:
+    """The files themselves, and every .npy and .npz of a folder in the order of their names.
+
+    Raises:
+        DocumentError: a folder cannot be read or has none.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        try:
+            inside = sorted(file for file in path.iterdir() if file.suffix in (".npy", ".npz"))
+        except OSError as error:
+            raise DocumentError(f"{path}: cannot be read: {error}") from error
+        if not inside:
+            raise DocumentError(f"{path}: has no .npy or .npz file to send")
+        found += inside
+    return found
+
+
 def file_input(path: Path, info: ModelInfo, items: int) -> list[npt.NDArray[Any]]:
-    """The input from a .npy file: one item, repeated `items` times, or a whole batch.
+    """The inputs from a .npy file, or from a .npz archive with one array per input, by name.
+
+    Every array is one item, repeated `items` times, or a whole batch.
 
     Raises:
         DocumentError: the file cannot be read or does not fit the model.
     """
-    if len(info.inputs) != 1:
-        names = ", ".join(tensor.name for tensor in info.inputs)
-        raise DocumentError(f"{path}: one array, but the model has several inputs: {names}")
-    tensor = info.inputs[0]
+    arrays = _arrays(path)
+    names = [tensor.name for tensor in info.inputs]
+    if not isinstance(arrays, Mapping):
+        if len(names) != 1:
+            raise DocumentError(
+                f"{path}: one array, but the model has several inputs: {', '.join(names)};"
+                " give a .npz archive with an array for each, by name"
+            )
+        arrays = {names[0]: arrays}
+    if missing := [name for name in names if name not in arrays]:
+        raise DocumentError(
+            f"{path}: has no array for input {', '.join(missing)}; it has: {', '.join(arrays)}"
+        )
+    found = [_fitting(path, tensor, arrays[tensor.name], items) for tensor in info.inputs]
+    if any(tensor.shape[:1] == (-1,) for tensor in info.inputs):
+        lengths = {array.shape[:1] for array in found}
+        if len(lengths) > 1:
+            raise DocumentError(f"{path}: inputs of different numbers of items: {sorted(lengths)}")
+    return found
+
+
+def _arrays(path: Path) -> npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]:
     try:
         if path.stat().st_size > MAX_INPUT_BYTES:
             raise DocumentError(f"{path}: larger than {MAX_INPUT_BYTES} bytes")
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DocumentError(f"{path}: cannot be read as a .npy array: {error}") from error
-    if not isinstance(array, np.ndarray) or array.dtype.newbyteorder("<") != _dtype(tensor):
-        found = array.dtype if isinstance(array, np.ndarray) else "an archive"
-        raise DocumentError(f"{path}: expected {tensor.datatype} ({_dtype(tensor)}), got {found}")
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded as archive:
+            sizes = sum(entry.file_size for entry in archive.zip.infolist())
+            if sizes > MAX_INPUT_BYTES:
+                raise DocumentError(f"{path}: its arrays are larger than {MAX_INPUT_BYTES} bytes")
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise DocumentError(f"{path}: cannot be read as .npy or .npz arrays: {error}") from error
+
+
+def _fitting(
+    path: Path, tensor: TensorInfo, array: npt.NDArray[Any], items: int
+) -> npt.NDArray[Any]:
+    if array.dtype.newbyteorder("<") != _dtype(tensor):
+        raise DocumentError(
+            f"{path}: input {tensor.name!r}: expected {tensor.datatype} ({_dtype(tensor)}),"
+            f" got {array.dtype}"
+        )
     if array.ndim == len(tensor.shape) - 1:
         array = np.repeat(array[np.newaxis], items, axis=0)
     if array.ndim != len(tensor.shape) or any(
         want not in (-1, got) for want, got in zip(tensor.shape, array.shape, strict=True)
     ):
         raise DocumentError(
-            f"{path}: expected shape {list(tensor.shape)}, with or without the batch dimension;"
-            f" got {list(array.shape)}"
+            f"{path}: input {tensor.name!r}: expected shape {list(tensor.shape)}, with or without"
+            f" the batch dimension; got {list(array.shape)}"
         )
-    return [np.ascontiguousarray(array, dtype=_dtype(tensor))]
+    return np.ascontiguousarray(array, dtype=_dtype(tensor))
 
 
 class RequestEncoder:

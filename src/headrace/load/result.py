@@ -1,5 +1,6 @@
 """What a load run saw: every request, and the metrics of all of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.domain.request import Outcome
@@ -72,11 +73,22 @@ class LoadResult:
         return self.lateness.p99_us > max(1_000, latency.p99_us // 10)
 
     def report(self) -> Report:
-        summary = summarise(self.outcomes, self.span_us)
-        return Report(
-            source="measured",
-            models={self.model: summary},
-            total=summary,
-            lateness=self.lateness,
-            error_samples=self.error_samples,
-        )
+        return report_of({self.model: self})
+
+
+def report_of(results: Mapping[str, LoadResult]) -> Report:
+    """Of one run of one or several models: each of them, and all together."""
+    models = {name: summarise(r.outcomes, r.span_us) for name, r in results.items()}
+    first = next(iter(results.values()))
+    total = models[first.model]
+    if len(models) > 1:
+        outcomes = [outcome for result in results.values() for outcome in result.outcomes]
+        outcomes.sort(key=lambda outcome: outcome.arrived_at_us)
+        total = summarise(outcomes, first.span_us)
+    return Report(
+        source="measured",
+        models=models,
+        total=total,
+        lateness=first.lateness,
+        error_samples=first.error_samples,
+    )

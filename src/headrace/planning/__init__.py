@@ -7,6 +7,7 @@ from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Problem
 from headrace.planning.apps.names import APP_PLANNERS
+from headrace.planning.common.gateway import refuse_for_gateway, within_gateway
 
 Planner = Callable[[Problem], PlanResult]
 
@@ -48,4 +49,6 @@ def solve(problem: Problem) -> PlanResult:
             f"planner {problem.options.planner!r} plans models, and the problem has apps;"
             f" for apps there are {', '.join(APP_PLANNERS)}"
         )
-    return planner(problem)
+    if refusal := refuse_for_gateway(problem):
+        return refusal
+    return within_gateway(problem, planner(problem))

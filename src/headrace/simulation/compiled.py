@@ -15,6 +15,7 @@ from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.events import AnyEvent
 from headrace.simulation import loop as loops
 from headrace.simulation.driver import NORMALS_AT_ONCE, sigma_of
+from headrace.simulation.gateway import through_gateway
 from headrace.simulation.loop import loop_of
 
 FIRST_EVENTS = 1024
@@ -57,16 +58,22 @@ class SlotChange:
 
 
 def offer(topology: Topology, arrived_at_us: Ints, model: Ints | int = 0) -> Offered:
-    """Requests with their model's SLO as deadline, all of one priority."""
+    """Requests with their model's SLO as deadline, all of one priority, behind the gateway."""
     arrived_at_us = np.ascontiguousarray(arrived_at_us, dtype=np.int64)
     models = np.broadcast_to(np.asarray(model, dtype=np.int64), arrived_at_us.shape).copy()
     slos_us = np.array([each.slo_us for each in topology.models], dtype=np.int64)
     return Offered(
-        arrived_at_us=arrived_at_us,
+        arrived_at_us=behind_gateway(topology, arrived_at_us, models),
         model=models,
         deadline_at_us=arrived_at_us + slos_us[models],
         priority=np.zeros(len(models), dtype=np.int64),
     )
+
+
+def behind_gateway(topology: Topology, arrived_at_us: Ints, model: Ints) -> Ints:
+    """When the dispatcher gets the requests that reach the machine at `arrived_at_us`."""
+    gateway_us = np.array([each.gateway_us for each in topology.models], dtype=np.int64)
+    return through_gateway(arrived_at_us, gateway_us[model])
 
 
 def run(

@@ -12,8 +12,23 @@ from headrace.domain.errors import PlanError
 from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
 from headrace.simulation.driver import Durations, JitteredDurations
 
+LEAST_LEVEL_SAMPLES = 20
+"""From so many runs of a stage, of whatever size, its level is taken: time / profile's median."""
 LEAST_SAMPLES = 30
 """Fewer runs of a stage at a batch size say little of its spread; the profile says more."""
+
+
+class LevelledDurations:
+    """The profile's spread at the level of an event log, for stages that it knows too little of."""
+
+    def __init__(self, of_profile: Durations, levels: Mapping[int, float]) -> None:
+        """`levels`: identity of the stage table -> median of time / profile's median."""
+        self._of_profile = of_profile
+        self._levels = levels
+
+    def __call__(self, stage: StageTable, batch_size: int) -> int:
+        level = self._levels.get(id(stage), 1.0)
+        return max(1, round(self._of_profile(stage, batch_size) * level))
 
 
 class MeasuredDurations:
@@ -80,7 +95,17 @@ def measured_durations(
             )
         stage = stages[run.stage]
         runs_us[id(stage), len(batch.requests)].append(run.at_us - run.started_at_us)
-    otherwise = JitteredDurations(rng)
+    levels = {}
+    for stage in (s for model in topology.models for route in model.routes for s in route.stages):
+        ratios = [
+            took_us / stage.p50_us[size - 1]
+            for (of, size), took in runs_us.items()
+            if of == id(stage)
+            for took_us in took
+        ]
+        if len(ratios) >= LEAST_LEVEL_SAMPLES:
+            levels[id(stage)] = float(np.median(ratios))
+    otherwise = LevelledDurations(JitteredDurations(rng), levels)
     gaps_us = _gaps(runs, batches)
     if len(gaps_us) < LEAST_SAMPLES:
         return otherwise

@@ -1,22 +1,24 @@
 """One simulated run: arrivals in, event log out."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec import structs
 
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.kernel.layout import Ints
 from headrace.dispatch.protocols import Clock
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import PlanError
-from headrace.domain.events import AnyEvent, EventLogHeader
+from headrace.domain.events import AnyEvent, Arrived, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.domain.request import Request
 from headrace.simulation.clock import SimClock
-from headrace.simulation.compiled import Offered, SlotChange, run
+from headrace.simulation.compiled import Offered, SlotChange, behind_gateway, run
 from headrace.simulation.driver import SimDriver
 from headrace.simulation.measured import measured_durations
 from headrace.simulation.offered.arrivals import Arrival
@@ -61,7 +63,10 @@ def simulate(
     """
     topology = Topology.from_plan(plan, profiles)
     header = topology.event_log_header("virtual", policy)
-    requests = list(requests_of(arrivals, topology))
+    offered = _offered(list(requests_of(arrivals, topology)))
+    reached_at_us = offered.arrived_at_us
+    passed_at_us = behind_gateway(topology, reached_at_us, offered.model)
+    offered = dataclasses.replace(offered, arrived_at_us=passed_at_us)
     changes = _slot_changes(faults, topology)
     events: list[AnyEvent] = []
     rng = np.random.default_rng(seed)
@@ -69,13 +74,13 @@ def simulate(
         run(
             topology,
             policy,
-            _offered(requests),
+            offered,
             rng=rng if jitter else None,
             changes=changes,
             log=events,
             on_progress=on_progress,
         )
-        return header, events
+        return header, _as_reached(events, reached_at_us, passed_at_us)
     clock = SimClock()
     driver = SimDriver(topology, clock, measured_durations(topology, *times, rng))
     dispatcher = Dispatcher(topology, policy, clock, driver, events.append)
@@ -83,9 +88,36 @@ def simulate(
     for change in changes:
         report = dispatcher.on_slot_gained if change.gained else dispatcher.on_slot_lost
         clock.call_at(change.at_us, partial(report, change.slot))
-    replay(iter(requests), clock, dispatcher.on_arrival, on_progress)
+    replay(_requests(offered), clock, dispatcher.on_arrival, on_progress)
     clock.run()
-    return header, events
+    return header, _as_reached(events, reached_at_us, passed_at_us)
+
+
+def _as_reached(events: list[AnyEvent], reached_at_us: Ints, passed_at_us: Ints) -> list[AnyEvent]:
+    """Arrivals at the machine instead of at the dispatcher; latency counts from there."""
+    if np.array_equal(reached_at_us, passed_at_us):
+        return events
+    found = [
+        structs.replace(event, at_us=int(reached_at_us[event.request]))
+        if isinstance(event, Arrived)
+        else event
+        for event in events
+    ]
+    found.sort(key=lambda event: event.at_us)
+    return found
+
+
+def _requests(offered: Offered) -> Iterator[Request]:
+    columns = (offered.model, offered.arrived_at_us, offered.deadline_at_us, offered.priority)
+    for number, row in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        model, arrived_at_us, deadline_at_us, priority = row
+        yield Request(
+            id=number,
+            model=model,
+            arrived_at_us=arrived_at_us,
+            deadline_at_us=deadline_at_us,
+            priority=priority,
+        )
 
 
 def _offered(requests: Sequence[Request]) -> Offered:

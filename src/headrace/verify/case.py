@@ -28,6 +28,7 @@ CHECKS: Mapping[str, str] = {
     "budget": "the budget is the SLO less the margin",
     "slo": "every pipeline keeps its budget",
     "throughput": "throughputs follow from the profiles and the slots",
+    "gateway": "the gateway has time for all requests",
     "devices": "the shares on a device sum to at most 1",
     "memory": "the weights on a device fit its memory",
     "links": "planned traffic fits every node's link, each direction",

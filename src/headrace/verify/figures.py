@@ -6,7 +6,7 @@ from math import floor, inf
 
 from headrace.domain.plan import Stage
 from headrace.domain.profile import Profile
-from headrace.verify.case import Case, PlannedPipeline
+from headrace.verify.case import Case, PlannedPipeline, at_most
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,69 @@ def check_figures(case: Case) -> Throughputs:
     deployments = {deployment.model: 0.0 for deployment in case.plan.deployments}
     for planned in case.pipelines:
         pipelines[planned.model, planned.pipeline.name] = _check_pipeline(case, planned)
-    for deployment in case.plan.deployments:
-        # Two modules of apps may run one model, so every deployment is summed up on its own.
-        model = deployment.model
-        own = sum(pipelines.get((model, pipeline.name), 0.0) for pipeline in deployment.pipelines)
-        deployments[model] += own
-        case.expect(
-            "throughput",
-            deployment.model,
-            "throughput (rps) of all pipelines",
-            own,
-            deployment.throughput_rps,
-        )
+    for deployment, own in zip(case.plan.deployments, _own(case, pipelines), strict=True):
+        deployments[deployment.model] += own
+    if _gateway_us(case, deployments) > US_PER_S:
+        deployments = _check_gateway(case, deployments)
+    else:
+        for deployment, own in zip(case.plan.deployments, _own(case, pipelines), strict=True):
+            case.expect(
+                "throughput",
+                deployment.model,
+                "throughput (rps) of all pipelines",
+                own,
+                deployment.throughput_rps,
+            )
     return Throughputs(pipelines=pipelines, deployments=deployments)
+
+
+US_PER_S = 1e6
+"""Time that the one gateway has."""
+
+
+def _gateway_us(case: Case, rates_rps: dict[str, float]) -> float:
+    """What it needs of every second to pass on so many requests of each model."""
+    if case.plan.apps:
+        return 0.0
+    known = ((case.profiles.get(model), rps) for model, rps in rates_rps.items())
+    return sum(profile.gateway_us * rps for profile, rps in known if profile is not None)
+
+
+def _check_gateway(case: Case, own_rps: dict[str, float]) -> dict[str, float]:
+    """Slots could do more than the gateway passes on: who gets how much of it is the plan's to say.
+
+    Returns the rates that the plan states, none above what its slots can do.
+    """
+    passed = {}
+    for deployment in case.plan.deployments:
+        own, claimed = own_rps[deployment.model], deployment.throughput_rps
+        if not (claimed >= 0 and at_most(claimed, own)):
+            case.report(
+                "throughput",
+                deployment.model,
+                "throughput (rps) of all pipelines",
+                needed=f"0..{own}",
+                available=claimed,
+            )
+        passed[deployment.model] = min(own, claimed)
+    needed_us = _gateway_us(case, passed)
+    if not at_most(needed_us, US_PER_S):
+        case.report(
+            "gateway",
+            "plan",
+            "time of the gateway (us of every second) for all requests",
+            needed=needed_us,
+            available=US_PER_S,
+        )
+    return passed
+
+
+def _own(case: Case, pipelines: dict[tuple[str, str], float]) -> list[float]:
+    """Of each deployment. Two modules of apps may run one model: each is summed up on its own."""
+    return [
+        sum(pipelines.get((deployment.model, p.name), 0.0) for p in deployment.pipelines)
+        for deployment in case.plan.deployments
+    ]
 
 
 def _check_pipeline(case: Case, planned: PlannedPipeline) -> float:
@@ -96,6 +146,9 @@ def _check_totals(case: Case, planned: PlannedPipeline, total_us: int, slowest_r
     demand = case.demands.get(planned.model)
     if demand is not None:
         budget_us = floor(demand.slo_us * (1 - Fraction(str(case.plan.options.margin))))
+        profile = case.profiles.get(planned.model)
+        if profile is not None:
+            total_us += profile.gateway_us
         if total_us > budget_us:
             case.report(
                 "slo",
@@ -164,7 +217,11 @@ def stage_rates(case: Case, planned: PlannedPipeline, index: int) -> StageRates 
     if profile is None or kind is None or latency is None:
         return None
     p50_us, p99_us = latency
-    running_rps = batch * 1e6 / p50_us * kind.max_utilisation
+    taken_us = p50_us
+    if stage.device == "cpu" and len(case.nodes) == 1 and index == 0 and not case.plan.apps:
+        # The gateway has the same cores: the first slot of a request pays its time.
+        taken_us += batch * profile.gateway_us
+    running_rps = batch * 1e6 / taken_us * kind.max_utilisation
     link_rps = _link_share_rps(case, profile, stage)
     return StageRates(
         p99_us=p99_us,

@@ -11,7 +11,9 @@ The rules, which `headrace.verify` restates in its own code:
 latency     of a stage: the cost model's p99
 transfer    of a hop: batch x bytes / the slower of both device types' slowest nodes, charged as
             soon as the cluster has two nodes, since slots are placed later
-throughput  of a slot: min(batch / p50 x max_utilisation, link share in, link share out)
+throughput  of a slot: min(batch / p50 x max_utilisation, link share in, link share out); of one
+            that has a first stage and shares cores with the gateway, p50 + batch x gateway_us in
+            place of p50
 link share  the node's bandwidth / (bytes per item x devices on the node / share), on the
             narrowest node that has the device type; a node's slots together then never exceed
             its link, wherever they are placed. The model's own input and output are free
@@ -144,7 +146,12 @@ def cost_tables(problem: Problem, demand: Demand) -> CostTables:
             p99[:, k][:, weights > memory] = NEVER_US
     batches = np.arange(1, len(p99) + 1).reshape(-1, 1, 1, 1)
     utilisation = np.array([cluster.device_type(kind.device).max_utilisation for kind in kinds])
-    rate = batches / (p50 / 1e6) * utilisation.reshape(1, -1, 1, 1)
+    taken_us = p50.copy()
+    gateway_us = costs.gateway_us(demand.model)
+    for k, kind in enumerate(kinds):
+        if cost.shares_gateway_cores(cluster, kind.device):
+            taken_us[:, k, :1] += gateway_us * batches[:, 0]
+    rate = batches / (taken_us / 1e6) * utilisation.reshape(1, -1, 1, 1)
     links = {device: _link_part(cluster, device) for device in {kind.device for kind in kinds}}
     limit = np.stack(
         [_link_limits(profile, links[kind.device] * float(kind.share)) for kind in kinds]
@@ -158,7 +165,7 @@ def cost_tables(problem: Problem, demand: Demand) -> CostTables:
         rate_rps=rate,
         transfer_us=_transfers(profile, cluster, kinds, len(p99)),
         weights_bytes=weights,
-        gateway_us=costs.gateway_us(demand.model),
+        gateway_us=gateway_us,
     )
 
 

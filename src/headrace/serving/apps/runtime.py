@@ -111,6 +111,7 @@ class AppInService:
             slo_us=table.slo_us,
             fastest_us=self.admission.fastest_us,
             max_items=1,
+            rate_rps=next(c.app.rate_rps for c in plan.apps if c.app.name == function.name),
             batched=False,
         )
 

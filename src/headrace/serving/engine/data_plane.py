@@ -81,6 +81,7 @@ def served_models(
     plan: Plan, topology: Topology, profiles: Mapping[str, Profile]
 ) -> dict[str, ServedModel]:
     """Describe the plan's models as clients see them, in the plan's order."""
+    asked_rps = {demand.model: demand.rate_rps for demand in plan.demands}
     return {
         model.name: ServedModel(
             name=model.name,
@@ -89,6 +90,8 @@ def served_models(
             slo_us=model.slo_us,
             fastest_us=model.fastest_us,
             max_items=MAX_BATCHES_PER_INFERENCE * max(r.batch_size for r in model.routes),
+            planned_rps=deployment.throughput_rps,
+            rate_rps=deployment.rate_rps or asked_rps.get(deployment.model),
         )
         for deployment, model in zip(plan.deployments, topology.models, strict=True)
     }

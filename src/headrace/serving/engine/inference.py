@@ -24,6 +24,10 @@ class ServedModel:
     """Least time in which one item can be answered; a shorter timeout is always refused."""
     max_items: int
     """Most items (batch dimension) that one inference may carry."""
+    planned_rps: float | None = None
+    """Requests per second that the plan says it can take."""
+    rate_rps: float | None = None
+    """Requests per second that the problem asks for; None: as much as possible."""
     batched: bool = True
     """False: an app. Its tensors have no batch dimension, and -1 in a shape is any length."""
     input_item_bytes: tuple[int, ...] = field(init=False)

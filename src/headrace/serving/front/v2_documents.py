@@ -39,11 +39,17 @@ def config_document(model: ServedModel) -> dict[str, Any]:
         "max_batch_size": model.max_items if model.batched else 0,
         "input": [_config_tensor(spec) for spec in model.inputs],
         "output": [_config_tensor(spec) for spec in model.outputs],
-        "parameters": {
-            "slo_us": {"string_value": str(model.slo_us)},
-            "fastest_us": {"string_value": str(model.fastest_us)},
-        },
+        "parameters": {name: {"string_value": text} for name, text in _parameters(model).items()},
     }
+
+
+def _parameters(model: ServedModel) -> dict[str, str]:
+    """What the plan says of the model; `headrace load` offers such rates unless told otherwise."""
+    found = {"slo_us": str(model.slo_us), "fastest_us": str(model.fastest_us)}
+    for name, value_rps in (("planned_rps", model.planned_rps), ("rate_rps", model.rate_rps)):
+        if value_rps is not None:
+            found[name] = f"{value_rps:.6g}"
+    return found
 
 
 def index_entry(model: ServedModel, ready: bool) -> dict[str, Any]:

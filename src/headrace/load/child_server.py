@@ -1,0 +1,62 @@
+"""A `headrace serve` of one's own: for measuring what only a whole server can tell."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.domain.errors import HeadraceError
+
+PATIENCE_S = 300.0
+_PROGRAM = "from headrace.cli import main; main()"
+
+
+class ServerFailedError(HeadraceError):
+    """The server did not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildServer:
+    """`processor_us` is of the server's own process: gateway and dispatcher, without workers."""
+
+    url: str
+    pid: int
+
+    def processor_us(self) -> float:
+        """User and system time of all its threads so far."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e3
+
+
+@contextmanager
+def child_server(plan: Path, *arguments: str) -> Iterator[ChildServer]:
+    """Serve `plan` on a free port until the block ends; what it says of itself is not shown.
+
+    Raises:
+        ServerFailedError: it ended before it was ready, with what it said.
+    """
+    command = [sys.executable, "-c", _PROGRAM, "serve", str(plan), "--port", "0", "--json"]
+    process = subprocess.Popen(
+        [*command, "--no-rehearsal", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            _, said = process.communicate(timeout=PATIENCE_S)
+            raise ServerFailedError(f"a server of {plan} did not start: {said.strip()[-500:]}")
+        yield ChildServer(json.loads(line)["url"], process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()

@@ -1,0 +1,207 @@
+"""What a rehearsal found: the stages' times as a server had them, against those of the plan.
+
+A profile times a stage alone on its core. A rehearsal runs all slots of the plan at once, behind a
+real gateway, at the rate the plan is for. Of every stage, over all batches that ran,
+
+    level p50, p99     the 50th and 99th percentile of: time taken / median that was predicted for
+                       a batch of this size
+    p50, p99           of a full batch: level x the predicted median
+
+and of every pipeline what is left of its promises: latency is longer by what its stages' p99 are
+longer, and the time that a batch takes a slot by what their p50 are. A plan is
+contradicted where a pipeline does not fit its SLO any more, where a model falls short of the rate
+that is asked for or, without one, of what was offered, and where too few answers were in time.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+
+from headrace.cost import TimedStage, cost_model
+from headrace.domain.base import Record
+from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
+from headrace.domain.plan import Deployment, Pipeline, Plan, Stage
+from headrace.domain.profile import Profile
+from headrace.metrics import percentile
+from headrace.reporting.summary import milliseconds, percent, rate
+
+EXPECTED_ATTAINMENT = 0.95
+"""Of a rehearsal, at the rate that the plan is for: below it, something takes time that no stage
+accounts for, such as a gateway or a client without a core."""
+LEAST_BATCHES = 5
+"""Fewer runs of a stage say nothing of its level."""
+
+
+class RehearsedStage(Record, frozen=True, kw_only=True):
+    """One stage; times are of a full batch."""
+
+    model: str
+    pipeline: str
+    stage: int
+    batch_size: int
+    batches: int
+    """That ran, of any size."""
+    predicted_p50_us: int
+    predicted_p99_us: int
+    level_p50: float | None
+    """Time taken / predicted median; None: too few batches."""
+    level_p99: float | None
+
+    @property
+    def p50_us(self) -> int | None:
+        return None if self.level_p50 is None else round(self.level_p50 * self.predicted_p50_us)
+
+    @property
+    def p99_us(self) -> int | None:
+        return None if self.level_p99 is None else round(self.level_p99 * self.predicted_p50_us)
+
+
+class Rehearsal(Record, frozen=True, kw_only=True):
+    """`headrace rehearse --json`, and the file beside the plan."""
+
+    plan_sha256: str
+    offered_rps: dict[str, float]
+    attainment: dict[str, float | None]
+    """In time / arrived, of each model or app, as the client saw it."""
+    stages: tuple[RehearsedStage, ...]
+    contradictions: tuple[str, ...]
+    """What the plan promises and the rehearsal does not bear out; one paragraph each."""
+
+
+def rehearsed_stages(
+    plan: Plan, profiles: Mapping[str, Profile], header: EventLogHeader, events: Sequence[AnyEvent]
+) -> tuple[RehearsedStage, ...]:
+    """Compare every stage of `plan` with its runs in a server's log of it."""
+    batches = {event.batch: event for event in events if isinstance(event, Dispatched)}
+    ran: defaultdict[tuple[str, str, int], list[tuple[int, int]]] = defaultdict(list)
+    for event in events:
+        if isinstance(event, Ran) and event.batch in batches:
+            batch = batches[event.batch]
+            key = (
+                header.models[batch.model],
+                header.pipelines[batch.model][batch.pipeline],
+                event.stage,
+            )
+            ran[key].append((len(batch.requests), event.at_us - event.started_at_us))
+    return tuple(
+        _stage(deployment, pipeline, index, profiles, ran[deployment.name, pipeline.name, index])
+        for deployment in plan.deployments
+        for pipeline in deployment.pipelines
+        for index in range(len(pipeline.stages))
+    )
+
+
+def _stage(
+    deployment: Deployment,
+    pipeline: Pipeline,
+    index: int,
+    profiles: Mapping[str, Profile],
+    runs: Sequence[tuple[int, int]],
+) -> RehearsedStage:
+    costs = cost_model(profiles)
+    timed = TimedStage.of(deployment.model, pipeline.stages[index])
+    # Per mille, so that `percentile` has whole numbers.
+    levels = sorted(
+        round(1000 * took_us / costs.execution(timed, size).p50_us) for size, took_us in runs
+    )
+    known = len(levels) >= LEAST_BATCHES
+    full = costs.execution(timed, pipeline.batch_size)
+    return RehearsedStage(
+        model=deployment.name,
+        pipeline=pipeline.name,
+        stage=index,
+        batch_size=pipeline.batch_size,
+        batches=len(levels),
+        predicted_p50_us=full.p50_us,
+        predicted_p99_us=full.p99_us,
+        level_p50=percentile(levels, 500) / 1000 if known else None,
+        level_p99=percentile(levels, 990) / 1000 if known else None,
+    )
+
+
+def contradictions(
+    plan: Plan,
+    stages: Sequence[RehearsedStage],
+    offered_rps: Mapping[str, float],
+    attainment: Mapping[str, float | None],
+) -> tuple[str, ...]:
+    """What of the plan does not hold with the times of the rehearsal, needed against available."""
+    by_place = {(s.model, s.pipeline, s.stage): s for s in stages}
+    asked = {demand.model: demand.rate_rps for demand in plan.demands}
+    found = []
+    for deployment in plan.deployments:
+        carried_rps = 0.0
+        for pipeline in deployment.pipelines:
+            places = [(deployment.name, pipeline.name, i) for i in range(len(pipeline.stages))]
+            members = [by_place[place] for place in places]
+            slower_us = [
+                max(0, s.p99_us - s.predicted_p99_us) if s.p99_us is not None else 0
+                for s in members
+            ]
+            latency_us = pipeline.latency_us + sum(slower_us)
+            if latency_us > deployment.slo_us:
+                found.append(_too_slow(deployment, pipeline, latency_us))
+            carried_rps += min(
+                _carried_rps(stage, member)
+                for stage, member in zip(pipeline.stages, members, strict=True)
+            )
+        carried_rps = min(carried_rps, deployment.throughput_rps)
+        wanted_rps = deployment.rate_rps or asked.get(deployment.model)
+        wanted_rps = wanted_rps or offered_rps.get(deployment.name, 0.0)
+        if carried_rps < 0.999 * wanted_rps:
+            found.append(
+                f"{deployment.name} cannot carry its rate\n"
+                f"  needs  {rate(wanted_rps)} requests/s\n"
+                f"  has    {rate(carried_rps)} requests/s with the times of the rehearsal, planned"
+                f" {rate(deployment.throughput_rps)}\n"
+                "  try    a lower max_utilisation of its devices in the problem, or more devices"
+            )
+    found += [
+        f"{name}: too few answers were in time\n"
+        f"  needs  {percent(EXPECTED_ATTAINMENT)} at {rate(offered_rps.get(name))} requests/s\n"
+        f"  has    {percent(share)}\n"
+        "  try    on a machine that is idle otherwise, with a core for the load; else a lower rate"
+        for name, share in attainment.items()
+        if share is not None and share < EXPECTED_ATTAINMENT
+    ]
+    return tuple(found)
+
+
+def _carried_rps(stage: Stage, member: RehearsedStage) -> float:
+    """The pool's planned throughput, with batches as much longer as they were."""
+    planned_us = len(stage.pool) * member.batch_size * 1e6 / stage.throughput_rps
+    longer_us = 0 if member.p50_us is None else max(0, member.p50_us - member.predicted_p50_us)
+    return stage.throughput_rps * planned_us / (planned_us + longer_us)
+
+
+def _too_slow(deployment: Deployment, pipeline: Pipeline, latency_us: int) -> str:
+    return (
+        f"{deployment.name}/{pipeline.name}: a batch alone misses the SLO\n"
+        f"  needs  {milliseconds(latency_us)} p99 with the times of the rehearsal, planned"
+        f" {milliseconds(pipeline.latency_us)}\n"
+        f"  has    {milliseconds(deployment.slo_us)}\n"
+        "  try    profile again on the machine as it is, `headrace plan --margin` with more"
+        " room, or a longer SLO"
+    )
+
+
+def rehearsal_table(rehearsal: Rehearsal) -> Table:
+    """One row per stage."""
+    table = Table(title="rehearsal: a full batch, alone and among its neighbours")
+    for heading in ("stage", "batch", "runs", "p50 ms", "p99 ms", "measured", "ratio"):
+        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    for stage in rehearsal.stages:
+        known = stage.p50_us is not None and stage.p99_us is not None
+        table.add_row(
+            f"{stage.model}/{stage.pipeline}/{stage.stage}",
+            str(stage.batch_size),
+            str(stage.batches),
+            f"{stage.predicted_p50_us / 1000:.1f}",
+            f"{stage.predicted_p99_us / 1000:.1f}",
+            f"{(stage.p50_us or 0) / 1000:.1f} / {(stage.p99_us or 0) / 1000:.1f}"
+            if known
+            else "too few",
+            f"{stage.level_p50:.2f}" if stage.level_p50 is not None else "–",
+        )
+    return table

@@ -1,0 +1,129 @@
+"""What the gateway takes of a request is part of latency, throughput, plan and simulation."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from headrace.domain.events import Answered, Arrived
+from headrace.domain.plan import Plan
+from headrace.domain.problem import PlanOptions, Problem
+from headrace.domain.profile import Profile
+from headrace.planning import solve
+from headrace.simulation.gateway import through_gateway
+from headrace.simulation.offered.arrivals import Arrival
+from headrace.simulation.session import simulate
+from headrace.verify import verify
+from helpers.problems import make_problem, make_profile, unhurried
+
+SLO_US = 100_000
+
+
+def profile(model: str, gateway_us: int, *, device: str = "a", block_us: int = 10) -> Profile:
+    made = make_profile(model, blocks=2, devices={device: 1.0}, max_batch=8, block_us=block_us)
+    return replace(made, gateway_us=gateway_us)
+
+
+def planned(problem: Problem) -> Plan:
+    result = solve(replace(problem, options=unhurried(problem.options)))
+    assert result.plan is not None
+    assert verify(result.plan, problem.profiles) == []
+    return result.plan
+
+
+def test_a_plan_promises_no_more_than_the_gateway_passes_on_and_says_so() -> None:
+    plan = planned(make_problem([profile("m", 40)], nodes={"n": {"a": 4}}, slo_us=SLO_US))
+
+    (deployment,) = plan.deployments
+    assert sum(pipeline.throughput_rps for pipeline in deployment.pipelines) > 100_000
+    assert deployment.throughput_rps == plan.objective == plan.bound == 25_000
+    assert plan.stopped == "optimal"
+    assert "it takes 40 us per request: at most 25,000 requests/s" in plan.binding
+
+
+def test_several_models_share_the_gateway_by_their_weights() -> None:
+    problem = make_problem(
+        [profile("m", 40), profile("n", 600)],
+        nodes={"n0": {"a": 4}},
+        slo_us=SLO_US,
+        weights={"m": 5.0, "n": 1.0},
+    )
+    plan = planned(problem)
+
+    assert [d.throughput_rps for d in plan.deployments] == pytest.approx([6250, 1250])
+    assert plan.stopped == "optimal"
+
+
+def test_throughput_goes_to_the_models_that_cost_the_gateway_least() -> None:
+    problem = make_problem(
+        [profile("m", 40), profile("n", 600)],
+        nodes={"n0": {"a": 4}},
+        slo_us=SLO_US,
+        rates={"n": 100.0},
+        options=PlanOptions(objective="throughput"),
+    )
+    plan = planned(problem)
+
+    assert [d.throughput_rps for d in plan.deployments] == pytest.approx([23_500, 100])
+
+
+def test_rates_beyond_the_gateway_are_refused_with_what_would_fit() -> None:
+    result = solve(
+        make_problem(
+            [profile("m", 40)], nodes={"n": {"a": 4}}, rates={"m": 50_000.0}, slo_us=SLO_US
+        )
+    )
+
+    assert result.plan is None
+    assert result.stopped == "infeasible"
+    assert "needs  2 s of every second, 40 us per request" in (result.refusal or "")
+
+
+def test_on_the_gateways_own_cores_its_time_is_the_workers_loss() -> None:
+    def rate(device: str, gateway_us: int) -> float:
+        made = profile("m", gateway_us, device=device, block_us=1_000)
+        return planned(make_problem([made], nodes={"n": {device: 1}}, slo_us=SLO_US)).objective
+
+    alone_us, beside_us = (1e6 / rate("cpu", gateway_us) for gateway_us in (0, 300))
+
+    assert beside_us - alone_us == pytest.approx(300)
+    assert rate("a", 300) == rate("a", 0)
+
+
+def test_the_gateways_time_leaves_the_latency_budget() -> None:
+    tight = make_problem([profile("m", 0, block_us=4_000)], nodes={"n": {"a": 1}})
+    budget_us = planned(tight).deployments[0].pipelines[0].latency_us
+    slo_us = int(budget_us / 0.6) + 2
+    exact = replace(tight, demands=(replace(tight.demands[0], slo_us=slo_us),))
+    dearer = replace(exact, profiles={"m": profile("m", 5_000, block_us=4_000)})
+
+    batch = planned(exact).deployments[0].pipelines[0].batch_size
+    assert planned(dearer).deployments[0].pipelines[0].batch_size < batch
+
+
+def test_requests_pass_the_gateway_one_after_the_other() -> None:
+    rng = np.random.default_rng(1)
+    arrived = np.sort(rng.integers(0, 10_000, size=200))
+    taken = rng.integers(0, 120, size=200)
+
+    free, expected = 0, []
+    for at, cost in zip(arrived.tolist(), taken.tolist(), strict=True):
+        free = max(free, at) + cost
+        expected.append(free)
+
+    assert through_gateway(arrived, taken).tolist() == expected
+
+
+@pytest.mark.parametrize("jitter", [False, True])
+def test_simulated_latency_has_the_gateways_time_and_its_queue(jitter: bool) -> None:
+    plan = planned(make_problem([profile("m", 0, block_us=4_000)], nodes={"n": {"a": 1}}))
+    costly = {"m": profile("m", 500, block_us=4_000)}
+    arrivals = [Arrival(at_us=at_us, model="m") for at_us in (1_000, 1_000, 900_000)]
+
+    _, free = simulate(plan, {"m": profile("m", 0, block_us=4_000)}, arrivals, jitter=jitter)
+    _, events = simulate(plan, costly, arrivals, jitter=jitter)
+
+    assert [e.at_us for e in events if isinstance(e, Arrived)] == [1_000, 1_000, 900_000]
+    assert [e.at_us for e in events] == sorted(e.at_us for e in events)
+    last_free = [e.at_us for e in free if isinstance(e, Answered)][-1]
+    last = [e.at_us for e in events if isinstance(e, Answered)][-1]
+    assert last - last_free == 500

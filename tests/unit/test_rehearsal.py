@@ -1,0 +1,204 @@
+"""A rehearsal's log against the plan: levels, contradictions, and who uses them."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from headrace import cli
+from headrace.catalog.documents import sha256_file, write_document
+from headrace.catalog.event_log import EventLogWriter
+from headrace.commands.rehearse import kept_rehearsal, rehearsal_paths
+from headrace.commands.serve import rehearse_before_ready
+from headrace.domain.events import AnyEvent, EventLogHeader
+from headrace.domain.plan import Plan
+from headrace.domain.problem import ProfileRef
+from headrace.domain.profile import Profile
+from headrace.load.child_server import ServerFailedError
+from headrace.metrics import Report
+from headrace.reporting.rehearsal import Rehearsal, contradictions, rehearsed_stages
+from headrace.simulation.offered.arrivals import uniform
+from headrace.simulation.session import simulate
+from helpers.problems import make_plan, make_problem, make_profile
+
+GOOD = {"m": 1.0}
+Log = tuple[EventLogHeader, Sequence[AnyEvent]]
+
+
+def slower(profile: Profile, factor: int) -> Profile:
+    def scaled(rows: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(value * factor for value in row) for row in rows)
+
+    times = tuple(
+        replace(t, p50_us=scaled(t.p50_us), p99_us=scaled(t.p99_us)) for t in profile.block_times
+    )
+    return replace(profile, block_times=times)
+
+
+@pytest.fixture(name="planned", scope="module")
+def _planned() -> tuple[Plan, Mapping[str, Profile]]:
+    problem = make_problem([make_profile("m")], nodes={"n": {"a": 2}}, slo_us=100_000)
+    return make_plan(problem), problem.profiles
+
+
+def log_of(plan: Plan, profiles: Mapping[str, Profile], factor: int) -> Log:
+    """A log of the plan on a machine that is slower by `factor`."""
+    real = {name: slower(profile, factor) for name, profile in profiles.items()}
+    patient = [dataclasses.replace(a, timeout_us=10**9) for a in uniform("m", 30.0, 2.0)]
+    return simulate(plan, real, patient, jitter=False)
+
+
+def test_the_times_of_the_log_are_what_the_profile_says_where_nothing_interferes(
+    planned: tuple[Plan, Mapping[str, Profile]],
+) -> None:
+    plan, profiles = planned
+    stages = rehearsed_stages(plan, profiles, *log_of(plan, profiles, 1))
+
+    assert {stage.level_p50 for stage in stages} == {1.0}
+    assert contradictions(plan, stages, {"m": 30.0}, GOOD) == ()
+
+
+def test_a_plan_that_the_machine_does_not_keep_is_contradicted_with_needed_and_available(
+    planned: tuple[Plan, Mapping[str, Profile]],
+) -> None:
+    plan, profiles = planned
+    stages = rehearsed_stages(plan, profiles, *log_of(plan, profiles, 3))
+    planned_rps = plan.deployments[0].throughput_rps
+    found = contradictions(plan, stages, {"m": 0.8 * planned_rps}, GOOD)
+
+    assert {stage.level_p50 for stage in stages} == {3.0}
+    text = "\n".join(found)
+    assert "a batch alone misses the SLO" in text
+    assert "m cannot carry its rate" in text
+    assert f"requests/s with the times of the rehearsal, planned {planned_rps:.4g}" in text
+
+
+def test_what_is_slower_but_good_enough_is_no_contradiction(
+    planned: tuple[Plan, Mapping[str, Profile]],
+) -> None:
+    plan, profiles = planned
+    roomy = replace(plan, deployments=tuple(replace(d, slo_us=10**7) for d in plan.deployments))
+    stages = rehearsed_stages(plan, profiles, *log_of(plan, profiles, 3))
+
+    assert contradictions(roomy, stages, {"m": 1.0}, GOOD) == ()
+
+
+def test_too_few_batches_say_nothing(planned: tuple[Plan, Mapping[str, Profile]]) -> None:
+    plan, profiles = planned
+    header, _ = log_of(plan, profiles, 1)
+
+    stages = rehearsed_stages(plan, profiles, header, [])
+
+    assert {(stage.batches, stage.level_p50, stage.p99_us) for stage in stages} == {(0, None, None)}
+    assert contradictions(plan, stages, {"m": 1.0}, GOOD) == ()
+
+
+def test_answers_that_come_late_though_the_stages_are_quick_contradict_the_plan_too(
+    planned: tuple[Plan, Mapping[str, Profile]],
+) -> None:
+    plan, profiles = planned
+    stages = rehearsed_stages(plan, profiles, *log_of(plan, profiles, 1))
+
+    (found,) = contradictions(plan, stages, {"m": 30.0}, {"m": 0.4})
+
+    assert "needs  95 % at 30 requests/s\n  has    40 %" in found
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def runner(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return runner
+
+
+@pytest.fixture
+def rehearsed(planned: tuple[Plan, Mapping[str, Profile]], tmp_path: Path) -> Path:
+    """A plan file with what a rehearsal on a machine three times as slow leaves beside it."""
+    plan, profiles = planned
+    write_document(profiles["m"], tmp_path / "m.json")
+    ref = ProfileRef(model="m", path="m.json", sha256=sha256_file(tmp_path / "m.json"))
+    plan = replace(plan, profiles=(ref,))
+    path = tmp_path / "plan.json"
+    write_document(plan, path)
+    header, events = log_of(plan, profiles, 3)
+    stages = rehearsed_stages(plan, profiles, header, events)
+    findings, log = rehearsal_paths(path)
+    with EventLogWriter(log, header) as writer:
+        for event in events:
+            writer.append(event)
+    found = Rehearsal(
+        plan_sha256=sha256_file(path),
+        offered_rps={"m": 30.0},
+        attainment={"m": 0.0},
+        stages=stages,
+        contradictions=contradictions(plan, stages, {"m": 30.0}, GOOD),
+    )
+    write_document(found, findings)
+    return path
+
+
+def p50_us(out: str) -> int:
+    latency = msgspec.json.decode(out, type=Report).total.latency
+    assert latency is not None
+    return latency.p50_us
+
+
+def test_simulate_takes_the_times_of_the_rehearsal_and_says_so(run: Run, rehearsed: Path) -> None:
+    light = ("--rps", "2", "--duration-s", "20", "--arrivals", "uniform", "--json")
+
+    code, out, err = run("simulate", str(rehearsed), *light)
+    _, as_profiled, _ = run("simulate", str(rehearsed), *light, "--profile-times")
+
+    assert code == 0
+    assert "those of the rehearsal in" in err
+    assert p50_us(out) > 2 * p50_us(as_profiled)
+
+
+def test_the_rehearsal_of_another_plan_is_left_alone(run: Run, rehearsed: Path) -> None:
+    assert kept_rehearsal(rehearsed) is not None
+
+    plan = json.loads(rehearsed.read_bytes())
+    plan["runtime_s"] += 1.0
+    rehearsed.write_text(json.dumps(plan))
+
+    assert kept_rehearsal(rehearsed) is None
+    _, _, err = run("simulate", str(rehearsed), "--rps", "2", "--duration-s", "1")
+    assert "execution times" not in err
+
+
+def test_a_server_repeats_what_an_earlier_rehearsal_contradicted_and_does_not_rehearse_again(
+    rehearsed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[Path] = []
+
+    def not_started(path: Path, arguments: Sequence[str]) -> Rehearsal:
+        ran.append(path)
+        raise ServerFailedError("no server today")
+
+    monkeypatch.setattr("headrace.commands.rehearse.run_rehearsal", not_started)
+
+    rehearse_before_ready(rehearsed, None, "auto", None, [])
+    assert ran == []
+    assert "the rehearsal contradicts the plan: m/p0" in capsys.readouterr().err
+
+    rehearsal_paths(rehearsed)[0].unlink()
+    rehearse_before_ready(rehearsed, None, "auto", None, [])
+    captured = capsys.readouterr()
+    assert ran == [rehearsed]
+    assert "not rehearsed: no server today" in captured.err
+    # Scripts wait there for the READY line.
+    assert captured.out == ""
