@@ -17,12 +17,14 @@ from headrace.dispatch.kernel.flow import (
     note_path,
 )
 from headrace.dispatch.kernel.journal import (
+    ENDED,
     FAILED,
     RAN,
     SLOT_GAINED,
     SLOT_LOST,
     TRANSFERRED,
     add,
+    add_two,
     note,
 )
 from headrace.dispatch.kernel.layout import State
@@ -48,8 +50,7 @@ def on_transferred(
         hop = hop_of(s, row)
         to_slot = s.hops[hop].slot
         note(s, TRANSFERRED, now_us, batch_id, stage, s.hops[hop - 1].slot)
-        add(s, to_slot)
-        add(s, started_at)
+        add_two(s, to_slot, started_at)
         s.policy.on_transferred(s, hop, now_us)
         join_slot(s, row, to_slot, now_us)
     advance_links(s, now_us)
@@ -161,7 +162,8 @@ def _restart_stage(s: State, row: int, now_us: int) -> None:
         s.policy.forget(s, row)
         for i in range(batch.size):
             queues.insert(s, batch.model, s.members[row * s.world[0].size_max + i])
-        remove_batch(s, row, 0, now_us)
+        note(s, ENDED, now_us, batch.id, 0, 0)
+        remove_batch(s, row)
         return
     hopeless = s.policy.reroute(s, row, batch.stage, now_us)
     if hopeless != NO_REASON:
