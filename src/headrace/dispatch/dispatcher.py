@@ -15,7 +15,6 @@ from headrace.dispatch.event_log import (
     Numbers,
     dispatched,
     dropped,
-    transferred,
 )
 from headrace.dispatch.kernel import handle as events
 from headrace.dispatch.kernel.journal import (
@@ -34,7 +33,7 @@ from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import policy_named
 from headrace.dispatch.protocols import Batch, Clock, Driver, EventSink
 from headrace.dispatch.topology import Topology
-from headrace.domain.events import Answered, AnyEvent, Arrived, Ran
+from headrace.domain.events import Answered, AnyEvent, Arrived, Ran, Transferred
 from headrace.domain.request import Request
 
 
@@ -194,7 +193,7 @@ class Dispatcher:
             elif kind == ANSWERED:
                 at = self._on_answered(n, at)
             elif kind == TRANSFERRED:
-                sink(transferred(n, at))
+                sink(Transferred(*n[at + 1 : at + 7]))
                 at += 7
             elif kind == START_TRANSFER:
                 batch = self._batches[n[at + 3]]
@@ -236,10 +235,10 @@ class Dispatcher:
         """The last stage of a batch has run. Where the next entry is."""
         at_us, number = numbers[at + 1], numbers[at + 2]
         batch = self._batches.pop(number)
-        members = batch.requests
+        members, sink, requests = batch.requests, self._sink, self._requests
         for request in members:
-            self._sink(Answered(at_us, request.id, number))
-            del self._requests[request.id]
+            sink(Answered(at_us, request.id, number))
+            del requests[request.id]
         self._driver.answer(batch)
         return at + 4 + len(members)
 
