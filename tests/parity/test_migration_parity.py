@@ -9,8 +9,8 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 
-from headrace.dispatch.changes.gate import Gate
-from headrace.dispatch.changes.handover import Device, Site
+from headrace.dispatch.changes.draining import DrainingDriver
+from headrace.dispatch.changes.handover import Device, PlacedTopology
 from headrace.dispatch.changes.migration import Epoch, How
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.domain.events import Answered, AnyEvent
@@ -30,7 +30,7 @@ SEEDS = range(40)
 POLICY = "reservation"
 
 
-def sites_and_arrivals(seed: int) -> tuple[Site, Site, list[Arrival], int]:
+def placements_and_arrivals(seed: int) -> tuple[PlacedTopology, PlacedTopology, list[Arrival], int]:
     """The same plan on other devices, so that every device changes hands."""
     rng = np.random.default_rng(seed)
     topology = random_topology(rng)
@@ -44,12 +44,17 @@ def sites_and_arrivals(seed: int) -> tuple[Site, Site, list[Arrival], int]:
         )
         for request in requests
     ]
-    old, new = Site(topology, devices), Site(topology, devices[::-1])
+    old, new = PlacedTopology(topology, devices), PlacedTopology(topology, devices[::-1])
     return old, new, arrivals, requests[20].arrived_at_us + 1
 
 
 def run_live(
-    old: Site, new: Site, arrivals: list[Arrival], at_us: int, how: How, durations: Durations
+    old: PlacedTopology,
+    new: PlacedTopology,
+    arrivals: list[Arrival],
+    at_us: int,
+    how: How,
+    durations: Durations,
 ) -> list[list[AnyEvent]]:
     loop = VirtualTimeLoop()
     clock = LiveClock(loop)
@@ -57,18 +62,20 @@ def run_live(
     with ExitStack() as stack:
         pending = PendingRequests(clock.now_us, loop.call_soon)
         epochs = []
-        for site, log in zip((old, new), logs, strict=True):
+        for placed, log in zip((old, new), logs, strict=True):
             arena = stack.enter_context(closing(Arena(1 << 22)))
-            topology = site.topology
-            workers = [FakeWorker(i, topology, clock, durations) for i in range(len(site.devices))]
+            topology = placed.topology
+            workers = [
+                FakeWorker(i, topology, clock, durations) for i in range(len(placed.devices))
+            ]
             links = TimedLinks(SharedMemory(arena), clock)
             driver = LiveDriver(live_stages(topology), clock, workers, links, pending)
-            gate = Gate(topology, clock, driver)
-            gate.dispatcher = Dispatcher(topology, POLICY, clock, gate, log.append)
-            driver.reports = gate
+            draining = DrainingDriver(topology, clock, driver)
+            draining.dispatcher = Dispatcher(topology, POLICY, clock, draining, log.append)
+            driver.reports = draining
             for worker in workers:
                 worker.driver = driver
-            epochs.append(Epoch(site, gate))
+            epochs.append(Epoch(placed, draining))
 
         session = MigrationSession(epochs[0], epochs[1], clock)
         session.schedule(arrivals, at_us, how)
@@ -82,7 +89,7 @@ def run_live(
 def test_a_migration_gives_the_same_events_in_both_worlds(how: How) -> None:
     answered = 0
     for seed in SEEDS:
-        old, new, arrivals, at_us = sites_and_arrivals(seed)
+        old, new, arrivals, at_us = placements_and_arrivals(seed)
         session = SimulatedMigration(old, new, POLICY, exact_durations)
         session.run(arrivals, at_us, how)
         simulated = [list(log.events) for log in session.logs()]

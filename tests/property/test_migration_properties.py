@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from headrace.dispatch.changes.handover import Device, Site, handover_steps
+from headrace.dispatch.changes.handover import Device, PlacedTopology, handover_steps
 from headrace.dispatch.changes.migration import How
 from headrace.dispatch.topology import Topology
 from headrace.domain.epochs import joined
@@ -28,13 +28,13 @@ from helpers.topologies import (
 SEEDS = range(40)
 
 
-def random_sites(rng: np.random.Generator) -> tuple[Site, Site]:
+def random_placements(rng: np.random.Generator) -> tuple[PlacedTopology, PlacedTopology]:
     """Two plans over overlapping devices, sometimes with different models."""
     topologies = [random_topology(rng) for _ in range(2)]
     count = max(len(topology.slots) for topology in topologies) + int(rng.integers(0, 3))
     devices: list[Device] = [("n", "d", number) for number in range(count)]
     old, new = (
-        Site(
+        PlacedTopology(
             topology,
             tuple(devices[i] for i in rng.permutation(count)[: len(topology.slots)].tolist()),
         )
@@ -44,7 +44,7 @@ def random_sites(rng: np.random.Generator) -> tuple[Site, Site]:
 
 
 def random_arrivals(
-    old: Site, new: Site, rng: np.random.Generator, load: float, count: int = 80
+    old: PlacedTopology, new: PlacedTopology, rng: np.random.Generator, load: float, count: int = 80
 ) -> tuple[list[Arrival], int]:
     """Arrivals of models that are served at their time, and when to migrate."""
     requests = random_requests(old.topology, rng, count=count, load=load)
@@ -72,7 +72,7 @@ def test_no_request_is_lost_or_answered_twice(how: How, policy: str, with_faults
     answered = 0
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
-        old, new = random_sites(rng)
+        old, new = random_placements(rng)
         arrivals, at_us = random_arrivals(old, new, rng, float(rng.choice([0.4, 0.8, 1.6])))
         durations = JitteredDurations(np.random.default_rng(seed))
         session = SimulatedMigration(old, new, policy, durations)
@@ -85,8 +85,8 @@ def test_no_request_is_lost_or_answered_twice(how: How, policy: str, with_faults
         both = [event for log in logs for event in log.events]
         assert_each_request_ended_once(both)
         assert len({e.request for e in both if isinstance(e, Answered | Dropped)}) == len(arrivals)
-        for log, site in zip(logs, (old, new), strict=True):
-            assert_exclusive(log.events, site.topology)
+        for log, placed in zip(logs, (old, new), strict=True):
+            assert_exclusive(log.events, placed.topology)
         assert_devices_run_one_plan_at_a_time(session, f"seed {seed}")
         whole = joined(logs)
         ends = [end for ended in outcomes(*whole).values() for end in ended]
@@ -99,11 +99,11 @@ def test_no_request_is_lost_or_answered_twice(how: How, policy: str, with_faults
 def schedule_faults(session: SimulatedMigration, end_us: int, rng: np.random.Generator) -> None:
     """Workers of both plans die before, during and after the migration, and come back."""
     for epoch in (session.old, session.new):
-        for slot in rng.permutation(len(epoch.site.devices))[:3].tolist():
+        for slot in rng.permutation(len(epoch.placed.devices))[:3].tolist():
             lost_at_us = int(rng.integers(1, end_us))
             back_at_us = lost_at_us + int(rng.integers(1, 60_000))
-            session.clock.call_at(lost_at_us, partial(epoch.gate.on_slot_lost, slot))
-            session.clock.call_at(back_at_us, partial(epoch.gate.on_slot_gained, slot))
+            session.clock.call_at(lost_at_us, partial(epoch.draining.on_slot_lost, slot))
+            session.clock.call_at(back_at_us, partial(epoch.draining.on_slot_gained, slot))
 
 
 def assert_devices_run_one_plan_at_a_time(session: SimulatedMigration, what: str) -> None:
@@ -113,7 +113,7 @@ def assert_devices_run_one_plan_at_a_time(session: SimulatedMigration, what: str
     ):
         for event in log.events:
             if isinstance(event, Ran):
-                device = epoch.site.devices[event.slot]
+                device = epoch.placed.devices[event.slot]
                 spans.setdefault(device, []).append((event.started_at_us, event.at_us, number))
     for device, runs in spans.items():
         for (_, ended_us, before), (started_us, _, after) in pairwise(sorted(runs)):
@@ -126,8 +126,8 @@ def test_requests_are_held_until_the_last_stage_that_they_need_has_loaded(how: H
     devices: list[Device] = [("n", "d", number) for number in range(3)]
     two_stages = make_route(make_stage([0], [1_000]), make_stage([1], [1_000]))
     wider = make_route(make_stage([0, 1], [1_000]), make_stage([2], [1_000]))
-    old = Site(make_topology([two_stages], slo_us=1_000_000), tuple(devices[:2]))
-    new = Site(make_topology([wider], slo_us=1_000_000), tuple(devices))
+    old = PlacedTopology(make_topology([two_stages], slo_us=1_000_000), tuple(devices[:2]))
+    new = PlacedTopology(make_topology([wider], slo_us=1_000_000), tuple(devices))
     session = SimulatedMigration(old, new, "reservation", exact_durations)
     # The device that only the new plan uses is ready long after the others changed hands.
     session.loading_us = {2: 300_000}
@@ -146,7 +146,7 @@ def test_no_request_is_lost_when_workers_of_the_new_plan_fail_to_load_at_first(h
     answered = refused = 0
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
-        old, new = random_sites(rng)
+        old, new = random_placements(rng)
         arrivals, at_us = random_arrivals(old, new, rng, float(rng.choice([0.4, 0.8, 1.6])))
         session = SimulatedMigration(
             old, new, "reservation", JitteredDurations(np.random.default_rng(seed))
@@ -160,10 +160,10 @@ def test_no_request_is_lost_when_workers_of_the_new_plan_fail_to_load_at_first(h
         assert_each_request_ended_once(both)
         ended = [event for event in both if isinstance(event, Answered | Dropped)]
         assert len({event.request for event in ended}) == len(arrivals)
-        for log, site in zip(session.logs(), (old, new), strict=True):
-            assert_exclusive(log.events, site.topology)
+        for log, placed in zip(session.logs(), (old, new), strict=True):
+            assert_exclusive(log.events, placed.topology)
         assert_devices_run_one_plan_at_a_time(session, f"seed {seed}")
-        assert all(session.new.gate.serves(slot) for slot in range(len(new.devices)))
+        assert all(session.new.draining.serves(slot) for slot in range(len(new.devices)))
         answered += sum(isinstance(event, Answered) for event in both)
         refused += sum(isinstance(e, Dropped) and e.reason == "no-slot" for e in both)
     assert answered > 700
@@ -178,7 +178,7 @@ def replaced_by(new: Topology, count: int) -> SimulatedMigration:
     devices: tuple[Device, ...] = tuple(("n", "d", number) for number in range(count))
     pool = make_topology([make_route(make_stage(range(count), [10_000]))], slo_us=SECOND_US)
     return SimulatedMigration(
-        Site(pool, devices), Site(new, devices), "reservation", exact_durations
+        PlacedTopology(pool, devices), PlacedTopology(new, devices), "reservation", exact_durations
     )
 
 
@@ -235,7 +235,7 @@ def test_one_device_that_fails_does_not_hold_up_those_that_load() -> None:
     assert session.migration is not None
     steps = session.migration.steps
     assert len(steps) == 3, "the failing device is neither the first nor the last"
-    failing = session.new.site.devices.index(steps[1][0])
+    failing = session.new.placed.devices.index(steps[1][0])
 
     session = replaced_by(pool, 4)
     session.failing_us = {failing: 60 * SECOND_US}
@@ -246,7 +246,7 @@ def test_one_device_that_fails_does_not_hold_up_those_that_load() -> None:
 
 def test_every_device_changes_hands_in_exactly_one_step() -> None:
     for seed in SEEDS:
-        old, new = random_sites(np.random.default_rng(seed))
+        old, new = random_placements(np.random.default_rng(seed))
         moved = [device for step in handover_steps(old, new) for device in step]
         assert len(set(moved)) == len(moved)
         assert set(moved) == set(old.devices)
@@ -254,8 +254,8 @@ def test_every_device_changes_hands_in_exactly_one_step() -> None:
 
 def test_four_equal_devices_change_hands_two_by_two_when_two_make_a_pipeline() -> None:
     devices: tuple[Device, ...] = tuple(("n", "d", number) for number in range(4))
-    whole = Site(make_topology([make_route(make_stage([0, 1, 2, 3], [8_000]))]), devices)
-    cut = Site(
+    whole = PlacedTopology(make_topology([make_route(make_stage([0, 1, 2, 3], [8_000]))]), devices)
+    cut = PlacedTopology(
         make_topology([make_route(make_stage([0, 1], [4_000]), make_stage([2, 3], [4_000]))]),
         devices,
     )

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.compilation import internals
 from headrace.compilation.loops import entry, kernel, ready, source_key
-from headrace.compilation.tables import CheckedTables, Kind, Where, table_at
+from headrace.compilation.tables import CheckedTables, TableKind, Where, table_at
 
 ROOT = Path(__file__).parents[2]
 ITEM = np.dtype([("count", "i8"), ("speed", "f8")])
@@ -26,7 +26,7 @@ def doubled(number: int) -> int:
 
 RULE = ModuleType("rule")
 RULE.apply = doubled  # type: ignore[attr-defined]
-KIND = Kind(KEY, {"items": ITEM, "numbers": np.dtype("i8")}, {"rule": RULE})
+KIND = TableKind(KEY, {"items": ITEM, "numbers": np.dtype("i8")}, {"rule": RULE})
 
 
 @kernel

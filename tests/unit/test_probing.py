@@ -7,6 +7,7 @@ from headrace.dispatch.kernel import probing, reservation_tables
 from headrace.dispatch.kernel.layout import State
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import POLICIES
+from helpers.states import callable_state
 from helpers.topologies import make_route, make_stage, make_topology
 
 FROM, POOL, BEHIND = (0, 1), (2, 3, 4, 5, 6, 7), (8, 9)
@@ -32,8 +33,7 @@ def state(request: pytest.FixtureRequest) -> State:
         slot_node=(0, 1, 2, 2, 3, 3, 4, 5, 0, 6),
         bytes_per_us=request.param,
     )
-    state: State = Store(topology, POLICIES["reservation"], queue_max=10).state
-    return state
+    return callable_state(Store(topology, POLICIES["reservation"], queue_max=10).state)
 
 
 def found_by_search(state: State, size: int, at_us: int, from_slot: int) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ from headrace.dispatch.kernel.journal import ARRIVED, SHORT
 from headrace.dispatch.kernel.layout import State
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import POLICIES
+from helpers.states import callable_state
 from helpers.topologies import make_route, make_stage, make_topology
 
 LINE, OTHER = 0, 1
@@ -16,8 +17,7 @@ LINE, OTHER = 0, 1
 @pytest.fixture
 def state() -> State:
     topology = make_topology([make_route(make_stage([0, 1], [10]))])
-    state: State = Store(topology, POLICIES["reservation"], queue_max=10).state
-    return state
+    return callable_state(Store(topology, POLICIES["reservation"], queue_max=10).state)
 
 
 def reserved(state: State, line: int = LINE) -> list[tuple[int, int]]:

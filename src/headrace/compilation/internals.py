@@ -2,6 +2,7 @@
 of numba, `tests/unit/test_compilation.py` says part by part; pyproject.toml pins tested versions.
 
 UNCOUNTED        an option of the compiler: no references are counted
+forgive_stale    what is kept on disk and cannot be read counts as not kept
 forget_literals  a function is compiled once, not once per constant among its arguments
 call_directly    a compiled function for Python, without numba's look at the arguments' types
 table_at         many arrays behind one address, as one value of compiled code
@@ -43,6 +44,32 @@ from numba.extending import (
 UNCOUNTED = {"_nrt": False}
 """No references are counted: nothing is allocated, and Python holds all arrays during a call. Each
 array that was looked up used to be counted twice, by calls that took two thirds of a session."""
+
+
+def forgive_stale(dispatcher: Any) -> Any:
+    """What is kept on disk of a cached function, and cannot be read any more, is compiled anew.
+
+    Numba reads the types of a function's arguments before it looks whether the sources are still
+    the same. Where a class of records has moved or got another name since, by an upgrade say, that
+    ended in an AttributeError.
+    """
+    cache = dispatcher._cache._cache_file
+    index, machine_code = cache._load_index, cache._load_data
+
+    def load_index() -> Any:
+        try:
+            return index()
+        except Exception:  # of whatever module the names in it are looked up in
+            return {}
+
+    def load_machine_code(name: str) -> Any:
+        try:
+            return machine_code(name)
+        except Exception as error:
+            raise OSError(f"{name} is of another version") from error  # which numba takes as a miss
+
+    cache._load_index, cache._load_data = load_index, load_machine_code
+    return dispatcher
 
 
 def forget_literals(dispatcher: Any) -> Any:
@@ -137,7 +164,7 @@ def _length(context: Any, builder: Any, typed: Any, arguments: Any) -> Any:
 # -- tables: arrays and modules behind one address ------------------------------------------------
 
 
-class Tables(types.Type):  # type: ignore[misc]
+class TablesType(types.Type):  # type: ignore[misc]
     """One set of arrays, each an attribute; and modules, which take no place."""
 
     def __init__(
@@ -152,19 +179,19 @@ class Tables(types.Type):  # type: ignore[misc]
         super().__init__(name=name)
 
 
-register_model(Tables)(models.OpaqueModel)
+register_model(TablesType)(models.OpaqueModel)
 
 
 @infer_getattr
 class _TypeOfField(AttributeTemplate):  # type: ignore[misc]
-    key = Tables
+    key = TablesType
 
-    def generic_resolve(self, tables: Tables, field: str) -> Any:
+    def generic_resolve(self, tables: TablesType, field: str) -> Any:
         return tables.rows.get(field) or tables.modules.get(field)
 
 
-@lower_getattr_generic(Tables)  # type: ignore[untyped-decorator]
-def _look_up(context: Any, builder: Any, tables: Tables, table: Any, field: str) -> Any:
+@lower_getattr_generic(TablesType)  # type: ignore[untyped-decorator]
+def _look_up(context: Any, builder: Any, tables: TablesType, table: Any, field: str) -> Any:
     if field in tables.modules:
         return context.get_dummy_value()
     number = context.get_value_type(types.intp)
@@ -179,12 +206,12 @@ def _look_up(context: Any, builder: Any, tables: Tables, table: Any, field: str)
     return found._getvalue()
 
 
-_KINDS: dict[int, Tables] = {}
+_KINDS: dict[int, TablesType] = {}
 
 
 def define_kind(key: int, dtypes: Mapping[str, np.dtype[Any]], modules: Mapping[str, Any]) -> None:
     """From now on `table_at(address, key)` is a set of tables of this kind."""
-    _KINDS[key] = Tables(f"Tables({key:x})", dtypes, modules)
+    _KINDS[key] = TablesType(f"Tables({key:x})", dtypes, modules)
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]

@@ -24,13 +24,13 @@ def compiled(function: Function) -> Function:
     A cached function is renewed when its own file changes, not when another file does: it calls
     only compiled functions of its own file.
     """
-    return cast(Function, numba.njit(cache=True)(function))
+    return cast(Function, _kept(numba.njit(cache=True)(function)))
 
 
 def compiled_into_callers(function: Function) -> Function:
     """As `compiled`, and part of every caller: small functions otherwise pay more for their
     arguments than for their work, since every array handed over is counted."""
-    return cast(Function, numba.njit(cache=True, inline="always")(function))
+    return cast(Function, _kept(numba.njit(cache=True, inline="always")(function)))
 
 
 def inlined(function: Function) -> Function:
@@ -58,7 +58,7 @@ def entry(function: Function) -> Function:
     (decision 0009); but it also tells apart functions that enclose different constants. So
     `function` has to enclose the key of its tables, which is made of all sources (`source_key`).
     """
-    return cast(Function, _without_literals(_uncounted(cache=True)(function)))
+    return cast(Function, _without_literals(_kept(_uncounted(cache=True)(function))))
 
 
 def _uncounted(**options: Any) -> Any:
@@ -67,6 +67,15 @@ def _uncounted(**options: Any) -> Any:
     from headrace.compilation.internals import UNCOUNTED
 
     return numba.njit(**options, **UNCOUNTED)
+
+
+def _kept(function: Any) -> Any:
+    """On disk; what another version has left there is no error."""
+    if UNCOMPILED:
+        return function
+    from headrace.compilation.internals import forgive_stale
+
+    return forgive_stale(function)
 
 
 def _without_literals(function: Any) -> Any:

@@ -2,7 +2,7 @@
 
 A *kind* of tables names its arrays, what a row of each holds, and modules that belong to it. In
 code that `headrace.compilation.loops` compiles, `s.batches[b].stage` reads or writes a field of a
-row, and `s.policy` is a module. An entry gets there from what `Kind.hold` returns:
+row, and `s.policy` is a module. An entry gets there from what `TableKind.hold` returns:
 
     @entry
     def tell(where: Where, now_us: int) -> int:
@@ -39,7 +39,7 @@ class Held(NamedTuple):
     """Must live as long as `where` is used."""
 
 
-class Kind:
+class TableKind:
     """Which arrays there are, and what their rows hold."""
 
     def __init__(

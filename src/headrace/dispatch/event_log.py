@@ -20,7 +20,7 @@ from headrace.domain.events import (
     Transferred,
 )
 
-Numbers = list[int]
+Numbers = tuple[int, ...]
 """Whole entries of the journal, one after the other."""
 
 
@@ -39,8 +39,9 @@ def ran(n: Numbers, at: int) -> Ran:
     return Ran(n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5])
 
 
-def answered(n: Numbers, at: int) -> Answered:
-    return Answered(n[at + 1], n[at + 2], n[at + 3])
+def answered(n: Numbers, at: int) -> Iterator[Answered]:
+    for request in n[at + 4 : at + 4 + n[at + 3]]:
+        yield Answered(n[at + 1], request, n[at + 2])
 
 
 def dropped(n: Numbers, at: int) -> Dropped:
@@ -57,36 +58,35 @@ def slot_gained(n: Numbers, at: int) -> SlotGained:
 
 def dispatched(n: Numbers, at: int) -> Dispatched:
     first = at + 9 + n[at + 6]
-    path = [
-        Reservation(n[i], n[i + 1], n[i + 2], n[i + 3], n[i + 4])
-        for i in range(first, first + 5 * n[at + 7], 5)
-    ]
-    requests = tuple(n[at + 9 : first])
-    return Dispatched(n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5], requests, tuple(path))
+    path: tuple[Reservation, ...] = ()
+    # Two or three: growing a tuple costs less than making one of a list.
+    for i in range(first, first + 5 * n[at + 7], 5):
+        path += (Reservation(n[i], n[i + 1], n[i + 2], n[i + 3], n[i + 4]),)
+    requests = n[at + 9 : first]
+    return Dispatched(n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5], requests, path)
+
+
+def dispatched_length(n: Numbers, at: int) -> int:
+    return 9 + n[at + 6] + 5 * n[at + 7]
 
 
 MAKE: dict[int, Callable[[Numbers, int], AnyEvent]] = {
     journal.ARRIVED: arrived,
     journal.DROPPED: dropped,
-    journal.DISPATCHED: dispatched,
     journal.TRANSFERRED: transferred,
     journal.RAN: ran,
-    journal.ANSWERED: answered,
     journal.SLOT_LOST: slot_lost,
     journal.SLOT_GAINED: slot_gained,
 }
-"""Kind of an entry -> its event, given the numbers and where the entry begins."""
+"""Kind of an entry -> its event, given the numbers and where the entry begins. DISPATCHED and
+ANSWERED, which are longer the more requests there are, have functions of their own."""
 
 LENGTHS = {
     **dict.fromkeys(MAKE, journal.SHORT),
     journal.TRANSFERRED: journal.SHORT + 2,
     journal.RAN: journal.SHORT + 1,
 }
-"""Numbers of an entry; of one of DISPATCHED, `dispatched_length`."""
-
-
-def dispatched_length(numbers: Numbers, at: int) -> int:
-    return 9 + numbers[at + 6] + 5 * numbers[at + 7]
+"""Numbers of such an entry."""
 
 
 def events_of(numbers: Numbers) -> Iterator[AnyEvent]:
@@ -94,5 +94,12 @@ def events_of(numbers: Numbers) -> Iterator[AnyEvent]:
     at, end = 0, len(numbers)
     while at < end:
         kind = numbers[at]
-        yield MAKE[kind](numbers, at)
-        at += dispatched_length(numbers, at) if kind == journal.DISPATCHED else LENGTHS[kind]
+        if kind == journal.ANSWERED:
+            yield from answered(numbers, at)
+            at += 4 + numbers[at + 3]
+        elif kind == journal.DISPATCHED:
+            yield dispatched(numbers, at)
+            at += dispatched_length(numbers, at)
+        else:
+            yield MAKE[kind](numbers, at)
+            at += LENGTHS[kind]

@@ -110,7 +110,7 @@ def run(
         held = loop.state_kind.hold(store.arrays), loop.session_kind.hold(session._asdict())
         why = loop.run(held[0].where, held[1].where)
         if log is not None and why in (loops.LOG_FULL, loops.DONE):
-            log.extend(events_of(session.log[: int(progress["logged"][0])].tolist()))
+            log.extend(events_of(tuple(session.log[: int(progress["logged"][0])].tolist())))
             progress["logged"] = 0
         assert why != loops.JOURNAL_FULL, "the journal has room for all an event can bring"
         if why == loops.DONE:

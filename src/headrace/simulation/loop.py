@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headrace.compilation.loops import entry, inlined, ready, source_key
-from headrace.compilation.tables import NUMBER, Ints, Kind, Where, table_at
+from headrace.compilation.tables import NUMBER, Ints, TableKind, Where, table_at
 from headrace.dispatch.kernel.contract import PolicyModule
 from headrace.dispatch.kernel.handle import ARRIVE, AWAKE, RAN, TRANSFERRED, handle, kernel_of
 from headrace.dispatch.kernel.journal import (
@@ -102,7 +102,7 @@ class Loop:
         kernel = kernel_of(policy)
         key = source_key([Path(__file__)], kernel.key)
         self.state_kind = kernel.kind
-        self.session_kind = Kind(key, DTYPES)
+        self.session_kind = TableKind(key, DTYPES)
         self.run = ready(_entry(kernel.key, key), arguments=2)
         """(where the state is, where the session is) -> why it returned"""
 
@@ -178,11 +178,13 @@ def _carry_out(s: State, session: Session, written: int) -> None:
         a, b, c = journal[i + 2], journal[i + 3], journal[i + 4]
         length = length_of(journal, i)
         if kind == START_STAGE:
-            attempt, size, table = journal[i + 5], journal[i + 7], journal[i + 8]
-            ends_at = at_us + _duration(s, session, table * s.world[0].size_max + size - 1)
-            _schedule(session, ends_at, RAN, a, b, c, attempt, at_us, ends_at)
+            table = s.routes[s.batches[a].route].first_stage + c
+            entry_of = table * s.world[0].size_max + s.batches[a].size - 1
+            ends_at = at_us + _duration(s, session, entry_of)
+            _schedule(session, ends_at, RAN, a, b, c, journal[i + 5], at_us, ends_at)
         elif kind == ANSWERED:
-            session.ended_at_us[a] = at_us
+            for place in range(i + 4, i + 4 + b):
+                session.ended_at_us[journal[place]] = at_us
         elif kind == HAS_RUN:
             session.busy_us[c] += at_us - journal[i + 5]
         elif kind == START_TRANSFER:

@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from headrace.dispatch.changes.gate import Gate
-from headrace.dispatch.changes.handover import Site
+from headrace.dispatch.changes.draining import DrainingDriver
+from headrace.dispatch.changes.handover import PlacedTopology
 from headrace.dispatch.changes.migration import Epoch, How, Migration
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.protocols import Clock
@@ -55,7 +55,9 @@ def simulate_migration(
     """
     rng = np.random.default_rng(seed)
     durations: Durations = JitteredDurations(rng) if jitter else exact_durations
-    session = SimulatedMigration(Site.from_plan(*old), Site.from_plan(*new), policy, durations)
+    session = SimulatedMigration(
+        PlacedTopology.from_plan(*old), PlacedTopology.from_plan(*new), policy, durations
+    )
     session.run(arrivals, at_us, how)
     return MigrationRun(
         epochs=session.logs(),
@@ -87,8 +89,8 @@ class MigrationSession:
 
     def migrate(self, how: How) -> None:
         """Begin the migration now."""
-        for slot in range(len(self.new.site.devices)):
-            self.new.gate.close(slot)
+        for slot in range(len(self.new.placed.devices)):
+            self.new.draining.close(slot)
         self.migration = Migration(
             self.old,
             self.new,
@@ -102,9 +104,9 @@ class MigrationSession:
     def _load(self, slots: Sequence[int], ready: Callable[[Sequence[int]], None]) -> None:
         for slot in slots:
             if slot in self.failing_us:
-                self.new.gate.on_slot_lost(slot)
+                self.new.draining.on_slot_lost(slot)
                 back_at_us = self.clock.now_us() + self.failing_us[slot]
-                self.clock.call_at(back_at_us, partial(self.new.gate.on_slot_gained, slot))
+                self.clock.call_at(back_at_us, partial(self.new.draining.on_slot_gained, slot))
         took_us = max((self.loading_us.get(slot, 0) for slot in slots), default=0)
         if took_us:
             self.clock.call_at(self.clock.now_us() + took_us, lambda: ready(slots))
@@ -126,7 +128,7 @@ class MigrationSession:
     def submit(self, number: int, arrival: Arrival) -> None:
         """Send one request to whichever plan takes it."""
         target = self.old if self.migration is None else self.new
-        model = target.site.number(arrival.model)
+        model = target.placed.number(arrival.model)
         if model is None:
             raise PlanError(
                 f"arrival {number} at {arrival.at_us / 1e6:g} s: no plan in service then has"
@@ -134,9 +136,9 @@ class MigrationSession:
             )
         if self.migration is not None:
             target = self.migration.epoch_for(arrival.model)
-            model = target.site.number(arrival.model)
+            model = target.placed.number(arrival.model)
             assert model is not None, "the migration chose a plan without the model"
-        slo_us = target.site.topology.models[model].slo_us
+        slo_us = target.placed.topology.models[model].slo_us
         request = Request(
             id=number,
             model=model,
@@ -148,7 +150,7 @@ class MigrationSession:
         if self.migration is not None:
             self.migration.submit(target, request)
         else:
-            target.gate.submit(request)
+            target.draining.submit(request)
 
     def _note_done(self) -> None:
         self.done_at_us = self.clock.now_us()
@@ -157,19 +159,21 @@ class MigrationSession:
 class SimulatedMigration(MigrationSession):
     """A session over simulated slots."""
 
-    def __init__(self, old: Site, new: Site, policy: str, durations: Durations) -> None:
+    def __init__(
+        self, old: PlacedTopology, new: PlacedTopology, policy: str, durations: Durations
+    ) -> None:
         self._policy = policy
         self._events: tuple[list[AnyEvent], list[AnyEvent]] = ([], [])
         self._clock = SimClock()
         epochs = [
             epoch_over(
-                site,
+                placed,
                 policy,
                 self._clock,
-                SimDriver(site.topology, self._clock, durations),
+                SimDriver(placed.topology, self._clock, durations),
                 events,
             )
-            for site, events in zip((old, new), self._events, strict=True)
+            for placed, events in zip((old, new), self._events, strict=True)
         ]
         super().__init__(epochs[0], epochs[1], self._clock)
 
@@ -181,16 +185,16 @@ class SimulatedMigration(MigrationSession):
     def logs(self) -> tuple[EpochLog, ...]:
         """What happened in each epoch."""
         return tuple(
-            EpochLog(epoch.site.topology.event_log_header("virtual", self._policy), events)
+            EpochLog(epoch.placed.topology.event_log_header("virtual", self._policy), events)
             for epoch, events in zip((self.old, self.new), self._events, strict=True)
         )
 
 
 def epoch_over(
-    site: Site, policy: str, clock: Clock, driver: SimDriver, events: list[AnyEvent]
+    placed: PlacedTopology, policy: str, clock: Clock, driver: SimDriver, events: list[AnyEvent]
 ) -> Epoch:
     """A plan in service over simulated slots."""
-    gate = Gate(site.topology, clock, driver)
-    gate.dispatcher = Dispatcher(site.topology, policy, clock, gate, events.append)
-    driver.reports = gate
-    return Epoch(site, gate)
+    draining = DrainingDriver(placed.topology, clock, driver)
+    draining.dispatcher = Dispatcher(placed.topology, policy, clock, draining, events.append)
+    driver.reports = draining
+    return Epoch(placed, draining)

@@ -1,1 +1,1 @@
-"""From one plan to the next: the order of devices, the gate in front of a plan, the migration."""
+"""From one plan to the next: the order of devices, slots taken out of service, the migration."""

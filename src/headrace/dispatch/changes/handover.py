@@ -33,7 +33,7 @@ class ServedStage:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class PlacedTopology:
     """A topology, and the device behind each of its slots."""
 
     topology: Topology
@@ -51,7 +51,7 @@ class Site:
         object.__setattr__(self, "served_stages", tuple(map(tuple, found)))
 
     @classmethod
-    def from_plan(cls, plan: Plan, profiles: Mapping[str, Profile]) -> "Site":
+    def from_plan(cls, plan: Plan, profiles: Mapping[str, Profile]) -> "PlacedTopology":
         """Raises PlanError: a profile or a slot that the plan names is missing."""
         devices = tuple((slot.node, slot.device, slot.device_index) for slot in plan.slots)
         return cls(Topology.from_plan(plan, profiles), devices)
@@ -86,7 +86,7 @@ class Site:
         return sum(self.pipeline_rps(model, number, slots) for number in range(len(routes)))
 
 
-def handover_steps(old: Site, new: Site) -> tuple[tuple[Device, ...], ...]:
+def handover_steps(old: PlacedTopology, new: PlacedTopology) -> tuple[tuple[Device, ...], ...]:
     """The devices that both plans use, in the order in which they change hands, step by step.
 
     Devices that only the old plan uses come last: they serve as long as they may.
@@ -105,8 +105,8 @@ def handover_steps(old: Site, new: Site) -> tuple[tuple[Device, ...], ...]:
 class _Division:
     """Who has what in the middle of a migration."""
 
-    old: Site
-    new: Site
+    old: PlacedTopology
+    new: PlacedTopology
     moved: frozenset[Device]
 
     def kept(self, moving: Collection[Device]) -> float:
@@ -141,7 +141,9 @@ class _Division:
         return _Division(self.old, self.new, self.moved | frozenset(moving))
 
 
-def _slices(old: Site, new: Site, shared: Sequence[Device]) -> list[tuple[Device, ...]]:
+def _slices(
+    old: PlacedTopology, new: PlacedTopology, shared: Sequence[Device]
+) -> list[tuple[Device, ...]]:
     state = _Division(old, new, frozenset())
     left = list(shared)
     steps = []
@@ -201,7 +203,7 @@ def _next_slice(
     return tuple(picked)
 
 
-def _slowest_first(old: Site, step: Sequence[Device]) -> list[tuple[Device, ...]]:
+def _slowest_first(old: PlacedTopology, step: Sequence[Device]) -> list[tuple[Device, ...]]:
     """Split a step: a device whose work ends soon need not stand idle until others are free."""
 
     def drain_us(device: Device) -> int:
@@ -222,7 +224,7 @@ def _slowest_first(old: Site, step: Sequence[Device]) -> list[tuple[Device, ...]
 
 
 def _bundled(
-    old: Site, new: Site, steps: Sequence[tuple[Device, ...]]
+    old: PlacedTopology, new: PlacedTopology, steps: Sequence[tuple[Device, ...]]
 ) -> tuple[tuple[Device, ...], ...]:
     bundles: list[tuple[Device, ...]] = []
     state = _Division(old, new, frozenset())

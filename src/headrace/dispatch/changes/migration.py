@@ -7,15 +7,16 @@ one then. Two ways:
 flush   the paper's: arrivals wait, everything accepted is answered, all devices change at once.
 drain   devices change hands step by step (`handover_steps`), and both plans serve meanwhile.
 
-The same object runs in the simulator and in the server; it acts through gates only.
+The same object runs in the simulator and in the server; it acts through the
+`DrainingDriver`s of the two plans only.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from headrace.dispatch.changes.gate import Gate
-from headrace.dispatch.changes.handover import Device, Site, handover_steps
+from headrace.dispatch.changes.draining import DrainingDriver
+from headrace.dispatch.changes.handover import Device, PlacedTopology, handover_steps
 from headrace.dispatch.protocols import Clock
 from headrace.domain.request import Request
 
@@ -23,24 +24,24 @@ How = Literal["drain", "flush"]
 
 Prepare = Callable[[Sequence[int], Callable[[Sequence[int]], None]], None]
 """Given slots of the new plan whose devices are free: make them ready, and call back with those
-that are; also with those that cannot be yet, once the gate knows that they are lost."""
+that are; also with those that cannot be yet, once it is known that they are lost."""
 
 
 class Epoch:
-    """One plan in service: where its slots are, and the gate before its dispatcher."""
+    """One plan in service: where its slots are, and the driver that can drain them."""
 
-    def __init__(self, site: Site, gate: Gate) -> None:
-        self.site = site
-        self.gate = gate
+    def __init__(self, placed: PlacedTopology, draining: DrainingDriver) -> None:
+        self.placed = placed
+        self.draining = draining
         self.ended: set[tuple[int, int]] = set()
         """Pipelines that take no new batches any more."""
 
     def rps(self, model: int) -> float:
         """What the model's pipelines carry with the slots that serve now."""
-        topology = self.site.topology
-        serving = {slot for slot in range(len(topology.slots)) if self.gate.serves(slot)}
+        topology = self.placed.topology
+        serving = {slot for slot in range(len(topology.slots)) if self.draining.serves(slot)}
         return sum(
-            self.site.pipeline_rps(model, pipeline, serving)
+            self.placed.pipeline_rps(model, pipeline, serving)
             for pipeline in range(len(topology.models[model].routes))
             if (model, pipeline) not in self.ended
         )
@@ -49,27 +50,28 @@ class Epoch:
         """Whether a pipeline of the model lacks no stage for workers that cannot load or are
         lost; slots that are not in service yet count as sound."""
         return any(
-            not any(all(map(self.gate.is_out, stage.slots)) for stage in route.stages)
-            for route in self.site.topology.models[model].routes
+            not any(all(map(self.draining.is_out, stage.slots)) for stage in route.stages)
+            for route in self.placed.topology.models[model].routes
         )
 
     def has_failed_stage(self, model: int) -> bool:
         """Whether a stage of the model has no worker in any of its slots that are in service."""
         return any(
-            any(map(self.gate.is_out, stage.slots)) and not any(map(self.gate.serves, stage.slots))
-            for route in self.site.topology.models[model].routes
+            any(map(self.draining.is_out, stage.slots))
+            and not any(map(self.draining.serves, stage.slots))
+            for route in self.placed.topology.models[model].routes
             for stage in route.stages
         )
 
     def has_room(self, model: int) -> bool:
         """Whether fewer requests wait than a batch for every slot where pipelines begin."""
-        routes = self.site.topology.models[model].routes
+        routes = self.placed.topology.models[model].routes
         room = sum(
-            route.batch_size * max(1, sum(map(self.gate.serves, route.stages[0].slots)))
+            route.batch_size * max(1, sum(map(self.draining.serves, route.stages[0].slots)))
             for pipeline, route in enumerate(routes)
             if (model, pipeline) not in self.ended
         )
-        return self.gate.waiting(model) < room
+        return self.draining.waiting(model) < room
 
 
 class HandoverStep:
@@ -77,18 +79,20 @@ class HandoverStep:
 
     def __init__(self, old: Epoch, devices: Sequence[Device]) -> None:
         self.devices = frozenset(devices)
-        self.leaving = set(old.site.slots_on(self.devices))
+        self.leaving = set(old.placed.slots_on(self.devices))
         """Old slots that must be closed: those on the devices, and the first stages of pipelines
         that cannot serve without them."""
         self.asked: set[int] = set()
         """New slots that are open, or being made ready."""
         self._old = old
-        topology = old.site.topology
-        in_use = {slot for slot in range(len(topology.slots)) if old.gate.serves(slot)}
+        topology = old.placed.topology
+        in_use = {slot for slot in range(len(topology.slots)) if old.draining.serves(slot)}
         self._entries: dict[tuple[int, int], set[int]] = {}
         self._before: dict[tuple[int, int], set[int]] = {}
         """Batches of a pipeline that lives on which were under way when its entry shrank."""
-        hit = {(t.model, t.pipeline) for slot in self.leaving for t in old.site.served_stages[slot]}
+        hit = {
+            (t.model, t.pipeline) for slot in self.leaving for t in old.placed.served_stages[slot]
+        }
         for model, pipeline in hit:
             stages = topology.models[model].routes[pipeline].stages
             entry = set(stages[0].slots)
@@ -104,17 +108,17 @@ class HandoverStep:
         """Close every leaving slot that the old plan can do without by now."""
         for slot in sorted(self.leaving):
             if all(self._is_past(*self._place(slot, i)) for i in range(self._tenants(slot))):
-                self._old.gate.close(slot)
+                self._old.draining.close(slot)
 
     @property
     def is_clear(self) -> bool:
-        return not any(self._old.gate.in_use(slot) for slot in self.leaving)
+        return not any(self._old.draining.in_use(slot) for slot in self.leaving)
 
     def _tenants(self, slot: int) -> int:
-        return len(self._old.site.served_stages[slot])
+        return len(self._old.placed.served_stages[slot])
 
     def _place(self, slot: int, number: int) -> tuple[int, int, int]:
-        served = self._old.site.served_stages[slot][number]
+        served = self._old.placed.served_stages[slot][number]
         return served.model, served.pipeline, served.stage
 
     def _is_past(self, model: int, pipeline: int, stage: int) -> bool:
@@ -122,10 +126,10 @@ class HandoverStep:
         lane = (model, pipeline)
         if stage == 0:
             # Where another pipeline is left, it takes what waits; else all of it begins here.
-            return not self._is_last_of(model) or self._old.gate.waiting(model) == 0
+            return not self._is_last_of(model) or self._old.draining.waiting(model) == 0
         if not self._no_more_enter(lane):
             return False
-        under_way = self._old.gate.batches(model, pipeline, stage)
+        under_way = self._old.draining.batches(model, pipeline, stage)
         if lane in self._old.ended:
             return not under_way
         # What came before the flow shrank needs all slots; what comes after needs fewer.
@@ -134,12 +138,12 @@ class HandoverStep:
 
     def _no_more_enter(self, lane: tuple[int, int]) -> bool:
         entry = self._entries.get(lane, set())
-        if not any(self._old.gate.serves(slot) for slot in entry):
+        if not any(self._old.draining.serves(slot) for slot in entry):
             return True
-        return self._is_last_of(lane[0]) and self._old.gate.waiting(lane[0]) == 0
+        return self._is_last_of(lane[0]) and self._old.draining.waiting(lane[0]) == 0
 
     def _is_last_of(self, model: int) -> bool:
-        routes = self._old.site.topology.models[model].routes
+        routes = self._old.placed.topology.models[model].routes
         return all((model, pipeline) in self._old.ended for pipeline in range(len(routes)))
 
 
@@ -172,13 +176,13 @@ class Migration:
         self._step: HandoverStep | None = None
         self._todo: list[tuple[Device, ...]] = []
         self._not_before_us = 0
-        self._held: list[list[Request]] = [[] for _ in new.site.topology.models]
+        self._held: list[list[Request]] = [[] for _ in new.placed.topology.models]
         self._to_come: set[int] = set()
         """Slots of the new plan that are being made ready."""
         self._unwanted: set[int] = set()
         self._share: dict[str, float] = {}
         self._patience_us = min(
-            model.slo_us for epoch in (old, new) for model in epoch.site.topology.models
+            model.slo_us for epoch in (old, new) for model in epoch.placed.topology.models
         )
 
     @property
@@ -188,22 +192,24 @@ class Migration:
 
     def start(self) -> None:
         """Begin. Devices that only the new plan uses serve at once."""
-        ours = set(self.old.site.devices)
+        ours = set(self.old.placed.devices)
         if self.how == "drain":
-            self._todo = list(handover_steps(self.old.site, self.new.site))
-            fresh = [s for s, device in enumerate(self.new.site.devices) if device not in ours]
+            self._todo = list(handover_steps(self.old.placed, self.new.placed))
+            fresh = [s for s, device in enumerate(self.new.placed.devices) if device not in ours]
             self._make_ready(fresh)
         else:
-            self._todo = [tuple(dict.fromkeys((*self.old.site.devices, *self.new.site.devices)))]
+            self._todo = [
+                tuple(dict.fromkeys((*self.old.placed.devices, *self.new.placed.devices)))
+            ]
         self.steps = tuple(self._todo)
-        self.old.gate.on_change = self.new.gate.on_change = self._advance
+        self.old.draining.on_change = self.new.draining.on_change = self._advance
         self._clock.call_at(self._clock.now_us(), self._advance)
 
     # -- arrivals --------------------------------------------------------------------------------
 
     def epoch_for(self, model: str) -> Epoch:
         """Which plan the next request of a model of the new plan is for."""
-        number, other = self.old.site.number(model), self.new.site.number(model)
+        number, other = self.old.placed.number(model), self.new.placed.number(model)
         assert other is not None, f"model {model!r} is not in the new plan"
         if number is None or self._is_flushing:
             return self.new
@@ -225,7 +231,7 @@ class Migration:
     def submit(self, epoch: Epoch, request: Request) -> None:
         """Take a request whose model index is `epoch`'s; it is answered or refused once."""
         if epoch is self.old or not self._must_hold(request.model):
-            epoch.gate.submit(request)
+            epoch.draining.submit(request)
             return
         # Not to the dispatcher yet: it would refuse what the slots to come can still answer.
         self._held[request.model].append(request)
@@ -233,8 +239,8 @@ class Migration:
 
     def cancel(self, request_id: int) -> None:
         """The client of a request of either plan went away."""
-        self.old.gate.dispatcher.cancel(request_id)
-        self.new.gate.dispatcher.cancel(request_id)
+        self.old.draining.dispatcher.cancel(request_id)
+        self.new.draining.dispatcher.cancel(request_id)
         if any(request.id == request_id for held in self._held for request in held):
             self._unwanted.add(request_id)
 
@@ -272,7 +278,7 @@ class Migration:
             return None
         if self._has_room(model):
             return self.new
-        number = self.old.site.number(self.new.site.topology.models[model].name)
+        number = self.old.placed.number(self.new.placed.topology.models[model].name)
         if number is None or not self.old.has_room(number) or self.old.rps(number) == 0:
             return None
         return self.old
@@ -284,23 +290,23 @@ class Migration:
 
     def _old_rps(self, model: int) -> float:
         """What the old plan carries of the new one's model."""
-        number = self.old.site.number(self.new.site.topology.models[model].name)
+        number = self.old.placed.number(self.new.placed.topology.models[model].name)
         return 0.0 if number is None else self.old.rps(number)
 
     def _let_go(self, epoch: Epoch, request: Request) -> None:
         if epoch is self.old:
-            number = self.old.site.number(self.new.site.topology.models[request.model].name)
+            number = self.old.placed.number(self.new.placed.topology.models[request.model].name)
             assert number is not None, "the old plan has room for it"
             request = replace(request, model=number)
-        epoch.gate.submit(request)
+        epoch.draining.submit(request)
         if request.id in self._unwanted:
             self._unwanted.discard(request.id)
-            epoch.gate.dispatcher.cancel(request.id)
+            epoch.draining.dispatcher.cancel(request.id)
 
     # -- devices ---------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Do whatever has become possible. Called whenever a gate changed."""
+        """Do whatever has become possible. Called whenever a slot or a batch changed."""
         while not self.done and self._move_on():
             pass
         for model in range(len(self._held)):
@@ -323,7 +329,7 @@ class Migration:
         if self._to_come:
             return False  # devices that only the new plan uses; the old one loses nothing yet
         if not self._todo:
-            if self.old.gate.open_requests:
+            if self.old.draining.open_requests:
                 return False
             self._finish()
             return True
@@ -338,7 +344,7 @@ class Migration:
         """Whether the old plan still carries a model that the new one may be unable to: a stage
         of it has loaded nowhere so far. Then it keeps its devices until one has, unless another
         model has nothing meanwhile."""
-        models = range(len(self.new.site.topology.models))
+        models = range(len(self.new.placed.topology.models))
         carried = [bool(self._old_rps(model) or self.new.rps(model)) for model in models]
         return all(carried) and any(
             self.new.has_failed_stage(model) and self._old_rps(model) for model in models
@@ -349,7 +355,7 @@ class Migration:
         return not self.held and all(
             epoch.has_room(model)
             for epoch in (self.old, self.new)
-            for model in range(len(epoch.site.topology.models))
+            for model in range(len(epoch.placed.topology.models))
             if epoch.rps(model) > 0
         )
 
@@ -357,24 +363,24 @@ class Migration:
         """Open the new slots of every device that the old plan has left."""
         if self.how == "flush":
             # All at once, and only when every request of the old plan is answered.
-            all_done = step.is_clear and not self.old.gate.open_requests
+            all_done = step.is_clear and not self.old.draining.open_requests
             free = set(step.devices) if all_done else set()
         else:
-            gate, site = self.old.gate, self.old.site
+            draining, placed = self.old.draining, self.old.placed
             free = {
                 device
                 for device in step.devices
-                if not any(gate.in_use(slot) for slot in site.slots_on((device,)))
+                if not any(draining.in_use(slot) for slot in placed.slots_on((device,)))
             }
-        slots = [slot for slot in self.new.site.slots_on(free) if slot not in step.asked]
+        slots = [slot for slot in self.new.placed.slots_on(free) if slot not in step.asked]
         step.asked.update(slots)
         if slots:
             self._make_ready(slots)
 
     def _is_over(self, step: HandoverStep) -> bool:
         """Whether the old plan has left the step's devices and the new one has them all."""
-        arrived = self.new.site.slots_on(step.devices)
-        return step.is_clear and all(self.new.gate.in_use(slot) for slot in arrived)
+        arrived = self.new.placed.slots_on(step.devices)
+        return step.is_clear and all(self.new.draining.in_use(slot) for slot in arrived)
 
     def _make_ready(self, slots: Sequence[int]) -> None:
         self._to_come.update(slots)
@@ -383,12 +389,12 @@ class Migration:
     def _open(self, slots: Sequence[int]) -> None:
         self._to_come.difference_update(slots)
         for slot in slots:
-            self.new.gate.open(slot)
+            self.new.draining.open(slot)
         self._clock.call_at(self._clock.now_us(), self._advance)
 
     def _finish(self) -> None:
         self.done = True
-        self.old.gate.on_change = self.new.gate.on_change = None
+        self.old.draining.on_change = self.new.draining.on_change = None
         for model in range(len(self._held)):
             self._release(model, everything=True)
         self._on_done()

@@ -35,6 +35,7 @@ from headrace.dispatch.kernel.journal import (
     WAKE_SLOT,
     add,
     add_four,
+    add_two,
     note,
 )
 from headrace.dispatch.kernel.layout import State
@@ -194,9 +195,8 @@ def advance_slot(s: State, slot: int, now_us: int) -> None:
     line.running = batch
     s.policy.on_started(s, hop, now_us)
     mine = s.batches[batch]
-    table = s.routes[mine.route].first_stage + mine.stage
     note(s, START_STAGE, now_us, batch, mine.id, mine.stage)
-    add_four(s, mine.attempt, slot, mine.size, table)
+    add_two(s, mine.attempt, slot)
 
 
 @kernel
@@ -286,7 +286,8 @@ def advance_links(s: State, now_us: int) -> None:
                 length_us = s.hops[hop].transfer_us
                 slot = s.hops[hop].slot
                 note(s, START_TRANSFER, now_us, batch, mine.id, mine.stage)
-                add_four(s, mine.attempt, slot, length_us, 0)
+                add_two(s, mine.attempt, slot)
+                add(s, length_us)
         batch = after
 
 
@@ -297,11 +298,13 @@ def finish(s: State, batch: int, now_us: int) -> None:
     mine.stage += 1  # all stages are over: nothing is left to release
     s.policy.forget(s, batch)
     first = batch * s.world[0].size_max
-    for i in range(mine.size):
+    note(s, ANSWERED, now_us, mine.id, mine.size, s.requests[s.members[first]].id)
+    free_request(s, s.members[first])
+    for i in range(1, mine.size):
         request = s.members[first + i]
-        note(s, ANSWERED, now_us, s.requests[request].id, mine.id, 0)
+        add(s, s.requests[request].id)
         free_request(s, request)
-    remove_batch(s, batch, 1, now_us)
+    remove_batch(s, batch)
 
 
 @kernel

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.compilation import loops
 from headrace.compilation.loops import entry, kernel, ready, source_key
-from headrace.compilation.tables import Kind, Where, table_at
+from headrace.compilation.tables import TableKind, Where, table_at
 from headrace.dispatch.kernel import flow, reports
 from headrace.dispatch.kernel.contract import PolicyModule, tables_of
 from headrace.dispatch.kernel.journal import WAKE_QUEUE, WAKE_SLOT
@@ -64,22 +64,22 @@ def _wake(s: State, now_us: int, what: int, which: int) -> None:
         flow.advance_links(s, now_us)
 
 
-class Kernel:
+class PolicyKernel:
     """The compiled kernel of one policy, for states of its kind."""
 
     def __init__(self, policy: PolicyModule) -> None:
         self.key = source_key(_sources(policy), policy.__name__)
         dtypes = {name: table.item for name, table in tables_of(policy).items()}
-        self.kind = Kind(self.key, dtypes, {"policy": policy})
+        self.kind = TableKind(self.key, dtypes, {"policy": policy})
         self.tell = ready(_entry(self.key), arguments=9)
         """(where, event, now_us, and six numbers; see `handle`) -> numbers in the journal. Compiled
         or loaded by now."""
 
 
 @cache
-def kernel_of(policy: PolicyModule) -> Kernel:
+def kernel_of(policy: PolicyModule) -> PolicyKernel:
     """Once per process; compiled once per version and machine, for some ten seconds."""
-    return Kernel(policy)
+    return PolicyKernel(policy)
 
 
 def _sources(policy: PolicyModule) -> Iterator[Path]:

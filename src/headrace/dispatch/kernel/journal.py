@@ -1,6 +1,7 @@
 """What the kernel tells its driver: entries of whole numbers, in the order they came about.
 
-An entry is its kind, an instant, and three numbers; of some kinds more follow:
+An entry is its kind, an instant, and three numbers; of some kinds more follow. Python makes an
+object of each number that it reads, so that they are few:
 
     ARRIVED         at, request, model, deadline_at
     DROPPED         at, request, reason, retry_after_us                    and to be refused
@@ -9,14 +10,18 @@ An entry is its kind, an instant, and three numbers; of some kinds more follow:
                     latency_us
     TRANSFERRED     at, batch, stage, from slot, to slot, started_at
     RAN             at, batch, stage, slot, started_at
-    ANSWERED        at, request, batch, 0
+    ANSWERED        at, batch, size, then `size` requests                  and to be answered
     SLOT_LOST, SLOT_GAINED  at, slot, 0, 0
-    ENDED           at, batch, answered, 0                                 to be answered, if 1
-    START_TRANSFER  at, row, batch, stage, attempt, slot, transfer_us, 0   to be started
-    START_STAGE     at, row, batch, stage, attempt, slot, size, stage table  to be started
+    ENDED           at, batch, 0, 0                                        it has no answer
+    START_TRANSFER  at, row, batch, stage, attempt, slot, transfer_us      to be started
+    START_STAGE     at, row, batch, stage, attempt, slot                   to be started
     WAKE            at, what, which, 0                                     to be woken then
 
-The kinds up to SLOT_GAINED are for the log of events, with the numbers of an event in its order.
+The kinds up to SLOT_GAINED are for the log of events, with the numbers of an event in its order
+(of ANSWERED: one event for each of its requests).
+
+What an event is about comes first: the report of an arrival begins with ARRIVED, that of a run with
+RAN unless it is stale.
 """
 
 from typing import Any
@@ -50,12 +55,14 @@ SHORT = 5
 def length_of(journal: Any, i: int) -> int:
     """Numbers of the entry that begins at `i`."""
     kind = journal[i]
-    if kind in (START_STAGE, START_TRANSFER):
-        return SHORT + 4
+    if kind in (START_STAGE, TRANSFERRED):
+        return SHORT + 2
     if kind == RAN:
         return SHORT + 1
-    if kind == TRANSFERRED:
-        return SHORT + 2
+    if kind == ANSWERED:
+        return SHORT - 1 + journal[i + 3]
+    if kind == START_TRANSFER:
+        return SHORT + 3
     if kind == DISPATCHED:
         return SHORT + 4 + journal[i + 6] + 5 * journal[i + 7]
     return SHORT
@@ -88,6 +95,18 @@ def add(s: State, number: int) -> None:
     world.journal = i + 1
     if i < len(s.journal):
         s.journal[i] = number
+
+
+@hot
+def add_two(s: State, a: int, b: int) -> None:
+    """Two numbers more."""
+    world, journal = s.world[0], s.journal
+    i = world.journal
+    world.journal = i + 2
+    if i + 2 > len(journal):
+        return
+    journal[i] = a
+    journal[i + 1] = b
 
 
 @hot

@@ -17,6 +17,7 @@ from headrace.dispatch.kernel.flow import (
 )
 from headrace.dispatch.kernel.journal import (
     DROPPED,
+    ENDED,
     FAILED,
     INVALID_INPUT,
     RAN,
@@ -24,6 +25,7 @@ from headrace.dispatch.kernel.journal import (
     SLOT_LOST,
     TRANSFERRED,
     add,
+    add_two,
     note,
 )
 from headrace.dispatch.kernel.layout import State
@@ -55,8 +57,7 @@ def on_transferred(
         hop = hop_of(s, row)
         to_slot = s.hops[hop].slot
         note(s, TRANSFERRED, now_us, batch_id, stage, s.hops[hop - 1].slot)
-        add(s, to_slot)
-        add(s, started_at)
+        add_two(s, to_slot, started_at)
         s.policy.on_transferred(s, hop, now_us)
         join_slot(s, row, to_slot, now_us)
     advance_links(s, now_us)
@@ -128,7 +129,8 @@ def on_failed(
     else:
         s.policy.forget(s, row)
         queue_halves(s, row)
-        remove_batch(s, row, 0, now_us)
+        note(s, ENDED, now_us, batch_id, 0, 0)
+        remove_batch(s, row)
     advance_slot(s, slot, now_us)
     decide_all(s, now_us)
 
@@ -186,7 +188,8 @@ def _restart_stage(s: State, row: int, losses: int, now_us: int) -> None:
             request = s.members[row * s.world[0].size_max + i]
             note(s, DROPPED, now_us, s.requests[request].id, FAILED, RETRY_US)
             free_request(s, request)
-        remove_batch(s, row, 0, now_us)
+        note(s, ENDED, now_us, batch.id, 0, 0)
+        remove_batch(s, row)
         return
     if losses >= LOSSES_MAX:
         drop_batch(s, row, FAILED, RETRY_US, now_us)

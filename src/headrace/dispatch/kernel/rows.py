@@ -59,10 +59,9 @@ def add_batch(s: State, model: int, route: int, size: int) -> int:
 
 
 @kernel
-def remove_batch(s: State, row: int, answered: int, now_us: int) -> None:
+def remove_batch(s: State, row: int) -> None:
     """The batch is no more."""
     world, batch = s.world[0], s.batches[row]
-    note(s, ENDED, now_us, batch.id, answered, 0)
     if batch.before >= 0:
         s.batches[batch.before].after = batch.after
     else:
@@ -86,4 +85,5 @@ def drop_batch(s: State, row: int, reason: int, retry_after_us: int, now_us: int
         request = s.members[first + i]
         note(s, DROPPED, now_us, s.requests[request].id, reason, retry_after_us)
         free_request(s, request)
-    remove_batch(s, row, 0, now_us)
+    note(s, ENDED, now_us, s.batches[row].id, 0, 0)
+    remove_batch(s, row)

@@ -7,8 +7,8 @@ with fake workers behind the links.
 
 from collections.abc import Mapping, Sequence
 
-from headrace.dispatch.changes.gate import Gate
-from headrace.dispatch.changes.handover import Site
+from headrace.dispatch.changes.draining import DrainingDriver
+from headrace.dispatch.changes.handover import PlacedTopology
 from headrace.dispatch.changes.migration import Epoch
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.protocols import Clock, EventSink
@@ -48,18 +48,18 @@ class DataPlane:
         Raises:
             PlanError: the plan names something that does not exist.
         """
-        site = Site.from_plan(plan, profiles)
-        self.topology = site.topology
+        placed = PlacedTopology.from_plan(plan, profiles)
+        self.topology = placed.topology
         self.models = served_models(plan, self.topology, profiles)
         self.number = {name: i for i, name in enumerate(self.models)}
         """Model -> its index among the plan's deployments."""
         self.pending = pending or PendingRequests(clock.now_us, call_soon)
         self.driver = LiveDriver(stage_index(plan, profiles), clock, links, transport, self.pending)
-        self.gate = Gate(self.topology, clock, self.driver)
-        self.dispatcher = Dispatcher(self.topology, policy, clock, self.gate, sink, queue_limit)
-        self.gate.dispatcher = self.dispatcher
-        self.driver.reports = self.gate
-        self.epoch = Epoch(site, self.gate)
+        self.draining = DrainingDriver(self.topology, clock, self.driver)
+        self.dispatcher = Dispatcher(self.topology, policy, clock, self.draining, sink, queue_limit)
+        self.draining.dispatcher = self.dispatcher
+        self.driver.reports = self.draining
+        self.epoch = Epoch(placed, self.draining)
         """What a migration needs to know of this plan."""
         if pending is None:
             self.pending.on_abandoned = self.dispatcher.cancel
@@ -74,7 +74,7 @@ class DataPlane:
         if model is None:
             raise ValueError(f"model {inference.model!r} is not served")
         for request in self.pending.open(inference, self.number[model.name], model):
-            self.gate.submit(request)
+            self.draining.submit(request)
 
 
 def served_models(

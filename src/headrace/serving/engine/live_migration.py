@@ -107,7 +107,7 @@ class LiveMigration:
         self._began_at_us = 0
         self.how = how
         for slot in range(len(new.topology.slots)):
-            self._new_plane.gate.close(slot)
+            self._new_plane.draining.close(slot)
         self.core = Migration(
             self._old_plane.epoch,
             self._new_plane.epoch,
@@ -188,10 +188,12 @@ class LiveMigration:
         There is no way back: where a new worker cannot load, its supervisor tries again, and the
         slot serves as soon as it has one.
         """
-        devices = {self._new_plane.epoch.site.devices[slot] for slot in slots}
-        gate = self._old_plane.gate
+        devices = {self._new_plane.epoch.placed.devices[slot] for slot in slots}
+        draining = self._old_plane.draining
         left = [
-            slot for slot in self._old_plane.epoch.site.slots_on(devices) if not gate.in_use(slot)
+            slot
+            for slot in self._old_plane.epoch.placed.slots_on(devices)
+            if not draining.in_use(slot)
         ]
         assert self._old.supervisor is not None, "the old plan is in service until its last slot"
         await self._old.supervisor.stop_slots(left)

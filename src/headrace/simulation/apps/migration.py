@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.dispatch.apps.app_dispatcher import Call
-from headrace.dispatch.changes.handover import Site
+from headrace.dispatch.changes.handover import PlacedTopology
 from headrace.dispatch.changes.migration import How
 from headrace.dispatch.policies import policy_for
 from headrace.domain.epochs import EpochLog, joined
@@ -94,23 +94,23 @@ class _AppMigration:
         self._events: tuple[list[AnyEvent], list[AnyEvent]] = ([], [])
         epochs = []
         for planned, own, events in zip((old, new), self._policies, self._events, strict=True):
-            site = Site.from_plan(*planned)
-            driver = ModuleDriver(site.topology, self.clock, durations, self.requests)
-            epochs.append(epoch_over(site, own, self.clock, driver, events))
+            placed = PlacedTopology.from_plan(*planned)
+            driver = ModuleDriver(placed.topology, self.clock, durations, self.requests)
+            epochs.append(epoch_over(placed, own, self.clock, driver, events))
         self.session = MigrationSession(epochs[0], epochs[1], self.clock)
-        self.requests.serve(self._plans[0], epochs[0].site.topology)
+        self.requests.serve(self._plans[0], epochs[0].placed.topology)
         self.requests.send = self._send
         self.requests.cancel = self._cancel
 
     def migrate(self, how: How) -> None:
         """Begin the migration now."""
         self.session.migrate(how)
-        self.requests.serve(self._plans[1], self.session.new.site.topology)
+        self.requests.serve(self._plans[1], self.session.new.placed.topology)
 
     def logs(self) -> tuple[EpochLog, ...]:
         """What happened in each epoch."""
         return tuple(
-            EpochLog(epoch.site.topology.event_log_header("virtual", policy), events)
+            EpochLog(epoch.placed.topology.event_log_header("virtual", policy), events)
             for epoch, policy, events in zip(
                 (self.session.old, self.session.new), self._policies, self._events, strict=True
             )
@@ -120,21 +120,21 @@ class _AppMigration:
         """Let a plan that serves the module have the call."""
         migration, epoch = self.session.migration, self.session.old
         if migration is not None:
-            if self.session.new.site.number(name) is None:
+            if self.session.new.placed.number(name) is None:
                 # As the server does: the app is not served any more.
                 self.requests.refused(call.id, "draining", 0)
                 return
             epoch = migration.epoch_for(name)
-        model = epoch.site.number(name)
+        model = epoch.placed.number(name)
         assert model is not None, "an epoch is chosen among those with the module"
         request = replace(call.request(self.clock.now_us()), model=model)
         if migration is None:
-            epoch.gate.submit(request)
+            epoch.draining.submit(request)
         else:
             migration.submit(epoch, request)
 
     def _cancel(self, call_id: int) -> None:
         if self.session.migration is None:
-            self.session.old.gate.dispatcher.cancel(call_id)
+            self.session.old.draining.dispatcher.cancel(call_id)
         else:
             self.session.migration.cancel(call_id)

@@ -3,7 +3,7 @@
 A migration must know when a device has nothing left to do for the old plan, and must stop new
 work on one slot while the others go on. Both can be done from outside the dispatcher: it starts
 work only through its driver, hears of ends only through its reports, and copes with lost slots.
-So the gate stands in both ways, passes everything on, and keeps count.
+So a `DrainingDriver` stands in both ways, passes everything on, and keeps count.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from headrace.domain.request import DropReason, Request
 
 
 class Dispatching(Protocol):
-    """The part of `Dispatcher` that the gate uses."""
+    """The part of `Dispatcher` that a `DrainingDriver` uses."""
 
     def on_arrival(self, request: Request) -> None: ...
 
@@ -50,10 +50,10 @@ class StartedBatch:
     """The stage it is on, or on its way to."""
 
 
-class Gate:
+class DrainingDriver:
     """Implements `protocols.Driver` for one dispatcher and passes the driver's reports to it.
 
-    Set `dispatcher` before the first arrival, and the driver's `reports` to the gate. A slot that
+    Set `dispatcher` before the first arrival, and the driver's `reports` to this. A slot that
     is *closed* does not exist for the dispatcher, whether its worker lives or not.
     """
 
