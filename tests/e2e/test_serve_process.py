@@ -350,3 +350,22 @@ def test_a_requests_clock_starts_when_it_reached_the_machine(
         refused = receive(waiting)
         assert (refused.status, refused.json["reason"]) == (429, "deadline")
         assert receive(patient).status == 200
+
+
+def test_behind_a_proxy_of_the_same_user_nobody_is_let_in_without_the_token(
+    plan: Path, environment: dict[str, str]
+) -> None:
+    # What docs/how-to/secure-a-server.md says: first a proxy that says so, then one that does not.
+    forwarded = get("/v2", "X-Forwarded-For: 192.0.2.1")
+    with serving(plan, environment=environment) as server:
+        for request, status in ((get("/v2"), 200), (forwarded, 401)):
+            with connect(server) as connection:
+                connection.sendall(request)
+                assert receive(connection).status == status
+    with serving(plan, "--require-token", environment=environment) as server:
+        token = Path(str(server.token_file)).read_text().strip()
+        bearer = f"Authorization: Bearer {token}"
+        for request, status in ((get("/v2"), 401), (get("/v2", bearer), 200)):
+            with connect(server) as connection:
+                connection.sendall(request)
+                assert receive(connection).status == status

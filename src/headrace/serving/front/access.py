@@ -16,6 +16,7 @@ import socket
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from headrace.catalog.regular_file import open_regular
@@ -172,6 +173,7 @@ def is_loopback(host: str) -> bool:
     return all(_unmapped(address).is_loopback for address in found)
 
 
+@lru_cache(1024)
 def is_local(address: str) -> bool:
     """Whether an address, not a name, is this machine's loopback."""
     try:

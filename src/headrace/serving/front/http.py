@@ -113,6 +113,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Names of the last headers that were found to come from no proxy."""
         self.retry_at_us = 0
         """Until then a request like the last refused one has no chance."""
+        self._ends: tuple[tuple[str, int], tuple[str, int]] | None = None
         self._socket: socket | None = None
         """To look at what has not been read; it is the transport's, and never closed here."""
         self._arrived_at_us: int | None = None
@@ -123,9 +124,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
         """(address, port) of the other end and of ours."""
-        peer = self.transport.get_extra_info("peername") or ("", 0)
-        local = self.transport.get_extra_info("sockname") or ("", 0)
-        return (peer[0], peer[1]), (local[0], local[1])
+        if self._ends is None:
+            peer = self.transport.get_extra_info("peername") or ("", 0)
+            local = self.transport.get_extra_info("sockname") or ("", 0)
+            self._ends = (peer[0], peer[1]), (local[0], local[1])
+        return self._ends
 
     # -- asyncio's side -----------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import os
 import socket
 import struct
 import sys
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 End = tuple[str, int]
@@ -116,6 +116,7 @@ def _kernel() -> SockDiag | None:
     return asked if asked.works() else None
 
 
+@lru_cache(1024)
 def _plain(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     found = ipaddress.ip_address(address.partition("%")[0])
     return getattr(found, "ipv4_mapped", None) or found
