@@ -184,3 +184,15 @@ def test_who_has_time_is_not_dropped_for_a_less_important_one_that_has_none() ->
     )
     assert not {2, 3, 4} & set(dropped(sim))
     assert_each_request_ended_once(sim.events)
+
+
+def test_a_full_queue_takes_a_more_urgent_request_for_its_least_urgent_one() -> None:
+    topology = make_topology([make_route(make_stage([0], [100]))], slo_us=400)
+    sim = Sim(topology, queue_limit=3)
+    sim.run([*patient(0, 5), request(9, 10, 410)])
+    # One runs, three wait and the last finds no room; then the last that waits gives way.
+    assert [(r.id, reason) for r, reason, _ in sim.driver.refused] == [
+        (4, "queue-full"),
+        (3, "queue-full"),
+    ]
+    assert answered(sim)[9] == 200
