@@ -14,12 +14,12 @@ from benchmarks.harpagon.profiles import load
 from benchmarks.harpagon.workloads import COUNT, workloads
 
 from headrace.planning.apps.candidates import AppCase, ModuleCase, collect_us
-from headrace.planning.apps.exact.combine import Ladder, least_cost
+from headrace.planning.apps.exact.combine import CostCurve, least_cost
 from headrace.planning.apps.order import decompose
 from headrace.planning.apps.solve import plan_least_cost
 
 
-def even_ladder(module: ModuleCase) -> Ladder:
+def even_curve(module: ModuleCase) -> CostCurve:
     """Undominated (d + b / T, cost) of single configurations."""
     points = sorted(
         (
@@ -32,15 +32,15 @@ def even_ladder(module: ModuleCase) -> Ladder:
     for point in points[1:]:
         if point[1] < kept[-1][1]:
             kept.append(point)
-    return Ladder(np.array([p[0] for p in kept], np.int64), np.array([p[1] for p in kept]))
+    return CostCurve(np.array([p[0] for p in kept], np.int64), np.array([p[1] for p in kept]))
 
 
 def even_cost(case: AppCase) -> float:
-    ladders = [even_ladder(module) for module in case.modules]
-    chosen = least_cost(decompose(case.before), ladders, case.before, case.budget_us)
+    curves = [even_curve(module) for module in case.modules]
+    chosen = least_cost(decompose(case.before), curves, case.before, case.budget_us)
     if chosen is None:
         return float("nan")
-    return float(sum(ladder.cost[i] for ladder, i in zip(ladders, chosen, strict=True)))
+    return float(sum(curve.cost[i] for curve, i in zip(curves, chosen, strict=True)))
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, Tens
 from headrace.planning.apps.assembly import Planned, assemble_apps, slot_count
 from headrace.planning.apps.candidates import ModuleCase
 from headrace.planning.apps.machines import Schedule
-from headrace.planning.apps.solve import Solution
+from headrace.planning.apps.solve import AppSolution
 from headrace.verify import Violation, verify
 
 
@@ -47,7 +47,7 @@ def document(
         planner=planner, objective="least-cost", margin=0.0, max_stages=1
     )
     problem = _problem(workload, needed, options)
-    solution = Solution(modules=tuple(modules), reading=reading, bound=None, stopped="heuristic")
+    solution = AppSolution(modules=tuple(modules), reading=reading, bound=None, stopped="heuristic")
     plan = assemble_apps(
         problem,
         [Planned(app=problem.apps[0], case=workload.case, solution=solution)],

@@ -22,9 +22,8 @@ from benchmarks.harpagon.workloads import COUNT, SEED, workloads
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.planning.apps.assembly import slot_count
 from headrace.planning.apps.candidates import AppCase
-from headrace.planning.apps.solve import Solution, plan_least_cost
-from headrace.planning.apps.stock.devices import Stock, flat
-from headrace.planning.apps.stock.module import load_kernel
+from headrace.planning.apps.solve import AppSolution, plan_least_cost
+from headrace.planning.apps.stock.devices import DeviceStock, flat
 from headrace.planning.apps.stock.search import Within, cheapest_within
 
 PARTS = (0.6, 0.8)
@@ -46,7 +45,7 @@ def outcome(cases: Sequence[AppCase], part: float, limit_s: float) -> Outcome | 
     planned = [solution for solution in free if solution is not None]
     if len(planned) < len(free):
         return None
-    stock = Stock.of(short_cluster(planned, part), flat(cases), [0] * len(flat(cases)))
+    stock = DeviceStock.of(short_cluster(planned, part), flat(cases), [0] * len(flat(cases)))
     least = sum(solution.cost for solution in planned)
     began = time.thread_time()
     within = cheapest_within(
@@ -59,7 +58,7 @@ def outcome(cases: Sequence[AppCase], part: float, limit_s: float) -> Outcome | 
     return Outcome(within=within, premium=within.cost / least - 1, seconds=seconds)
 
 
-def short_cluster(planned: Sequence[Solution], part: float) -> Cluster:
+def short_cluster(planned: Sequence[AppSolution], part: float) -> Cluster:
     """Too few devices of the type that is used most, by at least one."""
     used: Counter[str] = Counter()
     for solution in planned:
@@ -101,7 +100,6 @@ def main() -> None:
     parser.add_argument("--apps", type=int, default=1, help="workloads that share a cluster")
     parser.add_argument("--time-limit-s", type=float, default=60.0)
     asked = parser.parse_args()
-    load_kernel()
     cases = [workload.case for workload in workloads(load(), asked.count)]
     rng = np.random.default_rng(SEED)
     groups = [cases[i : i + asked.apps] for i in range(0, len(cases), asked.apps)]

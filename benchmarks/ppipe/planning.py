@@ -5,7 +5,7 @@
 
 The published plans are Gurobi's, found on their authors' machine, some stopped after 1,800 s.
 Ours are solved on one thread, profiles in memory: by the same accounting with rule `artifact`
-(`planning.artifact_planner`), both objectives recomputed from the profiles; with rule `free` by
+(`artifact.planner`), both objectives recomputed from the profiles; with rule `free` by
 `--planner pooled` on the imported problem, slots placed and the plan verified.
 
 `--scaling` plans the six groups of models of the main experiment instead, weights 0.3 / 0.33 /

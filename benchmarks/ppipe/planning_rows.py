@@ -1,6 +1,6 @@
 """Planning problems of PPipe, solved again: by the artifact's rule and by ours.
 
-artifact   the same accounting as the published plans (`planning.artifact_planner`)
+artifact   the same accounting as the published plans (`artifact.planner`)
 free       `--planner pooled` on the imported problem: slots placed on devices, plan verified
 """
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.planning.apps.candidates import Candidate, ModuleCase
 from headrace.planning.apps.exact import any_dummy
-from headrace.planning.apps.exact.any_dummy import cheapest_point, coarse_front, point_schedule
+from headrace.planning.apps.exact.any_dummy import PointSearch, point_schedule
 from headrace.planning.apps.exact.bracket import OPTIMAL_GAP, least_cost_with_dummy
 from headrace.planning.apps.machines import WHOLE, Entry, schedule_of
 from headrace.planning.apps.order import path_us
@@ -83,7 +83,7 @@ def test_a_point_costs_what_trying_every_stack_finds(seed: int) -> None:
     rng = random.Random(seed)
     module = random_module(rng)
     budget_us = rng.randint(20, 700) * 1_000
-    point = cheapest_point(module, budget_us, 0.0)
+    point = PointSearch(module).cheapest(budget_us, 0.0)
     least = cheapest_by_trying(module, budget_us)
     if point is None:
         assert least == float("inf")
@@ -111,7 +111,7 @@ def test_no_way_to_split_the_budget_is_cheaper_than_the_bound(
     parts = [rng.randint(1, 999) for _ in case.modules]
     longest = path_us(case.before, parts)
     points = [
-        cheapest_point(module, case.budget_us * part // longest, 0.0)
+        PointSearch(module).cheapest(case.budget_us * part // longest, 0.0)
         for module, part in zip(case.modules, parts, strict=True)
     ]
     if any(point is None for point in points):
@@ -145,10 +145,10 @@ def test_a_front_cut_short_still_bounds_what_it_did_not_look_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = make_module("m", 10.0, [(8, 400, 1.0), (1, 100, 4.0)])
-    fastest = coarse_front(module, 1_000_000)[-1]
+    fastest = PointSearch(module).points(1_000_000)[-1]
     monkeypatch.setattr(any_dummy, "POINTS_MAX", 1)
 
-    (point,) = coarse_front(module, 1_000_000)
+    (point,) = PointSearch(module).points(1_000_000)
 
     assert point.latency_us > fastest.latency_us >= point.least_us
     assert point.bound <= fastest.cost

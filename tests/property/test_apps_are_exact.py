@@ -1,13 +1,20 @@
 """Least cost against brute force, and the paper's theorems as far as they hold."""
 
+import json
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.planning.apps.candidates import worst_case_us
-from headrace.planning.apps.exact.fronts import front_schedule, module_front
+from headrace.planning.apps.exact.any_dummy import PointSearch
+from headrace.planning.apps.exact.fronts import SlotLimits, front_schedule, module_front
 from headrace.planning.apps.exhaustive import (
     TooManyError,
     module_front_by_trying,
@@ -139,3 +146,43 @@ def test_candidates_are_ranked_by_throughput_per_price() -> None:
 
     assert [c.batch for c in module.candidates] == [4, 2, 1]
     assert make_candidate(4, 20).per_price == pytest.approx(200.0)
+
+
+def answers(seeds: int) -> list[object]:
+    """What the search says of random modules: without limits, within some, with any dummy load."""
+    found: list[object] = []
+    for seed in range(seeds):
+        rng = random.Random(seed)
+        module, budget_us = random_module(rng), rng.randint(20, 600) * 1000
+        limits = SlotLimits(
+            kind=np.arange(len(module.candidates)) % 2,
+            room=np.array([rng.randint(0, 3), rng.randint(1, 3)]),
+            charge=np.array([0.0, 0.5]),
+        )
+        for front in (module_front(module, budget_us), module_front(module, budget_us, limits)):
+            found.append([front.latency_us.tolist(), front.cost.tolist(), front.whole.tolist()])
+        point = PointSearch(module).cheapest(budget_us, 0.0)
+        found.append(point and [float(point.cost), int(point.latency_us), int(point.least_us)])
+    return found
+
+
+def test_the_compiled_search_answers_as_its_source_does_in_plain_python() -> None:
+    tests = Path(__file__).parents[1]
+    plain = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import json; from property.test_apps_are_exact import answers;"
+            " print(json.dumps(answers(40)))",
+        ],
+        env={
+            **os.environ,
+            "NUMBA_DISABLE_JIT": "1",
+            "PYTHONPATH": os.pathsep.join([str(tests), *sys.path]),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert json.loads(plain.stdout) == answers(40)

@@ -12,11 +12,11 @@ import pytest
 
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
+from headrace.planning.apps.exact import fronts
 from headrace.planning.apps.exhaustive import stacks
 from headrace.planning.apps.machines import Entry, schedule_of
 from headrace.planning.apps.order import path_us
-from headrace.planning.apps.stock import module as stock_module
-from headrace.planning.apps.stock.devices import Stock, flat
+from headrace.planning.apps.stock.devices import DeviceStock, flat
 from headrace.planning.apps.stock.search import cheapest_within
 from helpers.apps import CROSSED, DIAMOND
 from helpers.problems import HANG_S
@@ -193,7 +193,7 @@ def test_the_cheapest_plan_within_stock_is_what_brute_force_finds(
 ) -> None:
     small = make_small(random.Random(f"{seed} {graphs}"), graphs)
     tried = cheapest_by_trying(small)
-    stock = Stock.of(small.cluster, flat(small.cases), small.weights_bytes)
+    stock = DeviceStock.of(small.cluster, flat(small.cases), small.weights_bytes)
 
     found = cheapest_within(small.cases, stock, stop_at=time.perf_counter() + HANG_S)
 
@@ -215,7 +215,7 @@ def test_a_search_that_ends_early_claims_no_more_than_is_true(seed: int) -> None
     graphs = (CHAIN, ONE)
     small = make_small(random.Random(f"early {seed}"), graphs)
     tried = cheapest_by_trying(small)
-    stock = Stock.of(small.cluster, flat(small.cases), small.weights_bytes)
+    stock = DeviceStock.of(small.cluster, flat(small.cases), small.weights_bytes)
 
     at_once = cheapest_within(small.cases, stock, stop_at=0.0)
     first = cheapest_within(
@@ -235,10 +235,10 @@ def test_a_search_that_ends_early_claims_no_more_than_is_true(seed: int) -> None
 def test_walks_that_are_cut_short_claim_no_more_than_is_true(
     seed: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stock_module, "NODES_MAX", nodes_max)
+    monkeypatch.setattr(fronts, "NODES_MAX_LIMITED", nodes_max)
     small = make_small(random.Random(f"short {seed}"), (CHAIN, ONE))
     tried = cheapest_by_trying(small)
-    stock = Stock.of(small.cluster, flat(small.cases), small.weights_bytes)
+    stock = DeviceStock.of(small.cluster, flat(small.cases), small.weights_bytes)
 
     found = cheapest_within(small.cases, stock, stop_at=time.perf_counter() + HANG_S)
 

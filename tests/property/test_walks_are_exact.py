@@ -11,6 +11,7 @@ from benchmarks.ppipe.artifact.columns import (
     artifact_stock,
 )
 from benchmarks.ppipe.artifact.planner import plan_by_artifact_rule
+from benchmarks.ppipe.artifact.repair import cheapest_columns
 
 from headrace.catalog.ppipe.rule import evaluate
 from headrace.planning.common.candidates import Ints
@@ -20,7 +21,7 @@ from headrace.planning.common.solver import LinearModel
 from headrace.planning.exact import remainders as exact_remainders
 from headrace.planning.exact import search as exact_search
 from headrace.planning.exact import sets as exact_sets
-from headrace.planning.exact.columns import Columns, DeviceStock, cheapest_columns
+from headrace.planning.exact.columns import Columns, PoolStock
 from headrace.planning.exact.patterns import needed_patterns, patterns_within
 from headrace.planning.exact.prices import price, request_costs
 from headrace.planning.exact.remainders import Remainders, largest
@@ -32,7 +33,7 @@ HALVES = (Fraction(1), Fraction(1, 2))
 QUARTERS = tuple(Fraction(1, k) for k in (1, 2, 3, 4))
 
 
-def demand(seed: int, **task: object) -> tuple[DeviceStock, Columns]:
+def demand(seed: int, **task: object) -> tuple[PoolStock, Columns]:
     made, profiles = make_task(seed, models=1, **task)  # type: ignore[arg-type]
     deployment = made.deployments[0]
     pipelines = artifact_pipelines(made, deployment, profiles[deployment.model])
@@ -116,6 +117,30 @@ def test_walks_cut_short_at_once_lose_no_plan(seed: int, monkeypatch: pytest.Mon
         assert evaluate(answer.plan, profiles).faults == ()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_only_a_plan_better_than_the_floor_is_looked_for(seed: int) -> None:
+    task, profiles = make_task(
+        seed, models=2, devices={"a": 3, "b": 4, "c": 5}, shares=QUARTERS, blocks=4, max_batch=2
+    )
+    wanted = [Wanted(weight=d.weight, least_rps=0.0) for d in task.deployments]
+    columns = [
+        artifact_columns(task, artifact_pipelines(task, d, profiles[d.model]))
+        for d in task.deployments
+    ]
+    stock = artifact_stock(task)
+    best = exact_search.search_exactly(stock, wanted, columns, Deadline(HANG_S))
+    assert best.chosen is not None
+
+    below, at = (
+        exact_search.search_exactly(stock, wanted, columns, Deadline(HANG_S), part * best.objective)
+        for part in (0.995, 1.0)
+    )
+
+    assert below.objective == pytest.approx(best.objective, rel=1e-6)
+    assert below.chosen is not None
+    assert at.chosen is None
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_needed_patterns_cover_those_left_out(seed: int) -> None:
     stock, columns = demand(
@@ -159,7 +184,7 @@ def test_largest_leaves_out_what_another_covers() -> None:
     assert sorted(largest(vectors).tolist()) == [[0, 3], [1, 2], [2, 1]]
 
 
-def rps_within(stock: DeviceStock, columns: Columns, box: Ints) -> float:
+def rps_within(stock: PoolStock, columns: Columns, box: Ints) -> float:
     """By asking for ever nearer targets."""
     asked = Remainders(replace(stock, increments=box), columns, StepBudget(Deadline(HANG_S)))
     low, high = 0.0, 1e6
@@ -179,7 +204,7 @@ def rows_of(columns: Columns, patterns: object) -> tuple[Ints, Ints, np.ndarray]
     return columns.pools[column], units, patterns.carried_rps  # type: ignore[attr-defined]
 
 
-def divisible_rps(stock: DeviceStock, columns: Columns, pools: Ints) -> float:
+def divisible_rps(stock: PoolStock, columns: Columns, pools: Ints) -> float:
     """The most that divisible slots carry in given devices of each pool."""
     model = LinearModel(maximise=True)
     carried = model.add_columns(len(columns), gain=1.0)

@@ -4,17 +4,16 @@ Its file and line go into a copy of the package, and from there into everything 
 table: placement, a worker's process and its environment, migration's memory, `serve` and `profile`.
 """
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import headrace
+from helpers.additions import Addition, CopiedPackage
 
-TABLE = "executors/table.py"
-LINE = '    "toy": ("headrace.executors.toy", "adds the number of its device"),\n'
-FILE = """
+TOY = Addition(
+    table="executors/table.py",
+    behind="EXECUTORS: Final[Mapping[str, tuple[str, str]]] = {\n",
+    line='    "toy": ("headrace.executors.toy", "adds the number of its device"),\n',
+    file="executors/toy.py",
+    source="""
 import os
 import time
 
@@ -53,7 +52,8 @@ EXECUTOR = ExecutorKind(
         libraries=("numpy",),
     ),
 )
-"""
+""",
+)
 USES = '''
 import asyncio
 import sys
@@ -126,27 +126,8 @@ assert "numpy" in profile.provenance.software
 
 
 def test_a_new_executor_is_one_new_file_and_one_line_of_the_table(tmp_path: Path) -> None:
-    package = tmp_path / "headrace"
-    source = Path(headrace.__file__).parent
-    shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
-    table = (package / TABLE).read_text()
-    opening = "EXECUTORS: Final[Mapping[str, tuple[str, str]]] = {\n"
-    assert table.count(opening) == 1
-    (package / TABLE).write_text(table.replace(opening, opening + LINE))
-    (package / "executors" / "toy.py").write_text(FILE)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)]),
-        "HEADRACE_CACHE": str(tmp_path / "cache"),
-    }
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments], env=environment, capture_output=True, text=True
-        )
-
-    used = run("-c", USES, str(tmp_path))
+    package = CopiedPackage(tmp_path, TOY)
+    used = package.python(USES, str(tmp_path))
     assert used.returncode == 0, used.stderr
-    command = "from headrace.cli import main; main()"
-    refused = run("-c", command, "serve", "plan.json", "--executor", "nothing")
+    refused = package.headrace("serve", "plan.json", "--executor", "nothing")
     assert "known: auto, toy, onnx, emulated" in " ".join(refused.stderr.split()), refused.stderr

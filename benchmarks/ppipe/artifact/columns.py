@@ -1,4 +1,4 @@
-"""The counting problem by the artifact's rule (`artifact_rule`): latencies, pools, templates.
+"""The counting problem by the artifact's rule (`catalog.ppipe.rule`): latencies, pools, templates.
 
 Templates: with K device types and P stages there are K^P sequences of types, and each gives a
 model at most one pipeline. A pipeline shorter than P may use any template that begins with its own
@@ -24,7 +24,7 @@ from headrace.planning.common.candidates import (
 )
 from headrace.planning.exact.columns import (
     Columns,
-    DeviceStock,
+    PoolStock,
     make_columns,
     slot_types,
     slot_units,
@@ -40,10 +40,10 @@ def artifact_kinds(task: ReferencePlan) -> tuple[SlotKind, ...]:
     return tuple(SlotKind(device.name, share) for device in task.devices for share in device.shares)
 
 
-def artifact_stock(task: ReferencePlan) -> DeviceStock:
+def artifact_stock(task: ReferencePlan) -> PoolStock:
     """One pool per (stage position, device type), of whole devices."""
     types = len(task.devices)
-    return DeviceStock(
+    return PoolStock(
         pool_type=np.tile(np.arange(types), task.max_stages),
         increment=units_per_device(artifact_kinds(task)),
         increments=np.array([device.count for device in task.devices], dtype=np.int64),

@@ -20,7 +20,7 @@ from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.master import Wanted, smallest_normalised
 from headrace.planning.common.solver import RELATIVE_GAP, LinearModel, LinearSolution
-from headrace.planning.exact.columns import Columns, DeviceStock, cheapest_columns
+from headrace.planning.exact.columns import Columns, PoolStock, undominated_columns
 from headrace.planning.exact.prices import UnitPrices, price, request_costs
 from headrace.planning.exact.search import ExactResult, TargetSearch
 from headrace.planning.exact.sets import PipelineSet
@@ -64,7 +64,7 @@ class Repaired:
 
 
 def search(
-    stock: DeviceStock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
+    stock: PoolStock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
 ) -> ExactResult:
     """The largest min throughput / weight, next to the bound where it cannot be proven.
 
@@ -101,7 +101,7 @@ def search(
 
 
 def bound_and_repair(
-    stock: DeviceStock,
+    stock: PoolStock,
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     deadline: Deadline,
@@ -140,7 +140,7 @@ def bound_and_repair(
 
 
 def _bound(
-    stock: DeviceStock,
+    stock: PoolStock,
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     deadline: Deadline,
@@ -174,8 +174,13 @@ def _bound(
     return bound, [rows[used] for rows, used in zip(enough, active, strict=True)]
 
 
+def cheapest_columns(columns: Columns) -> Ints:
+    """Rows of columns that are enough where slots are divisible: only units per request count."""
+    return undominated_columns(columns, np.minimum(columns.units, 1))
+
+
 def _with_companions(
-    stock: DeviceStock,
+    stock: PoolStock,
     columns: Sequence[Columns],
     active: Sequence[Ints],
     prices: UnitPrices | None,
@@ -191,7 +196,7 @@ def _with_companions(
 
 
 def _repair(
-    stock: DeviceStock,
+    stock: PoolStock,
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     rows: Sequence[Ints],
@@ -216,7 +221,7 @@ def _repair(
     )
 
 
-def _fit_groups(stock: DeviceStock, columns: Columns, rows: Ints) -> bool:
+def _fit_groups(stock: PoolStock, columns: Columns, rows: Ints) -> bool:
     groups = columns.groups[rows]
     used = np.bincount(groups[groups >= 0], minlength=len(stock.room))
     return bool((used <= stock.room).all())
@@ -228,7 +233,7 @@ class _Program:
 
     def __init__(
         self,
-        stock: DeviceStock,
+        stock: PoolStock,
         wanted: Sequence[Wanted],
         columns: Sequence[Columns],
         *,
@@ -298,7 +303,7 @@ class _Program:
         model.add_entries(enough, slots[row, stage], -columns.rates_rps[row, stage])
 
 
-def _most_rps(stock: DeviceStock, columns: Columns) -> Floats:
+def _most_rps(stock: PoolStock, columns: Columns) -> Floats:
     """Shape (C,): what each column carries with the whole stock."""
     with np.errstate(divide="ignore"):
         slots = stock.units[stock.pool_type[columns.pools]] / columns.units
@@ -307,7 +312,7 @@ def _most_rps(stock: DeviceStock, columns: Columns) -> Floats:
     return most
 
 
-def _chosen(stock: DeviceStock, columns: Columns, rows: Ints, slots: Floats) -> PipelineSet:
+def _chosen(stock: PoolStock, columns: Columns, rows: Ints, slots: Floats) -> PipelineSet:
     """Pipelines with their slots, none more than the slowest stage needs."""
     counts = np.where(columns.pools >= 0, np.rint(slots), 0).astype(np.int64)
     taken = np.flatnonzero((np.where(columns.pools >= 0, counts, 1) > 0).all(axis=1))

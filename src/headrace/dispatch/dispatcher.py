@@ -10,12 +10,9 @@ from functools import partial
 from headrace.dispatch.event_log import (
     MAKE,
     Numbers,
-    answered,
-    arrived,
     dispatched,
     dispatched_length,
     dropped,
-    ran,
     transferred,
 )
 from headrace.dispatch.kernel import handle as events
@@ -36,6 +33,7 @@ from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import policy_named
 from headrace.dispatch.protocols import Batch, Clock, Driver, EventSink
 from headrace.dispatch.topology import Topology
+from headrace.domain.events import Answered, Arrived, Ran
 from headrace.domain.request import Request
 
 
@@ -102,13 +100,18 @@ class Dispatcher:
             self._store.grow(2 * self._rows)
             self._settle_in()
         self._requests[request.id] = request
-        self._tell(
-            events.ARRIVE,
-            request.id,
-            request.model,
-            request.arrived_at_us,
-            request.deadline_at_us,
-            request.priority,
+        self._follow(
+            self.tell_kernel(
+                self._where,
+                events.ARRIVE,
+                self._clock.now_us(),
+                request.id,
+                request.model,
+                request.arrived_at_us,
+                request.deadline_at_us,
+                request.priority,
+                0,
+            )
         )
 
     def cancel(self, request_id: int) -> None:
@@ -121,13 +124,25 @@ class Dispatcher:
 
     def on_transferred(self, batch: Batch, stage: int, attempt: int, started_at_us: int) -> None:
         """The tensors that enter `stage` have reached their node."""
-        self._tell(events.TRANSFERRED, batch.row, batch.id, stage, attempt, started_at_us)
+        now_us, where = self._clock.now_us(), self._where
+        self._follow(
+            self.tell_kernel(
+                where, events.TRANSFERRED, now_us, batch.row, batch.id, stage, attempt,
+                started_at_us, 0,
+            )
+        )  # fmt: skip
 
     def on_ran(
         self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
     ) -> None:
         """`stage` has run; the instants are the worker's own."""
-        self._tell(events.RAN, batch.row, batch.id, stage, attempt, started_at_us, ended_at_us)
+        now_us, where = self._clock.now_us(), self._where
+        self._follow(
+            self.tell_kernel(
+                where, events.RAN, now_us, batch.row, batch.id, stage, attempt,
+                started_at_us, ended_at_us,
+            )
+        )  # fmt: skip
 
     def on_failed(self, batch: Batch, stage: int, attempt: int) -> None:
         """The executor could not run the batch, and would not be able to elsewhere."""
@@ -144,69 +159,66 @@ class Dispatcher:
     def _wake(self, what: int, which: int) -> None:
         self._tell(events.AWAKE, what, which)
 
-    def _tell(
-        self, event: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0
-    ) -> None:
-        """Let the kernel decide; log the events and pass on the orders, in their order."""
+    def _tell(self, event: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> None:
+        """Of events that are not part of every batch."""
         now_us = self._clock.now_us()
-        written = self.tell_kernel(self._where, event, now_us, a, b, c, d, e, f)
-        assert written <= self._room, "the journal has room for all an event can bring"
-        if written:
-            # A copy: what a driver does may make the kernel write its journal anew.
-            self._follow(self._journal[:written].tolist())
+        self._follow(self.tell_kernel(self._where, event, now_us, a, b, c, d, 0, 0))
 
     # -- what follows ----------------------------------------------------------------------------
 
-    def _follow(self, numbers: Numbers) -> None:
-        """Entry by entry: an event to the log, an order to the driver.
+    def _follow(self, written: int) -> None:
+        """Log events and pass on orders, in the order of the journal's entries.
 
         One function, since a batch has a dozen entries: a call for each took a tenth of all.
         """
+        assert written <= self._room, "the journal has room for all an event can bring"
+        # A copy: what a driver does may make the kernel write its journal anew.
+        n = self._journal[:written].tolist()
         sink, driver = self._sink, self._driver
-        at, end = 0, len(numbers)
-        while at < end:
-            kind = numbers[at]
+        at = 0
+        while at < written:
+            kind = n[at]
             if kind == START_STAGE:
-                batch = self._placed(numbers, at)
+                batch = self._placed(n, at)
                 driver.start_stage(batch, batch.stage)
                 at += 9
             elif kind == RAN:
-                sink(ran(numbers, at))
+                sink(Ran(n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5]))
                 at += 6
             elif kind == DISPATCHED:
-                self._on_dispatched(numbers, at)
-                at += dispatched_length(numbers, at)
+                self._on_dispatched(n, at)
+                at += dispatched_length(n, at)
             elif kind == ARRIVED:
-                sink(arrived(numbers, at))
+                sink(Arrived(n[at + 1], n[at + 2], n[at + 3], n[at + 4]))
                 at += 5
             elif kind == ANSWERED:
-                sink(answered(numbers, at))
-                del self._requests[numbers[at + 2]]
+                sink(Answered(n[at + 1], n[at + 2], n[at + 3]))
+                del self._requests[n[at + 2]]
                 at += 5
             elif kind == ENDED:
-                batch = self._batches.pop(numbers[at + 2])
-                if numbers[at + 3]:
+                batch = self._batches.pop(n[at + 2])
+                if n[at + 3]:
                     driver.answer(batch)
                 at += 5
             elif kind == TRANSFERRED:
-                sink(transferred(numbers, at))
+                sink(transferred(n, at))
                 at += 7
             elif kind == START_TRANSFER:
-                batch = self._placed(numbers, at)
-                batch.transfer_us = numbers[at + 7]
+                batch = self._placed(n, at)
+                batch.transfer_us = n[at + 7]
                 driver.start_transfer(batch, batch.stage)
                 at += 9
             elif kind == WAKE:
-                wake = partial(self._wake, numbers[at + 2], numbers[at + 3])
-                self._clock.call_at(numbers[at + 1], wake)
+                wake = partial(self._wake, n[at + 2], n[at + 3])
+                self._clock.call_at(n[at + 1], wake)
                 at += 5
             elif kind == DROPPED:
-                sink(dropped(numbers, at))
-                request = self._requests.pop(numbers[at + 2])
-                driver.refuse(request, REASONS[numbers[at + 3]], numbers[at + 4])
+                sink(dropped(n, at))
+                request = self._requests.pop(n[at + 2])
+                driver.refuse(request, REASONS[n[at + 3]], n[at + 4])
                 at += 5
             else:
-                sink(MAKE[kind](numbers, at))
+                sink(MAKE[kind](n, at))
                 at += 5
 
     def _placed(self, numbers: Numbers, at: int) -> Batch:

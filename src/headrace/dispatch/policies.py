@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
-from headrace.dispatch.kernel import batch_aware, reactive, reservation
+from headrace.dispatch.kernel.batch_aware import BY_RATE, CONSECUTIVE, IN_TURN
 from headrace.dispatch.kernel.contract import PolicyModule
 from headrace.domain.errors import PlanError
 from headrace.domain.plan import Plan, Reading
@@ -17,13 +19,18 @@ class Policy:
     parameters: Mapping[str, int] = field(default_factory=dict)
 
 
+def _policy(module: str, **parameters: int) -> Policy:
+    found: Any = import_module(f"headrace.dispatch.kernel.{module}")
+    return Policy(found, parameters)
+
+
 POLICIES = {
-    "reservation": Policy(reservation),
-    "reservation-fill": Policy(reservation, {"fill_idle_path": 1}),
-    "reactive": Policy(reactive),
-    "batch-aware": Policy(batch_aware, {"rule": batch_aware.CONSECUTIVE}),
-    "round-robin": Policy(batch_aware, {"rule": batch_aware.IN_TURN}),
-    "machine-rate": Policy(batch_aware, {"rule": batch_aware.BY_RATE}),
+    "reservation": _policy("reservation"),
+    "reservation-fill": _policy("reservation", fill_idle_path=1),
+    "reactive": _policy("reactive"),
+    "batch-aware": _policy("batch_aware", rule=CONSECUTIVE),
+    "round-robin": _policy("batch_aware", rule=IN_TURN),
+    "machine-rate": _policy("batch_aware", rule=BY_RATE),
 }
 
 BY_READING: dict[Reading, str] = {

@@ -1,35 +1,34 @@
 """Problem -> PlanResult. One module per technique, baselines beside them."""
 
 from collections.abc import Callable
+from importlib import import_module
 
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Problem
 from headrace.planning.apps.names import APP_PLANNERS
-from headrace.planning.baselines.no_partitioning import plan_without_partitioning
-from headrace.planning.baselines.replicated_pairs import plan_replicated_pairs
-from headrace.planning.pooled.planner import plan_pooled
 
 Planner = Callable[[Problem], PlanResult]
 
 
-def _app_planner(name: str) -> Planner:
-    def plan(problem: Problem) -> PlanResult:
-        # Imported where it is used: numba takes a fifth of a second to load (decision 0009).
-        from headrace.planning.apps.planner import plan_apps
+def _planner(module: str, function: str, *arguments: str) -> Planner:
+    """Imported when first asked: what compiles loops takes a fifth of a second (decision 0009)."""
 
-        return plan_apps(problem, name)
+    def plan(problem: Problem) -> PlanResult:
+        found = getattr(import_module(f"headrace.planning.{module}"), function)
+        result: PlanResult = found(problem, *arguments)
+        return result
 
     return plan
 
 
 PLANNERS: dict[str, Planner] = {
-    "pooled": plan_pooled,
-    "no-partitioning": plan_without_partitioning,
-    "dart-r": plan_replicated_pairs,
-    **{name: _app_planner(name) for name in APP_PLANNERS},
+    "pooled": _planner("pooled.planner", "plan_pooled"),
+    "no-partitioning": _planner("baselines.no_partitioning", "plan_without_partitioning"),
+    "dart-r": _planner("baselines.replicated_pairs", "plan_replicated_pairs"),
+    **{name: _planner("apps.planner", "plan_apps", name) for name in APP_PLANNERS},
 }
-"""Name -> planner; a new technique is a new module and one line here."""
+"""Name -> planner: a new one is one new file, and one line here. Nothing else lists planners."""
 
 
 def solve(problem: Problem) -> PlanResult:

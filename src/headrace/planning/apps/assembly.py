@@ -20,7 +20,7 @@ from headrace.domain.problem import Problem
 from headrace.planning.apps.candidates import AppCase, worst_case_us
 from headrace.planning.apps.machines import Entry, Schedule, remaining_rps
 from headrace.planning.apps.order import path_us
-from headrace.planning.apps.solve import Solution
+from headrace.planning.apps.solve import AppSolution
 from headrace.planning.common.assembly import cost_per_hour
 from headrace.planning.common.candidates import budget_us
 from headrace.planning.common.packing import SlotSize
@@ -33,7 +33,7 @@ class Planned:
 
     app: App
     case: AppCase
-    solution: Solution
+    solution: AppSolution
 
     @property
     def path_us(self) -> int:

@@ -35,13 +35,7 @@ from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Reading
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.domain.profile import Profile
-from headrace.planning.common.candidates import (
-    NEVER_US,
-    Floats,
-    Ints,
-    budget_us,
-    usable_kinds,
-)
+from headrace.planning.common.candidates import NEVER_US, Floats, Ints, budget_us, usable_kinds
 
 LEAST_RPS = 1e-9
 """Load below this is rounding, not load."""

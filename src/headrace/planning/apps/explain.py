@@ -26,7 +26,7 @@ from headrace.planning.apps.candidates import (
 )
 from headrace.planning.apps.exact.bracket import least_cost_with_dummy
 from headrace.planning.apps.exact.combine import Combined, app_front
-from headrace.planning.apps.exact.fronts import Front
+from headrace.planning.apps.exact.fronts import ModuleFront
 from headrace.planning.apps.order import decompose
 from headrace.planning.apps.solve import app_fronts, plan_least_cost
 from headrace.planning.apps.stock.fit import device_needs, search_stock
@@ -244,7 +244,7 @@ def _next_saving_with_dummy(case: AppCase, least: float) -> tuple[int | None, fl
 
 def _explain_module(
     module: ModuleCase,
-    front: Front,
+    front: ModuleFront,
     deployment: Deployment,
     claim: AppClaim,
     *,

@@ -12,7 +12,7 @@ from headrace.planning.apps.exact.fronts import module_front
 from headrace.planning.apps.exhaustive import TooManyError
 from headrace.planning.apps.order import path_us
 from headrace.planning.apps.solve import solve_app
-from headrace.planning.apps.stock.fit import Lack, Refusal, fit_stock, lacks
+from headrace.planning.apps.stock.fit import Lack, StockRefusal, fit_stock, lacks
 
 
 def plan_apps(problem: Problem, planner: str) -> PlanResult:
@@ -45,7 +45,7 @@ def plan_apps(problem: Problem, planner: str) -> PlanResult:
         return _refused(_unfitting(lacking, planner), planner, began, "heuristic")
     if lacking:
         fitting = fit_stock(problem, planned, lacking)
-        if isinstance(fitting, Refusal):
+        if isinstance(fitting, StockRefusal):
             stopped: Stopped = "infeasible" if fitting.certain else "time-limit"
             return _refused(fitting.text, planner, began, stopped)
         planned, proof = fitting

@@ -7,8 +7,8 @@ import numpy as np
 from headrace.domain.plan import Reading, Stopped
 from headrace.planning.apps.candidates import AppCase, ModuleCase, collect_us
 from headrace.planning.apps.exact.bracket import OPTIMAL_GAP, least_cost_with_dummy
-from headrace.planning.apps.exact.combine import Ladder, least_cost
-from headrace.planning.apps.exact.fronts import Front, front_schedule, module_front
+from headrace.planning.apps.exact.combine import CostCurve, least_cost
+from headrace.planning.apps.exact.fronts import ModuleFront, front_schedule, module_front
 from headrace.planning.apps.exhaustive import plan_exhaustively
 from headrace.planning.apps.heuristics.schemes import SCHEMES, plan_scheme
 from headrace.planning.apps.machines import Schedule
@@ -16,7 +16,7 @@ from headrace.planning.apps.order import decompose, rest_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Solution:
+class AppSolution:
     """Machines of every module of an app, in the case's order."""
 
     modules: tuple[Schedule, ...]
@@ -30,7 +30,7 @@ class Solution:
         return sum(module.cost for module in self.modules)
 
 
-def solve_app(case: AppCase, planner: str) -> Solution | None:
+def solve_app(case: AppCase, planner: str) -> AppSolution | None:
     """Plan one app; None where the planner finds nothing within the budget.
 
     Raises:
@@ -45,15 +45,17 @@ def solve_app(case: AppCase, planner: str) -> Solution | None:
         if tried is None:
             return None
         cost = sum(module.cost for module in tried)
-        return Solution(modules=tuple(tried), reading="remaining", bound=cost, stopped="optimal")
+        return AppSolution(modules=tuple(tried), reading="remaining", bound=cost, stopped="optimal")
     scheme = SCHEMES[planner]
     found = plan_scheme(case, scheme)
     if found is None:
         return None
-    return Solution(modules=found.modules, reading=scheme.reading, bound=None, stopped="heuristic")
+    return AppSolution(
+        modules=found.modules, reading=scheme.reading, bound=None, stopped="heuristic"
+    )
 
 
-def plan_least_cost(case: AppCase) -> Solution | None:
+def plan_least_cost(case: AppCase) -> AppSolution | None:
     """The least cost, proven."""
     fronts = app_fronts(case)
     part = decompose(case.before)
@@ -66,17 +68,17 @@ def plan_least_cost(case: AppCase) -> Solution | None:
     )
     cost = sum(module.cost for module in modules)
     if all(front.proven for front in fronts):
-        return Solution(modules=modules, reading="remaining", bound=cost, stopped="optimal")
+        return AppSolution(modules=modules, reading="remaining", bound=cost, stopped="optimal")
     bound = min(cost, _relaxed_bound(case))
-    return Solution(modules=modules, reading="remaining", bound=bound, stopped="time-limit")
+    return AppSolution(modules=modules, reading="remaining", bound=bound, stopped="time-limit")
 
 
-def _with_any_dummy_load(case: AppCase) -> Solution | None:
+def _with_any_dummy_load(case: AppCase) -> AppSolution | None:
     found = least_cost_with_dummy(case)
     if found is None:
         return None
     is_proven = found.bound >= found.cost * (1 - OPTIMAL_GAP)
-    return Solution(
+    return AppSolution(
         modules=found.modules,
         reading="remaining",
         bound=found.bound,
@@ -84,7 +86,7 @@ def _with_any_dummy_load(case: AppCase) -> Solution | None:
     )
 
 
-def app_fronts(case: AppCase, budget_us: int | None = None) -> list[Front]:
+def app_fronts(case: AppCase, budget_us: int | None = None) -> list[ModuleFront]:
     """Every module's front, up to what the others' least durations leave it."""
     budget = case.budget_us if budget_us is None else budget_us
     least = [int(module.duration_us.min()) for module in case.modules]
@@ -100,13 +102,13 @@ def _relaxed_bound(case: AppCase) -> float:
     The first machines of a stack see at most the module's load and one machine's dummy load, and
     none is better than they are.
     """
-    ladders = [_relaxed(module) for module in case.modules]
-    chosen = least_cost(decompose(case.before), ladders, case.before, case.budget_us)
+    curves = [_relaxed(module) for module in case.modules]
+    chosen = least_cost(decompose(case.before), curves, case.before, case.budget_us)
     assert chosen is not None, "a plan was found, so its relaxation is feasible"
-    return float(sum(ladder.cost[i] for ladder, i in zip(ladders, chosen, strict=True)))
+    return float(sum(curve.cost[i] for curve, i in zip(curves, chosen, strict=True)))
 
 
-def _relaxed(module: ModuleCase) -> Ladder:
+def _relaxed(module: ModuleCase) -> CostCurve:
     most = module.rate_rps + float(module.rates_rps.max())
     points = sorted(
         (c.duration_us + collect_us(c.batch, c.duration_us, most), module.rate_rps / c.per_price)
@@ -116,7 +118,7 @@ def _relaxed(module: ModuleCase) -> Ladder:
     for latency, cost in points:
         if not kept or cost < kept[-1][1]:
             kept.append((latency, cost))
-    return Ladder(
+    return CostCurve(
         np.array([latency for latency, _ in kept], np.int64),
         np.array([cost for _, cost in kept], np.float64),
     )

@@ -4,7 +4,7 @@ Adding shares up over all devices is not enough: three slots of 2/3 need three d
 With whole devices cut by pattern, a count of slots that the patterns cover can be placed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from math import lcm
 
@@ -48,28 +48,30 @@ def maximal_patterns(
     room = memory_bytes if memory_bytes is not None and weights_bytes is not None else 0
     weights = list(weights_bytes or []) if room else [0] * len(sizes)
     patterns: list[tuple[int, ...]] = []
-    tried = 0
-
-    def extend(counts: tuple[int, ...], free: int, free_bytes: int) -> None:
-        nonlocal tried
-        at = len(counts)
-        if at == len(sizes):
-            tried += 1
-            if not any(s <= free and w <= free_bytes for s, w in zip(sizes, weights, strict=True)):
-                patterns.append(counts)
-            if len(patterns) > PATTERNS_MAX or tried > TRIED_MAX:
-                raise DocumentError(
-                    f"device type {device!r}: its {len(shares)} shares can be combined in too many"
-                    f" ways (more than {len(patterns) - 1}); offer fewer or coarser shares"
-                )
-            return
-        most = free // sizes[at]
-        if weights[at]:
-            most = min(most, free_bytes // weights[at])
-        # Of the last sort, less than the most leaves room for one more.
-        least = most if at + 1 == len(sizes) else 0
-        for count in range(most, least - 1, -1):
-            extend((*counts, count), free - count * sizes[at], free_bytes - count * weights[at])
-
-    extend((), unit, room)
+    for tried, (counts, free, free_bytes) in enumerate(_packed(sizes, weights, unit, room), 1):
+        if not any(s <= free and w <= free_bytes for s, w in zip(sizes, weights, strict=True)):
+            patterns.append(counts)
+        if len(patterns) > PATTERNS_MAX or tried > TRIED_MAX:
+            raise DocumentError(
+                f"device type {device!r}: its {len(shares)} shares can be combined in too many"
+                f" ways (more than {len(patterns) - 1}); offer fewer or coarser shares"
+            )
     return tuple(patterns)
+
+
+def _packed(
+    sizes: Sequence[int], weights: Sequence[int], free: int, free_bytes: int
+) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """Multisets that fit, with the room they leave, the most of the first sort first."""
+    most = free // sizes[0]
+    if weights[0]:
+        most = min(most, free_bytes // weights[0])
+    # Of the last sort, less than the most leaves room for one more.
+    least = 0 if len(sizes) > 1 else most
+    for count in range(most, least - 1, -1):
+        left = (free - count * sizes[0], free_bytes - count * weights[0])
+        if len(sizes) == 1:
+            yield (count,), *left
+            continue
+        for counts, *rest in _packed(sizes[1:], weights[1:], *left):
+            yield (count, *counts), rest[0], rest[1]

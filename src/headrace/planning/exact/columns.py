@@ -12,7 +12,7 @@ units       one pool per device type, an increment is a unit: nothing is rounded
 devices     one pool per device type, an increment is a device: no two demands share one (walks)
 
 Other pools, such as one per stage position and device type, and limits on the number of pipelines
-by group (`DeviceStock.room`) make other rules; the walks know no difference.
+by group (`PoolStock.room`) make other rules; the walks know no difference.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceStock:
+class PoolStock:
     """What there is. K device types, Q pools."""
 
     pool_type: Ints
@@ -119,7 +119,7 @@ def make_columns(pipelines: Pipelines, pools: Ints, units: Ints, groups: Ints) -
         groups=groups,
         source=np.arange(len(pipelines)),
     )
-    return columns.take(_undominated(columns, columns.units))
+    return columns.take(undominated_columns(columns, columns.units))
 
 
 def prefix_codes(pools: Ints) -> Ints:
@@ -131,12 +131,7 @@ def prefix_codes(pools: Ints) -> Ints:
     return compact.reshape(codes.shape).astype(np.int64)
 
 
-def cheapest_columns(columns: Columns) -> Ints:
-    """Rows of columns that are enough where slots are divisible: only per_rps counts."""
-    return _undominated(columns, np.minimum(columns.units, 1))
-
-
-def _undominated(columns: Columns, units: Ints) -> Ints:
+def undominated_columns(columns: Columns, units: Ints) -> Ints:
     """Rows of columns that are enough for an optimal plan of slots of `units`, shape (C, P).
 
     A column covers another if its pools are the first pools of the other (a shorter pipeline on

@@ -21,7 +21,7 @@ import numpy as np
 from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.master import Wanted
-from headrace.planning.exact.columns import Columns, DeviceStock
+from headrace.planning.exact.columns import Columns, PoolStock
 from headrace.planning.exact.free import OutOfReach, chosen_of, fill_values, within_reach
 from headrace.planning.exact.prices import CostPrices, price_rates
 from headrace.planning.exact.search import ExactResult
@@ -35,7 +35,7 @@ STEP_GROWTH = 3.0
 
 
 def search_least_cost(
-    stock: DeviceStock,
+    stock: PoolStock,
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     units_per_device: int,
@@ -65,7 +65,7 @@ def search_least_cost(
 class _CostSearch:
     def __init__(
         self,
-        stock: DeviceStock,
+        stock: PoolStock,
         wanted: Sequence[Wanted],
         columns: Sequence[Columns],
         prices: CostPrices,

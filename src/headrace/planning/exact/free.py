@@ -20,7 +20,7 @@ import numpy as np
 from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.master import Wanted, smallest_normalised
-from headrace.planning.exact.columns import Columns, DeviceStock
+from headrace.planning.exact.columns import Columns, PoolStock
 from headrace.planning.exact.patterns import TooManyPatterns, patterns_within
 from headrace.planning.exact.prices import UnitPrices, price, relaxed_bound, targets_at
 from headrace.planning.exact.search import ExactResult
@@ -43,14 +43,14 @@ class OutOfReach(Exception):
     """The problem is too large for value functions, or time ran out: nothing is proven."""
 
 
-def within_reach(stock: DeviceStock, units: Ints) -> bool:
+def within_reach(stock: PoolStock, units: Ints) -> bool:
     """One or two device types, and not too many vectors of at most `units`, shape (K,)."""
     few = float(np.prod(units.astype(float) + 1)) <= CELLS_MAX
     return few and stock.increment == 1 and len(stock.increments) <= 2
 
 
 def fill_values(
-    stock: DeviceStock,
+    stock: PoolStock,
     columns: Columns,
     unit_prices: Floats,
     request_price: float,
@@ -85,7 +85,7 @@ def fill_values(
     return values
 
 
-def chosen_of(stock: DeviceStock, columns: Columns, found: dict[int, Ints]) -> PipelineSet:
+def chosen_of(stock: PoolStock, columns: Columns, found: dict[int, Ints]) -> PipelineSet:
     """What `ValueFunction.set_at` gives, as a set."""
     rows = np.array(sorted(found), dtype=np.int64)
     slots = np.array([found[int(row)] for row in rows], dtype=np.int64)
@@ -96,7 +96,7 @@ def chosen_of(stock: DeviceStock, columns: Columns, found: dict[int, Ints]) -> P
 
 
 def search_freely(
-    stock: DeviceStock,
+    stock: PoolStock,
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     units_per_device: int,
@@ -118,7 +118,7 @@ def search_freely(
 class _FreeSearch:
     def __init__(
         self,
-        stock: DeviceStock,
+        stock: PoolStock,
         wanted: Sequence[Wanted],
         columns: Sequence[Columns],
         prices: UnitPrices,

@@ -20,7 +20,7 @@ from headrace.planning.common.candidates import Floats
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.master import Wanted
 from headrace.planning.common.solver import LinearModel
-from headrace.planning.exact.columns import Columns, DeviceStock
+from headrace.planning.exact.columns import Columns, PoolStock
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def targets_at(wanted: Sequence[Wanted], smallest: float) -> Floats:
 
 
 def price(
-    stock: DeviceStock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
+    stock: PoolStock, wanted: Sequence[Wanted], columns: Sequence[Columns], deadline: Deadline
 ) -> UnitPrices | None:
     """UnitPrices of the linear relaxation; None if not even that is feasible.
 
@@ -92,7 +92,7 @@ class CostPrices:
 
 
 def price_rates(
-    stock: DeviceStock,
+    stock: PoolStock,
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     unit_costs: Floats,
@@ -132,7 +132,7 @@ def _duals(model: LinearModel, deadline: Deadline) -> Floats | None:
     return solution.prices
 
 
-def request_costs(stock: DeviceStock, columns: Columns, unit_prices: Floats) -> Floats:
+def request_costs(stock: PoolStock, columns: Columns, unit_prices: Floats) -> Floats:
     """Shape (C,): price of the units that one request per second of each column costs."""
     prices = unit_prices[stock.pool_type[columns.pools]]
     costs: Floats = (prices * columns.units_per_rps).sum(axis=1)

@@ -20,7 +20,7 @@ import numpy as np
 
 from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.solver import LinearModel
-from headrace.planning.exact.columns import Columns, DeviceStock
+from headrace.planning.exact.columns import Columns, PoolStock
 from headrace.planning.exact.prices import UnitPrices
 from headrace.planning.exact.sets import (
     TOLERANCE,
@@ -43,7 +43,7 @@ PRICING_STEPS = 1_000
 class Remainders:
     """One demand."""
 
-    def __init__(self, stock: DeviceStock, columns: Columns, step_budget: StepBudget) -> None:
+    def __init__(self, stock: PoolStock, columns: Columns, step_budget: StepBudget) -> None:
         self._stock, self._columns, self._step_budget = stock, columns, step_budget
         self._costs = _type_costs(stock, columns)
         self._cheapest = _undominated(self._costs)
@@ -163,7 +163,7 @@ def largest(vectors: Ints) -> Ints:
     return kept
 
 
-def _type_costs(stock: DeviceStock, columns: Columns) -> Floats:
+def _type_costs(stock: PoolStock, columns: Columns) -> Floats:
     """Shape (C, K): units of every device type that one request per second costs."""
     costs = np.zeros((len(columns), len(stock.increments)))
     row, stage = np.nonzero(columns.pools >= 0)

@@ -36,7 +36,7 @@ import numpy as np
 from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.master import Wanted, smallest_normalised
-from headrace.planning.exact.columns import Columns, DeviceStock
+from headrace.planning.exact.columns import Columns, PoolStock
 from headrace.planning.exact.prices import UnitPrices, price, relaxed_bound, targets_at
 from headrace.planning.exact.remainders import Remainders, largest
 from headrace.planning.exact.sets import (
@@ -84,7 +84,7 @@ class ExactResult:
 
 
 def search_exactly(
-    stock: DeviceStock,
+    stock: PoolStock,
     wanted: Sequence[Wanted],
     columns: Sequence[Columns],
     deadline: Deadline,
@@ -113,7 +113,7 @@ class TargetSearch:
 
     def __init__(
         self,
-        stock: DeviceStock,
+        stock: PoolStock,
         wanted: Sequence[Wanted],
         columns: Sequence[Columns],
         prices: UnitPrices,

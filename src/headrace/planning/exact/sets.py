@@ -17,7 +17,7 @@ import numpy as np
 
 from headrace.planning.common.candidates import Ints
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.exact.columns import Columns, DeviceStock
+from headrace.planning.exact.columns import Columns, PoolStock
 from headrace.planning.exact.patterns import TooManyPatterns, needed_patterns, patterns_within
 from headrace.planning.exact.prices import UnitPrices
 from headrace.planning.exact.walk import (
@@ -102,7 +102,7 @@ class DemandWalk:
 
     def __init__(
         self,
-        stock: DeviceStock,
+        stock: PoolStock,
         columns: Columns,
         prices: UnitPrices,
         request_price: float,
@@ -275,7 +275,7 @@ class DemandWalk:
         return state
 
 
-def _new_state(stock: DeviceStock, cells: int, stages: int) -> WalkState:
+def _new_state(stock: PoolStock, cells: int, stages: int) -> WalkState:
     depth, kinds = PIPELINES_MAX, len(stock.increments)
     return WalkState(
         cursor=np.zeros(3, np.int64),

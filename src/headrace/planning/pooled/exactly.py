@@ -33,7 +33,7 @@ from headrace.planning.common.master import Goal, Wanted
 from headrace.planning.common.packing import SlotSize, pack
 from headrace.planning.exact.columns import (
     Columns,
-    DeviceStock,
+    PoolStock,
     make_columns,
     slot_types,
     slot_units,
@@ -53,7 +53,10 @@ REMAINDERS_MAX = 1_000
 """Sets of slots to be packed before shares count as always packing."""
 
 TIME_PART = 0.5
-"""Of the time limit, for tables and walks; the rest is for HiGHS, should they not end."""
+"""Of the time left, for tables, then for walks; the rest is for HiGHS, should they not end."""
+
+ROUNDING_PART = 0.25
+"""Of the time left, for a rounded plan to begin with."""
 
 
 def search_exactly_pooled(
@@ -84,7 +87,7 @@ def search_exactly_pooled(
     try:
         return counting.largest(wanted, half)
     except (OutOfReach, OutOfTime):
-        start = counting.to_begin_with(wanted, deadline, half)
+        start = counting.to_begin_with(wanted, deadline)
         return search(hardware, wanted, columns, goal, deadline, start)
 
 
@@ -95,7 +98,7 @@ class _Counting:
         self._hardware, self._pipelines = hardware, columns
         self._columns = [_columns(hardware, pipelines) for pipelines in columns]
         self._per_device = units_per_device(hardware.kinds)
-        self._stock = DeviceStock(
+        self._stock = PoolStock(
             pool_type=np.arange(len(hardware.devices)),
             increment=1,
             increments=hardware.owned * self._per_device,
@@ -143,16 +146,18 @@ class _Counting:
         return replace(result, chosen=replace(result.chosen, allotments=allotments))
 
     def to_begin_with(
-        self, wanted: Sequence[Wanted], deadline: Deadline, walking: Deadline
+        self, wanted: Sequence[Wanted], deadline: Deadline
     ) -> ChosenAllotments | None:
         """The better of two plans that are soon found: by rounding, and by walks.
 
         Walks allow no two demands to share a device. So their plan is never below the artifact's,
         which rounds up more and allows fewer pipelines.
         """
-        rounded = search_beside_bound(self._hardware, wanted, self._pipelines, "max-min", deadline)
+        soon = deadline.part(ROUNDING_PART)
+        rounded = search_beside_bound(self._hardware, wanted, self._pipelines, "max-min", soon)
         floor = 0.0 if rounded is None or rounded.objective is None else rounded.objective
         whole = replace(self._stock, increment=self._per_device, increments=self._hardware.owned)
+        walking = deadline.part(TIME_PART)
         walked = search_exactly(whole, wanted, self._columns, walking, floor).chosen
         if walked is not None:
             return self._allotments(walked)

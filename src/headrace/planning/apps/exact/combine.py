@@ -14,22 +14,18 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.compilation.loops import compiled
-from headrace.planning.apps.exact.fronts import Front
-from headrace.planning.apps.exact.prime import prime_front
+from headrace.planning.apps.exact.prime import Curve, prime_front
 from headrace.planning.apps.order import Part
 from headrace.planning.common.candidates import Floats, Ints
 
 
-class Ladder(NamedTuple):
+class CostCurve(NamedTuple):
     """Undominated (latency, cost) of one module, of whatever kind."""
 
     latency_us: Ints
     """Increasing."""
     cost: Floats
     """Decreasing."""
-
-
-Steps = Front | Ladder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +50,7 @@ class Combined:
 
 
 def least_cost(
-    part: Part, fronts: Sequence[Steps], before: Sequence[Sequence[int]], budget_us: int
+    part: Part, fronts: Sequence[Curve], before: Sequence[Sequence[int]], budget_us: int
 ) -> list[int] | None:
     """One point of each module's front such that the app costs least within its budget.
 
@@ -71,7 +67,7 @@ def least_cost(
 
 
 def app_front(
-    part: Part, fronts: Sequence[Steps], before: Sequence[Sequence[int]], budget_us: int
+    part: Part, fronts: Sequence[Curve], before: Sequence[Sequence[int]], budget_us: int
 ) -> Combined:
     """Every undominated (latency, cost) of the app up to the budget."""
     return _combine(part, fronts, before, budget_us, last_only=False)
@@ -79,7 +75,7 @@ def app_front(
 
 def _combine(
     part: Part,
-    fronts: Sequence[Steps],
+    fronts: Sequence[Curve],
     before: Sequence[Sequence[int]],
     budget_us: int,
     *,
@@ -117,7 +113,7 @@ def _combine(
     return _in_series(joined, budget_us, last_only=last_only)
 
 
-def _least_us(part: Part, fronts: Sequence[Steps], before: Sequence[Sequence[int]]) -> int:
+def _least_us(part: Part, fronts: Sequence[Curve], before: Sequence[Sequence[int]]) -> int:
     """The least latency of a part: every module at its fastest."""
     if part.kind == "module":
         return int(fronts[part.modules[0]].latency_us[0])

@@ -2,19 +2,20 @@
 
 Modules are fixed one by one in topological order, each first at the cheapest point that fits,
 then at faster ones. What is not fixed yet costs at least its price at the largest latency that
-the fixed modules, and all others at their fastest, leave room for.
+the fixed modules, and all others at their fastest, leave room for. Exponential in the number of
+modules, but only of those that `order` cannot split into series or parallel parts: 4 at least.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from headrace.compilation.loops import compiled
+from headrace.compilation.loops import compiled, hot
 from headrace.planning.common.candidates import Floats, Ints
 
 
-class Steps(Protocol):
+class Curve(Protocol):
     """Undominated (latency, cost) of one module, fastest first."""
 
     @property
@@ -25,7 +26,7 @@ class Steps(Protocol):
 
 
 def prime_front(
-    fronts: Sequence[Steps], before: Sequence[Sequence[int]], budget_us: int, *, last_only: bool
+    fronts: Sequence[Curve], before: Sequence[Sequence[int]], budget_us: int, *, last_only: bool
 ) -> tuple[Ints, Floats, Ints]:
     """Undominated (latency, cost, points) up to the budget; with `last_only` the cheapest alone.
 
@@ -64,24 +65,63 @@ def prime_front(
     )
 
 
+class _Curves(NamedTuple):
+    """Curves of M modules of at most P points, and who waits for whom."""
+
+    latency: Ints
+    """Shape (M, P)."""
+    cost: Floats
+    """Shape (M, P)."""
+    sizes: Ints
+    """Shape (M,): points of each."""
+    waits: "np.ndarray"
+    """Shape (M, M): whether the module of the row waits for that of the column."""
+
+
+@hot
+def _start_us(c: _Curves, module: int, ends: Ints) -> int:
+    """When a module may start: all that it waits for have ended."""
+    start = 0
+    for k in range(module):
+        if c.waits[module, k]:
+            start = max(start, ends[k])
+    return start
+
+
+@hot
+def _at_least(c: _Curves, level: int, total: float, tail: Ints, budget: int, ends: Ints) -> float:
+    """`total` and what the modules behind `level` cost at least; infinite: one is not so fast."""
+    for i in range(level + 1, c.sizes.shape[0]):
+        start = _start_us(c, i, ends)
+        ends[i] = start + c.latency[i, 0]
+        room = budget - start - tail[i]
+        j = np.searchsorted(c.latency[i, : c.sizes[i]], room, side="right") - 1
+        if j < 0:
+            return np.inf
+        total += c.cost[i, j]
+    return total
+
+
+@hot
+def _write_tails(c: _Curves, tail: Ints) -> None:
+    """The longest path behind each module, all at their fastest."""
+    for i in range(tail.shape[0] - 1, -1, -1):
+        for k in range(tail.shape[0]):
+            if c.waits[i, k]:
+                tail[k] = max(tail[k], tail[i] + c.latency[i, 0])
+
+
 @compiled
 def _cheapest_choice(
     latency: Ints, cost: Floats, sizes: Ints, waits: "np.ndarray", budget: int
 ) -> tuple[float, Ints]:
     """The cheapest point of every module such that every path keeps the budget."""
-    count = sizes.shape[0]
-    fastest = latency[:, 0].copy()
+    c, count = _Curves(latency, cost, sizes, waits), sizes.shape[0]
     tail = np.zeros(count, np.int64)
-    """Longest path behind each module, all at their fastest."""
-    for i in range(count - 1, -1, -1):
-        for k in range(count):
-            if waits[i, k]:
-                tail[k] = max(tail[k], tail[i] + fastest[i])
-    best = np.inf
-    best_point = np.zeros(count, np.int64)
-    point = np.zeros(count, np.int64)
-    start, spent = np.zeros(count, np.int64), np.zeros(count + 1)
-    ends = np.zeros(count, np.int64)
+    _write_tails(c, tail)
+    best, best_point = np.inf, np.zeros(count, np.int64)
+    point, start = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    ends, spent = np.zeros(count, np.int64), np.zeros(count + 1)
     level = 0
     point[0] = sizes[0]
     while level >= 0:
@@ -98,31 +138,13 @@ def _cheapest_choice(
             level -= 1
             continue
         ends[level] = start[level] + own
-        bound = total
-        for i in range(level + 1, count):
-            begin = 0
-            for k in range(i):
-                if waits[i, k]:
-                    begin = max(begin, ends[k])
-            ends[i] = begin + fastest[i]
-            room = budget - begin - tail[i]
-            j = np.searchsorted(latency[i, : sizes[i]], room, side="right") - 1
-            if j < 0:
-                bound = np.inf
-                break
-            bound += cost[i, j]
-        if bound >= best:
+        if _at_least(c, level, total, tail, budget, ends) >= best:
             continue
         if level + 1 == count:
             best = total
             best_point[:] = point
             continue
         level += 1
-        spent[level] = total
-        begin = 0
-        for k in range(level):
-            if waits[level, k]:
-                begin = max(begin, ends[k])
-        start[level] = begin
+        spent[level], start[level] = total, _start_us(c, level, ends)
         point[level] = sizes[level]
     return best, best_point

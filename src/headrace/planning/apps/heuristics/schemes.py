@@ -11,7 +11,7 @@ from typing import Literal
 
 from headrace.domain.plan import Reading
 from headrace.planning.apps.candidates import AppCase, ModuleCase
-from headrace.planning.apps.exact.combine import Ladder, least_cost
+from headrace.planning.apps.exact.combine import CostCurve, least_cost
 from headrace.planning.apps.heuristics.scheduling import reassign, schedule_module
 from headrace.planning.apps.heuristics.splitting import (
     Split,
@@ -184,11 +184,11 @@ def _splits(
             cost_at=cost_at,
         )
 
-    ladders = [Ladder(*pair) for pair in quantised_costs(case, scheme.step_us, cost_at)]
-    chosen = least_cost(decompose(case.before), ladders, case.before, case.budget_us)
+    curves = [CostCurve(*pair) for pair in quantised_costs(case, scheme.step_us, cost_at)]
+    chosen = least_cost(decompose(case.before), curves, case.before, case.budget_us)
     if chosen is None:
         return []
-    budgets = tuple(int(ladder.latency_us[i]) for ladder, i in zip(ladders, chosen, strict=True))
+    budgets = tuple(int(curve.latency_us[i]) for curve, i in zip(curves, chosen, strict=True))
     return [Split(budgets_us=budgets, iterations=0)]
 
 

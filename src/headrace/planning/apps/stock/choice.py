@@ -8,12 +8,17 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from headrace.planning.apps.candidates import AppCase
-from headrace.planning.apps.exact.combine import Steps, least_cost
-from headrace.planning.apps.exact.fronts import Front, front_schedule
+from headrace.planning.apps.exact.combine import least_cost
+from headrace.planning.apps.exact.fronts import (
+    ModuleFront,
+    SlotLimits,
+    front_schedule,
+    module_front,
+)
+from headrace.planning.apps.exact.prime import Curve
 from headrace.planning.apps.machines import Schedule
 from headrace.planning.apps.order import decompose, rest_us
-from headrace.planning.apps.stock.devices import Stock
-from headrace.planning.apps.stock.module import FrontWithin, front_within
+from headrace.planning.apps.stock.devices import DeviceStock
 from headrace.planning.common.candidates import Floats, Ints
 
 KNOWN_MAX = 32
@@ -26,7 +31,7 @@ Answer = TypeVar("Answer")
 class Machines:
     """Machines of every module of an app, or none where nothing fits."""
 
-    fronts: tuple[Front, ...]
+    fronts: tuple[ModuleFront, ...]
     """Per module a front of one point, the one chosen; costs contain the charges. Empty: none."""
     slots: Ints
     """Shape (M, Q)."""
@@ -63,14 +68,14 @@ class _Memory(Generic[Answer]):
 class AppChoice:
     """One app; remembers what it has worked out."""
 
-    def __init__(self, case: AppCase, stock: Stock) -> None:
+    def __init__(self, case: AppCase, stock: DeviceStock) -> None:
         self.case = case
         self._shares = stock.shares
         self._kinds = [stock.kind_of(module) for module in case.modules]
         self._part = decompose(case.before)
         least = [int(module.duration_us.min()) for module in case.modules]
         self._rooms = [case.budget_us - rest for rest in rest_us(case.before, least)]
-        self._fronts: dict[tuple[int, bytes], _Memory[FrontWithin]] = defaultdict(_Memory)
+        self._fronts: dict[tuple[int, bytes], _Memory[ModuleFront]] = defaultdict(_Memory)
         self._chosen: dict[bytes, _Memory[Machines]] = defaultdict(_Memory)
 
     def cheapest(self, limits: Ints, prices: Floats) -> Machines:
@@ -88,16 +93,15 @@ class AppChoice:
         return machines
 
     def _cheapest(self, limits: Ints, charge: Floats) -> Machines:
-        found = [self._front(m, limits[m], charge) for m in range(len(limits))]
-        fronts = [one.front for one in found]
+        fronts = [self._front(m, limits[m], charge) for m in range(len(limits))]
         points = self._points(fronts)
         slots = np.zeros_like(limits)
         at_least = np.inf
-        if not all(one.front.proven for one in found):
-            ladders = [one.at_least or one.front for one in found]
-            lowest = self._points(ladders)
+        if not all(front.proven for front in fronts):
+            curves = [front.at_least or front for front in fronts]
+            lowest = self._points(curves)
             if lowest is not None:
-                at_least = sum(float(x.cost[p]) for x, p in zip(ladders, lowest, strict=True))
+                at_least = sum(float(x.cost[p]) for x, p in zip(curves, lowest, strict=True))
         if points is None:
             return Machines(fronts=(), slots=slots, cost=np.inf, at_least=at_least)
         chosen = tuple(_one(front, point) for front, point in zip(fronts, points, strict=True))
@@ -111,23 +115,25 @@ class AppChoice:
             at_least=min(charged, at_least),
         )
 
-    def _points(self, fronts: Sequence[Steps]) -> list[int] | None:
+    def _points(self, fronts: Sequence[Curve]) -> list[int] | None:
         return least_cost(self._part, fronts, self.case.before, self.case.budget_us)
 
-    def _front(self, module: int, limits: Ints, charge: Floats) -> FrontWithin:
+    def _front(self, module: int, limits: Ints, charge: Floats) -> ModuleFront:
         known = self._fronts[module, charge.tobytes()]
         found = known.find(limits)
         if found is None:
             kind = self._kinds[module]
-            found = front_within(
-                self.case.modules[module], self._rooms[module], kind, limits, charge
+            found = module_front(
+                self.case.modules[module],
+                self._rooms[module],
+                SlotLimits(kind=kind, room=limits, charge=charge),
             )
-            taken = _slots(found.front, kind, len(charge)).max(axis=0, initial=0)
+            taken = _slots(found, kind, len(charge)).max(axis=0, initial=0)
             known.add(taken, limits, found)
         return found
 
 
-def _one(front: Front, point: int) -> Front:
+def _one(front: ModuleFront, point: int) -> ModuleFront:
     here = slice(point, point + 1)
     return replace(
         front,
@@ -136,10 +142,11 @@ def _one(front: Front, point: int) -> Front:
         whole=front.whole[here],
         last=front.last[here],
         part=front.part[here],
+        at_least=None,
     )
 
 
-def _slots(front: Front, kind: Ints, kinds: int) -> Ints:
+def _slots(front: ModuleFront, kind: Ints, kinds: int) -> Ints:
     """Per point and kind of slot: one per machine, also for a part of a machine. Shape (P, Q)."""
     of_kind = np.zeros((len(kind), kinds), np.int64)
     of_kind[np.arange(len(kind)), kind] = 1

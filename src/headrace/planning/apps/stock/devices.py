@@ -15,7 +15,7 @@ from headrace.planning.common.packing import SlotSize, pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stock:
+class DeviceStock:
     """D device types, of which Q kinds of slot are cut, for N modules of all apps together."""
 
     devices: tuple[DeviceType, ...]
@@ -29,7 +29,7 @@ class Stock:
     @classmethod
     def of(
         cls, cluster: Cluster, modules: Sequence[ModuleCase], weights_bytes: Sequence[int]
-    ) -> "Stock":
+    ) -> "DeviceStock":
         """The kinds of slot that the modules' candidates take."""
         taken = {(c.device, c.share) for module in modules for c in module.candidates}
         return cls(

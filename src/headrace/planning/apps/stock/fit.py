@@ -13,9 +13,8 @@ import numpy as np
 
 from headrace.domain.problem import Problem
 from headrace.planning.apps.assembly import Planned, Proof, machine_pools
-from headrace.planning.apps.solve import Solution
-from headrace.planning.apps.stock.devices import Stock, flat
-from headrace.planning.apps.stock.module import load_kernel
+from headrace.planning.apps.solve import AppSolution
+from headrace.planning.apps.stock.devices import DeviceStock, flat
 from headrace.planning.apps.stock.search import Within, cheapest_within
 from headrace.planning.common.packing import SlotSize, pack
 
@@ -33,7 +32,7 @@ class Lack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class StockRefusal:
     """Why there is no plan, and whether that is certain."""
 
     text: str
@@ -62,7 +61,7 @@ def lacks(problem: Problem, planned: Sequence[Planned]) -> list[Lack]:
 
 def fit_stock(
     problem: Problem, planned: Sequence[Planned], lacking: Sequence[Lack]
-) -> tuple[list[Planned], Proof] | Refusal:
+) -> tuple[list[Planned], Proof] | StockRefusal:
     """The apps with the cheapest machines that fit together, and what is proven of them.
 
     Args:
@@ -75,7 +74,7 @@ def fit_stock(
     fitting = []
     for one, machines in zip(planned, within.machines, strict=True):
         schedules = machines.schedules(one.case)
-        solution = Solution(
+        solution = AppSolution(
             modules=schedules, reading="remaining", bound=None, stopped="time-limit"
         )
         fitting.append(replace(one, solution=solution))
@@ -92,7 +91,6 @@ def search_stock(
     first_will_do: bool = False,
 ) -> Within:
     """`cheapest_within` for a problem's apps; `more` devices of some types than there are."""
-    load_kernel()
     stop_at = time.perf_counter() + limit_s
     cases = [one.case for one in planned]
     profiles = [
@@ -101,7 +99,7 @@ def search_stock(
         for module in one.case.modules
     ]
     weights = [profile.weights_bytes(0, len(profile.blocks)) for profile in profiles]
-    stock = Stock.of(problem.cluster, flat(cases), weights)
+    stock = DeviceStock.of(problem.cluster, flat(cases), weights)
     extra = [(more or {}).get(device.name, 0) for device in stock.devices]
     larger = replace(stock, counts=stock.counts + np.array(extra, np.int64))
     return cheapest_within(
@@ -115,7 +113,7 @@ def search_stock(
 
 def _refusal(
     problem: Problem, planned: Sequence[Planned], lacking: Sequence[Lack], *, certain: bool
-) -> Refusal:
+) -> StockRefusal:
     enough = _enough(problem, planned, lacking) if certain else []
     needs = ", ".join(f"{lack.needed} {lack.device}" for lack in lacking)
     has = ", ".join(f"{lack.there} {lack.device}" for lack in lacking)
@@ -129,7 +127,7 @@ def _refusal(
         f"{lack.needed} of {lack.device}" for lack in lacking
     )
     longer = "" if certain else f"--time-limit-s {10 * limit_s:g}, "
-    return Refusal(
+    return StockRefusal(
         text=(
             f"{what}: too few {', '.join(lack.device for lack in lacking)}\n"
             f"  needs     {needs} for the cheapest machines\n"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.planning.apps.stock.choice import Machines
-from headrace.planning.apps.stock.devices import Stock
+from headrace.planning.apps.stock.devices import DeviceStock
 from headrace.planning.common.candidates import Floats
 
 Priced = Callable[[Floats], tuple[Machines, ...]]
@@ -32,7 +32,7 @@ class Relaxed:
     machines: tuple[Machines, ...]
 
 
-def relaxed_at(prices: Floats, priced: Priced, stock: Stock) -> Relaxed:
+def relaxed_at(prices: Floats, priced: Priced, stock: DeviceStock) -> Relaxed:
     """The bound at given prices."""
     machines = priced(prices)
     bound = sum(one.at_least for one in machines) - float(prices @ stock.counts)
@@ -42,7 +42,7 @@ def relaxed_at(prices: Floats, priced: Priced, stock: Stock) -> Relaxed:
 def raise_bound(
     first: Relaxed,
     priced: Priced,
-    stock: Stock,
+    stock: DeviceStock,
     target: Callable[[], float],
     *,
     steps: int,
@@ -72,7 +72,7 @@ def raise_bound(
     return best
 
 
-def _too_many(machines: Sequence[Machines], stock: Stock) -> Floats:
+def _too_many(machines: Sequence[Machines], stock: DeviceStock) -> Floats:
     slots = np.sum([one.slots.sum(axis=0) for one in machines], axis=0)
     excess: Floats = slots @ stock.shares - stock.counts
     return excess

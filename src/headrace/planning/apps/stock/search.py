@@ -19,7 +19,7 @@ import numpy as np
 
 from headrace.planning.apps.candidates import AppCase
 from headrace.planning.apps.stock.choice import AppChoice, Machines, cheapest_of_all
-from headrace.planning.apps.stock.devices import Stock
+from headrace.planning.apps.stock.devices import DeviceStock
 from headrace.planning.apps.stock.prices import Relaxed, raise_bound, relaxed_at
 from headrace.planning.common.candidates import Floats, Ints
 
@@ -65,7 +65,7 @@ class _Node:
 
 def cheapest_within(
     cases: Sequence[AppCase],
-    stock: Stock,
+    stock: DeviceStock,
     *,
     stop_at: float,
     at_least: float = 0.0,
@@ -77,12 +77,12 @@ def cheapest_within(
         at_least: what is known to be no more than the least cost.
         first_will_do: only whether anything fits is asked.
     """
-    return _Search(cases, stock, stop_at, first_will_do).run(at_least)
+    return _SlotSearch(cases, stock, stop_at, first_will_do).run(at_least)
 
 
-class _Search:
+class _SlotSearch:
     def __init__(
-        self, cases: Sequence[AppCase], stock: Stock, stop_at: float, first_will_do: bool
+        self, cases: Sequence[AppCase], stock: DeviceStock, stop_at: float, first_will_do: bool
     ) -> None:
         self._apps = [AppChoice(case, stock) for case in cases]
         self._modules = sum(len(case.modules) for case in cases)

@@ -1,0 +1,500 @@
+"""The cheapest machines of one module within a budget: depth-first branch and bound, compiled.
+
+**What is searched** (decision 0015). Candidates stand in the order of throughput / price, which is
+the order of dispatch. A *prefix* is whole machines of some candidates in that order, fully loaded,
+one level of the tree per candidate. Its children put machines of one more candidate behind. A leaf
+is a prefix and a *last machine* behind it that carries what is left, in one of three ways:
+
+PART      the last machine has just what is left (Harpagon, Algorithm 1)
+FILLED    it is filled up with dummy load, so that all machines are whole (Theorem 2)
+ANY_LOAD  it may carry any dummy load up to its throughput; contains both
+
+**Worst case** (Theorem 1). A machine of candidate k with load w on itself and all behind it ends
+within d_k + b_k / w. So k meets the budget if and only if w reaches
+
+    needed_k = b_k / (budget - d_k),    0 for a batch of one with 2 d_k <= budget
+
+and what w lacks for that has to come as dummy load of the last machine. From level l, with n
+machines of k,
+
+    left_{l+1}    = left_l - n rate_k
+    cost_{l+1}    = cost_l + n (price_k + charge_k)
+    lacking_{l+1} = max(lacking_l, needed_k - left_l)
+
+and a prefix is worth something only while no more is lacking than one machine can carry.
+
+**Slots.** Candidates of one kind (a share of a device type) take slots from one `room`, and a slot
+may cost a `charge` beside its price: what it is worth to other modules (`stock.prices`). A part of
+a machine pays for its part, and the full charge.
+
+**Bound.** left + lacking cost at least what they would in parts of machines: of the kinds that may
+still follow, cheapest per load first, each as far as its slots carry it. A branch ends where its
+cost and this bound exceed the best leaf. Without limits on slots, one machine fewer never makes a
+bound cheaper: the first that is too dear ends them all. With limits, slots may go to better use.
+
+**Order.** The most machines of the best candidate first, so that the first leaf is Algorithm 1's.
+Of leaves that cost the same (to 1e-12) the fastest is kept, of those the first; with ANY_LOAD the
+first. Exponential in the number of candidates at worst; in the study (16 to 27 candidates, 0.01 to
+36 machines) some ten to some thousand nodes of 10 to 20 ns.
+
+Theorem 2 (what is left behind k is less than one machine of k) is not used: its proof takes for
+granted that the rest costs about as much per request as before, which need not be so.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.compilation.loops import compiled, hot
+from headrace.planning.common.candidates import NEVER_US, Floats, Ints
+
+Rows = npt.NDArray[np.void]
+"""A table whose rows have named fields."""
+
+
+def _row(ints: str, floats: str) -> "np.dtype[np.void]":
+    fields = [(n, "i8") for n in ints.split()] + [(n, "f8") for n in floats.split()]
+    return np.dtype((np.record, fields))
+
+
+CANDIDATE = _row("batch duration_us kind", "rate_rps price charge needed_rps dummy_max_rps")
+"""Best throughput / price first; `kind` is of its slot. The walk writes the last two (`_ask`)."""
+
+TAIL = _row("kind", "cost_per_rps rate_rps")
+"""Of candidates j and behind: a kind of slot, its least cost per load, most load of one slot."""
+
+LEVEL = _row("next chosen machines", "left_rps cost lacking_rps")
+"""What is left behind the prefix above, the candidate to try next, and the one chosen now."""
+
+BEST = _row("latency_us", "cost load_rps")
+"""The best leaf so far; `load_rps` is its last machine's, with ANY_LOAD."""
+
+POINT = _row("latency_us", "cost at_least")
+"""A point of a front; no machines as fast cost less than `at_least`."""
+
+PART, FILLED, ANY_LOAD = 0, 1, 2
+
+ENDLESS = 1 << 40
+"""Slots of a kind that is not limited."""
+
+STEP = 0.05
+"""From one point to the next with ANY_LOAD, the same machines cost this part more."""
+
+_TINY = 1e-9
+_SAME = 1e-12
+
+
+class Tables(NamedTuple):
+    """What one module's walks work on. K candidates, Q kinds of slot, K + 1 levels, one best."""
+
+    candidates: Rows
+    """Shape (K,), CANDIDATE."""
+    tails: Rows
+    """Shape (K, Q), TAIL: cheapest kind first, kinds without a candidate last."""
+    room: Ints
+    """Shape (Q,): slots that are left. A walk ends with as many as it began with."""
+    limited: bool
+    """Whether there are fewer slots of some kind than `ENDLESS`."""
+    levels: Rows
+    best: Rows
+    machines: Ints
+    """Shape (K + 1,), of the best leaf: whole machines, and the last machine's candidate or -1."""
+
+
+class Question(NamedTuple):
+    """What one walk is asked."""
+
+    load_rps: float
+    budget_us: int
+    last: int
+    """PART, FILLED or ANY_LOAD."""
+    slack: float
+    """A leaf is passed over that would save no more than this part of the cost."""
+    nodes_max: int
+
+
+@hot
+def _collect_us(batch: int, duration_us: int, rate_rps: float) -> int:
+    """As `candidates.collect_us`."""
+    if rate_rps < 1e-9:
+        return NEVER_US
+    wait = int(np.ceil(1e6 * batch / rate_rps - 1e-3))
+    if batch == 1 and duration_us < wait:
+        return duration_us
+    return wait
+
+
+@hot
+def _ask(t: Tables, q: Question) -> None:
+    """Write down what each candidate needs within the budget, and what dummy load can be behind.
+
+    `_collect_us` rounds up all but a thousandth of a microsecond. All of it is allowed for where a
+    leaf's worst case is looked at anyway; half where dummy load is chosen to reach the budget.
+    """
+    rounding = 5e-4 if q.last == ANY_LOAD else 1e-3 * (1 + _TINY)
+    most = 0.0
+    for k in range(t.candidates.shape[0] - 1, -1, -1):
+        c = t.candidates[k]
+        c.needed_rps = 1e6 * c.batch / (q.budget_us - c.duration_us + rounding)
+        if c.duration_us >= q.budget_us:
+            c.needed_rps = -1.0  # In no case in time.
+        elif c.batch == 1 and 2 * c.duration_us <= q.budget_us:
+            c.needed_rps = 0.0
+        if c.needed_rps >= 0 and q.last != PART:
+            most = max(most, c.rate_rps)
+        c.dummy_max_rps = most
+
+
+@hot
+def _worst_us(t: Tables, depth: int, j: int, dummy_rps: float) -> int:
+    """Worst case of a prefix with machines of j behind it, and dummy load behind all."""
+    c = t.candidates[j]
+    rate = t.levels[depth].left_rps + dummy_rps
+    worst = c.duration_us + _collect_us(c.batch, c.duration_us, rate)
+    for above in range(depth):
+        level = t.levels[above]
+        c = t.candidates[level.chosen]
+        collect = _collect_us(c.batch, c.duration_us, level.left_rps + dummy_rps)
+        worst = max(worst, c.duration_us + collect)
+    return worst
+
+
+@hot
+def _least_cost(t: Tables, q: Question, depth: int, j: int) -> float:
+    """What no leaf costs less than that goes on from here with candidate j or behind."""
+    level = t.levels[depth]
+    cost, carried = level.cost, level.left_rps + level.lacking_rps
+    if not t.limited:
+        return cost + carried * t.tails[j, 0].cost_per_rps
+    tiny = _TINY * max(1.0, q.load_rps)
+    for place in range(t.tails.shape[1]):
+        tail = t.tails[j, place]
+        taken = min(carried, t.room[tail.kind] * tail.rate_rps)
+        cost += taken * tail.cost_per_rps
+        carried -= taken
+        if carried <= tiny:
+            return cost
+    return np.inf
+
+
+@hot
+def _too_dear(t: Tables, q: Question, cost: float) -> bool:
+    return cost == np.inf or cost > t.best[0].cost * (1 + _SAME - q.slack)
+
+
+@hot
+def _keep(t: Tables, depth: int, j: int, whole: int, is_part: bool) -> None:
+    """Write the best leaf down: the prefix, and `whole` machines of j or j as the last machine."""
+    count = t.candidates.shape[0]
+    for k in range(count):
+        t.machines[k] = 0
+    t.machines[count] = j if is_part else -1
+    for above in range(depth):
+        t.machines[t.levels[above].chosen] += t.levels[above].machines
+    t.machines[j] += whole
+
+
+@hot
+def _end_here(t: Tables, q: Question, depth: int, j: int, full: int, ends: bool) -> None:
+    """The leaf with the last machine of candidate j, PART or FILLED.
+
+    Args:
+        full: machines that what is left fills.
+        ends: nothing is left behind them.
+    """
+    c, level, best = t.candidates[j], t.levels[depth], t.best[0]
+    again = depth > 0 and t.levels[depth - 1].chosen == j
+    unit, here = c.price + c.charge, level.left_rps
+    dummy = 0.0
+    if q.last == FILLED:
+        if ends or full + 1 > t.room[c.kind]:
+            return
+        whole, cost = full + 1, level.cost + (full + 1) * unit
+        dummy = whole * c.rate_rps - here
+    elif ends:
+        if again or full > t.room[c.kind]:
+            return
+        whole, cost = full, level.cost + full * unit
+    elif full:
+        return
+    else:
+        whole, cost = 0, level.cost + (c.price * here / c.rate_rps + c.charge)
+    if cost > best.cost * (1 + _SAME):
+        return
+    latency = _worst_us(t, depth, j, dummy)
+    if latency <= q.budget_us and (cost < best.cost * (1 - _SAME) or latency < best.latency_us):
+        best.cost, best.latency_us = min(best.cost, cost), latency
+        _keep(t, depth, j, whole, q.last == PART and not ends)
+
+
+@hot
+def _offer(t: Tables, depth: int, j: int, whole: int, load_rps: float, cost: float) -> None:
+    """A leaf within the budget: keep it if it is the cheapest. `load_rps` is a last machine's."""
+    best = t.best[0]
+    if cost < best.cost * (1 - _SAME):
+        best.cost, best.load_rps = cost, load_rps
+        _keep(t, depth, j, whole, load_rps > 0)
+
+
+@hot
+def _end_with_any_load(t: Tables, q: Question, depth: int) -> None:
+    """All leaves of a prefix with ANY_LOAD: nothing behind it, whole machines, or a part of one.
+
+    They are looked at before the prefix grows: the sooner a good leaf, the fewer nodes.
+    """
+    level = t.levels[depth]
+    here, above = level.left_rps, t.levels[depth - 1].chosen if depth else -1
+    if depth and here <= 0 and level.lacking_rps <= 0:
+        _offer(t, depth, 0, 0, 0.0, level.cost)
+    for j in range(max(0, above), t.candidates.shape[0]):
+        if _too_dear(t, q, _least_cost(t, q, depth, j)):
+            return
+        c = t.candidates[j]
+        if c.needed_rps < 0 or t.room[c.kind] == 0:
+            continue
+        carried = max(here + level.lacking_rps, c.needed_rps)
+        full = int(np.ceil(here / c.rate_rps - _TINY))
+        if j != above and 0 < full <= t.room[c.kind] and full * c.rate_rps >= carried:
+            _offer(t, depth, j, full, 0.0, level.cost + full * (c.price + c.charge))
+        if 0 < carried <= c.rate_rps * (1 + _SAME):
+            cost = level.cost + carried * c.price / c.rate_rps + c.charge
+            _offer(t, depth, j, 0, min(carried, c.rate_rps), cost)
+
+
+@hot
+def _go_on(t: Tables, q: Question, depth: int, j: int) -> int:
+    """Look at the leaf with candidate j, then put all the machines behind that j can fill.
+
+    Returns:
+        The level to go on with: the next one, or this one with the candidate after j.
+    """
+    c, level = t.candidates[j], t.levels[depth]
+    here = level.left_rps
+    lacking = max(level.lacking_rps, c.needed_rps - here)
+    level.next = j + 1
+    if c.needed_rps < 0 or t.room[c.kind] == 0 or lacking > c.dummy_max_rps * (1 + _SAME):
+        return depth
+    n = int(np.floor(here / c.rate_rps + _TINY))
+    tiny = _TINY * max(1.0, q.load_rps)
+    ends = here - n * c.rate_rps <= tiny
+    if q.last != ANY_LOAD:
+        _end_here(t, q, depth, j, n, ends)
+        # With the load gone, one machine fewer, and others behind it.
+        n -= ends
+    machines = min(n, t.room[c.kind])
+    if machines == 0 or (depth and t.levels[depth - 1].chosen == j):
+        return depth
+    level.chosen, level.machines = j, machines
+    t.room[c.kind] -= machines
+    below = t.levels[depth + 1]
+    rest = here - machines * c.rate_rps
+    below.left_rps = rest if rest > tiny else 0.0
+    below.cost = level.cost + machines * (c.price + c.charge)
+    below.lacking_rps = lacking
+    # What all its machines leave may be a part of one more of the same candidate.
+    below.next = j if q.last == PART and not ends and machines == n else j + 1
+    return depth + 1
+
+
+@hot
+def _one_fewer(t: Tables, q: Question, depth: int, done: bool) -> int:
+    """Take back one machine of the choice that led here; of the last one, the choice.
+
+    Returns:
+        This level, with less above it; or the one above, with its next candidate.
+    """
+    if depth == 0:
+        return -1
+    level, below = t.levels[depth - 1], t.levels[depth]
+    k = level.chosen
+    c = t.candidates[k]
+    level.machines -= 1
+    t.room[c.kind] += 1
+    if level.machines >= 1 and k + 1 < t.candidates.shape[0] and not done:
+        below.left_rps = level.left_rps - level.machines * c.rate_rps
+        below.cost = level.cost + level.machines * (c.price + c.charge)
+        below.next = k + 1
+        if t.limited or not _too_dear(t, q, _least_cost(t, q, depth, k + 1)):
+            return depth
+    t.room[c.kind] += level.machines
+    return depth - 1
+
+
+@hot
+def _walk(t: Tables, q: Question) -> bool:
+    """Put the best leaf into `best` and `machines`, if one is better than what stands there.
+
+    Returns:
+        Whether none is better; False: cut short after `nodes_max` nodes.
+    """
+    _ask(t, q)
+    start = t.levels[0]
+    start.next, start.left_rps, start.cost, start.lacking_rps = 0, q.load_rps, 0.0, 0.0
+    depth, nodes, is_new = 0, 0, True
+    while depth >= 0:
+        nodes += 1
+        if is_new and q.last == ANY_LOAD:
+            _end_with_any_load(t, q, depth)
+        j = t.levels[depth].next
+        done = nodes > q.nodes_max
+        if done or j >= t.candidates.shape[0] or _too_dear(t, q, _least_cost(t, q, depth, j)):
+            after = _one_fewer(t, q, depth, done)
+            is_new = after == depth
+        else:
+            after = _go_on(t, q, depth, j)
+            is_new = after > depth
+        depth = after
+    return nodes <= q.nodes_max
+
+
+# -- what Python calls ----------------------------------------------------------------------------
+
+
+@hot
+def _fill_tails(candidates: Rows, tails: Rows) -> None:
+    count, kinds = tails.shape
+    for j in range(count - 1, -1, -1):
+        c, place = candidates[j], 0
+        for q in range(kinds):
+            if j + 1 < count:
+                tails[j, q] = tails[j + 1, q]
+            else:
+                tails[j, q].kind, tails[j, q].cost_per_rps, tails[j, q].rate_rps = q, 0.0, 0.0
+            if tails[j, q].kind == c.kind:
+                place = q
+        rate, cost = tails[j, place].rate_rps, (c.price + c.charge) / c.rate_rps
+        if rate > 0:
+            cost = min(cost, tails[j, place].cost_per_rps)
+        # Cheapest first; kinds without a candidate carry nothing, and stand last.
+        while place > 0:
+            before = tails[j, place - 1]
+            if before.rate_rps > 0 and before.cost_per_rps <= cost:
+                break
+            tails[j, place] = tails[j, place - 1]
+            place -= 1
+        tail = tails[j, place]
+        tail.kind, tail.cost_per_rps, tail.rate_rps = c.kind, cost, max(rate, c.rate_rps)
+
+
+@compiled
+def _tables(candidates: Rows, room: Ints, machines: Ints) -> Tables:
+    count = candidates.shape[0]
+    tails = np.empty((count, room.shape[0]), TAIL)
+    _fill_tails(candidates, tails)
+    limited = False
+    for slots in room:
+        limited = limited or slots < ENDLESS
+    levels, best = np.empty(count + 1, LEVEL), np.empty(1, BEST)
+    return Tables(candidates, tails, room, limited, levels, best, machines)
+
+
+@hot
+def _cheapest(
+    t: Tables, load_rps: float, budget_us: int, slacks: Floats, nodes_max: int, at_least: float
+) -> tuple[float, bool]:
+    """The best leaf within the budget, PART or FILLED; what none costs less than, if that is known.
+
+    A walk that takes too long is repeated for a leaf that is only close to the best.
+    """
+    t.best[0].cost, t.best[0].latency_us = np.inf, NEVER_US
+    for slack in slacks:
+        known = True
+        for last in (PART, FILLED):
+            known = _walk(t, Question(load_rps, budget_us, last, slack, nodes_max)) and known
+        if known:
+            return max(at_least, t.best[0].cost * (1 - slack)), True
+    return at_least, False
+
+
+@compiled
+def find_front(
+    candidates: Rows,
+    room: Ints,
+    points: Rows,
+    machines: Ints,
+    load_rps: float,
+    budget_us: int,
+    slacks: Floats,
+    nodes_max: int,
+) -> tuple[int, bool]:
+    """A module's front, cheapest first: the cheapest within the budget, then the cheapest that is
+    faster than that, until nothing is.
+
+    Args:
+        candidates: shape (K,), CANDIDATE.
+        room: shape (Q,), slots of each kind.
+        points: shape (P + 1,), POINT, out; in the row after the last, what is known of faster ones.
+        machines: shape (P, K + 1), out.
+        slacks: where a walk takes more than `nodes_max` nodes, a point need only be this close
+            to the least, one after the other.
+
+    Returns:
+        Number of points, and whether it is known that nothing is faster.
+    """
+    t = _tables(candidates, room, np.zeros(candidates.shape[0] + 1, np.int64))
+    best, found = t.best[0], 0
+    at_least = load_rps * t.tails[0, 0].cost_per_rps
+    while found < machines.shape[0]:
+        at_least, known = _cheapest(t, load_rps, budget_us, slacks, nodes_max, at_least)
+        if best.cost == np.inf:
+            points[found].at_least = at_least
+            return found, known
+        # The bound that it began with may be its cost, but for rounding.
+        at_least = min(at_least, best.cost)
+        point = points[found]
+        point.latency_us, point.cost, point.at_least = best.latency_us, best.cost, at_least
+        for k in range(machines.shape[1]):
+            machines[found, k] = t.machines[k]
+        found += 1
+        budget_us = best.latency_us - 1
+    # What is faster is not cheaper.
+    points[found].at_least = at_least
+    return found, False
+
+
+@hot
+def _latency_us(t: Tables, load_rps: float) -> int:
+    """Worst case of the best leaf with a load on its last machine; as `machines.schedule_of`."""
+    behind, worst = 0.0, 0
+    for k in range(t.candidates.shape[0] - 1, -1, -1):
+        c = t.candidates[k]
+        # A last machine of the same candidate stands behind the whole ones.
+        for own in (load_rps if k == t.machines[-1] else 0.0, t.machines[k] * c.rate_rps):
+            if own > 0:
+                behind += own
+                worst = max(worst, c.duration_us + _collect_us(c.batch, c.duration_us, behind))
+    return worst
+
+
+@compiled
+def find_point(
+    candidates: Rows, room: Ints, machines: Ints, load_rps: float, budget_us: int, nodes_max: int
+) -> tuple[float, float, int, int, bool]:
+    """The cheapest machines within the budget, with any dummy load.
+
+    Args:
+        candidates, room: as of `find_front`.
+        machines: shape (K + 1,), out: whole machines, and the last machine's candidate or -1.
+
+    Returns:
+        Cost (infinite: there are none), load of the last machine, worst case, the budget to look at
+        next (dummy load would cost `STEP` more there), and whether the walk came to its end.
+    """
+    t = _tables(candidates, room, machines)
+    t.best[0].cost, t.best[0].load_rps = np.inf, 0.0
+    proven = _walk(t, Question(load_rps, budget_us, ANY_LOAD, 2 * _SAME, nodes_max))
+    cost, load = t.best[0].cost, t.best[0].load_rps
+    if cost == np.inf:
+        return cost, 0.0, 0, 0, proven
+    latency = _latency_us(t, load)
+    following, last = latency - 1, machines[-1]
+    if last >= 0:
+        rest = load_rps
+        for k in range(candidates.shape[0]):
+            rest -= machines[k] * candidates[k].rate_rps
+        c = candidates[last]
+        if load > rest * (1 + _TINY) and load < c.rate_rps:
+            more = min(c.rate_rps, load + STEP * cost * (c.rate_rps / c.price))
+            following = min(following, _latency_us(t, more))
+    return cost, load, latency, following, proven
