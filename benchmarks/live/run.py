@@ -1,6 +1,6 @@
 """Promises that only a running server can keep, measured on the demo's model.
 
-    python -m benchmarks.live.run fidelity overload kill drain
+    python -m benchmarks.live.run fidelity overload kill drain patient
 
 Each prints target, measured and verdict, and a row for RESULTS.md. Results go to standard output,
 everything else to standard error. Run it on a machine that does nothing else.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 import msgspec
-from benchmarks.live import drain, fidelity, kill, overload
+from benchmarks.live import drain, fidelity, kill, overload, patient
 from benchmarks.live.result import Result, row, table
 from benchmarks.live.setting import Setting, prepare
 from rich.console import Console
@@ -28,6 +28,7 @@ MEASUREMENTS: dict[str, tuple[Measure, float]] = {
     "overload": (overload.measure, overload.DURATION_S),
     "kill": (kill.measure, kill.DURATION_S),
     "drain": (drain.measure, drain.DURATION_S),
+    "patient": (patient.measure, patient.DURATION_S),
 }
 """Name -> how, and how long each load lasts unless told otherwise."""
 WIDTH = 120

@@ -72,7 +72,9 @@ def arrive(
     if world.draining:
         note(s, DROPPED, now_us, request_id, DRAINING, RETRY_US)
         return
-    if queue.queued >= world.queue_max:
+    if queue.queued >= world.queue_max and not _drop_less_urgent(
+        s, model, deadline_at, priority, now_us
+    ):
         note(s, DROPPED, now_us, request_id, QUEUE_FULL, RETRY_US)
         return
     request = add_request(s, request_id, arrived_at, deadline_at, priority)
@@ -86,6 +88,24 @@ def arrive(
         if not tighter:
             return  # the last decision stands
     decide(s, model, now_us)
+
+
+@kernel
+def _drop_less_urgent(s: State, model: int, deadline_at: int, priority: int, now_us: int) -> bool:
+    """The queue is full: drop its least urgent request, if a new one is more urgent than that."""
+    last = s.models[model].queued - 1
+    if last < 0:
+        return False
+    request = queues.at(s, model, last)
+    theirs = s.requests[request]
+    if priority > theirs.priority:
+        return False
+    if priority == theirs.priority and deadline_at >= theirs.deadline_at:
+        return False
+    queues.remove(s, model, last)
+    note(s, DROPPED, now_us, theirs.id, QUEUE_FULL, RETRY_US)
+    free_request(s, request)
+    return True
 
 
 @kernel

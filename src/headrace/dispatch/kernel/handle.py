@@ -30,6 +30,7 @@ def handle(
     DRAIN
     AWAKE        what, which (of WAKE in the journal)
     """
+    s.world[0].event += 1
     if event == ARRIVE:
         flow.arrive(s, now_us, a, b, c, d, e, f)
     elif event == RAN:

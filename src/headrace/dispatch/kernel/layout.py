@@ -57,10 +57,10 @@ class Table:
 WORLD = ints(
     *("stages_max", "size_max", "queue_max", "queue_room", "slots", "nodes", "has_links"),
     *("draining", "next_batch", "free_batch", "free_request", "first_batch", "last_batch"),
-    *("batches", "requests", "first_waiting", "links_wake_at", "journal", "apart"),
+    *("batches", "requests", "first_waiting", "links_wake_at", "journal", "event", "apart"),
 )
 """One row: limits, counters and the heads of lists. `journal`: how many numbers were written.
-`apart`: requests that are."""
+`event`: how many there were. `apart`: requests that are."""
 
 MODEL = ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at", "closed")
 """`fill_size`: the queue waits until it has so many requests; 0: a decision is due.
@@ -136,9 +136,9 @@ journal   what has happened and what is to be done, in order (see `journal`)
 
 
 def _journal_room(n: Sizes) -> int:
-    """Numbers that one event may write: every batch may get a new path, be started and woken for,
-    and end; every request may be refused."""
-    per_batch = 64 + n.size_max + 5 * n.stages_max
+    """Numbers that one event may write: every batch may get a new path twice, be started and woken
+    for, and end; every request may be refused."""
+    per_batch = 96 + 2 * n.size_max + 10 * n.stages_max
     return 256 + 16 * (n.slots + n.models) + n.requests * per_batch
 
 

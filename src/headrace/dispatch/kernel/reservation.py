@@ -11,7 +11,11 @@ tightest deadline; then the path is reserved. For a model's queue, in this order
 
 A size that was taken but not reached by the queue waits for more requests, until it would be late,
 unless the path is idle and `fill_idle_path` is not set (`_settle`). slack(b) is the sum of p99 -
-p50 along the route. Cost: a probe per route, and one per smaller size where full batches are late.
+p50 along the route. Two rules let urgent requests pass: a batch with more time left than the
+model's SLO is not sent before its path is idle (`_send_or_hold`), and what was reserved and has not
+begun gives way before 4 (`displacement`).
+
+Cost: a probe per route, and one per smaller size where full batches are late.
 
 Reserved transfers and runs go in the order of their reservations, and earlier than reserved where
 that delays nobody.
@@ -21,7 +25,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.compilation.loops import hot, inlined, kernel
-from headrace.dispatch.kernel import feedback, probing, reservation_tables
+from headrace.dispatch.kernel import displacement, feedback, probing, reservation_tables
 from headrace.dispatch.kernel.contract import (
     DROP,
     NO_REASON,
@@ -49,7 +53,7 @@ from headrace.dispatch.kernel.probing import (
     release_slot,
     take_path,
 )
-from headrace.dispatch.kernel.queues import at, tightest
+from headrace.dispatch.kernel.queues import at, tightest, to_front
 from headrace.dispatch.kernel.reservation_tables import (
     DOWNLINK,
     SLOT,
@@ -63,22 +67,29 @@ FIELDS = merged(
     reservation_tables.FIELDS,
     probing.FIELDS,
     feedback.FIELDS,
+    displacement.FIELDS,
     {
         "world": {"fill_idle_path": 0},
+        "models": {"slo_us": 0, "fastest_us": 0},
         "routes": {"shrunk": 0, "waiting": 0, "end_at": 0, "done": 0},
     },
 )
 """`fill_idle_path`: a partial batch waits until its deadline forces it (the paper) even where its
 whole path is idle; 0: it starts at once there.
-`shrunk`: since its path was last idle, a batch was smaller than planned because full ones came
-too late. `waiting`, `end_at`, `done`: scratch of a decision that compares routes."""
+`slo_us`: who has more time left is not sent before its path is idle. `fastest_us`: what one
+request takes alone.
+`shrunk`: since its path was last idle, a batch was smaller than planned because full ones came too
+late. `waiting`, `end_at`, `done`: scratch of a decision that compares routes."""
 
-TABLES = {**reservation_tables.TABLES, **feedback.TABLES}
+TABLES = {**reservation_tables.TABLES, **feedback.TABLES, **displacement.TABLES}
 
 
-def lay_out(state: Any, _topology: Topology, parameters: Mapping[str, int]) -> None:
+def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> None:
     """Parameters: `fill_idle_path`, see FIELDS; 0 unless given."""
     state.world["fill_idle_path"] = parameters.get("fill_idle_path", 0)
+    state.models["slo_us"] = [model.slo_us for model in topology.models]
+    state.models["fastest_us"] = [model.fastest_us for model in topology.models]
+    displacement.lay_out(state, topology)
 
 
 on_arrived = ignore_arrival
@@ -110,6 +121,10 @@ def decide(s: State, model: int, now_us: int) -> Decision:
         decision = _smaller_batch(s, model, route, now_us)
         if decision.what != DROP:
             return decision
+    _tightest_to_front(s, model)
+    route, size = displacement.make_room(s, model, now_us)
+    if size:
+        return send(route, size)
     return drop(DEADLINE, _backlog_us(s, model, now_us))
 
 
@@ -184,7 +199,7 @@ def _settle(
     """A batch of `size` makes it: send it, or wait for more requests to fill it."""
     queued = s.models[model].queued
     if queued >= size:
-        return send(route, size)
+        return _send_or_hold(s, model, route, size, waiting, now_us)
     if not s.world[0].fill_idle_path or s.models[model].closed:
         partial_waiting, _ = probe(s, route, queued, now_us)
         if partial_waiting == 0:
@@ -193,6 +208,61 @@ def _settle(
     # requests costs nothing. Then the next smaller size is the largest that makes it.
     spare_us = tightest(s, model, queued) - end_at - _slack(s, route, size)
     return wait(now_us + max(1, spare_us + waiting), size)
+
+
+@kernel
+def _send_or_hold(
+    s: State, model: int, route: int, size: int, waiting: int, now_us: int
+) -> Decision:
+    """Hold a batch that would wait on its way and has time for that: more urgent ones may come.
+
+    Where all requests have the model's SLO, no batch has so much time. Waiting for less than the
+    route's spread is none: a pool whose work comes just in time would fall idle now and then.
+    """
+    spare_us = s.requests[at(s, model, 0)].deadline_at - s.models[model].slo_us - now_us
+    if waiting == 0 or spare_us <= 0:
+        return send(route, size)
+    spare_us = min(spare_us, tightest(s, model, size) - s.models[model].slo_us - now_us)
+    start_at = s.path[route * s.world[0].stages_max].start_at
+    wait_us = min(spare_us, max(waiting - _slack(s, route, size), start_at - now_us))
+    if wait_us <= 0:
+        return send(route, size)
+    # Whoever comes behind those that wait does not change that.
+    return _refuse_late(s, model, wait(now_us + wait_us, NEVER_US), now_us)
+
+
+@kernel
+def _refuse_late(s: State, model: int, held: Decision, now_us: int) -> Decision:
+    """While the first are held: whoever is less important is not, but may have less time."""
+    queue = s.models[model]
+    first, last = s.requests[at(s, model, 0)], s.requests[at(s, model, queue.queued - 1)]
+    if first.priority == last.priority:
+        return held
+    tightest_at, place = NEVER_US, 0
+    for i in range(queue.queued):
+        deadline_at = s.requests[at(s, model, i)].deadline_at
+        if deadline_at < tightest_at:
+            tightest_at, place = deadline_at, i
+    start_by = tightest_at - queue.fastest_us
+    if start_by >= now_us:
+        return wait(min(held.at_us, start_by + 1), held.size)
+    to_front(s, model, place)
+    return drop(DEADLINE, _backlog_us(s, model, now_us))
+
+
+@kernel
+def _tightest_to_front(s: State, model: int) -> None:
+    """No batch of the first requests is in time: that is for the one with the tightest deadline,
+    which is the first unless a less important one has less time."""
+    first, end = s.models[model].first_route, s.models[model].end_route
+    most = 1
+    for route in range(first, end):
+        most = max(most, s.routes[route].batch_size)
+    tightest_at, place = s.requests[at(s, model, 0)].deadline_at, 0
+    for i in range(1, min(most, s.models[model].queued)):
+        if s.requests[at(s, model, i)].deadline_at < tightest_at:
+            tightest_at, place = s.requests[at(s, model, i)].deadline_at, i
+    to_front(s, model, place)
 
 
 @kernel
@@ -218,6 +288,9 @@ def on_dispatched(s: State, batch: int) -> None:
     for stage in range(mine.hops):
         take_path(s, batch, stage, first + stage, from_slot)
         from_slot = s.path[first + stage].slot
+    displacement.note_urgency(s, batch)
+    if s.world[0].evicted:
+        displacement.requeue_evicted(s, mine.model)
 
 
 @kernel

@@ -84,6 +84,9 @@ class LiveDriver:
     A region of tensors is freed when the stage that reads it has ended, not when it is sent, so
     that a batch can be run again elsewhere after its worker was lost; and never while a worker
     may still write to it.
+
+    A batch for whose tensors there is no room waits on its slot until there is: what runs elsewhere
+    ends and frees its own. Only where nothing runs that could, the least urgent one fails.
     """
 
     reports: BatchReports
@@ -111,6 +114,10 @@ class LiveDriver:
         """By slot."""
         self._said = ""
         """By the executor that has just refused an input."""
+        self._cramped: list[tuple[Batch, int]] = []
+        """Batches, with the stage, for whose tensors there was no room, the most urgent first."""
+        self._moving = 0
+        """Transfers under way."""
 
     @property
     def running_batches(self) -> int:
@@ -120,6 +127,7 @@ class LiveDriver:
 
     def start_transfer(self, batch: Batch, stage: int) -> None:
         tensors = self._tensors[batch.id]
+        self._moving += 1
         self._transport.move(
             tensors.region,
             self._homes[batch.slot],
@@ -128,18 +136,25 @@ class LiveDriver:
         )
 
     def start_stage(self, batch: Batch, stage: int) -> None:
+        if not self._cramped and self._start(batch, stage):
+            return
+        self._cramped.append((batch, stage))
+        self._cramped.sort(key=_urgency)
+        # Not from inside this call: the dispatcher is in the middle of a step.
+        self._clock.call_at(self._clock.now_us(), self._start_those_that_fit)
+
+    def _start(self, batch: Batch, stage: int) -> bool:
+        """Run it, if there is room for its tensors."""
         io = self._stages[batch.model][batch.pipeline][stage]
         slot = batch.slot
+        known = self._tensors.get(batch.id)
         try:
-            tensors = self._tensors.get(batch.id) or self._gather(batch)
+            tensors = known or self._gather(batch)
             written = self._transport.allocate(io.outputs, batch.size, self._homes[slot])
-        except OverloadError as error:
-            logger.error("batch %d of %s cannot run: %s", batch.id, io.name, error)
-            attempt = batch.attempt
-            self._clock.call_at(
-                self._clock.now_us(), lambda: self.reports.on_failed(batch, stage, attempt)
-            )
-            return
+        except OverloadError:
+            if known is None and batch.id in self._tensors:
+                self._transport.free(self._forget(batch).region)
+            return False
         tensors.written = written
         self._running[slot] = RunningBatch(batch, stage, batch.attempt, tensors)
         self._links[slot].run(
@@ -153,6 +168,7 @@ class LiveDriver:
                 slot,
             )
         )
+        return True
 
     def answer(self, batch: Batch) -> None:
         group = self._stages[batch.model][batch.pipeline][-1].outputs
@@ -173,6 +189,23 @@ class LiveDriver:
             self._abandon(tensors)
         self._pending.refuse(request, reason, retry_after_us, self._said)
 
+    # -- batches for which there is no room ------------------------------------------------------
+
+    def _start_those_that_fit(self) -> None:
+        """Something may have been freed."""
+        self._cramped = [waiting for waiting in self._cramped if not self._start(*waiting)]
+        if self._cramped and not self._moving and not self.running_batches:
+            # Nobody is left who could free anything.
+            batch, stage = self._cramped.pop()
+            logger.error(
+                "batch %d of %s finds no room for its tensors beside those that wait with it;"
+                " give the server a larger arena",
+                batch.id,
+                self._stages[batch.model][batch.pipeline][stage].name,
+            )
+            self.reports.on_failed(batch, stage, batch.attempt)
+            self._clock.call_at(self._clock.now_us(), self._start_those_that_fit)
+
     # -- the workers' side ---------------------------------------------------------------------
 
     def on_ran(self, slot: int, frame: Finished) -> None:
@@ -189,6 +222,8 @@ class LiveDriver:
         self.reports.on_ran(
             running.batch, running.stage, running.attempt, frame.started_at_us, frame.ended_at_us
         )
+        if self._cramped:
+            self._start_those_that_fit()
 
     def on_failed(self, slot: int, frame: Failed) -> None:
         """A worker could not run a batch, and lives on, unless it could not run any."""
@@ -211,6 +246,8 @@ class LiveDriver:
         self._said = _bounded(frame.message)
         self.reports.on_failed(batch, running.stage, running.attempt, input_suspected=True)
         self._said = ""
+        if self._cramped:
+            self._start_those_that_fit()
 
     def on_slot_lost(self, slot: int) -> None:
         """The worker's process is gone and writes nothing any more."""
@@ -220,7 +257,10 @@ class LiveDriver:
             if running.stage == 0 and not running.tensors.unwanted:
                 # The dispatcher queues such requests afresh; their inputs are gathered again.
                 self._transport.free(self._forget(running.batch).region)
+        self._cramped = [waiting for waiting in self._cramped if waiting[0].slot != slot]
         self.reports.on_slot_lost(slot)
+        if self._cramped:
+            self._start_those_that_fit()
 
     def on_slot_gained(self, slot: int) -> None:
         """A new worker has loaded all stages of the slot."""
@@ -249,6 +289,7 @@ class LiveDriver:
     ) -> None:
         """The tensors that enter a stage are where its slot reads them, or were on the way there
         when the batch got another path or was dropped."""
+        self._moving -= 1
         if batch.attempt == attempt:
             tensors.region = region
         self.reports.on_transferred(batch, stage, attempt, started_at_us)
@@ -293,3 +334,12 @@ def _bounded(message: str) -> str:
     line = message.split("\n", 1)[0]
     printable = "".join(c if c.isprintable() else " " for c in _FOLDERS.sub("", line))
     return printable.strip()[:_SAID_CHARS]
+
+
+def _urgency(waiting: tuple[Batch, int]) -> tuple[int, int, int]:
+    batch, _ = waiting
+    return (
+        min(request.priority for request in batch.requests),
+        min(request.deadline_at_us for request in batch.requests),
+        batch.id,
+    )
