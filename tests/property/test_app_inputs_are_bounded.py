@@ -1,7 +1,8 @@
-"""Whatever shape, data type and data clients send to an app: arrays as declared, or one sentence."""
+"""Whatever shape and data clients send to an app: arrays as declared, or one sentence."""
 
 import json
 import struct
+from typing import Any
 
 import numpy as np
 from hypothesis import example, given, settings
@@ -48,7 +49,7 @@ def body(
         ("picture", "UINT8", picture, data),
         ("hints", "BYTES", hint, strings),
     ):
-        entry = {"name": name, "datatype": kind, "shape": shape}
+        entry: dict[str, Any] = {"name": name, "datatype": kind, "shape": shape}
         if binary:
             entry["parameters"] = {"binary_data_size": len(raw)}
         else:

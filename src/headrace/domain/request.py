@@ -3,7 +3,17 @@
 from dataclasses import dataclass
 from typing import Literal
 
-DropReason = Literal["deadline", "no-slot", "draining", "queue-full", "failed", "cancelled"]
+DropReason = Literal[
+    "deadline",
+    "no-slot",
+    "draining",
+    "queue-full",
+    "failed",
+    "cancelled",
+    "invalid-input",
+    "app-error",
+    "app-lost",
+]
 """Why a request was dropped before it was answered:
 
 deadline    even alone and at once it would end after its deadline
@@ -12,6 +22,9 @@ draining    the server is shutting down
 queue-full  more requests wait than the queue may hold
 failed      its batch failed, and no retry can meet the deadline
 cancelled   the client went away
+invalid-input  it cannot be computed as it is, though others can: an app says so of its input
+app-error   the code of the app failed
+app-lost    the process of the app's code died
 """
 
 

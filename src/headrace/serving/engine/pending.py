@@ -266,5 +266,9 @@ def _sentence(name: str, timeout_us: int, reason: DropReason, retry_after_us: in
             return f"too many requests wait for model {name!r}; send fewer at a time"
         case "failed":
             return f"model {name!r} could not process the batch that held this request"
+        case "invalid-input":
+            return f"model {name!r} cannot compute this input"
+        case "app-error" | "app-lost":
+            return f"the code of app {name!r} failed"
         case "cancelled":
             return "the client has left"

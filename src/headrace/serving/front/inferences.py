@@ -122,9 +122,14 @@ def _told(ending: Late | Refusal | Invalid) -> Response:
 
 
 def _refused(refusal: Refusal) -> Response:
+    kind = kind_of(refusal)
+    if kind == "invalid":
+        return problem(400, refusal.message, reason=refusal.reason)
+    if kind == "broken":
+        return problem(500, refusal.message, reason=refusal.reason)
     seconds = max(1, -(-refusal.retry_after_us // 1_000_000))
     return problem(
-        429 if kind_of(refusal) == "overloaded" else 503,
+        429 if kind == "overloaded" else 503,
         refusal.message,
         b"Retry-After: %d\r\n" % seconds,
         reason=refusal.reason,

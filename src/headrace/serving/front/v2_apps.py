@@ -1,8 +1,8 @@
 """Open Inference Protocol for apps: tensors of any length in the dimensions that are open, strings.
 
 A string tensor (BYTES) is, in binary, each element's length as 4 bytes, little endian, and then its
-bytes; in JSON a flat list of texts. Shapes were bounded by the signature; here all sizes are compared
-with the request's own bytes before anything is converted.
+bytes; in JSON a flat list of texts. Shapes were bounded by the signature; here all sizes are
+compared with the request's own bytes before anything is converted.
 """
 
 import math
