@@ -1,9 +1,9 @@
-"""What it costs that app functions run in a process of their own: CPU time per call and per picture.
+"""What the apps' process costs: CPU time per call of a module, per request and per picture.
 
 Modules that answer at once stand behind; a function calls one CALLS times in a row. CPU time of the
 gateway's side and of the apps' process is counted, so other load on the machine disturbs little.
 
-    python -m benchmarks.serving.app_cost
+    PYTHONPATH=tests python -m benchmarks.serving.app_cost
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import uvloop
-from tests.helpers.served_app import SLO_US, FakeModules, Served, app_plan
 
 from headrace.apps import app, module, tensor
 from headrace.domain.events import EventLogHeader
@@ -23,11 +22,13 @@ from headrace.serving.apps.host import AppHost
 from headrace.serving.apps.runtime import AppLog, AppRuntime
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.engine.inference import Answer, AppAnswer, Inference, Refusal
+from helpers.served_app import SLO_US, FakeModules, Served, app_plan
 
 CALLS = 2_000
 PICTURES = 100
 SHAPE = (720, 1280, 3)
-CALL_TARGET_US = 150.0
+CALL_TARGET_US = 300.0
+"""Fifteen calls, as a picture of the OCR example needs, then cost a hundredth of its SLO."""
 FUNCTION = """
 from headrace.apps import app, module, tensor
 
