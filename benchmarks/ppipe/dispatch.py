@@ -16,7 +16,7 @@ from benchmarks.ppipe.artifact.hardware import Hardware
 from headrace.catalog.ppipe.artifact import ReferencePlan
 from headrace.dispatch.topology import ModelRoutes, Route, StageTable, Topology
 from headrace.domain.profile import Profile
-from headrace.simulation.compiled import Outcomes, offer, run
+from headrace.simulation.compiled import SessionOutcomes, offer, run
 
 Ints = npt.NDArray[np.int64]
 POLICY = "reservation"
@@ -31,7 +31,7 @@ def outcomes(
     model: int,
     arrived_at_us: Ints,
     policy: str = POLICY,
-) -> Outcomes:
+) -> SessionOutcomes:
     """What becomes of every request of one model; execution takes the profile's times.
 
     Args:

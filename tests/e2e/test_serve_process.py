@@ -90,8 +90,8 @@ def test_ctrl_c_at_the_terminal_reaches_the_workers_too_and_still_answers(
 def test_what_was_accepted_is_answered_before_it_ends(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    # An emulated slot holds each request for 300 ms: all are open when the signal comes.
-    slow = served_chain(tmp_path, pools=(1,), batch_size=4, stage_us=300_000)
+    # An emulated slot holds each batch so long that all are open when the signal is heard.
+    slow = served_chain(tmp_path, pools=(1,), batch_size=4, stage_us=3_000_000)
     plan = write_plan(slow, tmp_path)
     with serving(plan, "--executor", "emulated", environment=environment) as server:
         with connect(server) as probe:

@@ -67,9 +67,9 @@ MUTANTS = {
         mistaken="_slack(s, route, size) < tightest(s, model, size)",
     ),
     "gaps-must-be-wider": Mutant(
-        module=KERNEL + "promises",
-        source="promise.start - start >= length_us",
-        mistaken="promise.start - start > length_us",
+        module=KERNEL + "reservation_tables",
+        source="interval.start - start >= length_us",
+        mistaken="interval.start - start > length_us",
     ),
     "priorities-reversed": Mutant(
         module=KERNEL + "queues",

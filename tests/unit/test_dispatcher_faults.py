@@ -40,7 +40,7 @@ def test_a_later_stage_is_run_again_from_its_input() -> None:
     ]
 
 
-def test_a_promise_on_a_lost_slot_moves_before_the_batch_gets_there() -> None:
+def test_a_reservation_on_a_lost_slot_moves_before_the_batch_gets_there() -> None:
     route = make_route(make_stage([0], [100]), make_stage([1, 2], [100]))
     sim = Sim(make_topology([route]))
     lose(sim, 1, at_us=50)
@@ -48,6 +48,20 @@ def test_a_promise_on_a_lost_slot_moves_before_the_batch_gets_there() -> None:
     paths = [e for e in sim.events if isinstance(e, Dispatched)]
     assert [(e.first_stage, e.path[-1].slot) for e in paths] == [(0, 1), (1, 2)]
     assert ended(sim) == {0: "answered"}
+
+
+def test_a_batch_whose_next_pool_was_lost_and_is_back_is_reserved_its_slot_anew() -> None:
+    """Without a reservation there was no place to look for one; it goes on as soon as it can."""
+    route = make_route(make_stage([0], [60]), make_stage([1], [100]))
+    sim = Sim(make_topology([route]))
+    lose(sim, 1, at_us=100, back_at_us=110)
+    sim.run([request(0, 0, 1_000), request(1, 10, 1_000)])
+    assert ended(sim) == {0: "no-slot", 1: "answered"}
+    assert [(e.batch, e.at_us) for e in sim.events if isinstance(e, Ran)] == [
+        (0, 60),
+        (1, 120),
+        (1, 220),
+    ]
 
 
 def test_a_retry_that_cannot_make_the_deadline_is_refused_not_run() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace.dispatch.kernel import probing, promises
+from headrace.dispatch.kernel import probing, reservation_tables
 from headrace.dispatch.kernel.layout import State
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import POLICIES
@@ -48,7 +48,7 @@ def found_by_search(state: State, size: int, at_us: int, from_slot: int) -> tupl
                 state, from_slot, slot, at_us, size * INPUT_BYTES
             )
         latency_us = P50_US[size - 1]
-        start = promises.earliest(state, slot, sent_at + length_us, latency_us)
+        start = reservation_tables.earliest(state, slot, sent_at + length_us, latency_us)
         goes_on_at = start + latency_us
         if state.world[0]["has_links"]:
             goes_on_at = probing.leaving_at(state, slot, goes_on_at, size * OUTPUT_BYTES)
@@ -65,11 +65,11 @@ def test_a_probe_finds_what_a_search_finds_whatever_was_promised_and_released_be
     lines = (*POOL, *range(10, 24))
     for turn in range(3000):
         row = int(rng.integers(0, 60))
-        promises.release(state, row)
+        reservation_tables.release(state, row)
         if rng.random() < 0.7:
             start = STEP_US * (turn // 40 + int(rng.integers(-5, 20)))
             end = start + STEP_US * int(rng.integers(1, 7))
-            promises.promise(state, row, int(rng.choice(lines)), start, end)
+            reservation_tables.reserve(state, row, int(rng.choice(lines)), start, end)
         state.slots["alive"][int(rng.choice(POOL[1:]))] = rng.random() < 0.8
         size, from_slot = int(rng.integers(1, 3)), int(rng.choice(FROM))
         at_us = STEP_US * (turn // 40 + int(rng.integers(-2, 8)))

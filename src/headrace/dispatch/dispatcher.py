@@ -5,27 +5,36 @@ simulator and the server run the very same rule. The rule itself is compiled (`d
 this hands it events and carries its orders to the driver.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 from headrace.dispatch.event_log import (
-    MAKE_EVENT,
-    MakeEvent,
+    MAKE,
     Numbers,
-    answered,
     dispatched,
+    dispatched_length,
     dropped,
+    transferred,
 )
 from headrace.dispatch.kernel import handle as events
-from headrace.dispatch.kernel import journal
+from headrace.dispatch.kernel.journal import (
+    ANSWERED,
+    ARRIVED,
+    DISPATCHED,
+    DROPPED,
+    ENDED,
+    RAN,
+    REASONS,
+    START_STAGE,
+    START_TRANSFER,
+    TRANSFERRED,
+    WAKE,
+)
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import policy_named
-from headrace.dispatch.protocols import Batch, Clock, Driver, EventSink, Hop
+from headrace.dispatch.protocols import Batch, Clock, Driver, EventSink
 from headrace.dispatch.topology import Topology
+from headrace.domain.events import Answered, Arrived, Ran
 from headrace.domain.request import Request
-
-Handler = Callable[[Numbers, int], int]
-"""(numbers of the journal, where an entry begins) -> where the next one begins"""
 
 
 class Dispatcher:
@@ -62,23 +71,13 @@ class Dispatcher:
         self._settle_in()
         self._requests: dict[int, Request] = {}
         self._batches: dict[int, Batch] = {}
-        self._handlers: dict[int, Handler] = {
-            **{kind: _noting(make, sink) for kind, make in MAKE_EVENT.items()},
-            journal.DISPATCHED: self._on_dispatched,
-            journal.ANSWERED: self._on_answered,
-            journal.DROPPED: self._on_dropped,
-            journal.START_STAGE: self._start_stage,
-            journal.START_TRANSFER: self._start_transfer,
-            journal.ENDED: self._end,
-            journal.WAKE: self._call_me_at,
-        }
-        """What follows from each kind of entry."""
 
     def _settle_in(self) -> None:
         """The tables have moved: look up what is read or handed over often."""
         self._held = self._kernel.kind.hold(self._store.arrays)
         self._where = self._held.where
-        self._journal = self._store.state.journal
+        self._journal = memoryview(self._store.state.journal)
+        self._room = len(self._journal)
         self._rows = self._store.rows
 
     # -- what others may ask -------------------------------------------------------------------
@@ -101,13 +100,18 @@ class Dispatcher:
             self._store.grow(2 * self._rows)
             self._settle_in()
         self._requests[request.id] = request
-        self._tell(
-            events.ARRIVE,
-            request.id,
-            request.model,
-            request.arrived_at_us,
-            request.deadline_at_us,
-            request.priority,
+        self._follow(
+            self.tell_kernel(
+                self._where,
+                events.ARRIVE,
+                self._clock.now_us(),
+                request.id,
+                request.model,
+                request.arrived_at_us,
+                request.deadline_at_us,
+                request.priority,
+                0,
+            )
         )
 
     def cancel(self, request_id: int) -> None:
@@ -120,13 +124,25 @@ class Dispatcher:
 
     def on_transferred(self, batch: Batch, stage: int, attempt: int, started_at_us: int) -> None:
         """The tensors that enter `stage` have reached their node."""
-        self._tell(events.TRANSFERRED, batch.row, batch.id, stage, attempt, started_at_us)
+        now_us, where = self._clock.now_us(), self._where
+        self._follow(
+            self.tell_kernel(
+                where, events.TRANSFERRED, now_us, batch.row, batch.id, stage, attempt,
+                started_at_us, 0,
+            )
+        )  # fmt: skip
 
     def on_ran(
         self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
     ) -> None:
         """`stage` has run; the instants are the worker's own."""
-        self._tell(events.RAN, batch.row, batch.id, stage, attempt, started_at_us, ended_at_us)
+        now_us, where = self._clock.now_us(), self._where
+        self._follow(
+            self.tell_kernel(
+                where, events.RAN, now_us, batch.row, batch.id, stage, attempt,
+                started_at_us, ended_at_us,
+            )
+        )  # fmt: skip
 
     def on_failed(self, batch: Batch, stage: int, attempt: int) -> None:
         """The executor could not run the batch, and would not be able to elsewhere."""
@@ -143,81 +159,82 @@ class Dispatcher:
     def _wake(self, what: int, which: int) -> None:
         self._tell(events.AWAKE, what, which)
 
-    def _tell(
-        self, event: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0, f: int = 0
-    ) -> None:
-        """Let the kernel decide; log the events and pass on the orders, in their order."""
+    def _tell(self, event: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> None:
+        """Of events that are not part of every batch."""
         now_us = self._clock.now_us()
-        written = self.tell_kernel(self._where, event, now_us, a, b, c, d, e, f)
-        assert written <= len(self._journal), "the journal has room for all an event can bring"
-        if written:
-            # A copy: what a driver does may make the kernel write its journal anew.
-            numbers = self._journal[:written].tolist()
-            handlers = self._handlers
-            at = 0
-            while at < written:
-                at = handlers[numbers[at]](numbers, at)
+        self._follow(self.tell_kernel(self._where, event, now_us, a, b, c, d, 0, 0))
 
     # -- what follows ----------------------------------------------------------------------------
 
-    def _on_dispatched(self, numbers: Numbers, at: int) -> int:
+    def _follow(self, written: int) -> None:
+        """Log events and pass on orders, in the order of the journal's entries.
+
+        One function, since a batch has a dozen entries: a call for each took a tenth of all.
+        """
+        assert written <= self._room, "the journal has room for all an event can bring"
+        # A copy: what a driver does may make the kernel write its journal anew.
+        n = self._journal[:written].tolist()
+        sink, driver = self._sink, self._driver
+        at = 0
+        while at < written:
+            kind = n[at]
+            if kind == START_STAGE:
+                batch = self._placed(n, at)
+                driver.start_stage(batch, batch.stage)
+                at += 9
+            elif kind == RAN:
+                sink(Ran(n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5]))
+                at += 6
+            elif kind == DISPATCHED:
+                self._on_dispatched(n, at)
+                at += dispatched_length(n, at)
+            elif kind == ARRIVED:
+                sink(Arrived(n[at + 1], n[at + 2], n[at + 3], n[at + 4]))
+                at += 5
+            elif kind == ANSWERED:
+                sink(Answered(n[at + 1], n[at + 2], n[at + 3]))
+                del self._requests[n[at + 2]]
+                at += 5
+            elif kind == ENDED:
+                batch = self._batches.pop(n[at + 2])
+                if n[at + 3]:
+                    driver.answer(batch)
+                at += 5
+            elif kind == TRANSFERRED:
+                sink(transferred(n, at))
+                at += 7
+            elif kind == START_TRANSFER:
+                batch = self._placed(n, at)
+                batch.transfer_us = n[at + 7]
+                driver.start_transfer(batch, batch.stage)
+                at += 9
+            elif kind == WAKE:
+                wake = partial(self._wake, n[at + 2], n[at + 3])
+                self._clock.call_at(n[at + 1], wake)
+                at += 5
+            elif kind == DROPPED:
+                sink(dropped(n, at))
+                request = self._requests.pop(n[at + 2])
+                driver.refuse(request, REASONS[n[at + 3]], n[at + 4])
+                at += 5
+            else:
+                sink(MAKE[kind](n, at))
+                at += 5
+
+    def _placed(self, numbers: Numbers, at: int) -> Batch:
+        """The batch of an order, on its way to a stage."""
+        batch = self._batches[numbers[at + 3]]
+        batch.stage = numbers[at + 4]
+        batch.attempt = numbers[at + 5]
+        batch.slot = numbers[at + 6]
+        return batch
+
+    def _on_dispatched(self, numbers: Numbers, at: int) -> None:
         """A batch is new, or got another path from some stage on."""
-        event, after = dispatched(numbers, at)
+        event = dispatched(numbers, at)
         self._sink(event)
-        if event.batch not in self._batches:
-            requests = self._requests
-            members = tuple([requests[request] for request in event.requests])
-            self._batches[event.batch] = Batch(
-                numbers[at + 8], event.batch, event.model, event.pipeline, members, []
-            )
-        return after
-
-    def _on_answered(self, numbers: Numbers, at: int) -> int:
-        event, after = answered(numbers, at)
-        self._sink(event)
-        del self._requests[event.request]
-        return after
-
-    def _on_dropped(self, numbers: Numbers, at: int) -> int:
-        event, after = dropped(numbers, at)
-        self._sink(event)
-        request = self._requests.pop(event.request)
-        reason = journal.REASONS[numbers[at + 3]]
-        self._driver.refuse(request, reason, event.retry_after_us)
-        return after
-
-    def _start_stage(self, numbers: Numbers, at: int) -> int:
-        batch, stage = self._batches[numbers[at + 3]], numbers[at + 4]
-        batch.stage, batch.attempt = stage, numbers[at + 5]
-        batch.hops[stage:] = (Hop(numbers[at + 6], 0),)
-        self._driver.start_stage(batch, stage)
-        return at + 9
-
-    def _start_transfer(self, numbers: Numbers, at: int) -> int:
-        batch, stage = self._batches[numbers[at + 3]], numbers[at + 4]
-        batch.stage, batch.attempt = stage, numbers[at + 5]
-        batch.hops[stage:] = (Hop(numbers[at + 6], numbers[at + 7]),)
-        self._driver.start_transfer(batch, stage)
-        return at + 9
-
-    def _end(self, numbers: Numbers, at: int) -> int:
-        batch = self._batches.pop(numbers[at + 2])
-        if numbers[at + 3]:
-            self._driver.answer(batch)
-        return at + 5
-
-    def _call_me_at(self, numbers: Numbers, at: int) -> int:
-        wake = partial(self._wake, numbers[at + 2], numbers[at + 3])
-        self._clock.call_at(numbers[at + 1], wake)
-        return at + 5
-
-
-def _noting(make: MakeEvent, sink: EventSink) -> Handler:
-    """For entries from which nothing else follows."""
-
-    def note(numbers: Numbers, at: int) -> int:
-        event, after = make(numbers, at)
-        sink(event)
-        return after
-
-    return note
+        number = event.batch
+        if number not in self._batches:
+            members = tuple(map(self._requests.__getitem__, event.requests))
+            batch = Batch(numbers[at + 8], number, event.model, event.pipeline, members)
+            self._batches[number] = batch

@@ -1,7 +1,7 @@
 """From the kernel's journal to the events of the log.
 
-Each batch has half a dozen events, and each of them is made in a fraction of a microsecond: one
-function per kind takes an entry's numbers from a list and says where the next entry begins.
+Each batch has half a dozen events, so each of them must be made in a fraction of a microsecond. An
+entry holds the numbers of an event in its order.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,57 +23,49 @@ from headrace.domain.events import (
 Numbers = list[int]
 """Whole entries of the journal, one after the other."""
 
-MakeEvent = Callable[[Numbers, int], tuple[AnyEvent, int]]
-"""(numbers, where an entry begins) -> (its event, where the next entry begins)"""
+
+# Numbers are taken one by one: a slice that is unpacked costs twice as much as all the rest.
 
 
-def events_of(numbers: Numbers) -> Iterator[AnyEvent]:
-    """The events of entries that are for the log."""
-    at = 0
-    while at < len(numbers):
-        event, at = MAKE_EVENT[numbers[at]](numbers, at)
-        yield event
+def arrived(n: Numbers, at: int) -> Arrived:
+    return Arrived(n[at + 1], n[at + 2], n[at + 3], n[at + 4])
 
 
-def arrived(numbers: Numbers, at: int) -> tuple[Arrived, int]:
-    return Arrived(*numbers[at + 1 : at + 5]), at + 5
+def transferred(n: Numbers, at: int) -> Transferred:
+    return Transferred(n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5], n[at + 6])
 
 
-def dropped(numbers: Numbers, at: int) -> tuple[Dropped, int]:
-    _, at_us, request, reason, retry_after_us = numbers[at : at + 5]
-    return Dropped(at_us, request, journal.REASONS[reason], retry_after_us), at + 5
+def ran(n: Numbers, at: int) -> Ran:
+    return Ran(n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5])
 
 
-def dispatched(numbers: Numbers, at: int) -> tuple[Dispatched, int]:
-    _, at_us, batch, model, pipeline, first_stage, size, hops, _ = numbers[at : at + 9]
-    first = at + 9 + size
-    after = first + 5 * hops
-    path = tuple([Reservation(*numbers[i : i + 5]) for i in range(first, after, 5)])
-    requests = tuple(numbers[at + 9 : first])
-    return Dispatched(at_us, batch, model, pipeline, first_stage, requests, path), after
+def answered(n: Numbers, at: int) -> Answered:
+    return Answered(n[at + 1], n[at + 2], n[at + 3])
 
 
-def transferred(numbers: Numbers, at: int) -> tuple[Transferred, int]:
-    return Transferred(*numbers[at + 1 : at + 7]), at + 7
+def dropped(n: Numbers, at: int) -> Dropped:
+    return Dropped(n[at + 1], n[at + 2], journal.REASONS[n[at + 3]], n[at + 4])
 
 
-def ran(numbers: Numbers, at: int) -> tuple[Ran, int]:
-    return Ran(*numbers[at + 1 : at + 6]), at + 6
+def slot_lost(n: Numbers, at: int) -> SlotLost:
+    return SlotLost(n[at + 1], n[at + 2])
 
 
-def answered(numbers: Numbers, at: int) -> tuple[Answered, int]:
-    return Answered(*numbers[at + 1 : at + 4]), at + 5
+def slot_gained(n: Numbers, at: int) -> SlotGained:
+    return SlotGained(n[at + 1], n[at + 2])
 
 
-def slot_lost(numbers: Numbers, at: int) -> tuple[SlotLost, int]:
-    return SlotLost(*numbers[at + 1 : at + 3]), at + 5
+def dispatched(n: Numbers, at: int) -> Dispatched:
+    first = at + 9 + n[at + 6]
+    path = [
+        Reservation(n[i], n[i + 1], n[i + 2], n[i + 3], n[i + 4])
+        for i in range(first, first + 5 * n[at + 7], 5)
+    ]
+    requests = tuple(n[at + 9 : first])
+    return Dispatched(n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5], requests, tuple(path))
 
 
-def slot_gained(numbers: Numbers, at: int) -> tuple[SlotGained, int]:
-    return SlotGained(*numbers[at + 1 : at + 3]), at + 5
-
-
-MAKE_EVENT: dict[int, MakeEvent] = {
+MAKE: dict[int, Callable[[Numbers, int], AnyEvent]] = {
     journal.ARRIVED: arrived,
     journal.DROPPED: dropped,
     journal.DISPATCHED: dispatched,
@@ -83,4 +75,24 @@ MAKE_EVENT: dict[int, MakeEvent] = {
     journal.SLOT_LOST: slot_lost,
     journal.SLOT_GAINED: slot_gained,
 }
-"""Kind of an entry -> its event. The other kinds are orders."""
+"""Kind of an entry -> its event, given the numbers and where the entry begins."""
+
+LENGTHS = {
+    **dict.fromkeys(MAKE, journal.SHORT),
+    journal.TRANSFERRED: journal.SHORT + 2,
+    journal.RAN: journal.SHORT + 1,
+}
+"""Numbers of an entry; of one of DISPATCHED, `dispatched_length`."""
+
+
+def dispatched_length(numbers: Numbers, at: int) -> int:
+    return 9 + numbers[at + 6] + 5 * numbers[at + 7]
+
+
+def events_of(numbers: Numbers) -> Iterator[AnyEvent]:
+    """The events of entries that are for the log."""
+    at, end = 0, len(numbers)
+    while at < end:
+        kind = numbers[at]
+        yield MAKE[kind](numbers, at)
+        at += dispatched_length(numbers, at) if kind == journal.DISPATCHED else LENGTHS[kind]

@@ -1,7 +1,6 @@
 """What the dispatcher knows of the world: a clock, a driver, and who listens."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -18,17 +17,9 @@ class Clock(Protocol):
     def call_at(self, at_us: int, callback: Callable[[], None]) -> None: ...
 
 
-class Hop(msgspec.Struct, frozen=True, gc=False):
-    """One stage of a batch's path. A struct, since three are made per batch."""
-
-    slot: int
-    transfer_us: int
-    """Over the links from the slot before, when they are idle; 0: nothing crosses a network."""
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Requests that travel one path together."""
+class Batch(msgspec.Struct, eq=False, gc=False):
+    """Requests that travel one path together. Never part of a cycle, so that Python's garbage
+    collector need not look at it."""
 
     row: int
     """Where the dispatcher keeps it."""
@@ -36,10 +27,12 @@ class Batch:
     model: int
     pipeline: int
     requests: tuple[Request, ...]
-    hops: list[Hop]
-    """One per stage that it has reached: those ahead may still change."""
     stage: int = 0
     """The stage it is on, or on its way to."""
+    slot: int = -1
+    """Where that stage runs."""
+    transfer_us: int = 0
+    """On the way to that stage: over the links from the slot before, when they are idle."""
     attempt: int = 0
     """Grows when a lost slot forces a new path; reports of an older attempt are stale."""
 
@@ -56,11 +49,11 @@ class Driver(Protocol):
     """
 
     def start_transfer(self, batch: Batch, stage: int) -> None:
-        """Move the tensors that enter `stage` to the node of `batch.hops[stage].slot`."""
+        """Move the tensors that enter `stage` to the node of `batch.slot`."""
         ...
 
     def start_stage(self, batch: Batch, stage: int) -> None:
-        """Run `stage` on `batch.hops[stage].slot`, which is idle."""
+        """Run `stage` on `batch.slot`, which is idle."""
         ...
 
     def answer(self, batch: Batch) -> None:

@@ -35,7 +35,7 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
+class SessionOutcomes:
     """What became of N requests on S slots."""
 
     ended_at_us: Ints
@@ -78,7 +78,7 @@ def run(
     changes: Sequence[SlotChange] = (),
     log: list[AnyEvent] | None = None,
     on_progress: Callable[[int], None] | None = None,
-) -> Outcomes:
+) -> SessionOutcomes:
     """Simulate until the last request is answered or dropped.
 
     Args:
@@ -120,7 +120,7 @@ def run(
         elif why == loops.NO_NORMALS:
             assert rng is not None
             session = _with_more_normals(session, rng)
-    return Outcomes(
+    return SessionOutcomes(
         ended_at_us=session.ended_at_us,
         reason=session.reason,
         busy_us=session.busy_us,

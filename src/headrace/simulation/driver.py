@@ -47,7 +47,7 @@ class JitteredDurations:
         return max(1, round(p50_us * exp(sigma_of(stage, batch_size) * self._normals.pop())))
 
 
-class Reports(Protocol):
+class CompletionReports(Protocol):
     """The part of the dispatcher that a driver reports to."""
 
     def on_transferred(
@@ -62,7 +62,7 @@ class Reports(Protocol):
 class SimDriver:
     """Holds each slot and link for the profiled time. Set `reports` before the first arrival."""
 
-    reports: Reports
+    reports: CompletionReports
 
     def __init__(self, topology: Topology, clock: Clock, durations: Durations) -> None:
         self._topology = topology
@@ -72,7 +72,7 @@ class SimDriver:
     def start_transfer(self, batch: Batch, stage: int) -> None:
         attempt, started_at_us = batch.attempt, self._clock.now_us()
         self._clock.call_at(
-            started_at_us + batch.hops[stage].transfer_us,
+            started_at_us + batch.transfer_us,
             lambda: self.reports.on_transferred(batch, stage, attempt, started_at_us),
         )
 

@@ -1,7 +1,17 @@
 """Virtual time, compiled: arrivals, transfers and runs around the dispatcher's kernel.
 
 The same events in the same order as `SimClock` and `SimDriver` bring about, two orders of magnitude
-faster. Scheduled events lie in a binary heap, ordered by instant, then by when they were scheduled.
+faster. One total order: by instant, then by when an event was scheduled (its sequence number).
+
+    scheduled events   a binary heap of (instant, sequence, row of `events`); O(log n) each
+    arrivals           not in the heap, since they are in order already: the next one has the
+                       sequence number of the instant at which `SimClock` would have scheduled it,
+                       which is when the one before it arrived
+
+So the next event is the lesser of two. It is handled by the kernel; then the journal is carried
+out: orders become scheduled events, and what became of requests is noted. Nothing is allocated:
+`run` returns before it could run out of room (its reason says of what) and is called again with
+more.
 
 Everything is compiled into `run`: handing the session's arrays over to another function costs more
 than most of these do.

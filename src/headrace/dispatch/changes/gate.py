@@ -38,7 +38,7 @@ class Dispatching(Protocol):
 
 
 @dataclass(slots=True)
-class Progress:
+class StartedBatch:
     """A batch that has begun its first stage."""
 
     model: int
@@ -62,7 +62,7 @@ class Gate:
         self._driver = driver
         self._open = [0] * len(topology.models)
         self._started = [0] * len(topology.models)
-        self._progress: dict[int, Progress] = {}
+        self._progress: dict[int, StartedBatch] = {}
         self._batch_of: dict[int, int] = {}
         self._running: dict[int, tuple[int, int]] = {}
         """Slot -> (batch, attempt)."""
@@ -135,7 +135,7 @@ class Gate:
         self._driver.start_transfer(batch, stage)
 
     def start_stage(self, batch: Batch, stage: int) -> None:
-        slot = batch.hops[stage].slot
+        slot = batch.slot
         if slot in self._closing:
             # Its turn came in the very step in which the slot fell idle: `_ended` closes the slot
             # as soon as the dispatcher returns, and the dispatcher then moves the batch.
@@ -208,7 +208,7 @@ class Gate:
 
     def _begin(self, batch: Batch) -> None:
         requests = tuple(request.id for request in batch.requests)
-        self._progress[batch.id] = Progress(batch.model, batch.pipeline, requests)
+        self._progress[batch.id] = StartedBatch(batch.model, batch.pipeline, requests)
         self._started[batch.model] += len(requests)
         for request in requests:
             self._batch_of[request] = batch.id

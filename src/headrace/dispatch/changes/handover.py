@@ -24,7 +24,7 @@ each would take long, and gain nothing over ten steps of ten."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tenancy:
+class ServedStage:
     """A stage that a slot serves."""
 
     model: int
@@ -38,17 +38,17 @@ class Site:
 
     topology: Topology
     devices: tuple[Device, ...]
-    tenancies: tuple[tuple[Tenancy, ...], ...] = field(init=False)
+    served_stages: tuple[tuple[ServedStage, ...], ...] = field(init=False)
     """By slot."""
 
     def __post_init__(self) -> None:
-        found: list[list[Tenancy]] = [[] for _ in self.topology.slots]
+        found: list[list[ServedStage]] = [[] for _ in self.topology.slots]
         for m, model in enumerate(self.topology.models):
             for p, route in enumerate(model.routes):
                 for s, stage in enumerate(route.stages):
                     for slot in stage.slots:
-                        found[slot].append(Tenancy(m, p, s))
-        object.__setattr__(self, "tenancies", tuple(map(tuple, found)))
+                        found[slot].append(ServedStage(m, p, s))
+        object.__setattr__(self, "served_stages", tuple(map(tuple, found)))
 
     @classmethod
     def from_plan(cls, plan: Plan, profiles: Mapping[str, Profile]) -> "Site":
@@ -59,7 +59,7 @@ class Site:
     @property
     def shares_slots(self) -> bool:
         """Whether any slot serves several stages."""
-        return any(len(tenancies) > 1 for tenancies in self.tenancies)
+        return any(len(served_stages) > 1 for served_stages in self.served_stages)
 
     def number(self, model: str) -> int | None:
         """The model's index; None: it is not in this plan."""
@@ -102,7 +102,7 @@ def handover_steps(old: Site, new: Site) -> tuple[tuple[Device, ...], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _Division:
     """Who has what in the middle of a migration."""
 
     old: Site
@@ -134,15 +134,15 @@ class _State:
         return all(
             self.old.pipeline_rps(tenancy.model, tenancy.pipeline, still) == 0
             for slot in self.old.slots_on((device,))
-            for tenancy in self.old.tenancies[slot]
+            for tenancy in self.old.served_stages[slot]
         )
 
-    def after(self, moving: Collection[Device]) -> "_State":
-        return _State(self.old, self.new, self.moved | frozenset(moving))
+    def after(self, moving: Collection[Device]) -> "_Division":
+        return _Division(self.old, self.new, self.moved | frozenset(moving))
 
 
 def _slices(old: Site, new: Site, shared: Sequence[Device]) -> list[tuple[Device, ...]]:
-    state = _State(old, new, frozenset())
+    state = _Division(old, new, frozenset())
     left = list(shared)
     steps = []
     while left:
@@ -164,7 +164,7 @@ def _slices(old: Site, new: Site, shared: Sequence[Device]) -> list[tuple[Device
 
 
 def _next_slice(
-    state: _State, left: Sequence[Device], model: int, pipeline: int
+    state: _Division, left: Sequence[Device], model: int, pipeline: int
 ) -> tuple[Device, ...]:
     """Devices that give the pipeline one more slot in each stage that limits it; () if it is full.
 
@@ -192,7 +192,7 @@ def _next_slice(
                 work = frozenset(
                     tenancy
                     for own in state.old.slots_on((device,))
-                    for tenancy in state.old.tenancies[own]
+                    for tenancy in state.old.served_stages[own]
                 )
                 choices.setdefault(work, device)
         else:
@@ -208,7 +208,7 @@ def _slowest_first(old: Site, step: Sequence[Device]) -> list[tuple[Device, ...]
         return max(
             sum(stage.p99_us[-1] for stage in route.stages)
             for slot in old.slots_on((device,))
-            for tenancy in old.tenancies[slot]
+            for tenancy in old.served_stages[slot]
             for route in (old.topology.models[tenancy.model].routes[tenancy.pipeline],)
         )
 
@@ -225,7 +225,7 @@ def _bundled(
     old: Site, new: Site, steps: Sequence[tuple[Device, ...]]
 ) -> tuple[tuple[Device, ...], ...]:
     bundles: list[tuple[Device, ...]] = []
-    state = _State(old, new, frozenset())
+    state = _Division(old, new, frozenset())
     for step in steps:
         if bundles and state.kept((*bundles[-1], *step)) >= LEAST_KEPT:
             bundles[-1] = (*bundles[-1], *step)

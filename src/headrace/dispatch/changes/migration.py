@@ -72,7 +72,7 @@ class Epoch:
         return self.gate.waiting(model) < room
 
 
-class Step:
+class HandoverStep:
     """Some devices on their way from the old plan to the new one."""
 
     def __init__(self, old: Epoch, devices: Sequence[Device]) -> None:
@@ -88,7 +88,7 @@ class Step:
         self._entries: dict[tuple[int, int], set[int]] = {}
         self._before: dict[tuple[int, int], set[int]] = {}
         """Batches of a pipeline that lives on which were under way when its entry shrank."""
-        hit = {(t.model, t.pipeline) for slot in self.leaving for t in old.site.tenancies[slot]}
+        hit = {(t.model, t.pipeline) for slot in self.leaving for t in old.site.served_stages[slot]}
         for model, pipeline in hit:
             stages = topology.models[model].routes[pipeline].stages
             entry = set(stages[0].slots)
@@ -111,11 +111,11 @@ class Step:
         return not any(self._old.gate.in_use(slot) for slot in self.leaving)
 
     def _tenants(self, slot: int) -> int:
-        return len(self._old.site.tenancies[slot])
+        return len(self._old.site.served_stages[slot])
 
     def _place(self, slot: int, number: int) -> tuple[int, int, int]:
-        tenancy = self._old.site.tenancies[slot][number]
-        return tenancy.model, tenancy.pipeline, tenancy.stage
+        served = self._old.site.served_stages[slot][number]
+        return served.model, served.pipeline, served.stage
 
     def _is_past(self, model: int, pipeline: int, stage: int) -> bool:
         """Whether a stage's slots are not needed any more, or others can take over at once."""
@@ -169,7 +169,7 @@ class Migration:
         self._on_done = on_done
         self._prepare = prepare
         self._hold_limit = hold_limit
-        self._step: Step | None = None
+        self._step: HandoverStep | None = None
         self._todo: list[tuple[Device, ...]] = []
         self._not_before_us = 0
         self._held: list[list[Request]] = [[] for _ in new.site.topology.models]
@@ -331,7 +331,7 @@ class Migration:
             return False  # what the last step has held up goes first
         if self._is_risky():
             return False
-        self._step = Step(self.old, self._todo.pop(0))
+        self._step = HandoverStep(self.old, self._todo.pop(0))
         return True
 
     def _is_risky(self) -> bool:
@@ -353,7 +353,7 @@ class Migration:
             if epoch.rps(model) > 0
         )
 
-    def _hand_over(self, step: Step) -> None:
+    def _hand_over(self, step: HandoverStep) -> None:
         """Open the new slots of every device that the old plan has left."""
         if self.how == "flush":
             # All at once, and only when every request of the old plan is answered.
@@ -371,7 +371,7 @@ class Migration:
         if slots:
             self._make_ready(slots)
 
-    def _is_over(self, step: Step) -> bool:
+    def _is_over(self, step: HandoverStep) -> bool:
         """Whether the old plan has left the step's devices and the new one has them all."""
         arrived = self.new.site.slots_on(step.devices)
         return step.is_clear and all(self.new.gate.in_use(slot) for slot in arrived)

@@ -1,20 +1,24 @@
 """Batches of consecutive requests for machines in order (Harpagon, section III.B), and its rivals.
 
 A machine is a slot of the first stage of a route. A request is given to a machine as soon as it
-arrives, and runs with whatever that machine has collected. Who is given it is the policy:
+arrives, and runs with whatever that machine has collected. Who is given it is the `rule`:
 
-batch-aware   machines are *due* when they end what they run; the requests that come in the last
-              `collect_us` before are collected for it. Of all machines that collect, the one that
-              is due first is served first. What none of them needs goes to the machine with only
-              part of a load, which stands last in the order of throughput / price.
-round-robin   one by one to the machines in turn, as often as their rates say
-machine-rate  to configurations as often as their rates say; within one, batch after batch
+    CONSECUTIVE  (batch-aware) machines are *due* when they end what they run; the requests that
+                 come in the last `collect_us` before are collected for it. Of all machines that
+                 collect, the one that is due first is served first. What none of them needs goes
+                 to the machine with only part of a load, last in the order of throughput / price
+    IN_TURN      (round-robin) one by one to the machines in turn, as often as their rates say
+    BY_RATE      (machine-rate) to configurations as often as their rates say; within one, batch
+                 after batch
 
 Under uniform arrivals these collect at w, at a machine's own rate and at that of its configuration
-(`domain.plan.Reading`). Real arrivals are not uniform: a batch that is not full goes when a
-deadline needs it, and on a machine with part of a load when its collection is over; a request that
-its machine could not answer in time is given to whoever can; and one that nobody can is dropped.
-Load that is planned for and never sent is only room.
+(`domain.plan.Reading`), so that Theorem 1 bounds the wait by b / w. Real arrivals are not uniform:
+a batch that is not full goes when a deadline needs it, and on a machine with part of a load when
+its collection is over; a request that its machine could not answer in time is given to whoever
+can; and one that nobody can is dropped. Load that is planned for and never sent is only room.
+
+What machines have been given is recounted at every decision, since requests may have been cancelled
+and slots lost: O(requests that wait + slots), beside O(slots) per request that is new.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ The kernel keeps queues, rows and the order of events; a policy says what to do 
 wait, where a batch goes next, and when. Between an arrival and an answer it is asked:
 
     on_arrived       a request is in its queue
-    decide           send the first requests, wait, or drop the first: when a queue may have work
+    decide           send the first requests, wait, or drop the first; whenever one may be due
     on_dispatched    what was sent is a batch now; `path` has its way as `decide` has found it
     next_hop         before each stage: settle its hop, or say why to drop the batch
     transfer_at      its links are idle: may its tensors go?  ┐ order of execution: at once, or
@@ -16,10 +16,10 @@ wait, where a batch goes next, and when. Between an arrival and an answer it is 
     reroute          a slot ahead of the batch is lost: another way from that stage on
     on_slot_lost, on_slot_gained   a slot has left its pools, or is back and idle
 
-All of them are compiled functions of a `State` and integers, without effects outside the state. A
-caller is compiled for the policy's kind of state, so that `s.policy.decide(s, ...)` is a plain
-call, mostly inlined. A policy may take functions of another as its own, as `batch_aware` takes
-those of `reactive`.
+They are compiled functions of a `State` and integers, without effects outside the state. A caller
+is compiled for the policy's kind of state, so that `s.policy.decide(s, ...)` is a plain call,
+mostly inlined. A policy may take functions of another as its own, as `batch_aware` takes
+`reactive`'s.
 
 FIELDS   adds fields to records: {"slots": {"free_at": 0}}: table, field, value at first
 TABLES   adds tables: {"lines": layout.Table(...)}
@@ -29,6 +29,7 @@ A reason to drop is an index into `journal.REASONS`; NO_REASON is none.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -122,6 +123,7 @@ class PolicyModule(Protocol):
     def on_slot_gained(self, s: State, slot: int, now_us: int) -> None: ...
 
 
+@cache
 def tables_of(policy: PolicyModule) -> dict[str, Table]:
     """All tables of a policy's state, the fields that it adds included.
 

@@ -1,4 +1,20 @@
-"""What becomes of promises when reality leaves them (PPipe, section 5.4, feedback)."""
+"""What becomes of reservations when reality leaves them (PPipe, section 5.4, feedback).
+
+A reservation says when a batch should start and end; batches take longer or shorter. Three events
+correct it: a stage starts at another instant (`move`), ends at another instant (`stretch`), or is
+still running when it should have ended (`extend_overruns`, before each decision). Each correction
+
+    1. puts the interval where reality has it, and pushes back what it overlaps on that slot
+       (`push_back`); every hop that moved is noted in `moved`;
+    2. releases the later stages of all batches whose hops moved, then reserves them anew in the
+       order in which their hops moved (`follow_moved`). That may move other hops: again from 2.
+
+It ends, since each round moves hops of later stages only. Order matters twice: all is released
+before anything is reserved, lest a batch that fell behind stand in the way of one ahead of it; and
+on its old slot a batch keeps its place (`_keep_place`), lest it queue behind batches that are still
+on their way, beside an idle slot. What was reserved behind such a place moves, or stays and
+overlaps for a moment, which scans cope with.
+"""
 
 from headrace.compilation.loops import inlined, kernel
 from headrace.dispatch.kernel.layout import NEVER_US, State, Table
@@ -10,18 +26,18 @@ from headrace.dispatch.kernel.probing import (
     take_path,
     uplink,
 )
-from headrace.dispatch.kernel.promises import (
+from headrace.dispatch.kernel.reservation_tables import (
     SLOT,
     behind,
     note_moved,
     note_running,
-    promise,
     push_back,
     release,
+    reserve,
 )
 
 FIELDS = {"world": {"next_end_at": NEVER_US}, "batches": {"mark": 0}}
-"""`next_end_at`: no running batch is promised to end before. `mark`: scratch of `follow_moved`."""
+"""`next_end_at`: no running batch should end before. `mark`: scratch of `follow_moved`."""
 
 TABLES = {"affected": Table(rows=lambda n: n.requests)}
 """affected  batches; scratch of `follow_moved`"""
@@ -33,11 +49,11 @@ def slot_before(s: State, batch: int, stage: int) -> int:
 
 
 @kernel
-def _promise_anew(s: State, hop: int) -> None:
-    """The slot is used at another time than promised; those behind move with it."""
+def _reserve_anew(s: State, hop: int) -> None:
+    """The slot is used at another time than reserved; those behind move with it."""
     mine = s.hops[hop]
     release(s, 3 * hop + SLOT)
-    promise(s, 3 * hop + SLOT, mine.slot, mine.start_at, mine.start_at + mine.latency_us)
+    reserve(s, 3 * hop + SLOT, mine.slot, mine.start_at, mine.start_at + mine.latency_us)
     note_moved(s, hop)
     push_back(s, mine.slot)
 
@@ -46,22 +62,22 @@ def _promise_anew(s: State, hop: int) -> None:
 def move(s: State, hop: int, start_at_us: int) -> None:
     """The slot is used from another instant on."""
     s.hops[hop].start_at = start_at_us
-    _promise_anew(s, hop)
+    _reserve_anew(s, hop)
 
 
 @inlined
 def stretch(s: State, hop: int, end_at_us: int) -> None:
     """The slot is used until another instant."""
     s.hops[hop].latency_us = end_at_us - s.hops[hop].start_at
-    _promise_anew(s, hop)
+    _reserve_anew(s, hop)
 
 
 @kernel
 def place_anew(s: State, batch: int, first_stage: int, at_us: int) -> bool:
-    """Promise the path from `first_stage` on anew; False: some pool has no slot left.
+    """Reserve the path from `first_stage` on anew; False: some pool has no slot left.
 
-    What was promised from there on must have been released. A batch takes the slot on which it
-    starts first; but on its old slot it keeps its place, and those that are promised behind it
+    What was reserved from there on must have been released. A batch takes the slot on which it
+    starts first; but on its old slot it keeps its place, and those that are reserved behind it
     move. Otherwise a batch that is a little late would fall behind others that are still on their
     way, and wait for them beside an idle slot.
     """
@@ -86,7 +102,7 @@ def _keep_place(
 ) -> None:
     """Let `path[place]` be the old slot, where the hop's old places there start earlier.
 
-    On links as well: a transfer that is a little late goes before those promised after it, which
+    On links as well: a transfer that is a little late goes before those reserved after it, which
     then are a little late, not behind all of them.
     """
     old, found = s.hops[old_hop], s.path[place]
@@ -107,9 +123,9 @@ def _keep_place(
 
 @kernel
 def follow_moved(s: State) -> None:
-    """Promise anew what follows hops that moved, in the order of those hops.
+    """Reserve anew what follows hops that moved, in the order of those hops.
 
-    All of it is released first: what a batch was promised before it moved must not stand in the
+    All of it is released first: what a batch was reserved before it moved must not stand in the
     way of one that is now ahead of it. Ends, because each round moves later stages.
     """
     world = s.world[0]
@@ -151,7 +167,7 @@ def _collect_affected(s: State) -> int:
 
 @kernel
 def extend_overruns(s: State, now_us: int) -> None:
-    """Batches that run past their promises are still there: expect them to end a bit later."""
+    """Batches that run past their reservations are still there: expect them to end a bit later."""
     world = s.world[0]
     if now_us <= world.next_end_at:
         return
@@ -174,7 +190,7 @@ def _first_end(s: State) -> int:
 
 @kernel
 def _extend(s: State, slot: int, now_us: int) -> None:
-    """Promises may have been pushed back since `ends_at` was noted; then that is all."""
+    """Reservations may have been pushed back since `ends_at` was noted; then that is all."""
     hop = s.slots[slot].running_hop
     mine = s.hops[hop]
     if mine.start_at + mine.latency_us < now_us:

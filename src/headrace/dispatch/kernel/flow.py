@@ -1,7 +1,19 @@
 """What happens next: batches on their paths, in order on slots and links.
 
 A driver reports arrivals, transfers and runs; the policy says where and when; this says who is
-next. Orders to the driver and facts for the log go to the journal.
+next. Orders to the driver and events for the log go to the journal. A batch goes through
+
+    queue -> add_batch -> [ enter_stage -> (waits for links -> transfer ->) ready -> runs ]* ->
+    finish
+
+and is in exactly one place: first in line for two links (`first_waiting`, one list for all, in
+order of `transfer_at`), in the list of batches ready for a slot (`slots.first_ready`; the least
+`start_at` is next), or running (`slots.running`). Ties go to the smaller batch id. Whenever
+something may have become possible, `advance_slot`, `advance_links` or `decide` looks; each of them
+is harmless when nothing is.
+
+A wake-up is asked for only where it is earlier than the one that is set. One that comes too early
+decides afresh, so that none is ever taken back.
 """
 
 from headrace.compilation.loops import inlined, kernel
@@ -158,7 +170,7 @@ def advance_slot(s: State, slot: int, now_us: int) -> None:
     line = s.slots[slot]
     if line.running >= 0 or line.first_ready < 0:
         return
-    batch = _first_promised(s, line.first_ready)
+    batch = _first_reserved(s, line.first_ready)
     hop = hop_of(s, batch)
     start_at = s.policy.start_at(s, hop, now_us)
     if start_at > now_us:
@@ -176,8 +188,8 @@ def advance_slot(s: State, slot: int, now_us: int) -> None:
 
 
 @kernel
-def _first_promised(s: State, batch: int) -> int:
-    """Of the batches ready for one slot, the one that was promised it first."""
+def _first_reserved(s: State, batch: int) -> int:
+    """Of the batches ready for one slot, the one with the first reservation."""
     best = batch
     while batch >= 0:
         here, there = s.hops[hop_of(s, batch)].start_at, s.hops[hop_of(s, best)].start_at
@@ -205,13 +217,13 @@ def leave_ready(s: State, batch: int, slot: int) -> None:
 
 @kernel
 def _join_links(s: State, batch: int, hop: int) -> None:
-    """Wait for both links, in the order of promises."""
+    """Wait for both links, in the order of reservations."""
     world, mine = s.world[0], s.batches[batch]
     before, after = -1, world.first_waiting
     while after >= 0:
         other = s.hops[hop_of(s, after)].transfer_at
-        promised = s.hops[hop].transfer_at
-        if promised < other or (promised == other and mine.id < s.batches[after].id):
+        reserved = s.hops[hop].transfer_at
+        if reserved < other or (reserved == other and mine.id < s.batches[after].id):
             break
         before, after = after, s.batches[after].next_waiting
     mine.next_waiting = after

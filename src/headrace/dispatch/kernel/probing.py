@@ -1,11 +1,25 @@
-"""The probe that finds the next path, and reserving it (PPipe, section 5.4; A.3, Algorithm 2)."""
+"""The probe that finds the next path, and reserving it (PPipe, section 5.4; A.3, Algorithm 2).
+
+A probe walks a route's stages. With at_0 = now, stage i takes, of its pool's slots, the one that
+minimises (key, start, place in the pool):
+
+    sent   = earliest common gap of uplink(from) and downlink(slot) from at_i on, for the transfer
+    start  = earliest gap of the slot from sent + transfer on, for the stage's median
+    key    = start + median; where tensors leave the node, when the slot's uplink takes them then
+    at_i+1 = start + median
+
+It is greedy per stage, as the paper's: O(pool) per stage in the worst case, each with a few scans.
+Three bounds make it O(1) mostly, and change no answer: the slot that seems free first
+(`_seems_free_first`, without scans) is looked at first, and is the answer if nothing can beat it; a
+slot that is known to be full until too late is passed by; and slots of one node share a transfer.
+"""
 
 from typing import Any
 
 from headrace.compilation.loops import inlined, kernel
 from headrace.dispatch.kernel.layout import NEVER_US, State
 from headrace.dispatch.kernel.links import transfer_us
-from headrace.dispatch.kernel.promises import (
+from headrace.dispatch.kernel.reservation_tables import (
     DOWNLINK,
     SLOT,
     UPLINK,
@@ -14,8 +28,8 @@ from headrace.dispatch.kernel.promises import (
     earliest_noted,
     full_to,
     note_running,
-    promise,
     release,
+    reserve,
 )
 
 FIELDS = {
@@ -49,7 +63,7 @@ def earliest_transfer(
 
 @kernel
 def _seems_free_first(s: State, table: Any, at_us: int, length_us: int) -> tuple[int, int]:
-    """(Place in `pools`, instant), as far as is known without a search through promises.
+    """(Place in `pools`, instant), as far as is known without a search through reservations.
 
     No slot of the pool can be used earlier.
     """
@@ -164,16 +178,16 @@ def probe(s: State, route: int, size: int, at_us: int) -> tuple[int, int]:
 
 @kernel
 def take_path(s: State, batch: int, stage: int, place: int, from_slot: int) -> None:
-    """Make `path[place]` the hop of that stage, and promise it."""
+    """Make `path[place]` the hop of that stage, and reserve it."""
     row = batch * s.world[0].stages_max + stage
     found, hop = s.path[place], s.hops[row]
     hop.slot, hop.start_at, hop.latency_us = found.slot, found.start_at, found.latency_us
     hop.transfer_at, hop.transfer_us = found.transfer_at, found.transfer_us
-    promise(s, 3 * row + SLOT, hop.slot, hop.start_at, hop.start_at + hop.latency_us)
+    reserve(s, 3 * row + SLOT, hop.slot, hop.start_at, hop.start_at + hop.latency_us)
     if hop.transfer_us:
         end_us = hop.transfer_at + hop.transfer_us
-        promise(s, 3 * row + UPLINK, uplink(s, from_slot), hop.transfer_at, end_us)
-        promise(s, 3 * row + DOWNLINK, downlink(s, hop.slot), hop.transfer_at, end_us)
+        reserve(s, 3 * row + UPLINK, uplink(s, from_slot), hop.transfer_at, end_us)
+        reserve(s, 3 * row + DOWNLINK, downlink(s, hop.slot), hop.transfer_at, end_us)
 
 
 @kernel

@@ -4,6 +4,9 @@ It is what serving systems do without reservations (PPipe, section 7.4, calls it
 batch is sent to the pool's slot that should be free first; the slot of the next stage is chosen
 only when the batch gets there, and contention on links is suffered, not foreseen. Slots that are
 equally free are taken in turn, so that consecutive batches leave through different nodes.
+
+All that is kept of a slot is `free_at`: the end of what it was given, by medians, corrected by what
+really happened. Cost: O(slots of the first pools) per decision.
 """
 
 from collections.abc import Mapping

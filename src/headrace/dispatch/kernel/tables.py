@@ -24,7 +24,7 @@ class Store:
     """The arrays of one dispatcher's state, and how they grow."""
 
     def __init__(self, topology: Topology, policy: Policy, *, queue_max: int) -> None:
-        """An idle system: all slots alive, nothing promised, empty queues."""
+        """An idle system: all slots alive, nothing reserved, empty queues."""
         self.tables = tables_of(policy.module)
         self._sizes = _sizes_of(topology)
         self._tuple = _tuple_of(tuple(self.tables))
@@ -56,12 +56,11 @@ class Store:
         for whatever an event may do as long as a row of requests is free.
         """
         had, self._sizes = self._sizes.requests, replace(self._sizes, requests=rows)
-        old, longer = self.state, {}
+        old, longer = self.state, self.state._asdict()
         for name, table in self.tables.items():
-            kept = getattr(old, name)
-            longer[name] = np.concatenate(
-                (kept, _new_rows(table, table.rows(self._sizes) - len(kept)))
-            )
+            more = table.rows(self._sizes) - len(longer[name])
+            if more:
+                longer[name] = np.concatenate((longer[name], _new_rows(table, more)))
         longer["queues"] = _longer_rings(old, had, rows)
         world = longer["world"]
         world["queue_room"] = rows

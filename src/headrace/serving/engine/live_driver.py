@@ -110,17 +110,17 @@ class LiveDriver:
     # -- the dispatcher's side -----------------------------------------------------------------
 
     def start_transfer(self, batch: Batch, stage: int) -> None:
-        hop, tensors = batch.hops[stage], self._tensors[batch.id]
+        tensors = self._tensors[batch.id]
         self._transport.move(
             tensors.region,
-            self._homes[hop.slot],
-            hop.transfer_us,
+            self._homes[batch.slot],
+            batch.transfer_us,
             partial(self._moved, tensors, batch, stage, batch.attempt, self._clock.now_us()),
         )
 
     def start_stage(self, batch: Batch, stage: int) -> None:
         io = self._stages[batch.model][batch.pipeline][stage]
-        slot = batch.hops[stage].slot
+        slot = batch.slot
         try:
             tensors = self._tensors.get(batch.id) or self._gather(batch)
             written = self._transport.allocate(io.outputs, batch.size, self._homes[slot])

@@ -1,0 +1,137 @@
+"""What we rely on in numba beside its documented interface, part by part; and plain Python."""
+
+import ast
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+from headrace.compilation import internals
+from headrace.compilation.loops import entry, kernel, ready, source_key
+from headrace.compilation.tables import CheckedTables, Kind, Where, table_at
+
+ROOT = Path(__file__).parents[2]
+ITEM = np.dtype([("count", "i8"), ("speed", "f8")])
+KEY = source_key([Path(__file__)])
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+RULE = ModuleType("rule")
+RULE.apply = doubled  # type: ignore[attr-defined]
+KIND = Kind(KEY, {"items": ITEM, "numbers": np.dtype("i8")}, {"rule": RULE})
+
+
+@kernel
+def _fill(s: Any, start: int) -> None:
+    for i in range(len(s.items)):
+        s.items[i].count = s.rule.apply(start + i)
+        s.items[i].speed = s.items[i].count / 4
+    s.numbers[1] = s.numbers[0] + 5
+
+
+def _entry(key: int) -> Any:
+    @entry
+    def fill(where: Where, start: int) -> int:
+        s = table_at(where, key)
+        _fill(s, start)
+        _fill(s, 7)
+        return len(s.items)
+
+    return fill
+
+
+def arrays() -> dict[str, np.ndarray[Any, Any]]:
+    return {"items": np.zeros(3, ITEM), "numbers": np.array([1, 0])}
+
+
+def test_numba_is_of_a_version_that_is_tested() -> None:
+    """Another one: run the tests of this file, then those of dispatch, then move the bound."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (wanted,) = [entry for entry in project["dependencies"] if entry.startswith("numba")]
+    least, below = wanted.removeprefix("numba>=").split(",<")
+    version = tuple(map(int, numba.__version__.split(".")[:2]))
+    assert tuple(map(int, least.split("."))) <= version < tuple(map(int, below.split(".")))
+
+
+def test_only_the_wrapper_and_its_internals_import_numba() -> None:
+    found = set()
+    for folder in ("src", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom):
+                    names = [node.module or ""]
+                if any(name.split(".")[0] == "numba" for name in names):
+                    found.add(path.name)
+    assert found == {"loops.py", "internals.py"}
+
+
+def test_tables_and_modules_behind_one_address_read_as_attributes() -> None:
+    given = arrays()
+    held = KIND.hold(given)
+    assert ready(_entry(KEY), arguments=2)(held.where, 1) == 3
+    assert given["items"]["count"].tolist() == [14, 16, 18]
+    assert given["items"]["speed"].tolist() == [3.5, 4.0, 4.5]
+    assert given["numbers"].tolist() == [1, 6]
+
+
+def test_a_function_is_compiled_once_whatever_constants_it_is_called_with() -> None:
+    @numba.njit(**internals.UNCOUNTED)  # type: ignore[untyped-decorator]
+    def plain(a: int) -> int:
+        return a + 1
+
+    plain = internals.forget_literals(plain)
+
+    @numba.njit  # type: ignore[untyped-decorator]
+    def caller(a: int) -> int:
+        return plain(a) + plain(3) + plain(4)  # type: ignore[no-any-return]
+
+    assert caller(1) == 11
+    assert len(plain.overloads) == 1
+
+
+def test_uncounted_functions_count_no_references() -> None:
+    @numba.njit(**internals.UNCOUNTED)  # type: ignore[untyped-decorator]
+    def first(numbers: Any) -> int:
+        return numbers[0]  # type: ignore[no-any-return]
+
+    assert first(np.array([7])) == 7
+    (code,) = first.inspect_llvm().values()
+    body = code.split("define i8* @_ZN7cpython")[0].split("define linkonce_odr")[0]
+    assert "NRT_incref" not in body.split("cpython")[0]
+
+
+def test_a_direct_call_refuses_other_numbers_of_arguments() -> None:
+    direct = internals.call_directly(doubled, 1)
+    assert direct(21) == 42
+    with pytest.raises(TypeError):
+        direct(1, 2)
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_plain_python_refuses_an_index_outside_the_table_and_names_it(index: int) -> None:
+    checked: Any = CheckedTables(arrays(), {"rule": RULE})
+    with pytest.raises(IndexError, match=f"table 'items' has no row {index}: it has 3"):
+        _ = checked.items[index]
+    with pytest.raises(IndexError, match="table 'numbers' has no row"):
+        checked.numbers[index] = 1
+
+
+def test_plain_python_reads_and_writes_the_same_memory() -> None:
+    given = arrays()
+    checked: Any = CheckedTables(given, {"rule": RULE})
+    checked.items[2].count = 5
+    checked.items[2].speed = 0.5
+    checked.numbers[0] = checked.items[2].count + len(checked.items)
+    assert given["items"][2].tolist() == (5, 0.5)
+    assert given["numbers"][0] == 8
+    with pytest.raises(AttributeError):
+        checked.items[0].cuont = 1
