@@ -28,7 +28,7 @@ from rapidocr_onnxruntime.ch_ppocr_rec.text_recognize import TextRecognizer
 from rapidocr_onnxruntime.ch_ppocr_rec.utils import CTCLabelDecode
 from rapidocr_onnxruntime.main import RapidOCR
 
-from headrace.apps import app, aside, gather, module, tensor
+from headrace.apps import InvalidInput, app, aside, gather, module, tensor
 
 HEIGHT, WIDTH = 320, 480
 LINE_HEIGHT, LINE_WIDTH, ORIENT_WIDTH = 48, 320, 192
@@ -109,7 +109,7 @@ def prepare(picture: Pixels) -> Floats:
     """The picture as the detector takes it, shape (3, 320, 480)."""
     height, width = picture.shape[:2]
     if height * width > MOST_PIXELS or min(height, width) < 1:
-        raise ValueError(f"a picture of {width} x {height} pixels; at most {MOST_PIXELS} in all")
+        raise InvalidInput(f"a picture of {width} x {height} pixels; at most {MOST_PIXELS} in all")
     scale = scale_of(height, width)
     bgr = np.ascontiguousarray(picture[:, :, ::-1])
     if scale < 1:

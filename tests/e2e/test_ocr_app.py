@@ -92,8 +92,8 @@ def test_after_a_worker_was_killed_the_app_answers_again(server: LiveServer, fol
     plan = read_plan(folder / "plan.json")
     orient = next(d for d in plan.deployments if d.module == "orient")
     [[only]] = [pipeline.stages[0].pool for pipeline in orient.pipelines]
-    # Workers start in the order of the slots.
-    workers = sorted(server.processes() - {server.process.pid})
+    # The apps' process starts first, then the workers in the order of the slots.
+    _, *workers = sorted(server.processes() - {server.process.pid})
     os.kill(workers[[slot.name for slot in plan.slots].index(only)], signal.SIGKILL)
     client = Client(server.url, Patience(attempts=1))
     texts: list[tuple[str, ...]] = []

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,10 +16,14 @@ from headrace.domain.plan import AppClaim, Deployment, Pipeline, Plan, Stage
 from headrace.domain.problem import PlanOptions
 from headrace.domain.profile import TensorSpec
 from headrace.serving.apps.api import AppFunction
+from headrace.serving.apps.frames import DescribedApp, FromApps, FromGateway, Tensors
+from headrace.serving.apps.host import AppEvents
+from headrace.serving.apps.runner import FunctionRunner
 from headrace.serving.apps.runtime import AppLog, AppRuntime
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
+from headrace.serving.workers.status import AppsStatus
 from helpers.served import WHOLE
 
 SLO_US = 100_000
@@ -179,6 +183,35 @@ class FakeModules:
             inference.on_done(result)
 
 
+class HereHost:
+    """Runs functions on the gateway's own loop: the same code on both sides, no process between."""
+
+    def __init__(self, function: AppFunction, now_us: Callable[[], int]) -> None:
+        self.events: AppEvents
+        self.apps = (DescribedApp(function.name, function.inputs, function.outputs),)
+        self.up = True
+        self.congested = False
+        self.retry_after_us = 5_000
+        self._runner = FunctionRunner(
+            {function.name: function}, self._receive, threads=1, now_us=now_us
+        )
+
+    def _receive(self, frame: FromApps, tensors: Tensors) -> None:
+        self.events.on_frame(frame, tensors)
+
+    def send(self, frame: FromGateway, tensors: Tensors = ()) -> None:
+        self._runner.receive(frame, tensors)
+
+    def status(self) -> AppsStatus:
+        return AppsStatus(up=True, restarts=0, process_id=None, cpu_us=0, lag_us=0, held_us=0)
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def stop(self) -> None:
+        await self._runner.stop(1.0)
+
+
 class Served:
     """A runtime, the engine behind it, and what became of each request."""
 
@@ -193,9 +226,9 @@ class Served:
                 clock="virtual", policy="none", models=names[:-1], pipelines=(), slots=(), nodes=()
             )
         )
-        self.runtime = AppRuntime(
-            self.engine, {function.name: function}, self.counters, log, threads=1
-        )
+        self.host = HereHost(function, self.engine.now_us)
+        self.runtime = AppRuntime(self.engine, self.host, self.counters, log)
+        self.runtime.on_up()
 
     def _open(self, header: EventLogHeader) -> EventSink:
         self.header = header

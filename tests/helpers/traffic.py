@@ -24,4 +24,12 @@ BODY = {
     "inputs": [{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}],
     "parameters": {"timeout": 600_000_000},
 }
+
+
+def infer_of(first: float) -> bytes:
+    """A request whose first number is given."""
+    tensor = {"name": "x", "shape": [3], "datatype": "FP32", "data": [first, 2, 3]}
+    return post("/v2/models/traffic/infer", json.dumps(BODY | {"inputs": [tensor]}).encode())
+
+
 INFER = post("/v2/models/traffic/infer", json.dumps(BODY).encode())

@@ -6,7 +6,9 @@ import pytest
 
 from headrace.apps import app, tensor
 from headrace.domain.errors import DocumentError, HeadraceError, PlanError
-from headrace.serving.apps.files import load_apps
+from headrace.domain.plan import Plan
+from headrace.serving.apps.api import AppFunction
+from headrace.serving.apps.files import check_files, describe, functions_of, load_files
 from helpers.served_app import app_plan
 
 GOOD = """
@@ -24,6 +26,13 @@ def written(folder: Path, text: str, name: str = "app.py") -> Path:
     return path
 
 
+def load_apps(paths: list[Path], plan: Plan) -> dict[str, AppFunction]:
+    """As the apps' process and the gateway do together."""
+    files = load_files(paths)
+    check_files(describe(files), plan)
+    return functions_of(files)
+
+
 def test_a_file_with_the_plans_app_gives_its_function(tmp_path: Path) -> None:
     functions = load_apps([written(tmp_path, GOOD)], app_plan())
     assert [spec.name for spec in functions["app"].inputs] == ["x"]
@@ -35,6 +44,7 @@ def test_a_file_with_the_plans_app_gives_its_function(tmp_path: Path) -> None:
         ("x = 1", "app.py", "has no app"),
         ("raise ValueError('oh')", "app.py", "raised ValueError: oh"),
         ("x =", "app.py", "SyntaxError"),
+        ("import sys; sys.exit(3)", "app.py", "raised SystemExit: 3"),
         (GOOD, "app.txt", "needs to be a Python file"),
         (GOOD.replace('module("first")', 'module("other")'), "app.py", "has       first, second"),
         (GOOD.replace('name="app"', 'name="bpp"'), "app.py", "plan      app"),

@@ -123,8 +123,7 @@ def test_a_refused_call_ends_the_request_with_its_reason_and_cancels_its_sibling
         assert [c.model for c in served.engine.cancelled] == ["app.first"]
         assert served.counters["app.second"].refused == {"no-slot": 1}
         assert served.counters["app.first"].refused == {"cancelled": 1}
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
         assert seen == ["cleaned up"]
 
     run(test)
@@ -220,7 +219,7 @@ def test_a_failing_function_tells_the_client_an_id_and_the_log_the_rest(
         with caplog.at_level(logging.ERROR, logger="headrace.apps"):
             refusal = await served.send()[1]
         assert isinstance(refusal, Refusal)
-        assert refusal.reason == "failed"
+        assert refusal.reason == "app-error"
         assert "secret" not in refusal.message
         log_id = refusal.message.rpartition(" ")[2]
         assert log_id in caplog.text
@@ -240,7 +239,7 @@ def test_an_answer_other_than_declared_is_a_failure_not_an_answer(result: object
     async def test() -> None:
         refusal = await Served(odd).send()[1]
         assert isinstance(refusal, Refusal)
-        assert refusal.reason == "failed"
+        assert refusal.reason == "app-error"
 
     run(test)
 
@@ -253,7 +252,7 @@ def test_an_item_of_another_shape_than_the_modules_is_a_failure() -> None:
     async def test() -> None:
         refusal = await Served(wide).send()[1]
         assert isinstance(refusal, Refusal)
-        assert refusal.reason == "failed"
+        assert refusal.reason == "app-error"
 
     run(test)
 

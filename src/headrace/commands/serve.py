@@ -1,7 +1,6 @@
 """`headrace serve`: bring a plan to life."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +13,7 @@ from headrace.executors.table import AUTO, EMULATED, EXECUTORS, choices
 
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
-    from headrace.serving.apps.api import AppFunction
+    from headrace.serving.apps.host import AppHost
     from headrace.serving.engine.plan_in_service import ServedPlan
 
 
@@ -110,8 +109,8 @@ def serve(
             "--app",
             metavar="FILE.py",
             help="Python file with the function of an app of the plan (see `headrace.apps`). It"
-            " runs inside the server, with its rights. Repeatable: every app of the plan needs its"
-            " function; without any, modules are served on their own.",
+            " runs in a process of its own, with the server's rights. Repeatable: every app of the"
+            " plan needs its function; without any, modules are served on their own.",
             show_default=False,
         ),
     ] = None,
@@ -195,7 +194,7 @@ def serve(
     served = read_served_plan(plan_path)
     refuse_violations(served)
     plan = served.plan
-    functions = _functions(app or [], plan)
+    functions = _app_host(app or [], app_threads, plan)
     token_path = None if no_auth else token_file or default_token_path()
     access = Access(
         bind_host=host,
@@ -212,7 +211,8 @@ def serve(
             ready = {"ready": True, "url": url, "token_file": _text(token_path)}
             _print_line(ready | {"admin_socket": admin_address})
         else:
-            _print_ready(plan, url, token_path, tuple(functions))
+            apps = () if functions is None else tuple(app.name for app in functions.apps)
+            _print_ready(plan, url, token_path, apps)
 
     if rehearsal and executor != EMULATED:
         rehearse_before_ready(plan_path, policy, executor, core, app or [])
@@ -224,7 +224,6 @@ def serve(
             on_ready,
             events,
             functions,
-            app_threads,
             replan={"fraction": replan_fraction, "after_s": replan_after_s} if replan else None,
             engine={
                 "policy": policy,
@@ -247,8 +246,7 @@ async def _run(
     plan_path: Path,
     on_ready: Any,
     events: Path | None,
-    functions: "Mapping[str, AppFunction]",
-    app_threads: int | None,
+    functions: "AppHost | None",
     *,
     replan: dict[str, float] | None,
     engine: dict[str, Any],
@@ -273,14 +271,15 @@ async def _run(
 
     topology = Topology.from_plan(served.plan, served.profiles)
     logs = EpochLogs(events)
-    log = AppLog(tuple(functions), logs.open)
+    names = () if functions is None else tuple(app.name for app in functions.apps)
+    log = AppLog(names, logs.open)
     policy = engine["policy"] or policy_for(served.plan)
     sink = log.open(topology.event_log_header("live", policy))
     running = Engine(served.plan, served.profiles, served.folders, sink=sink, **engine)
     changeover = Changeover(running, plan_path, engine["executor"], log.open)
     behind: Any = running
-    if functions:
-        behind = AppRuntime(running, functions, logs.counters, log, app_threads)
+    if functions is not None:
+        behind = AppRuntime(running, functions, logs.counters, log)
         changeover.check = behind.check
     core = ProtocolCore(behind, logs.counters)
     changeover.on_switch = core.refresh
@@ -316,10 +315,21 @@ async def _run(
         logs.close()
 
 
-def _functions(paths: list[Path], plan: "Plan") -> "Mapping[str, AppFunction]":
-    from headrace.serving.apps.files import load_apps
+def _app_host(paths: list[Path], threads: int | None, plan: "Plan") -> "AppHost | None":
+    """The apps' process, with all files loaded. It dies with this one."""
+    from headrace.domain.errors import PlanError
+    from headrace.serving.apps.files import check_files
+    from headrace.serving.apps.host import AppHost
 
-    return load_apps(paths, plan) if paths else {}
+    if not paths:
+        return None
+    host = AppHost(paths, threads)
+    try:
+        check_files(host.open(), plan)
+    except PlanError:
+        host.close()
+        raise
+    return host
 
 
 def rehearse_before_ready(

@@ -4,7 +4,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 DropReason = Literal[
-    "deadline", "no-slot", "draining", "queue-full", "failed", "cancelled", "invalid-input"
+    "deadline",
+    "no-slot",
+    "draining",
+    "queue-full",
+    "failed",
+    "cancelled",
+    "invalid-input",
+    "app-error",
+    "app-lost",
 ]
 """Why a request was dropped before it was answered:
 
@@ -14,7 +22,9 @@ draining    the server is shutting down
 queue-full  more requests wait than the queue may hold
 failed      it could not be computed, for reasons that lie with the server
 cancelled   the client went away
-invalid-input  the executor cannot compute it, alone, though it can compute others
+invalid-input  it cannot be computed as it is, though others can: an executor or an app says so
+app-error   the code of the app failed
+app-lost    the process of the app's code died
 """
 
 

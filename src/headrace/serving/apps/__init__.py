@@ -1,5 +1,7 @@
 """Apps in service: functions of users that call modules, one deadline for the whole.
 
 api            how an app is written; files loads it
-request        one request of an app; runtime all of them
+runtime        all requests in the gateway; request one of them; error_log what the log gets
+host           the apps' process, seen from the gateway; frames what the two say to each other
+process        that process: runner has the functions, watchdog sees who holds up the others
 """

@@ -32,6 +32,7 @@ from headrace.serving.core.signature import DATATYPES
 
 __all__ = [
     "AppFunction",
+    "InvalidInput",
     "ModuleHandle",
     "app",
     "aside",
@@ -45,10 +46,27 @@ Result = TypeVar("Result")
 AppBody = Callable[..., Coroutine[Any, Any, Mapping[str, Any]]]
 
 MAX_RANK = 8
+MAX_SENTENCE = 300
+"""Characters of what an app says of an input."""
+
+
+class InvalidInput(Exception):
+    """An app function raises it for an input that it cannot serve: the client gets 400 with this
+    one sentence.
+
+    >>> str(InvalidInput("a picture of 3 x 9000 pixels;\nat most 4 million"))
+    'a picture of 3 x 9000 pixels; at most 4 million'
+    """
+
+    def __init__(self, sentence: str) -> None:
+        """It is cut after MAX_SENTENCE characters, and loses those that cannot be printed."""
+        words = " ".join(str(sentence).split())
+        shown = "".join(c if c.isprintable() else "?" for c in words[: MAX_SENTENCE + 1])
+        super().__init__(shown if len(shown) <= MAX_SENTENCE else shown[: MAX_SENTENCE - 1] + "…")
 
 
 class Caller(Protocol):
-    """The request on whose behalf the function runs; the server's side of this file."""
+    """The request on whose behalf the function runs (`runner`)."""
 
     def call(self, module: str, tensors: tuple[ArrayLike, ...]) -> Awaitable[Any]: ...
 
@@ -180,6 +198,15 @@ def checked_outputs(function: AppFunction, result: object) -> tuple[NDArray[Any]
     return tuple(_output(spec, result[spec.name]) for spec in function.outputs)
 
 
+def fits(spec: TensorSpec, array: NDArray[Any]) -> bool:
+    """Whether it is as declared."""
+    return (
+        (array.dtype == object if spec.dtype == "bytes" else array.dtype == spec.dtype)
+        and array.ndim == len(spec.item_shape)
+        and all(want in (-1, got) for want, got in zip(spec.item_shape, array.shape, strict=True))
+    )
+
+
 def _output(spec: TensorSpec, value: ArrayLike) -> NDArray[Any]:
     if spec.dtype == "bytes":
         array = np.array(value, dtype=object)
@@ -192,8 +219,6 @@ def _output(spec: TensorSpec, value: ArrayLike) -> NDArray[Any]:
         # An empty list has lost its inner dimensions.
         shape = tuple(max(dim, 0) for dim in spec.item_shape)
         array = array.reshape(shape)
-    if len(shape) != len(spec.item_shape) or any(
-        want not in (-1, got) for want, got in zip(spec.item_shape, shape, strict=True)
-    ):
+    if not fits(spec, array):
         raise ValueError(f"output {spec.name!r}: shape {shape}, declares {spec.item_shape}")
     return array

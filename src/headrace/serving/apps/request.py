@@ -1,28 +1,30 @@
-"""One request of an app: its function as a task, the calls that it makes, and its one end."""
+"""One request of an app, as the gateway sees it: its deadline, its calls, and its one end.
+
+Its function runs in the apps' process (`runner`) and asks for calls by frames.
+"""
 
 import asyncio
 import logging
-import secrets
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Executor
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from headrace.dispatch.apps.app_dispatcher import AppRun, Call, Ended, Step
 from headrace.domain.profile import TensorSpec
 from headrace.domain.request import DropReason
-from headrace.serving.apps.api import AppFunction, checked_outputs, serve_from_here
+from headrace.serving.apps import frames
+from headrace.serving.apps.api import fits
+from headrace.serving.apps.error_log import ErrorLog
+from headrace.serving.apps.frames import Tensors
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.core.protocol import Late, Submission
 from headrace.serving.core.signature import CheckedInputs
 from headrace.serving.engine.inference import Answer, AppAnswer, Inference, Refusal, ServedModel
 
 logger = logging.getLogger("headrace.apps")
-
-NOT_CALLED = "the request ended before the call was answered"
 
 
 class Modules(Protocol):
@@ -39,117 +41,120 @@ class Modules(Protocol):
 
 
 class AppRequest:
-    """Implements `api.Caller`.
-
-    It ends once: its function returns, a call is refused, its deadline passes, its client leaves,
-    or the server stops. Whatever it still wanted is cancelled then.
+    """It ends once: its function returns or fails, a call is refused, its deadline passes, its
+    client leaves, its process dies, or the server stops. What it still wanted is cancelled then.
     """
 
     def __init__(
         self,
-        function: AppFunction,
         run: AppRun,
         inference: Inference,
         arrived_at_us: int,
         *,
+        model: ServedModel,
         modules: Modules,
-        pool: Executor,
+        send: Callable[[frames.FromGateway, Tensors], None],
+        errors: ErrorLog,
         counters: Mapping[str, ModelCounters],
         on_end: Callable[["AppRequest", Answer | Refusal | None], None],
     ) -> None:
-        """`on_end` gets None where nobody waits for the result."""
+        """`send`: to where its function runs. `on_end` gets None where nobody waits."""
         self.run = run
         self.inference = inference
-        self._function = function
         self._arrived_at_us = arrived_at_us
+        self._model = model
         self._modules = modules
-        self._pool = pool
+        self._send = send
+        self._errors = errors
         self._counters = counters
         self._on_end = on_end
-        self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, tuple[Submission, asyncio.Future[Any]]] = {}
-        """By call."""
+        self._waiting: dict[int, tuple[Submission, int]] = {}
+        """By the dispatcher's call: the submission, and the function's number of it."""
+        self._numbers: dict[int, int] = {}
+        """The function's number of a call -> the dispatcher's."""
         self._ended = False
         left_s = (run.deadline_at_us - modules.now_us()) / 1e6
-        self._timer = self._loop.call_later(max(0.0, left_s), self._expire)
-        self.task = self._loop.create_task(self._drive())
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(max(0.0, left_s), self._expire)
 
-    # -- its function -----------------------------------------------------------------------------
+    @property
+    def name(self) -> str:
+        return self._model.name
 
-    async def _drive(self) -> None:
-        serve_from_here(self)
-        function = self._function
-        try:
-            given = zip(function.inputs, self.inference.inputs, strict=True)
-            body: Coroutine[Any, Any, Any] = function.body(**{s.name: value for s, value in given})
-            tensors = checked_outputs(function, await body)
-        except asyncio.CancelledError:
-            # Nobody but this class has the task; but the function may cancel itself.
-            if not self._ended:
-                self._fail("was cancelled by its own code")
-            raise
-        except Exception:
-            if not self._ended:
-                log_id = secrets.token_hex(8)
-                logger.exception("app %s failed: error %s", function.name, log_id)
-                self._fail(f"failed; the server's log has the details under {log_id}")
-        else:
-            self._end(
-                AppAnswer(
-                    outputs=(),
-                    tensors=tensors,
-                    arrived_at_us=self._arrived_at_us,
-                    deadline_at_us=self.run.deadline_at_us,
-                    ended_at_us=self._modules.now_us(),
+    def begin(self) -> None:
+        inputs = [np.asarray(array) for array in self.inference.inputs]
+        self._send(frames.Begin(self.run.id, self.name, self.run.deadline_at_us), inputs)
+
+    # -- what its function says -------------------------------------------------------------------
+
+    def receive(self, frame: frames.FromApps, tensors: Tensors) -> None:
+        """None comes after its end but what was on its way."""
+        match frame:
+            case frames.Call():
+                self._call(frame.call, frame.module, tensors)
+            case frames.GiveUp():
+                call_id = self._numbers.get(frame.call)
+                if call_id is not None:
+                    self._give_up(call_id)
+            case frames.Returned():
+                self._return(tensors)
+            case frames.Invalid():
+                message = f"app {self.name!r}: {frame.sentence}"
+                self._end(Refusal(reason="invalid-input", message=message, retry_after_us=0), True)
+            case frames.Erred():
+                log_id = self._errors.note(self.name, frame.kind, frame.where, frame.trace)
+                message = (
+                    f"app {self.name!r} failed; the server's log has the details under {log_id}"
                 )
-            )
+                self._end(Refusal(reason="app-error", message=message, retry_after_us=0), True)
 
-    def _fail(self, what: str) -> None:
-        message = f"app {self._function.name!r} {what}"
-        self._end(Refusal(reason="failed", message=message, retry_after_us=0))
+    def _return(self, tensors: Tensors) -> None:
+        specs = self._model.outputs
+        if len(tensors) != len(specs) or not all(map(fits, specs, tensors)):
+            logger.error("app %s: its process sent other outputs than it declares", self.name)
+            message = f"app {self.name!r} failed; the server's log has the details"
+            self._end(Refusal(reason="app-error", message=message, retry_after_us=0), True)
+            return
+        answer = AppAnswer(
+            outputs=(),
+            tensors=tuple(tensors),
+            arrived_at_us=self._arrived_at_us,
+            deadline_at_us=self.run.deadline_at_us,
+            ended_at_us=self._modules.now_us(),
+        )
+        self._end(answer, True)
 
     # -- what it calls ----------------------------------------------------------------------------
 
-    async def call(self, module: str, tensors: tuple[ArrayLike, ...]) -> Any:
+    def _call(self, number: int, module: str, tensors: Tensors) -> None:
         now_us = self._modules.now_us()
+        name = f"{self.name}.{module}"
+        model = self._modules.models.get(name)
+        if model is None or not _is_item(model.inputs, tensors):
+            # The plan has changed since the request began.
+            self.stop("draining", f"app {self.name!r} is not served any more")
+            return
         step = self.run.call(self.run.table.index(module), now_us)
         if step.ended is not None:
             self._refuse(step.ended, f"module {module!r} can no longer answer in time")
-            raise asyncio.CancelledError(NOT_CALLED)
+            return
         call = step.calls[0]
-        name = f"{self.run.table.name}.{module}"
-        model = self._modules.models.get(name)
-        if model is None:
-            # The plan has changed since the request began.
-            self.stop("draining", f"app {self._function.name!r} is not served any more")
-            raise asyncio.CancelledError(NOT_CALLED)
-        inputs = CheckedInputs(name, 1, _items(name, model.inputs, tensors))
+        inputs = CheckedInputs(name, 1, tuple(tensors))
         on_end = partial(self._on_end_of_call, call, model)
         submission = Submission(self._modules, self._counters[name], on_end)
-        future = self._loop.create_future()
-        self._waiting[call.id] = submission, future
+        self._waiting[call.id] = submission, number
+        self._numbers[number] = call.id
         # A call that is already late is still sent: its refusal says by how much.
         submission.start(
             inputs, max(1, call.deadline_at_us - now_us), call.priority, self.inference.client
         )
-        try:
-            return await future
-        except asyncio.CancelledError:
-            self._give_up(call.id)
-            raise
-
-    async def aside(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        return await self._loop.run_in_executor(self._pool, partial(work, *arguments))
-
-    def time_left_us(self) -> int:
-        return max(0, self.run.deadline_at_us - self._modules.now_us())
 
     def _on_end_of_call(
         self, call: Call, model: ServedModel, ending: Answer | Late | Refusal
     ) -> None:
-        _, future = self._waiting.pop(call.id)
+        _, number = self._waiting.pop(call.id)
+        del self._numbers[number]
         if isinstance(ending, Refusal):
-            future.cancel()
             step = self.run.refused(call.id, ending.reason, ending.retry_after_us)
             if step.ended is not None:
                 self._refuse(step.ended, ending.message)
@@ -157,17 +162,16 @@ class AppRequest:
         # A late answer still serves: the request's own deadline decides.
         answer = ending.answer if isinstance(ending, Late) else ending
         self.run.answered(call.id, answer.ended_at_us)
-        if not future.done():
-            future.set_result(_arrays(model.outputs, answer))
+        self._send(frames.Answer(number), _arrays(model.outputs, answer))
 
     def _give_up(self, call_id: int) -> None:
         """Nobody waits for the call any more."""
         waiting = self._waiting.pop(call_id, None)
         if waiting is not None:
-            submission, future = waiting
+            submission, number = waiting
+            del self._numbers[number]
             submission.cancel()
             self.run.answered(call_id, self._modules.now_us())
-            future.cancel()
 
     # -- its end ----------------------------------------------------------------------------------
 
@@ -180,8 +184,13 @@ class AppRequest:
         """The server cannot go on with it."""
         self._end(Refusal(reason=reason, message=message, retry_after_us=0))
 
+    def lose(self, why: str) -> None:
+        """The process of its function is gone."""
+        message = f"app {self.name!r}: {why}; ask again"
+        self._end(Refusal(reason="app-lost", message=message, retry_after_us=0), True)
+
     def _expire(self) -> None:
-        name, out = self._function.name, sorted({c.module for c in self.run.out.values()})
+        name, out = self.name, sorted({c.module for c in self.run.out.values()})
         where = ", ".join(repr(self.run.table.modules[module].name) for module in out)
         allowed_ms = (self.run.deadline_at_us - self._arrived_at_us) / 1000
         doing = f"waiting for {where}" if where else "in its own code"
@@ -193,12 +202,13 @@ class AppRequest:
         self._end(
             Refusal(
                 reason=ended.reason,
-                message=f"app {self._function.name!r}: {message}",
+                message=f"app {self.name!r}: {message}",
                 retry_after_us=ended.retry_after_us,
             )
         )
 
-    def _end(self, result: Answer | Refusal | None) -> None:
+    def _end(self, result: Answer | Refusal | None, function_ended: bool = False) -> None:
+        """`function_ended`: it need not be told."""
         if self._ended:
             return
         self._ended = True
@@ -206,34 +216,20 @@ class AppRequest:
         _ = self.run.finish() if self.run.ended is None else Step()
         for call_id in list(self._waiting):
             self._give_up(call_id)
-        if asyncio.current_task() is not self.task:
-            self.task.cancel()
         self._on_end(self, result)
+        if not function_ended:
+            self._send(frames.Cancel(self.run.id), ())
 
 
-def _items(
-    name: str, specs: tuple[TensorSpec, ...], tensors: tuple[ArrayLike, ...]
-) -> tuple[NDArray[Any], ...]:
-    """
-    Raises:
-        ValueError: the function called the module with something that is not one item.
-    """
-    if len(tensors) != len(specs):
-        raise ValueError(f"{name}: got {len(tensors)} tensors, its model has {len(specs)} inputs")
-    arrays = []
-    for spec, given in zip(specs, tensors, strict=True):
-        array = np.ascontiguousarray(given, dtype=spec.dtype)
-        if array.shape != spec.item_shape:
-            raise ValueError(
-                f"{name}: input {spec.name!r} needs shape {spec.item_shape}, got {array.shape}"
-            )
-        arrays.append(array)
-    return tuple(arrays)
+def _is_item(specs: tuple[TensorSpec, ...], tensors: Tensors) -> bool:
+    return len(tensors) == len(specs) and all(
+        array.dtype == spec.dtype and array.shape == spec.item_shape
+        for spec, array in zip(specs, tensors, strict=True)
+    )
 
 
-def _arrays(specs: tuple[TensorSpec, ...], answer: Answer) -> Any:
-    arrays = tuple(
+def _arrays(specs: tuple[TensorSpec, ...], answer: Answer) -> list[NDArray[Any]]:
+    return [
         np.frombuffer(data, dtype=spec.dtype).reshape(spec.item_shape)
         for spec, data in zip(specs, answer.outputs, strict=True)
-    )
-    return arrays[0] if len(arrays) == 1 else arrays
+    ]

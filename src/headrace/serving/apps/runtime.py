@@ -1,15 +1,13 @@
 """Apps in service: each is a model to its clients, and a client of the engine's modules.
 
-Functions run on the server's event loop, their heavy work (`aside`) on a few threads: most of it
-(numpy, OpenCV) lets go of the interpreter's lock, and pictures need no copy to another process.
-Calls go to the engine in this process, with no protocol in between.
+Functions run in a process of their own (`host`); deadlines, budgets and ends of their requests are
+kept here, so that none of it depends on what a function does.
 """
 
 import asyncio
-import os
-import sys
+import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Protocol
@@ -22,7 +20,10 @@ from headrace.dispatch.protocols import EventSink
 from headrace.domain.errors import PlanError
 from headrace.domain.events import Answered, Arrived, Dropped, EventLogHeader
 from headrace.domain.plan import Plan
-from headrace.serving.apps.api import AppFunction
+from headrace.serving.apps import frames
+from headrace.serving.apps.error_log import ErrorLog
+from headrace.serving.apps.frames import DescribedApp, Tensors
+from headrace.serving.apps.host import FunctionHost
 from headrace.serving.apps.request import AppRequest, Modules
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.engine.engine import EngineStatus
@@ -32,9 +33,6 @@ FIRST_REQUEST = 1 << 40
 """App requests are numbered from here in event logs, far from the calls'."""
 NO_BATCH = -1
 """An app's answer comes from no batch."""
-SWITCH_S = 0.001
-"""How long a thread may keep the loop waiting while it runs Python code; the default is 5 ms."""
-CLEAN_UP_S = 1.0
 _STOPPED = "the server is shutting down and takes no new requests"
 
 OpenSink = Callable[[EventLogHeader], EventSink]
@@ -94,13 +92,12 @@ class AppInService:
 
     def __init__(
         self,
-        function: AppFunction,
+        function: DescribedApp,
         plan: Plan,
         table: AppTable,
         models: Mapping[str, ServedModel],
     ) -> None:
         modules = [models[f"{table.name}.{module.name}"] for module in table.modules]
-        self.function = function
         self.table = table
         self.fastest_us = tuple(model.fastest_us for model in modules)
         self.admission: Admission = admission(plan, table, self.fastest_us)
@@ -125,33 +122,33 @@ class AppRuntime:
     def __init__(
         self,
         engine: ModuleEngine,
-        functions: Mapping[str, AppFunction],
+        host: FunctionHost,
         counters: Mapping[str, ModelCounters],
         log: AppLog,
-        threads: int | None = None,
     ) -> None:
         """
         Args:
+            host: has the apps' functions.
             counters: by module (APP.MODULE).
-            threads: for the functions' heavy work; None: one per core, at most four.
         """
         self._engine = engine
-        self._functions = functions
+        self._host = host
+        host.events = self
+        self._functions = {app.name: app for app in host.apps}
+        self._errors = ErrorLog(logging.getLogger("headrace.apps"))
         self._counters = counters
         self._log = log
-        threads = threads or min(4, os.cpu_count() or 1)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-app")
         self._plan: Plan | None = None
         self._apps: dict[str, AppInService] = {}
         self._models: dict[str, ServedModel] = {}
         self._modules: dict[str, tuple[str, ...]] = {}
         """App -> the modules that its function was written for, in topological order."""
         self._requests: dict[Inference, AppRequest] = {}
+        self._by_number: dict[int, AppRequest] = {}
         self._ids = count(FIRST_REQUEST)
         self._calls = count()
         self._draining = False
         self._idle = asyncio.Event()
-        self._switch_s = sys.getswitchinterval()
 
     # -- what it is doing ----------------------------------------------------------------------
 
@@ -163,10 +160,10 @@ class AppRuntime:
 
     @property
     def ready(self) -> bool:
-        return self._engine.ready and not self._draining
+        return self._engine.ready and self._host.up and not self._draining
 
     def status(self) -> EngineStatus:
-        return self._engine.status()
+        return replace(self._engine.status(), apps=self._host.status())
 
     def check(self, plan: Plan) -> None:
         """Whether these apps can be served by another plan. Requests under way go on in it, with
@@ -209,6 +206,30 @@ class AppRuntime:
         self._models = {name: app.model for name, app in self._apps.items()}
         for name, app in self._apps.items():
             self._modules.setdefault(name, tuple(module.name for module in app.table.modules))
+        self._tell_modules()
+
+    def _tell_modules(self) -> None:
+        specs = {
+            name: frames.ModuleSpecs(model.inputs, model.outputs)
+            for name, model in self._engine.models.items()
+        }
+        self._host.send(frames.Modules(specs))
+
+    # -- the host's side -----------------------------------------------------------------------
+
+    def on_up(self) -> None:
+        self._tell_modules()
+
+    def on_frame(self, frame: frames.FromApps, tensors: Tensors) -> None:
+        if isinstance(frame, frames.Ready | frames.NotReady):
+            return
+        request = self._by_number.get(frame.request)
+        if request is not None:
+            request.receive(frame, tensors)
+
+    def on_lost(self, why: str) -> None:
+        for request in list(self._requests.values()):
+            request.lose(why)
 
     # -- its life ------------------------------------------------------------------------------
 
@@ -217,7 +238,7 @@ class AppRuntime:
         Raises:
             HeadraceError: a stage cannot be extracted or loaded; nothing is left running.
         """
-        sys.setswitchinterval(SWITCH_S)
+        await self._host.start()
         await self._engine.start()
 
     async def drain(self, grace_s: float) -> bool:
@@ -236,15 +257,10 @@ class AppRuntime:
     async def stop(self) -> None:
         """Idempotent."""
         self._draining = True
-        tasks = [request.task for request in self._requests.values()]
         for request in list(self._requests.values()):
             request.stop("draining", _STOPPED)
-        if tasks:
-            # Functions may have something to clean up; but none may keep the server.
-            await asyncio.wait(tasks, timeout=CLEAN_UP_S)
+        await self._host.stop()
         await self._engine.stop()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        sys.setswitchinterval(self._switch_s)
 
     # -- its work ------------------------------------------------------------------------------
 
@@ -279,16 +295,18 @@ class AppRuntime:
             fan_out=None,
             fastest_us=app.fastest_us,
         )
-        self._requests[inference] = AppRequest(
-            app.function,
+        request = self._requests[inference] = self._by_number[number] = AppRequest(
             run,
             inference,
             arrived_at_us,
+            model=app.model,
             modules=self._engine,
-            pool=self._pool,
+            send=self._host.send,
+            errors=self._errors,
             counters=self._counters,
             on_end=partial(self._on_end, sink),
         )
+        request.begin()
 
     def cancel(self, inference: Inference) -> None:
         """The client went away: `on_done` will not be called. Harmless when already done."""
@@ -301,6 +319,13 @@ class AppRuntime:
         name = app.model.name
         if app.model.fastest_us > allowed_us:
             return app.model.refuse_timeout(allowed_us)
+        if not self._host.up:
+            message = f"app {name!r}: the process of the apps' code is being started again"
+            retry_after_us = self._host.retry_after_us
+            return Refusal(reason="app-lost", message=message, retry_after_us=retry_after_us)
+        if self._host.congested:
+            message = f"app {name!r} does not keep up with what it is sent"
+            return Refusal(reason="queue-full", message=message, retry_after_us=0)
         runs = [r.run for r in self._requests.values() if r.run.table.name == name]
         excess_us = app.admission.excess_us(runs, allowed_us)
         if not excess_us:
@@ -319,6 +344,7 @@ class AppRuntime:
     ) -> None:
         del self._requests[request.inference]
         number = request.inference.first_request
+        del self._by_number[number]
         if isinstance(result, Answer):
             sink(Answered(result.ended_at_us, number, NO_BATCH))
         else:

@@ -5,13 +5,13 @@ On the hot path plain integers are added to; a measure is made from them when so
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
 from headrace.domain.events import Answered, AnyEvent, Dispatched, Ran
-from headrace.serving.workers.status import EngineStatus
+from headrace.serving.workers.status import AppsStatus, EngineStatus
 
 LATENCY_BOUNDS_US = (
     *(round(base * 10**power) for power in range(2, 7) for base in (1, 2, 3.5, 5, 7.5)),
@@ -163,6 +163,8 @@ def measures(counters: Mapping[str, ModelCounters], status: EngineStatus) -> Ite
     yield _batches(counters)
     yield from _gauges(status)
     yield from _slots(status)
+    if status.apps is not None:
+        yield from _apps(status.apps)
 
 
 def _requests(counters: Mapping[str, ModelCounters]) -> Measure:
@@ -254,6 +256,25 @@ def _slots(status: EngineStatus) -> Iterator[Measure]:
         labels=("why",),
         samples=[((why,), count) for why, count in status.outages.items()],
     )
+
+
+def _apps(apps: AppsStatus) -> Iterator[Measure]:
+    for name, what, kind, value in _APPS:
+        yield Measure(name=f"apps_{name}", what=what, kind=kind, samples=[((), value(apps))])
+
+
+_APPS: tuple[tuple[str, str, Literal["counter", "gauge"], Callable[[AppsStatus], float]], ...] = (
+    ("up", "1 while the apps' process runs", "gauge", lambda apps: float(apps.up)),
+    ("restarts", "apps' processes started again", "counter", lambda apps: apps.restarts),
+    ("cpu_seconds", "CPU time of the apps' process", "counter", lambda apps: apps.cpu_us * 1e-6),
+    ("loop_lag_seconds", "how late its loop was last", "gauge", lambda apps: apps.lag_us * 1e-6),
+    (
+        "held_seconds",
+        "functions held up its loop for more than 0.25 s, in all",
+        "counter",
+        lambda apps: apps.held_us * 1e-6,
+    ),
+)
 
 
 def at_most(histogram: Histogram) -> list[int]:

@@ -35,6 +35,11 @@ DATATYPES = {
 MAX_TIMEOUT_US = 3_600_000_000
 """One hour."""
 MAX_PRIORITY = 1_000_000
+MAX_APP_TENSOR_BYTES = 1 << 31
+"""Of an app's tensor; no request is larger. Its dimensions are bounded with it, also where another
+one is 0: numpy cannot make an array of shape [0, 2**62]."""
+MAX_STRINGS = 1 << 16
+"""In one tensor: each becomes an object, which takes the gateway 0.3 us and 40 bytes or more."""
 
 Fault = Literal["malformed", "too-large", "unknown-encoding", "not-representable", "unknown-model"]
 """What is wrong with an inference, for protocols that tell these apart."""
@@ -193,6 +198,7 @@ class AppSignature(Signature):
                     f"input {quoted(tensor.name)}: needs shape {shape_text(layout.item_shape)}"
                     f" (-1: any length), got {shape_text(shape)}"
                 )
+            _check_extent(tensor, layout)
             data = arrays[layout.index] = read(tensor, layout, 1)
             if layout.datatype == "BOOL":
                 _check_bools(tensor.name, data)
@@ -228,6 +234,20 @@ def _wrong_datatype(tensor: GivenTensor, layout: TensorLayout) -> str:
         f"input {quoted(tensor.name)}: needs datatype {layout.datatype},"
         f" got {quoted(tensor.datatype)}"
     )
+
+
+def _check_extent(tensor: GivenTensor, layout: TensorLayout) -> None:
+    """Bounds what the shape could hold, were no dimension 0; in whole numbers of any size."""
+    extent = 1
+    for dim in tensor.shape:
+        extent *= max(1, dim)
+    strings = layout.datatype == "BYTES"
+    most = MAX_STRINGS if strings else MAX_APP_TENSOR_BYTES // layout.dtype.itemsize
+    if extent > most:
+        raise InvalidError(
+            f"input {quoted(tensor.name)}: shape {shape_text(tensor.shape)} is too large; its"
+            f" dimensions may multiply to {most} {'strings' if strings else 'elements'} at most"
+        )
 
 
 def _check_bools(name: str, data: Buffer) -> None:

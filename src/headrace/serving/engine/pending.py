@@ -298,5 +298,7 @@ def _sentence(name: str, timeout_us: int, reason: DropReason, retry_after_us: in
             return f"model {name!r} could not process the batch that held this request"
         case "invalid-input":
             return f"model {name!r} cannot compute this input"
+        case "app-error" | "app-lost":
+            return f"the code of app {name!r} failed"
         case "cancelled":
             return "the client has left"

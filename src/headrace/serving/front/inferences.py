@@ -186,6 +186,8 @@ def _refused(refusal: Refusal) -> Response:
     kind = kind_of(refusal)
     if kind == "invalid":
         return problem(400, refusal.message, reason=refusal.reason)
+    if kind == "broken":
+        return problem(500, refusal.message, reason=refusal.reason)
     seconds = max(1, -(-refusal.retry_after_us // 1_000_000))
     return problem(
         429 if kind == "overloaded" else 503,

@@ -1,10 +1,11 @@
 """Open Inference Protocol for apps: tensors of any length in the dimensions that are open, strings.
 
 A string tensor (BYTES) is, in binary, each element's length as 4 bytes, little endian, and then its
-bytes; in JSON a flat list of texts. All sizes are compared with the request's own bytes before
-anything is converted.
+bytes; in JSON a flat list of texts. Shapes were bounded by the signature; here all sizes are
+compared with the request's own bytes before anything is converted.
 """
 
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -113,33 +114,34 @@ def _from_json(tensor: GivenInput, layout: TensorLayout) -> NDArray[Any]:
 
 def _from_binary(tensor: GivenInput, layout: TensorLayout, data: memoryview) -> NDArray[Any]:
     if layout.datatype == "BYTES":
-        return _strings(tensor, _split(tensor.name, data))
+        return _strings(tensor, _split(tensor, data))
     own = sized(layout, tensor.shape)
     if data.nbytes != own.item_bytes * tensor.shape[0]:
         raise InvalidError(wrong_size(tensor, data.nbytes, own.item_bytes * tensor.shape[0]))
     return np.frombuffer(data, dtype=layout.dtype).reshape(tensor.shape)
 
 
-def _split(name: str, data: memoryview) -> list[bytes]:
-    found, at = [], 0
-    while at < len(data):
+def _split(tensor: GivenInput, data: memoryview) -> list[bytes]:
+    """At most one string more than the shape has."""
+    found: list[bytes] = []
+    at, needed = 0, math.prod(tensor.shape)
+    while at < len(data) and len(found) <= needed:
         end = at + _LENGTH.size
         length = _LENGTH.unpack_from(data, at)[0] if end <= len(data) else len(data)
         if end + length > len(data):
-            raise InvalidError(f"input {quoted(name)}: its last string is cut off")
+            raise InvalidError(f"input {quoted(tensor.name)}: its last string is cut off")
         found.append(bytes(data[end : end + length]))
         at = end + length
     return found
 
 
 def _strings(tensor: GivenInput, texts: Sequence[bytes]) -> NDArray[Any]:
-    needed = 1
-    for dim in tensor.shape:
-        needed *= dim
+    needed = math.prod(tensor.shape)
     if len(texts) != needed:
+        got = len(texts) if len(texts) < needed else "more"
         raise InvalidError(
             f"input {quoted(tensor.name)}: shape {shape_text(tensor.shape)} needs {needed}"
-            f" strings, got {len(texts)}"
+            f" strings, got {got}"
         )
     return np.array([*texts, None], dtype=object)[:-1].reshape(tensor.shape)
 

@@ -30,6 +30,21 @@ class SlotStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AppsStatus:
+    """The process that runs app functions."""
+
+    up: bool
+    restarts: int
+    process_id: int | None
+    cpu_us: int
+    """Of all its threads; of those before it too."""
+    lag_us: int
+    """How late its loop was last."""
+    held_us: int
+    """For how long, in all, functions have held up its loop for more than a moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """A snapshot; cheap enough to take at every scrape."""
 
@@ -49,6 +64,8 @@ class EngineStatus:
     """A new plan is being loaded, or devices are changing hands."""
     held_requests: int = 0
     """Requests that wait for slots of the new plan."""
+    apps: AppsStatus | None = None
+    """None: no apps are served."""
 
     @property
     def outages(self) -> dict[Outage, int]:

@@ -151,7 +151,7 @@ def main() -> None:
 
     # Ctrl-C is for the gateway, which drains first and then says Stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with_parent(options.parent)
+    die_with_parent(options.parent)
     if options.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, options.cores)
     if options.memory_bytes is not None:
@@ -175,7 +175,7 @@ def main() -> None:
             worker.close()
 
 
-def _die_with_parent(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Be killed by the kernel when the gateway dies, even in the middle of a long batch.
 
     Where the kernel cannot do that, the closed socket ends the worker after its batch.

@@ -1,0 +1,391 @@
+"""The gateway's side of the apps' process: started, watched, started again.
+
+    open ──▶ start ──▶ up ──(it ended, or held its loop, or was silent, for KILL_S)──▶ gone
+                        ▲                                                                │
+                        └─────────── loaded the same apps ◀── after the delay ───────────┘
+
+`open` starts the first process before there is a loop, since what apps take and give is known to
+nobody else. Delays are those of workers, by the number of processes in a row that died young.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from headrace.domain.errors import DocumentError, HeadraceError
+from headrace.serving.apps.frames import (
+    AnyFrame,
+    Beat,
+    DescribedApp,
+    DescribedFile,
+    FromApps,
+    FromGateway,
+    Link,
+    NotReady,
+    Ready,
+    Stop,
+    Tensors,
+    decode_beat,
+)
+from headrace.serving.workers.frames import FrameError
+from headrace.serving.workers.status import AppsStatus
+from headrace.serving.workers.supervised import RESTART_DELAYS_S, STEADY_S
+from headrace.serving.workers.worker_process import STOP_GRACE_S
+
+logger = logging.getLogger("headrace.apps")
+
+LOAD_TIMEOUT_S = 120.0
+KILL_S = 10.0
+"""A loop that is held up for so long, or a process that gives no sign, is not waited for."""
+LOOK_S = 0.5
+_ENDING_S = 0.05
+"""From the end of its channel to the end of a process."""
+MAX_UNSENT_BYTES = 256 << 20
+"""More than that waits for the apps' process only while it does not read."""
+
+
+class AppEvents(Protocol):
+    """Whom the host tells; the runtime."""
+
+    def on_frame(self, frame: FromApps, tensors: Tensors) -> None: ...
+
+    def on_up(self) -> None:
+        """A process has come up, and knows nothing of requests and modules."""
+        ...
+
+    def on_lost(self, why: str) -> None:
+        """Whatever was in the process is lost."""
+        ...
+
+
+class FunctionHost(Protocol):
+    """Where app functions run."""
+
+    events: AppEvents
+
+    @property
+    def apps(self) -> tuple[DescribedApp, ...]: ...
+
+    @property
+    def up(self) -> bool: ...
+
+    @property
+    def congested(self) -> bool:
+        """It does not read what it is sent."""
+        ...
+
+    @property
+    def retry_after_us(self) -> int:
+        """Until the next attempt to bring it up."""
+        ...
+
+    def status(self) -> AppsStatus: ...
+
+    def send(self, frame: FromGateway, tensors: Tensors = ()) -> None: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class _Process:
+    """One incarnation. At birth it begins to load the files."""
+
+    def __init__(self, paths: Sequence[Path], threads: int, cores: Sequence[int]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        watch, beats = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-P", "-m", "headrace.serving.apps.process"]
+        command += ["--channel", str(theirs.fileno()), "--watch", str(beats.fileno())]
+        command += ["--parent", str(os.getpid()), "--threads", str(threads)]
+        command += ["--cores", ",".join(map(str, cores)), *(str(path.resolve()) for path in paths)]
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), beats.fileno()),
+                # Ctrl-C reaches the gateway only, which drains before it stops us.
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            watch.close()
+            raise
+        finally:
+            # Only the process may hold its ends, or its death would go unnoticed.
+            theirs.close()
+            beats.close()
+        self.channel, self.watch = ours, watch
+
+    def wait_ready(self) -> tuple[DescribedFile, ...]:
+        """Blocks until the files are loaded.
+
+        Raises:
+            DocumentError: they cannot be.
+        """
+        got: list[AnyFrame] = []
+        failed: list[str] = []
+        link = Link(lambda frame, tensors: got.append(frame), failed.append)
+        self.channel.settimeout(LOAD_TIMEOUT_S)
+        try:
+            while not got and not failed:
+                count = self.channel.recv_into(link.get_buffer(-1))
+                if not count:
+                    raise DocumentError(f"apps: their process {self.ended()} while it loaded them")
+                link.buffer_updated(count)
+        except OSError as error:
+            raise DocumentError(f"apps: not loaded after {LOAD_TIMEOUT_S:g} s: {error}") from error
+        if got and isinstance(got[0], Ready):
+            return got[0].files
+        why = got[0].message if got and isinstance(got[0], NotReady) else "; ".join(failed)
+        raise DocumentError(why or "apps: their process said something else than what they are")
+
+    def ended(self) -> str:
+        """How, for messages; it is about to, or has something wrong with it."""
+        try:
+            status = self.process.wait(_ENDING_S)
+        except subprocess.TimeoutExpired:
+            return "closed its connection"
+        if status < 0:
+            return f"was ended by {signal.Signals(-status).name}"
+        return f"ended with status {status}"
+
+    def reap(self) -> None:
+        """Leave no process and no descriptor. Idempotent; may block for a moment."""
+        self.process.kill()
+        self.process.wait()
+        self.channel.close()
+        self.watch.close()
+
+
+class AppHost:
+    """A `FunctionHost`: one process for all app files."""
+
+    def __init__(self, paths: Sequence[Path], threads: int | None = None) -> None:
+        """`threads`: for the functions' work aside; None: one per core, at most four."""
+        self.events: AppEvents
+        self.up = False
+        self._paths = paths
+        self._threads = threads or min(4, os.cpu_count() or 1)
+        self._cores = sorted(os.sched_getaffinity(0))
+        self._process: _Process | None = None
+        self._link: Link | None = None
+        self._lost_now = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._look: asyncio.TimerHandle | None = None
+        self.files: tuple[DescribedFile, ...] = ()
+        self._restarts = 0
+        self._setbacks = 0
+        self._next_attempt_at_s = 0.0
+        self._beat = Beat(0, 0, False, "", "")
+        self._beat_at_s = 0.0
+        self._cpu_before_us = 0
+        """Of processes that have ended."""
+        self._held_us = 0
+        self._held_now: Beat | None = None
+
+    def open(self) -> tuple[DescribedFile, ...]:
+        """Start the process and wait until it has loaded; before there is a loop.
+
+        Raises:
+            DocumentError: a file cannot be loaded; nothing is left running.
+        """
+        self._process = _Process(self._paths, self._threads, self._cores)
+        try:
+            self.files = self._process.wait_ready()
+        except HeadraceError:
+            self.close()
+            raise
+        return self.files
+
+    def close(self) -> None:
+        """End it at once; without a loop. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.reap()
+
+    # -- a FunctionHost ----------------------------------------------------------------------------
+
+    @property
+    def apps(self) -> tuple[DescribedApp, ...]:
+        return tuple(app for file in self.files for app in file.apps)
+
+    @property
+    def congested(self) -> bool:
+        return self._link is not None and self._link.unsent_bytes > MAX_UNSENT_BYTES
+
+    @property
+    def retry_after_us(self) -> int:
+        return max(0, round((self._next_attempt_at_s - asyncio.get_running_loop().time()) * 1e6))
+
+    def status(self) -> AppsStatus:
+        return AppsStatus(
+            up=self.up,
+            restarts=self._restarts,
+            process_id=None if self._process is None else self._process.process.pid,
+            cpu_us=self._cpu_before_us + self._beat.cpu_us,
+            lag_us=self._beat.lag_us,
+            held_us=self._held_us + (self._held_now.lag_us if self._held_now else 0),
+        )
+
+    def send(self, frame: FromGateway, tensors: Tensors = ()) -> None:
+        if self._link is not None and self.up:
+            self._link.send(frame, tensors)
+
+    async def start(self) -> None:
+        await self._attach()
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    async def stop(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+            self._keeper = None
+        process = self._process
+        if process is not None and self.up:
+            self.send(Stop())
+            self.up = False
+            try:
+                await asyncio.to_thread(process.process.wait, STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                logger.warning("the apps' process does not stop; killing it")
+        await self._detach()
+
+    # -- one process after the other -----------------------------------------------------------
+
+    async def _attach(self) -> None:
+        process = self._process
+        assert process is not None, "opened before it is attached"
+        loop = asyncio.get_running_loop()
+        self._lost_now.clear()
+        process.channel.setblocking(False)
+        process.watch.setblocking(False)
+        link = self._link = Link(self._receive, self._lose)
+        await loop.create_unix_connection(lambda: link, sock=process.channel)
+        self._beat, self._beat_at_s, self._held_now = Beat(0, 0, False, "", ""), loop.time(), None
+        loop.add_reader(process.watch, self._on_beat)
+        self._look = loop.call_later(LOOK_S, self._check)
+        self.up = True
+        self.events.on_up()
+
+    async def _detach(self) -> None:
+        self.up = False
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        process, self._process = self._process, None
+        if process is not None:
+            asyncio.get_running_loop().remove_reader(process.watch)
+            self._cpu_before_us += self._beat.cpu_us
+            self._beat = Beat(0, 0, False, "", "")
+            await asyncio.to_thread(process.reap)
+
+    async def _keep(self) -> None:
+        """Bring it up again whenever it is gone."""
+        loop = asyncio.get_running_loop()
+        while True:
+            came_up_at_s = loop.time()
+            await self._lost_now.wait()
+            await self._detach()
+            self._setbacks = 1 if loop.time() - came_up_at_s > STEADY_S else self._setbacks + 1
+            while not self.up:
+                delay_s = RESTART_DELAYS_S[min(self._setbacks, len(RESTART_DELAYS_S)) - 1]
+                self._next_attempt_at_s = loop.time() + delay_s
+                await asyncio.sleep(delay_s)
+                await self._try_again()
+
+    async def _try_again(self) -> None:
+        self._restarts += 1
+        try:
+            # Born on this thread: the kernel kills it when that, its parent, is gone.
+            self._process = _Process(self._paths, self._threads, self._cores)
+            files = await asyncio.to_thread(self._process.wait_ready)
+            if files != self.files:
+                raise DocumentError("apps: the files have changed; restart the server for that")
+            await self._attach()
+        except (HeadraceError, OSError) as error:
+            self._setbacks += 1
+            logger.error("the apps' process cannot be started again: %s", error)
+            process, self._process = self._process, None
+            if process is not None:
+                await asyncio.to_thread(process.reap)
+            return
+        logger.info("the apps' process is back")
+
+    def _receive(self, frame: AnyFrame, tensors: Tensors) -> None:
+        if isinstance(frame, FromApps):
+            self.events.on_frame(frame, tensors)
+
+    def _lose(self, reason: str) -> None:
+        process = self._process
+        if process is not None and self.up:
+            self.up = False
+            logger.error(
+                "the apps' process is lost: it %s (%s); restarting it", process.ended(), reason
+            )
+            # Whatever happened to the channel: it is of no use any more.
+            process.process.kill()
+            self.events.on_lost("the process of the apps' code has died")
+        self._lost_now.set()
+
+    # -- how it does -------------------------------------------------------------------------------
+
+    def _on_beat(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        try:
+            packet = process.watch.recv(1 << 16)
+            beat = decode_beat(packet) if packet else None
+        except (BlockingIOError, FrameError):
+            return
+        except OSError:
+            beat = None
+        if beat is None:
+            asyncio.get_running_loop().remove_reader(process.watch)
+            return
+        self._beat, self._beat_at_s = beat, asyncio.get_running_loop().time()
+        self._note_held(beat)
+
+    def _note_held(self, beat: Beat) -> None:
+        """Say once that an app holds up all others, and once for how long."""
+        if beat.held:
+            if self._held_now is None:
+                where = f"app {beat.app!r}" if beat.app else "an app"
+                logger.warning(
+                    "%s holds up all apps for %d ms: compute `aside`, or `await`\n%s",
+                    *(where, beat.lag_us // 1000, beat.stack.rstrip()),
+                )
+            self._held_now = beat
+            if beat.lag_us > KILL_S * 1e6:
+                self._kill(f"an app held it up for {beat.lag_us / 1e6:.1f} s")
+        elif self._held_now is not None:
+            held_us = max(beat.lag_us, self._held_now.lag_us)
+            logger.warning("app %r held up all apps for %d ms", self._held_now.app, held_us // 1000)
+            self._held_us += held_us
+            self._held_now = None
+
+    def _check(self) -> None:
+        assert self._look is not None, "whoever stops looking does not look"
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        if now_s - self._look.when() > LOOK_S:
+            # We were away ourselves: what it sent meanwhile is unread.
+            self._beat_at_s = now_s
+        if now_s - self._beat_at_s > KILL_S:
+            self._kill(f"it gave no sign for {KILL_S:g} s")
+        self._look = loop.call_at(now_s + LOOK_S, self._check)
+
+    def _kill(self, why: str) -> None:
+        if self._process is not None and self._process.process.poll() is None:
+            logger.error("killing the apps' process: %s", why)
+            self._process.process.kill()

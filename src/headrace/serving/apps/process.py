@@ -1,0 +1,103 @@
+"""The apps' process: loads the app files, and runs their functions for the gateway.
+
+Started as `python -m headrace.serving.apps.process`, with two sockets inherited: frames, and signs
+of life. It ends when the gateway says Stop, or is gone. What the apps print goes to standard error.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.domain.errors import HeadraceError
+from headrace.serving.apps.files import describe, functions_of, load_files
+from headrace.serving.apps.frames import AnyFrame, FromGateway, Link, NotReady, Ready, Stop, Tensors
+from headrace.serving.apps.frames import encode as encode_frame
+from headrace.serving.apps.runner import FunctionRunner
+from headrace.serving.apps.watchdog import Watchdog
+from headrace.serving.workers.worker import die_with_parent
+
+CLEAN_UP_S = 1.0
+SWITCH_S = 0.001
+"""How long a thread may keep the loop waiting while it runs Python code; the default is 5 ms."""
+_NICENESS = 2
+"""Gives way to the gateway, and workers give way to it."""
+
+MakeRunner = Callable[[Callable[[AnyFrame, Tensors], None]], FunctionRunner]
+
+logger = logging.getLogger("headrace.apps")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="headrace-apps")
+    parser.add_argument("--channel", type=int, required=True, help="descriptor of the socket")
+    parser.add_argument("--watch", type=int, required=True, help="descriptor for signs of life")
+    parser.add_argument("--parent", type=int, required=True, help="process id of the gateway")
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--cores", required=True, help="CPU cores that it may use: 0,1")
+    parser.add_argument("files", nargs="+", type=Path)
+    options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(options.parent)
+    os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})
+    os.nice(_NICENESS)
+    os.dup2(2, 1)
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    sys.setswitchinterval(SWITCH_S)
+    channel = socket.socket(fileno=options.channel)
+    watch = socket.socket(fileno=options.watch)
+    try:
+        loaded = load_files(options.files)
+        ready = Ready(describe(loaded))
+        functions = functions_of(loaded)
+    except HeadraceError as error:
+        channel.sendall(b"".join(encode_frame(NotReady(str(error)[:4000]))))
+        return
+    channel.sendall(b"".join(encode_frame(ready)))
+    _serve(channel, watch, lambda send: FunctionRunner(functions, send, threads=options.threads))
+
+
+def _serve(channel: socket.socket, watch: socket.socket, make_runner: MakeRunner) -> None:
+    import uvloop
+
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    Watchdog(loop, watch).start()
+    serving = loop.create_task(_answer(channel, make_runner))
+    while not serving.done():
+        try:
+            loop.run_until_complete(serving)
+        except (SystemExit, KeyboardInterrupt) as ended:
+            # From a task that a function started: loops let these through. The function gets it.
+            logger.error("an app's code raised %s(%s); going on", type(ended).__name__, ended)
+    # Threads of app code must not keep the process.
+    os._exit(0)
+
+
+async def _answer(channel: socket.socket, make_runner: MakeRunner) -> None:
+    stopped = asyncio.Event()
+
+    def on_frame(frame: AnyFrame, tensors: Tensors) -> None:
+        if isinstance(frame, Stop):
+            stopped.set()
+        elif isinstance(frame, FromGateway):
+            runner.receive(frame, tensors)
+
+    link = Link(on_frame, lambda reason: stopped.set())
+    runner: FunctionRunner = make_runner(link.send)
+    channel.setblocking(False)
+    await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=channel)
+    await stopped.wait()
+    await runner.stop(CLEAN_UP_S)
+    link.close()
+
+
+if __name__ == "__main__":
+    main()

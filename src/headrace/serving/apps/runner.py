@@ -1,0 +1,196 @@
+"""The apps' side: functions as tasks, what they call, and how each ends.
+
+Runs in the apps' process (`process`). It knows requests, deadlines and the shapes of modules; what
+a call means for the whole request is decided by the gateway (`request`).
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from headrace.domain.profile import TensorSpec
+from headrace.serving.apps.api import AppFunction, InvalidInput, checked_outputs, serve_from_here
+from headrace.serving.apps.error_log import MAX_TRACEBACK, described
+from headrace.serving.apps.frames import (
+    Answer,
+    Begin,
+    Call,
+    Cancel,
+    Erred,
+    FromApps,
+    FromGateway,
+    GiveUp,
+    Invalid,
+    Modules,
+    ModuleSpecs,
+    Returned,
+    Tensors,
+)
+
+MAX_OUTPUT_BYTES = 256 << 20
+"""Of what a function returns, or gives to one call."""
+TASK = "app "
+"""A task of a function is named so, followed by its app."""
+
+
+class FunctionRunner:
+    """All requests of one process. Lives on an asyncio loop."""
+
+    def __init__(
+        self,
+        functions: Mapping[str, AppFunction],
+        send: Callable[[FromApps, Tensors], None],
+        *,
+        threads: int,
+        now_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000,
+    ) -> None:
+        """`threads`: for the functions' work `aside`."""
+        self._functions = functions
+        self.send = send
+        self.now_us = now_us
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-app")
+        self.modules: Mapping[str, ModuleSpecs] = {}
+        self.calls = count()
+        self.waiting: dict[int, asyncio.Future[Any]] = {}
+        """By call."""
+        self._requests: dict[int, RunningFunction] = {}
+
+    def receive(self, frame: FromGateway, tensors: Tensors) -> None:
+        match frame:
+            case Answer():
+                future = self.waiting.get(frame.call)
+                if future is not None and not future.done():
+                    for array in tensors:
+                        array.flags.writeable = False
+                    future.set_result(tensors[0] if len(tensors) == 1 else tuple(tensors))
+            case Begin():
+                function = self._functions[frame.app]
+                self._requests[frame.request] = RunningFunction(self, frame, function, tensors)
+            case Cancel():
+                request = self._requests.get(frame.request)
+                if request is not None:
+                    request.cancel()
+            case Modules():
+                self.modules = frame.specs
+
+    def forget(self, request: int) -> None:
+        del self._requests[request]
+
+    async def stop(self, clean_up_s: float) -> None:
+        """Cancel all; functions may have something to clean up, but none may stay."""
+        requests = list(self._requests.values())
+        for request in requests:
+            request.cancel()
+        if requests:
+            await asyncio.wait([request.task for request in requests], timeout=clean_up_s)
+        self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+class RunningFunction:
+    """One request's function; implements `api.Caller`."""
+
+    def __init__(
+        self, runner: FunctionRunner, begin: Begin, function: AppFunction, inputs: Tensors
+    ) -> None:
+        self._runner = runner
+        self._begin = begin
+        self._function = function
+        self._cancelled = False
+        loop = asyncio.get_running_loop()
+        self.task = loop.create_task(self._drive(inputs), name=TASK + function.name)
+        self.task.add_done_callback(lambda task: runner.forget(begin.request))
+
+    def cancel(self) -> None:
+        """Nobody wants to hear of it any more."""
+        self._cancelled = True
+        self.task.cancel()
+
+    async def _drive(self, inputs: Tensors) -> None:
+        serve_from_here(self)
+        function, number = self._function, self._begin.request
+        frame: FromApps
+        tensors: Tensors = ()
+        try:
+            given = zip(function.inputs, inputs, strict=True)
+            body: Coroutine[Any, Any, Any] = function.body(**{s.name: value for s, value in given})
+            tensors = checked_outputs(function, await body)
+            _check_size(f"app {function.name!r} returned", tensors)
+            frame = Returned(number)
+        except InvalidInput as refusal:
+            frame, tensors = Invalid(number, str(refusal)), ()
+        except BaseException as error:  # SystemExit too: one request must not end the process
+            kind, where, trace = described(error)
+            frame, tensors = Erred(number, kind, where, trace[-MAX_TRACEBACK:]), ()
+        if not self._cancelled:
+            self._cancelled = True
+            self._runner.send(frame, tensors)
+
+    async def call(self, module: str, tensors: tuple[ArrayLike, ...]) -> Any:
+        runner, name = self._runner, f"{self._function.name}.{module}"
+        if self._cancelled:
+            raise asyncio.CancelledError
+        specs = runner.modules.get(name)
+        if specs is None:
+            raise ValueError(f"{name}: the plan in service has no such module")
+        item = _item(name, specs.inputs, tensors)
+        _check_size(name, item)
+        number = next(runner.calls)
+        future = runner.waiting[number] = asyncio.get_running_loop().create_future()
+        runner.send(Call(self._begin.request, number, module), item)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not self._cancelled:
+                runner.send(GiveUp(self._begin.request, number), ())
+            raise
+        finally:
+            del runner.waiting[number]
+
+    async def aside(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._runner.pool, partial(work, *arguments))
+
+    def time_left_us(self) -> int:
+        return max(0, self._begin.deadline_at_us - self._runner.now_us())
+
+
+def _check_size(what: str, tensors: Tensors) -> None:
+    size = sum(
+        sum(4 + len(text) for text in array.ravel()) if array.dtype == object else array.nbytes
+        for array in tensors
+    )
+    if size > MAX_OUTPUT_BYTES:
+        raise ValueError(f"{what}: {size} bytes, at most {MAX_OUTPUT_BYTES} can be sent")
+
+
+def _item(
+    name: str, specs: tuple[TensorSpec, ...], tensors: tuple[ArrayLike, ...]
+) -> tuple[NDArray[Any], ...]:
+    """
+    Raises:
+        ValueError: the function called the module with something that is not one item.
+    """
+    if len(tensors) != len(specs):
+        raise ValueError(f"{name}: got {len(tensors)} tensors, its model has {len(specs)} inputs")
+    arrays = []
+    for spec, given in zip(specs, tensors, strict=True):
+        array = np.ascontiguousarray(given, dtype=spec.dtype)
+        if array.shape != spec.item_shape and not _scalar(array, spec):
+            raise ValueError(
+                f"{name}: input {spec.name!r} needs shape {spec.item_shape}, got {array.shape}"
+            )
+        arrays.append(array.reshape(spec.item_shape))
+    return tuple(arrays)
+
+
+def _scalar(array: NDArray[Any], spec: TensorSpec) -> bool:
+    """`ascontiguousarray` gives a number one dimension."""
+    return not spec.item_shape and math.prod(array.shape) == 1

@@ -1,0 +1,144 @@
+"""The apps' process and a whole server: what app code does to itself, it does to nobody else."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.domain.errors import DocumentError
+from headrace.serving.apps.host import AppHost
+from helpers.apps import write_app_plan
+from helpers.gateway import get
+from helpers.live_server import PATIENCE_S, LiveServer, serving
+from helpers.migrating import ask_once
+from helpers.traffic import infer_of
+
+pytestmark = pytest.mark.e2e
+
+FUNCTION = """
+import asyncio, os, sys, time
+from headrace.apps import InvalidInput, app, aside, gather, module, tensor
+
+detect, vehicle, face = module("detect"), module("vehicle"), module("face")
+
+
+async def leave():
+    sys.exit(4)
+
+
+@app(
+    name="traffic",
+    inputs=[tensor("x", "float32", (3,))],
+    outputs=[tensor("y", "float32", (-1, 3))],
+)
+async def traffic(x):
+    deed = int(x[0])
+    if deed == 1:
+        raise InvalidInput("a picture without pixels")
+    if deed == 2:
+        raise RuntimeError("secret of the operator")
+    if deed == 3:
+        sys.exit(3)
+    if deed == 4:
+        await gather(leave(), detect(x))
+    if deed == 5:
+        os._exit(5)
+    if deed == 6:
+        raise KeyboardInterrupt
+    if deed == 7:
+        time.sleep(1.5)
+    if deed == 8:
+        os.kill(os.getpid(), 9)
+    if deed == 9:
+        await aside(sys.exit, 9)
+    found = await detect(x)
+    return {"y": await gather(vehicle(found), face(found))}
+"""
+KILLED = (5, 8)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    folder = tmp_path_factory.mktemp("apps")
+    plan = write_app_plan(folder, "plan.json", 400.0)
+    function = folder / "traffic.py"
+    function.write_text(FUNCTION)
+    environment = {"XDG_RUNTIME_DIR": str(folder), "HEADRACE_CACHE": str(folder / "cache")}
+    options = ("--app", str(function), "--executor", "emulated", "--processes", "1")
+    with serving(plan, *options, "--policy", "reservation", environment=environment) as running:
+        yield running
+        running.signal(signal.SIGTERM)
+        code, errors = running.wait()
+    assert code == 0, errors
+    # Once, whatever was asked for, and with its place.
+    assert errors.count("RuntimeError: secret of the operator") == 1
+    assert "holds up all apps" in errors
+    assert "time.sleep(1.5)" in errors
+    assert "ended with status 5" in errors
+    assert "was ended by SIGKILL" in errors
+
+
+def answered_again(server: LiveServer) -> bool:
+    """Within the tests' patience; while the process is started again, 503."""
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        answer = ask_once(server, infer_of(0))
+        if answer.status == 200:
+            return True
+        assert answer.status == 503
+        assert b"app-lost" in answer.body
+    return False
+
+
+def test_an_input_that_the_app_refuses_gets_400_with_its_sentence(server: LiveServer) -> None:
+    answer = ask_once(server, infer_of(1))
+    assert answer.status == 400
+    assert b"a picture without pixels" in answer.body
+    metrics = ask_once(server, get("/metrics")).body
+    assert b'outcome="invalid-input"' in metrics
+
+
+@pytest.mark.parametrize("deed", [2, 3, 4, 6, 9])
+def test_errors_of_the_apps_code_get_500_without_a_word_of_them(
+    server: LiveServer, deed: int
+) -> None:
+    for _ in range(2):
+        answer = ask_once(server, infer_of(deed))
+        assert answer.status == 500
+        assert b"secret" not in answer.body
+        assert "retry-after" not in answer.headers
+    assert ask_once(server, infer_of(0)).status == 200
+
+
+@pytest.mark.parametrize("deed", KILLED)
+def test_the_death_of_the_apps_process_costs_the_requests_in_it_and_no_more(
+    server: LiveServer, deed: int
+) -> None:
+    answer = ask_once(server, infer_of(deed))
+    assert answer.status == 503
+    assert b"app-lost" in answer.body
+    assert ask_once(server, get("/v2/health/live")).status == 200
+    assert answered_again(server)
+
+
+def test_an_app_that_holds_its_loop_is_named_and_counted(server: LiveServer) -> None:
+    assert ask_once(server, infer_of(7)).status == 200
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        metrics = ask_once(server, get("/metrics")).body
+        held = [line for line in metrics.split(b"\n") if line.startswith(b"headrace_apps_held")]
+        if held and float(held[-1].split()[-1]) > 1:
+            break
+    else:
+        raise AssertionError(metrics)
+    assert b"headrace_apps_cpu_seconds_total" in metrics
+    assert b"headrace_apps_up 1.0" in metrics
+
+
+def test_a_file_that_ends_its_process_is_refused_with_how_it_ended(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    file.write_text("import os\nos._exit(7)\n")
+    with pytest.raises(DocumentError, match="ended with status 7 while it loaded"):
+        AppHost([file]).open()

@@ -1,0 +1,73 @@
+"""Errors of app functions: what clients are told, and what the log is."""
+
+import logging
+
+import pytest
+
+from headrace.apps import InvalidInput
+from headrace.serving.apps.error_log import AGAIN_S, ErrorLog, described
+from headrace.serving.core.protocol import kind_of
+from headrace.serving.engine.inference import Refusal
+from headrace.serving.front.inferences import _refused
+
+LOGGER = logging.getLogger("headrace.apps")
+
+
+def test_an_error_is_logged_in_full_once_and_counted_from_then_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now_s = 0.0
+    log = ErrorLog(LOGGER, lambda: now_s)
+    ids = set()
+    with caplog.at_level(logging.ERROR, logger="headrace.apps"):
+        for _ in range(1000):
+            ids.add(log.note("ocr", "ValueError", "app.py:3", "Traceback: the whole story"))
+        now_s = AGAIN_S
+        ids.add(log.note("ocr", "ValueError", "app.py:3", "Traceback: the whole story"))
+        other = log.note("ocr", "KeyError", "app.py:3", "Traceback: another one")
+    assert len(ids) == 1
+    assert other not in ids
+    assert [record.getMessage().count("Traceback") for record in caplog.records] == [1, 0, 1]
+    assert "1000 times more (ValueError at app.py:3)" in caplog.records[1].getMessage()
+
+
+def test_the_log_remembers_no_more_errors_than_it_has_room_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = ErrorLog(LOGGER, lambda: 0.0)
+    first = log.note("ocr", "ValueError", "app.py:0", "first")
+    for line in range(1, 300):
+        log.note("ocr", "ValueError", f"app.py:{line}", "x" * 100_000)
+    assert log.note("ocr", "ValueError", "app.py:0", "first") != first
+    assert max(len(record.getMessage()) for record in caplog.records) < 20_000
+
+
+def test_an_error_is_told_apart_by_its_type_and_the_line_that_raised_it() -> None:
+    try:
+        raise ValueError("secret")
+    except ValueError as error:
+        kind, where, trace = described(error)
+    assert kind == "ValueError"
+    assert __file__ in where
+    assert "secret" in trace
+
+
+def test_what_an_app_says_of_an_input_is_one_printable_sentence() -> None:
+    sentence = str(InvalidInput("a\r\nSet-Cookie: b\x00\x1b[31m" + "z" * 10_000))
+    assert sentence.startswith("a Set-Cookie: b??[31mzzz")
+    assert len(sentence) == 300
+    assert sentence.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "status"),
+    [("invalid-input", "invalid", 400), ("app-error", "broken", 500), ("failed", "failed", 503)],
+)
+def test_only_what_may_go_better_next_time_says_when_to_try_again(
+    reason: str, kind: str, status: int
+) -> None:
+    refusal = Refusal(reason=reason, message="no", retry_after_us=0)  # type: ignore[arg-type]
+    response = _refused(refusal)
+    assert kind_of(refusal) == kind
+    assert response.status == status
+    assert (b"Retry-After" in response.headers) == (status == 503)
