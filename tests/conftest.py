@@ -1,6 +1,7 @@
 """Shared test set-up: `from helpers.NAME import X` works everywhere, and Hypothesis is seeded."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """Compile the dispatch kernels once, before several workers would at the same time."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         from headrace.dispatch.policies import POLICIES
-        from headrace.simulation.warm_up import warm_up
 
-        warm_up(tuple(POLICIES))
+        of_modules = {policy.module.__name__: name for name, policy in POLICIES.items()}
+        compiling = [
+            subprocess.Popen([sys.executable, "-c", _WARM_UP, name]) for name in of_modules.values()
+        ]
+        for process in compiling:
+            process.wait()
+
+
+_WARM_UP = """
+import sys
+from headrace.simulation.warm_up import warm_up
+warm_up((sys.argv[1],))
+"""
+"""In a process per policy: they compile side by side."""
