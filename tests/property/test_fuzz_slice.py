@@ -1,5 +1,7 @@
 """A slice of `make fuzz`: no mutant crashes, hangs or is wrongly accepted."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,17 @@ from headrace.catalog.documents import plan_profiles, read_plan
 FILES = 150
 INPUTS = 600
 SEED = 7
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Protocol listens to all errors, and silences what is below them."""
+    ours, root = logging.getLogger("headrace"), logging.getLogger()
+    level, handlers = ours.level, list(root.handlers)
+    yield
+    ours.setLevel(level)
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
 
 
 def test_no_mutant_of_a_file_does_harm(tmp_path: Path) -> None:

@@ -16,14 +16,13 @@ that is asked for or, without one, of what was offered, and where too few answer
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from rich.table import Table
-
 from headrace.cost import TimedStage, cost_model
 from headrace.domain.base import Record
 from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
 from headrace.domain.plan import Deployment, Pipeline, Plan, Stage
 from headrace.domain.profile import Profile
 from headrace.metrics import percentile
+from headrace.reporting.readable import ReadableTable
 from headrace.reporting.summary import milliseconds, percent, rate
 
 EXPECTED_ATTAINMENT = 0.95
@@ -186,9 +185,9 @@ def _too_slow(deployment: Deployment, pipeline: Pipeline, latency_us: int) -> st
     )
 
 
-def rehearsal_table(rehearsal: Rehearsal) -> Table:
+def rehearsal_table(rehearsal: Rehearsal) -> ReadableTable:
     """One row per stage."""
-    table = Table(title="rehearsal: a full batch, alone and among its neighbours")
+    table = ReadableTable(title="rehearsal: a full batch, alone and among its neighbours")
     for heading in ("stage", "batch", "runs", "p50 ms", "p99 ms", "measured", "ratio"):
         table.add_column(heading, justify="left" if heading == "stage" else "right")
     for stage in rehearsal.stages:

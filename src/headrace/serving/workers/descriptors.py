@@ -10,6 +10,7 @@ import contextlib
 import os
 import resource
 from collections.abc import Iterator
+from functools import cache
 
 RESERVED = 8
 """A socket pair, a pipe, /dev/null, and room for what the start of a process opens beside."""
@@ -53,3 +54,9 @@ class DescriptorReserve:
 
     def __del__(self) -> None:
         self.close()
+
+
+@cache
+def process_reserve() -> DescriptorReserve:
+    """The one of this process, whose descriptors they are, from when it first starts a worker."""
+    return DescriptorReserve()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.descriptors import DescriptorReserve
+from headrace.serving.workers.descriptors import process_reserve
 from headrace.serving.workers.frames import AnyFrame, Run
 from headrace.serving.workers.stage_io import HERE, Home
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerProcess, WorkerSpec
@@ -86,7 +86,6 @@ class LocalHost:
         """`limits`: None: workers may use what this process may."""
         self._arena = arena
         self._limits = limits or WorkerLimits(cores=tuple(allowed_cores()))
-        self._reserve = DescriptorReserve()
 
     def start_worker(
         self,
@@ -95,7 +94,7 @@ class LocalHost:
         on_lost: Callable[[str], None],
     ) -> WorkerProcess:
         # Also where clients hold all others.
-        with self._reserve.given():
+        with process_reserve().given():
             return WorkerProcess(specs, self._arena, on_frame, on_lost, self._limits)
 
     def cores(self) -> Sequence[int]:
