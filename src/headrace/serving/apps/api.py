@@ -54,7 +54,7 @@ class InvalidInput(Exception):
     """An app function raises it for an input that it cannot serve: the client gets 400 with this
     one sentence.
 
-    >>> str(InvalidInput("a picture of 3 x 9000 pixels;\nat most 4 million"))
+    >>> str(InvalidInput("a picture of 3 x 9000 pixels;\\nat most 4 million"))
     'a picture of 3 x 9000 pixels; at most 4 million'
     """
 
