@@ -52,9 +52,6 @@ class DescriptorReserve:
             while len(self._held) < RESERVED:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
-    def __del__(self) -> None:
-        self.close()
-
 
 @cache
 def process_reserve() -> DescriptorReserve:
