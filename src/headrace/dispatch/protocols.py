@@ -65,4 +65,24 @@ class Driver(Protocol):
         ...
 
 
+class BatchReports(Protocol):
+    """The part of the dispatcher that a driver reports to."""
+
+    def on_transferred(
+        self, batch: Batch, stage: int, attempt: int, started_at_us: int
+    ) -> None: ...
+
+    def on_ran(
+        self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
+    ) -> None: ...
+
+    def on_failed(
+        self, batch: Batch, stage: int, attempt: int, input_suspected: bool = False
+    ) -> None: ...
+
+    def on_slot_lost(self, slot: int) -> None: ...
+
+    def on_slot_gained(self, slot: int) -> None: ...
+
+
 EventSink = Callable[[AnyEvent], None]

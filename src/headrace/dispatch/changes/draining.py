@@ -10,33 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.dispatch.protocols import Batch, Clock, Driver
+from headrace.dispatch.protocols import Batch, BatchReports, Clock, Driver
 from headrace.dispatch.topology import Topology
 from headrace.domain.request import DropReason, Request
 
 
-class Dispatching(Protocol):
+class Dispatching(BatchReports, Protocol):
     """The part of `Dispatcher` that a `DrainingDriver` uses."""
 
     def on_arrival(self, request: Request) -> None: ...
 
     def cancel(self, request_id: int) -> None: ...
-
-    def on_transferred(
-        self, batch: Batch, stage: int, attempt: int, started_at_us: int
-    ) -> None: ...
-
-    def on_ran(
-        self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
-    ) -> None: ...
-
-    def on_failed(
-        self, batch: Batch, stage: int, attempt: int, input_suspected: bool = False
-    ) -> None: ...
-
-    def on_slot_lost(self, slot: int) -> None: ...
-
-    def on_slot_gained(self, slot: int) -> None: ...
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from headrace.dispatch.protocols import Batch, Clock
+from headrace.dispatch.protocols import Batch, BatchReports, Clock
 from headrace.domain.errors import OverloadError
 from headrace.domain.request import DropReason, Request
 from headrace.serving.engine.pending import PendingRequests
@@ -34,26 +34,6 @@ class WorkerLink(Protocol):
     def restart(self, why: str) -> None:
         """Its worker is of no use: end it. `LiveDriver.on_slot_lost` follows, later."""
         ...
-
-
-class BatchReports(Protocol):
-    """The part of the dispatcher that a driver reports to."""
-
-    def on_transferred(
-        self, batch: Batch, stage: int, attempt: int, started_at_us: int
-    ) -> None: ...
-
-    def on_ran(
-        self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
-    ) -> None: ...
-
-    def on_failed(
-        self, batch: Batch, stage: int, attempt: int, input_suspected: bool = False
-    ) -> None: ...
-
-    def on_slot_lost(self, slot: int) -> None: ...
-
-    def on_slot_gained(self, slot: int) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
