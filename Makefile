@@ -3,14 +3,26 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+TORCH  := 2.13.0
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test fuzz check format docs clean
+.PHONY: demo test test-all gpu-check fuzz check format docs clean
 
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo.run
 
 test: $(STAMP)
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+# What `make test` skips, since it needs packages that a newcomer need not download: clients and models
+# of others, and PyTorch (a build for CPUs where one is at hand; the default one is several GB).
+test-all: $(VENV)/.installed-extras
+	$(BIN)/pytest -n 2 --dist loadgroup -m extras
+
+# All that needs an NVIDIA GPU, or PART=models, serve or faults of it; one line where there is none.
+# GPU_PYTHON has PyTorch for that GPU, and what Headrace needs.
+gpu-check:
+	@PYTHONPATH=src:tests:. $(GPU_PYTHON) -m benchmarks.gpu.check $(PART)
 
 # Random mutants of files and requests; FUZZ="--seconds 3600" for all of them, see tests/fuzz/run.py.
 fuzz: $(STAMP)
@@ -33,6 +45,13 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,demo,ocr]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps rapidocr-onnxruntime==1.4.4
+	touch $@
+
+$(VENV)/.installed-extras: $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==$(TORCH)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[clients,networks,torch]'
+	.ci/perf_analyzer $(VENV) || echo "without perf_analyzer: its test is skipped"
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps 'silero-vad>=6' 'magika>=1.0'
 	touch $@
 
 clean:

@@ -6,6 +6,7 @@
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,18 @@ def cli_reference() -> str:
         " to standard error, so `--json` output can be piped.",
         _paragraphs(program.help),
     ]
-    for name, command in program.commands.items():
-        sections += [f"## headrace {name}", _paragraphs(command.help)]
+    for name, command in _commands(program, "headrace"):
+        sections += [f"## {name}", _paragraphs(command.help)]
         sections += [_parameters(command.params)]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
+    for below, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{name} {below}")
+        else:
+            yield f"{name} {below}", command
 
 
 def _paragraphs(text: str | None) -> str:

@@ -15,21 +15,35 @@ settings.load_profile("headrace")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the dispatch kernels once, before several workers would at the same time."""
+    """Before there are workers: what they would otherwise all do, and at the same time."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        from headrace.dispatch.policies import POLICIES
+        _keep_bytecode()
+        _compile_kernels()
 
-        of_modules = {policy.module.__name__: name for name, policy in POLICIES.items()}
-        compiling = [
-            subprocess.Popen([sys.executable, "-c", _WARM_UP, name]) for name in of_modules.values()
-        ]
-        for process in compiling:
-            process.wait()
+
+def _keep_bytecode() -> None:
+    """Some environments turn it off: then each of some two hundred processes that tests start
+    compiles the whole package first, and every xdist worker all tests."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+
+
+def _compile_kernels() -> None:
+    """In a process per core: where nothing is kept yet, every policy takes some ten seconds."""
+    from headrace.dispatch.policies import POLICIES
+
+    of_modules = {policy.module.__name__: name for name, policy in POLICIES.items()}
+    names, cores = list(of_modules.values()), len(os.sched_getaffinity(0))
+    compiling = [
+        subprocess.Popen([sys.executable, "-c", _WARM_UP, *names[core::cores]])
+        for core in range(min(cores, len(names)))
+    ]
+    for process in compiling:
+        process.wait()
 
 
 _WARM_UP = """
 import sys
 from headrace.simulation.warm_up import warm_up
-warm_up((sys.argv[1],))
+warm_up(tuple(sys.argv[1:]))
 """
-"""In a process per policy: they compile side by side."""

@@ -27,12 +27,12 @@ def headrace(folder: Path, *arguments: str, core: str | None = None) -> Any:
 
 
 @contextmanager
-def served(folder: Path, plan: str, core: str | None = None) -> Iterator[str]:
+def served(folder: Path, plan: str, *arguments: str, core: str | None = None) -> Iterator[str]:
     """`headrace serve`, with the rehearsal that it does by itself; yields the URL."""
     prefix = ["taskset", "-c", core] if core else []
     with (folder / "server.log").open("a") as log:
         process = subprocess.Popen(
-            [*prefix, PROGRAM, "serve", plan, "--port", "0", "--json", "--no-auth"],
+            [*prefix, PROGRAM, "serve", plan, "--port", "0", "--json", "--no-auth", *arguments],
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -55,6 +55,7 @@ def write_problem(
     *,
     cores: int,
     slo_factor: float,
+    least_slo_ms: float = 1.0,
     shares: str = "",
 ) -> None:
     """As the how-to has it: SLO = `slo_factor` x p99 of the whole model at batch size 1."""
@@ -66,6 +67,6 @@ def write_problem(
         whole = profile.measured_stage("cpu", profile.block_times[0].share, 0, len(profile.blocks))
         rows = profile.block_times[0].p99_us
         p99_us = whole.p99_us[0] if whole else sum(row[0] for row in rows)
-        slo_ms = max(1.0, slo_factor * p99_us / 1000)
+        slo_ms = max(least_slo_ms, slo_factor * p99_us / 1000)
         lines += [f"  - {{profile: {model}.profile.json, slo_ms: {slo_ms:.1f}}}"]
     (folder / "problem.yaml").write_text("\n".join(lines) + "\n")

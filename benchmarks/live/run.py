@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 import msgspec
-from benchmarks.live import drain, fidelity, kill, overload, patient
+from benchmarks.live import drain, fidelity, kill, overload, overload_rows, patient
 from benchmarks.live.result import Result, row, table
 from benchmarks.live.setting import Setting, prepare
 from rich.console import Console
@@ -41,8 +41,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.folder or Path(temporary)).resolve()
-        setting = prepare(folder, options.budget_s)
-        results = [_measure(name, setting, options) for name in options.names]
+        results = []
+        if "overload" in options.names:
+            results.append(_rows(folder, options))
+        if not options.only:
+            setting = prepare(folder, options.budget_s)
+            results += [_measure(name, setting, options) for name in options.names]
     if options.json:
         output.write(msgspec.json.format(msgspec.json.encode(results), indent=2).decode() + "\n")
     else:
@@ -58,15 +62,29 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="every figure, as one JSON document")
     parser.add_argument("--duration-s", type=float, help="of each load, instead of its own")
     parser.add_argument("--seed", type=int, default=1, help="of the arrivals")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=overload_rows.ROWS,
+        metavar="ROW",
+        help="of overload, these rows alone: " + ", ".join(overload_rows.ROWS),
+    )
     parser.add_argument("--repetitions", type=int, default=3, help="of fidelity")
     parser.add_argument("--budget-s", type=float, default=40.0, help="of profiling, once")
     parser.add_argument("--folder", type=Path, help="keep plans, logs and profile here")
     return parser.parse_args()
 
 
+def _rows(folder: Path, options: argparse.Namespace) -> Result:
+    """Of overload, in a folder of their own: the promises one by one."""
+    rows = Path(tempfile.mkdtemp(prefix="rows-", dir=folder))
+    return overload_rows.measure(rows, options.only or tuple(overload_rows.ROWS), options.seed)
+
+
 def _given(options: argparse.Namespace) -> str:
     """The options that decide what is measured, as one would type them again."""
     typed = [f" --seed {options.seed} --budget-s {options.budget_s:g}"]
+    typed += [f" --only {row}" for row in options.only or ()]
     if options.duration_s is not None:
         typed.append(f" --duration-s {options.duration_s:g}")
     if "fidelity" in options.names:

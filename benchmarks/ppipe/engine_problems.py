@@ -16,7 +16,7 @@ from headrace.catalog.ppipe.artifact import ReferenceDevice
 from headrace.domain.problem import Problem
 from headrace.domain.profile import Profile
 from headrace.planning.common.hardware import Hardware
-from headrace.planning.common.master import Wanted
+from headrace.planning.common.master import Counting, Wanted
 from headrace.planning.common.models import model_of
 from headrace.planning.pooled.relaxation import relax
 
@@ -132,7 +132,7 @@ def at_least_cost(problem: Problem, part: float) -> Problem:
         return problem
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
     columns = [model.pipelines for model in models]
-    most = relax(hardware, wanted, columns, "max-min", time_limit_s=60.0)
+    most = relax(Counting(hardware, wanted, columns, "max-min"), time_limit_s=60.0)
     if most is None:
         return problem
     kinds = tuple(replace(k, price_per_hour=PRICES[k.name]) for k in problem.cluster.device_types)

@@ -29,10 +29,9 @@ from statistics import fmean, median
 from benchmarks.ppipe.engine_problems import SETS, Case
 from benchmarks.ppipe.reference import required_reference
 
-from headrace.planning.common.candidates import Pipelines
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.hardware import Hardware
-from headrace.planning.common.master import Goal, Wanted, is_maximised
+from headrace.planning.common.master import Counting, Goal, Wanted, is_maximised
 from headrace.planning.common.models import model_of
 from headrace.planning.exact.free import OutOfReach
 from headrace.planning.exact.search import ExactResult
@@ -90,35 +89,30 @@ def entries(case: Case, limit_s: float, engines: Sequence[str] = ENGINES) -> Ite
         return
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
     columns = [model.pipelines for model in models]
+    asked = Counting(hardware, wanted, columns, problem.options.objective)
     used: set[str] = set()
-    yield _entry(case, hardware, wanted, columns, ALL, _noted(used), limit_s)
+    yield _entry(case, asked, ALL, _noted(used), limit_s)
     for engine in engines:
         if engine in used:
-            without = WITHOUT[engine]()
-            yield _entry(case, hardware, wanted, columns, f"no {engine}", without, limit_s)
+            yield _entry(case, asked, f"no {engine}", WITHOUT[engine](), limit_s)
 
 
 def _entry(
     case: Case,
-    hardware: Hardware,
-    wanted: Sequence[Wanted],
-    columns: Sequence[Pipelines],
+    asked: Counting,
     variant: str,
     engines: AbstractContextManager[None],
     limit_s: float,
 ) -> Entry:
-    goal = case.problem.options.objective
     with engines:
         # As `plan_pooled` does, with a deadline of our own.
         at_s, deadline = time.process_time(), ProcessorDeadline(limit_s)
-        result = exactly.search_exactly_pooled(hardware, wanted, columns, goal, deadline)
-        if result is None:
-            result = search.search(hardware, wanted, columns, goal, deadline)
+        result = exactly.search_exactly_pooled(asked, deadline) or search.search(asked, deadline)
         cpu_s = time.process_time() - at_s
     return Entry(
         problem_set=case.problem_set,
         name=case.name,
-        goal=goal,
+        goal=asked.goal,
         variant=variant,
         stopped=result.stopped,
         objective=result.objective,

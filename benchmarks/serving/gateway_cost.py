@@ -1,4 +1,4 @@
-"""CPU time of the gateway alone, per small request: sockets, HTTP, protocol, metrics.
+"""CPU time of the gateway alone, per small request: sockets, HTTP or gRPC, protocol, metrics.
 
 An engine that answers at once stands behind it; one client on the same machine keeps eight
 connections busy. CPU time of the server's process is counted, so other load on the machine
@@ -14,15 +14,18 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
 import uvloop
+from benchmarks.serving.grpc_pool import INFER, GrpcTarget, grpc_request
 from benchmarks.serving.open_loop import Target, measure
 from benchmarks.serving.servers import BINARY_HEADER, V2_BINARY, V2_JSON, WIDTH
 
 from headrace.domain.profile import TensorSpec
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.engine.engine import EngineStatus
-from headrace.serving.engine.inference import Answer, Inference, ServedModel
+from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
 from headrace.serving.front.access import Access
 from headrace.serving.front.gateway import Gateway
+from headrace.serving.front.grpc.front import GrpcServer
+from headrace.serving.front.grpc.service import GrpcService
 from headrace.serving.front.http_server import HttpServer
 
 REQUESTS = 20_000
@@ -57,6 +60,9 @@ class InstantEngine:
     def cancel(self, inference: Inference) -> None:
         """Nothing is ever open."""
 
+    def log_refused(self, model: str, refusal: Refusal) -> None:
+        """Nothing is ever refused."""
+
     def status(self) -> EngineStatus:
         raise NotImplementedError
 
@@ -65,9 +71,11 @@ def main() -> None:
     pipe, theirs = multiprocessing.Pipe()
     server = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,))
     server.start()
-    url = f"http://127.0.0.1:{pipe.recv()}"
+    port, grpc_port = pipe.recv()
+    url, grpc_url = f"http://127.0.0.1:{port}", f"grpc://127.0.0.1:{grpc_port}"
     path = "/v2/models/addone/infer"
     for name, target in (
+        ("gRPC", GrpcTarget(grpc_url, INFER, grpc_request(WIDTH))),
         ("binary", Target(url, path, V2_BINARY, (BINARY_HEADER,))),
         ("JSON", Target(url, path, V2_JSON)),
     ):
@@ -93,7 +101,9 @@ async def _serve_until_told(pipe: Connection) -> None:
     access = Access(bind_host="127.0.0.1", token="the-owner-needs-none")
     server = HttpServer(Gateway(ProtocolCore(InstantEngine()), access, lambda *_: None))
     listener = await loop.create_server(server.connect, "127.0.0.1", 0)
-    pipe.send(listener.sockets[0].getsockname()[1])
+    grpc = GrpcServer(GrpcService(ProtocolCore(InstantEngine()), access, lambda *_: None))
+    grpc_listener = await loop.create_server(grpc.connect, "127.0.0.1", 0)
+    pipe.send([own.sockets[0].getsockname()[1] for own in (listener, grpc_listener)])
     ended = asyncio.Event()
 
     def on_message() -> None:
@@ -105,8 +115,10 @@ async def _serve_until_told(pipe: Connection) -> None:
 
     loop.add_reader(pipe.fileno(), on_message)
     await ended.wait()
-    listener.close()
+    for own in (listener, grpc_listener):
+        own.close()
     server.abort()
+    grpc.abort()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ came meanwhile.
 
 import asyncio
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -42,6 +43,17 @@ class Target:
             *self.headers,
         )
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + self.body
+
+    def pool(self) -> "Pool":
+        return ConnectionPool(self.endpoint(), CONNECTIONS)
+
+
+class Pool(Protocol):
+    """What requests are sent through."""
+
+    def submit(self, exchange: SentRequest) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +95,7 @@ class _Load:
 
     async def run(self) -> Measurement:
         loop = asyncio.get_running_loop()
-        self._pool = ConnectionPool(self._target.endpoint(), CONNECTIONS)
+        self._pool = self._target.pool()
         self._started_at_us = monotonic_us() + 20_000
         timer = make_timer(loop, lambda: self._send_due(timer))
         timer.set(self._started_at_us + self._offsets_us[0])

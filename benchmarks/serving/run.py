@@ -31,6 +31,7 @@ CALM_RPS = 500.0
 Starter = Callable[[Path, int], AbstractContextManager[str]]
 STARTERS: dict[str, Starter] = {
     "headrace": servers.headrace,
+    "headrace gRPC": partial(servers.headrace, grpc=True),
     "litserve": servers.litserve,
     "mlserver": servers.mlserver,
     "mlserver in one process": partial(servers.mlserver, parallel_workers=0),
@@ -53,7 +54,7 @@ def main() -> None:
     if len(cores) < 2:
         raise SystemExit("needs two cores: one for the server, one for the load")
     server_core, client_core = cores[SERVER_CORE], cores[CLIENT_CORE]
-    if set(options.only) - {"headrace"}:
+    if set(options.only) - {"headrace", "headrace gRPC"}:
         servers.install_peers()
     os.sched_setaffinity(0, {client_core})
     rows: list[Row] = []
@@ -101,6 +102,13 @@ def _print(row: Row) -> None:
 
 
 def _summarise(rows: list[Row]) -> None:
+    for row in rows:
+        if row.form == "gRPC":
+            rps = 0.0 if row.highest is None else row.highest.rps
+            print(
+                f"\ngRPC {rps:.0f} req/s (target {TARGET_RPS:.0f}: {_verdict(rps >= TARGET_RPS)};"
+                " Triton's python backend over HTTP: 8,700 to 14,100)"
+            )
     ours = [row for row in rows if row.server == "headrace" and row.highest is not None]
     if not ours:
         return
@@ -133,7 +141,7 @@ def _ratios(rows: list[Row], ours: list[Row]) -> str:
         f"{json_rps / row.highest.rps:.1f} x {row.server} ({row.highest.rps:.0f},"
         f" {servers.peer_version(row.server.split()[0])})"
         for row in rows
-        if row.server != "headrace" and row.highest is not None
+        if row.form == "JSON" and row.server != "headrace" and row.highest is not None
     )
 
 

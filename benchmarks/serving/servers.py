@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from benchmarks.serving.grpc_pool import INFER, GrpcTarget, grpc_request
 from benchmarks.serving.open_loop import Target
 from onnx import TensorProto, helper, numpy_helper
 
@@ -103,8 +104,17 @@ class Unavailable(Exception):
 
 
 @contextmanager
-def headrace(folder: Path, core: int) -> Iterator[str]:
-    """Profile, plan and serve through the real commands; yields the URL."""
+def headrace(folder: Path, core: int, grpc: bool = False) -> Iterator[str]:
+    """Profile, plan and serve through the real commands; yields the URL, or that of gRPC."""
+    with headrace_process(folder, core) as (_, ready):
+        yield ready["grpc_url" if grpc else "url"]
+
+
+@contextmanager
+def headrace_process(
+    folder: Path, core: int
+) -> Iterator[tuple["subprocess.Popen[str]", dict[str, str]]]:
+    """The same; yields the process and what it said when it was ready."""
     _write_model(folder / "addone.onnx")
     (folder / "problem.yaml").write_text(PROBLEM)
     program = str(Path(sys.executable).with_name("headrace"))
@@ -117,13 +127,14 @@ def headrace(folder: Path, core: int) -> Iterator[str]:
         if done.returncode != 0:
             raise Unavailable(f"headrace {arguments[0]} failed: {done.stderr.decode()[-500:]}")
     with _running(
-        [program, "serve", "plan.json", "--port", "0", "--json", "--no-rehearsal"], folder, core
-    ) as server:
+        [program, "serve", "plan.json", "--port", "0", "--grpc-port", "0", "--json",
+         "--no-rehearsal"], folder, core
+    ) as server:  # fmt: skip
         assert server.stdout is not None
         line = server.stdout.readline()
         if not line:
             raise Unavailable("headrace serve did not start")
-        yield str(json.loads(line)["url"])
+        yield server, json.loads(line)
 
 
 @contextmanager
@@ -164,6 +175,8 @@ def mlserver(folder: Path, core: int, parallel_workers: int = 1) -> Iterator[str
 def targets(name: str, url: str) -> dict[str, Target]:
     """The requests to measure this server with, by what they are."""
     infer = "/v2/models/addone/infer"
+    if name == "headrace gRPC":
+        return {"gRPC": GrpcTarget(url, INFER, grpc_request(WIDTH))}
     if name == "headrace":
         return {
             "JSON": Target(url, infer, V2_JSON),
@@ -176,6 +189,10 @@ def targets(name: str, url: str) -> dict[str, Target]:
 
 def check(target: Target) -> None:
     """Ask once, and compare the answer: a fast error must not count as speed."""
+    if isinstance(target, GrpcTarget):
+        if np.full(WIDTH, 1.5, np.float32).tobytes() not in target.ask_once():
+            raise Unavailable(f"{target.url} does not answer x + 1")
+        return
     headers = {"Content-Type": "application/json"}
     for header in target.headers:
         name, _, value = header.partition(": ")

@@ -14,6 +14,12 @@ import sys
 from pathlib import Path
 
 import msgspec
+from examples.comparison import (
+    Comparison,
+    comparison_table,
+    observed_column,
+    predicted_column,
+)
 from examples.demo.client import Client
 from examples.demo.lines import LINES
 from examples.demo.problem import choose, problem_text
@@ -31,12 +37,6 @@ from examples.patience import UNHURRIED_US
 
 from headrace.catalog.documents import read_plan, read_profile
 from headrace.metrics import Report
-from headrace.reporting.comparison import (
-    Comparison,
-    comparison_table,
-    observed_column,
-    predicted_column,
-)
 
 MODEL = "recogniser"
 PROFILE = "recogniser.profile.json"
@@ -47,6 +47,7 @@ REHEARSAL_SEED = 1_000_000
 """Other arrivals than those that are compared in the end."""
 REHEARSAL_FACTOR = 0.8
 REHEARSAL_S = 10.0
+QUICK_APP_BUDGET_S = 1.0
 
 
 def main() -> int:
@@ -94,9 +95,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a minute less, and rougher")
     options = parser.parse_args()
     if options.quick:
-        options.duration_s, options.budget_s = 3.0, 10.0
+        options.duration_s, options.budget_s = 2.0, 4.0
         options.blocks, options.max_batch = 4, 2
-        options.app_budget_s = 2.0
+        options.app_budget_s = QUICK_APP_BUDGET_S
     return options
 
 

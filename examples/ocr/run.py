@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from examples.app_comparison import app_comparisons, app_table
 from examples.demo.shell import (
     Server,
     StepFailedError,
@@ -33,7 +34,6 @@ from headrace.catalog.event_log import read_event_log
 from headrace.domain.profile import Profile
 from headrace.metrics import Report, run_report
 from headrace.planning import solve
-from headrace.reporting.app_comparison import app_comparisons, app_table
 
 FILES = {
     "detect": "ch_PP-OCRv4_det_infer.onnx",

@@ -9,5 +9,16 @@ from headrace.serving.apps.api import (
     tensor,
     time_left_us,
 )
+from headrace.serving.apps.ensembles import ensemble, step
 
-__all__ = ["InvalidInput", "app", "aside", "gather", "module", "tensor", "time_left_us"]
+__all__ = [
+    "InvalidInput",
+    "app",
+    "aside",
+    "ensemble",
+    "gather",
+    "module",
+    "step",
+    "tensor",
+    "time_left_us",
+]

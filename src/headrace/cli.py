@@ -9,7 +9,8 @@ import typer
 
 from headrace import __version__
 from headrace.commands.estimate import estimate
-from headrace.commands.import_ import import_
+from headrace.commands.import_ppipe import import_ppipe
+from headrace.commands.import_triton import import_triton
 from headrace.commands.load import load
 from headrace.commands.migrate import migrate
 from headrace.commands.output import print_error
@@ -71,7 +72,10 @@ for command in (
     *(profile, estimate, plan, verify, rehearse, simulate, serve, migrate, load, trace, schema),
 ):
     app.command()(command)
-app.command("import")(import_)
+imports = typer.Typer(no_args_is_help=True)
+imports.command("triton")(import_triton)
+imports.command("ppipe")(import_ppipe)
+app.add_typer(imports, name="import", help="Read other systems' models, problems and plans.")
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
 """The apps' process and a whole server: what app code does to itself, it does to nobody else."""
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +10,13 @@ from headrace.domain.errors import DocumentError
 from headrace.serving.apps.host import AppHost
 from helpers.apps import write_app_plan
 from helpers.gateway import get
-from helpers.live_server import PATIENCE_S, LiveServer, serving
+from helpers.live_server import LiveServer, serving
 from helpers.migrating import ask_once
 from helpers.traffic import infer_of
+from helpers.waiting import wait_until
 
-pytestmark = pytest.mark.e2e
+# One server for all, whose log is read in the end.
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("app-process")]
 
 FUNCTION = """
 import asyncio, os, sys, time
@@ -81,15 +82,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 
 def answered_again(server: LiveServer) -> bool:
-    """Within the tests' patience; while the process is started again, 503."""
-    until_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until_s:
-        answer = ask_once(server, infer_of(0))
-        if answer.status == 200:
-            return True
-        assert answer.status == 503
-        assert b"app-lost" in answer.body
-    return False
+    """While the process is started again, 503."""
+    answer = ask_once(server, infer_of(0))
+    assert answer.status == 200 or (answer.status == 503 and b"app-lost" in answer.body)
+    return answer.status == 200
 
 
 def test_an_input_that_the_app_refuses_gets_400_with_its_sentence(server: LiveServer) -> None:
@@ -120,19 +116,19 @@ def test_the_death_of_the_apps_process_costs_the_requests_in_it_and_no_more(
     assert answer.status == 503
     assert b"app-lost" in answer.body
     assert ask_once(server, get("/v2/health/live")).status == 200
-    assert answered_again(server)
+    wait_until(lambda: answered_again(server), "the app's process is not started again")
 
 
 def test_an_app_that_holds_its_loop_is_named_and_counted(server: LiveServer) -> None:
     assert ask_once(server, infer_of(7)).status == 200
-    until_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until_s:
+
+    def is_counted() -> bool:
         metrics = ask_once(server, get("/metrics")).body
         held = [line for line in metrics.split(b"\n") if line.startswith(b"headrace_apps_held")]
-        if held and float(held[-1].split()[-1]) > 1:
-            break
-    else:
-        raise AssertionError(metrics)
+        return bool(held) and float(held[-1].split()[-1]) > 1
+
+    wait_until(is_counted, "the time is not counted")
+    metrics = ask_once(server, get("/metrics")).body
     assert b"headrace_apps_cpu_seconds_total" in metrics
     assert b"headrace_apps_up 1.0" in metrics
 

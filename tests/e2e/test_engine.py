@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from headrace.domain.events import AnyEvent, Ran
 from headrace.domain.profile import TensorSpec
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
+from helpers.left_behind import children, descriptors, mapped_arenas, nothing_left_of
 from helpers.onnx_models import chain_model
 from helpers.served import WIDTH, Client, Served, rows_of, served_add_one, served_chain
 
@@ -266,26 +266,25 @@ def test_a_stage_that_does_not_fit_its_profile_stops_the_start_and_leaves_nothin
             await engine.start()
         assert engine.status().slots == ()
 
-    before = _children()
-    asyncio.run(asyncio.wait_for(test(), WAIT_S))
-    assert _children() == before
+    with nothing_left_of(children):
+        asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
 
 def test_a_start_that_is_cancelled_half_way_leaves_nothing(tmp_path: Path) -> None:
-    before = _children()
+    before = children()
 
     async def test() -> None:
         engine = served_chain(tmp_path, pools=(2, 1)).engine()
         starting = asyncio.ensure_future(engine.start())
-        while _children() == before:
+        while children() <= before:
             await asyncio.sleep(0)  # the loop's turns, not time: the first process is born in one
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
         await engine.stop()
 
-    asyncio.run(asyncio.wait_for(test(), WAIT_S))
-    assert _children() == before
+    with nothing_left_of(children):
+        asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
 
 def test_an_engine_leaves_no_process_no_descriptor_and_no_shared_memory(tmp_path: Path) -> None:
@@ -294,22 +293,9 @@ def test_an_engine_leaves_no_process_no_descriptor_and_no_shared_memory(tmp_path
             await Client(engine).send(np.zeros((1, WIDTH), np.float32))
 
     asyncio.run(test())  # whatever is opened once and for all
-    before = _children(), _descriptors(), _shared_memory()
-    for _ in range(3):
-        asyncio.run(asyncio.wait_for(test(), WAIT_S))
-    assert (_children(), _descriptors(), _shared_memory()) == before
-
-
-def _children() -> set[str]:
-    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
-
-
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def _shared_memory() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if "headrace" in name}
+    with nothing_left_of(children, descriptors, mapped_arenas):
+        for _ in range(3):
+            asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
 
 def _lookup_model() -> onnx.ModelProto:

@@ -18,6 +18,7 @@ from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.workers import pulse, supervised
 from helpers.served import WIDTH, Client, rows_of, served_chain
+from helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
 
@@ -249,8 +250,7 @@ def test_a_slot_whose_worker_cannot_load_is_tried_again_until_it_can(
             file.write_bytes(b"no longer a model")
             kill(engine, 0)
             await log.until(lambda: bool(log.of(SlotLost)))
-            while engine.status().slots[0].restarts < 3:
-                await asyncio.sleep(0)  # the loop's turns, not time
+            await until(lambda: engine.status().slots[0].restarts >= 3)
             assert engine.status().outages == {"lost": 0, "load-failed": 1}
             refusal = await Client(engine).send(ROW)
             assert isinstance(refusal, Refusal)

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +16,10 @@ from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.engine.live_migration import MigrationError, MigrationReport, Shortage
 from headrace.serving.engine.plan_in_service import ServedPlan
 from headrace.serving.workers import supervised
+from helpers.left_behind import children, descriptors, nothing_left_of
 from helpers.onnx_models import chain_model
 from helpers.served import UNHURRIED_US, WIDTH, Client, Served, plan_by_hand, rows_of, served_chain
+from helpers.waiting import LOOK_EVERY_S, until
 
 pytestmark = pytest.mark.e2e
 
@@ -41,14 +42,22 @@ def other_pools(served: Served) -> ServedPlan:
 
 
 async def offer_while(client: Client, work: asyncio.Future[MigrationReport]) -> int:
-    """Keep four requests open until the work is done; every one must be answered."""
+    """Four callers until the work is done; all that they ask must be answered.
+
+    Each rests a little now and then: the workers that are awaited need the processor too.
+    """
     rows = np.ones((1, WIDTH), np.float32)
-    answered = 0
-    while not work.done():
-        results = await asyncio.gather(*(client.send(rows) for _ in range(4)))
-        assert all(isinstance(result, Answer) for result in results), results
-        answered += len(results)
-    return answered
+
+    async def call() -> int:
+        answered = 0
+        while not work.done():
+            result = await client.send(rows)
+            assert isinstance(result, Answer), result
+            answered += 1
+            await asyncio.sleep(LOOK_EVERY_S)
+        return answered
+
+    return sum(await asyncio.gather(*(call() for _ in range(4))))
 
 
 @pytest.mark.parametrize("how", ["drain", "flush"])
@@ -95,9 +104,8 @@ def test_every_request_is_answered_while_the_plan_changes(
         finally:
             await engine.stop()
 
-    before = _children()
-    asyncio.run(asyncio.wait_for(test(), WAIT_S))
-    assert _children() == before
+    with nothing_left_of(children):
+        asyncio.run(asyncio.wait_for(test(), WAIT_S))
     assert switched == [1]
     assert any(isinstance(event, Ran) for event in logs[1])
 
@@ -123,9 +131,8 @@ def test_a_plan_that_cannot_be_loaded_leaves_the_old_one_in_service(tmp_path: Pa
         finally:
             await engine.stop()
 
-    before = _children()
-    asyncio.run(asyncio.wait_for(test(), WAIT_S))
-    assert _children() == before
+    with nothing_left_of(children):
+        asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
 
 def test_a_model_may_not_change_its_tensors(tmp_path: Path) -> None:
@@ -140,7 +147,7 @@ def test_a_model_may_not_change_its_tensors(tmp_path: Path) -> None:
         engine = served.engine(executor="emulated")
         await engine.start()
         try:
-            with pytest.raises(MigrationError, match="other inputs or outputs"):
+            with pytest.raises(MigrationError, match="other inputs, outputs or states"):
                 await engine.migrate(target)
         finally:
             await engine.stop()
@@ -175,11 +182,6 @@ def spoiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spoiler:
     return spoiler
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0)  # the loop's turns, not time
-
-
 def test_the_old_plan_serves_on_until_the_first_exchanged_worker_can_load(
     tmp_path: Path, spoiler: Spoiler
 ) -> None:
@@ -206,9 +208,8 @@ def test_the_old_plan_serves_on_until_the_first_exchanged_worker_can_load(
         finally:
             await engine.stop()
 
-    before = _children(), _descriptors()
-    asyncio.run(asyncio.wait_for(test(), WAIT_S))
-    assert (_children(), _descriptors()) == before
+    with nothing_left_of(children, descriptors):
+        asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
 
 @pytest.mark.parametrize("mended", [True, False], ids=["mended", "stopped"])
@@ -245,9 +246,8 @@ def test_a_model_whose_only_slot_could_not_be_exchanged_is_refused_until_it_can(
         finally:
             await engine.stop()
 
-    before = _children(), _descriptors()
-    asyncio.run(asyncio.wait_for(test(), WAIT_S))
-    assert (_children(), _descriptors()) == before
+    with nothing_left_of(children, descriptors):
+        asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
 
 def test_stopping_in_the_middle_of_a_migration_leaves_nothing(tmp_path: Path) -> None:
@@ -257,21 +257,12 @@ def test_stopping_in_the_middle_of_a_migration_leaves_nothing(tmp_path: Path) ->
         engine = served.engine()
         await engine.start()
         move = asyncio.ensure_future(engine.migrate(other_pools(served)))
-        own = len(_children())
-        while len(_children()) == own and not move.done():
-            await asyncio.sleep(0)  # the loop's turns, not time: until a new worker is born
+        own = children()
+        while children() <= own and not move.done():
+            await asyncio.sleep(0)  # the loop's turns: until a new worker is born
         await engine.stop()
         with pytest.raises(MigrationError, match="shut down"):
             await move
 
-    before = _children()
-    asyncio.run(asyncio.wait_for(test(), WAIT_S))
-    assert _children() == before
-
-
-def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def _children() -> set[str]:
-    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+    with nothing_left_of(children):
+        asyncio.run(asyncio.wait_for(test(), WAIT_S))

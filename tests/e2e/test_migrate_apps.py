@@ -11,8 +11,8 @@ from headrace.domain.events import Answered, Arrived
 from headrace.metrics import outcomes
 from helpers.apps import write_app_plan
 from helpers.gateway import get
-from helpers.live_server import PATIENCE_S, serving, write_plan
-from helpers.migrating import Caller, ask_once, migrate
+from helpers.live_server import serving, write_plan
+from helpers.migrating import ask_once, calling, migrate
 from helpers.served import served_chain
 from helpers.traffic import FUNCTION, INFER
 
@@ -31,16 +31,10 @@ def test_an_app_changes_its_plan_under_load_and_every_request_is_answered(tmp_pa
     with serving(
         first, *options, "--policy", "reservation", "--events", str(log), environment=environment
     ) as server:
-        callers = [Caller(server, INFER) for _ in range(2)]
-        for caller in callers:
-            caller.start()
-        there = migrate(second, server)
-        back = migrate(first, server, "--how", "flush")
-        refused = migrate(models, server)
-        for caller in callers:
-            caller.stop.set()
-        for caller in callers:
-            caller.join(PATIENCE_S)
+        with calling(server, INFER) as statuses:
+            there = migrate(second, server)
+            back = migrate(first, server, "--how", "flush")
+            refused = migrate(models, server)
         assert b"headrace_plan_number 3.0" in ask_once(server, get("/metrics")).body
         server.signal(signal.SIGTERM)
         code, errors = server.wait()
@@ -48,7 +42,6 @@ def test_an_app_changes_its_plan_under_load_and_every_request_is_answered(tmp_pa
     assert "Traceback" not in errors
     assert (there.returncode, back.returncode) == (0, 0), there.stderr + back.stderr
     assert "functions for" in refused.stderr
-    statuses = [status for caller in callers for status in caller.statuses]
     assert len(statuses) > 10
     assert set(statuses) == {200}
     logs = [

@@ -19,8 +19,9 @@ from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import Answered, Arrived
 from helpers.gateway import get, post
 from helpers.live_server import PATIENCE_S, LiveServer, alive, serving, write_plan
-from helpers.migrating import Caller, ask, ask_admin, ask_once, migrate
+from helpers.migrating import ask, ask_admin, ask_once, calling, migrate
 from helpers.served import UNHURRIED_US, WIDTH, plan_by_hand, served_chain
+from helpers.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -50,18 +51,12 @@ def test_the_plan_changes_twice_under_load_and_every_request_is_answered(
     log = tmp_path / "run.events"
     options = ("--executor", "emulated", "--events", str(log))
     with serving(first, *options, environment=environment) as server:
-        callers = [Caller(server, INFER) for _ in range(2)]
-        for caller in callers:
-            caller.start()
-        there = migrate(second, server)
-        between = ask_once(server, INFER).status
-        back = migrate(first, server, "--how", "flush")
-        after = ask_once(server, INFER).status
-        metrics = ask_once(server, get("/metrics")).body.decode()
-        for caller in callers:
-            caller.stop.set()
-        for caller in callers:
-            caller.join(PATIENCE_S)
+        with calling(server, INFER) as statuses:
+            there = migrate(second, server)
+            between = ask_once(server, INFER).status
+            back = migrate(first, server, "--how", "flush")
+            after = ask_once(server, INFER).status
+            metrics = ask_once(server, get("/metrics")).body.decode()
         server.signal(signal.SIGTERM)
         code, errors = server.wait()
     assert code == 0, errors
@@ -70,7 +65,7 @@ def test_the_plan_changes_twice_under_load_and_every_request_is_answered(
     assert json.loads(there.stdout)["how"] == "drain"
     assert "headrace_plan_number 3.0" in metrics
     assert 'headrace_slot_up{slot="slot2"}' not in metrics
-    statuses = [between, after, *(status for caller in callers for status in caller.statuses)]
+    statuses += [between, after]
     assert len(statuses) > 20
     assert set(statuses) == {200}
     logs = [read_event_log(tmp_path / name)[1] for name in names(3)]
@@ -141,8 +136,7 @@ def test_a_slot_whose_new_worker_cannot_load_comes_into_service_when_it_can(
         assert int(refused.headers["retry-after"]) >= 1
         mend()
         with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as probe:
-            while ask(probe, get("/v2/health/ready")).status != 200:
-                pass
+            wait_until(lambda: ask(probe, get("/v2/health/ready")).status == 200, "out for good")
             assert ask(probe, INFER).status == 200
             metrics = ask(probe, get("/metrics")).body.decode()
         assert 'headrace_slots_out{why="load-failed"} 0.0' in metrics
@@ -171,8 +165,12 @@ def test_sighup_reads_the_plan_file_again(tmp_path: Path, environment: dict[str,
         second.replace(first)
         server.signal(signal.SIGHUP)
         with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as probe:
-            while "headrace_plan_number 2.0" not in ask(probe, get("/metrics")).body.decode():
+
+            def is_served() -> bool:
                 assert ask(probe, INFER).status == 200
+                return b"headrace_plan_number 2.0" in ask(probe, get("/metrics")).body
+
+            wait_until(is_served, "the plan file was not read again")
             assert ask(probe, INFER).json["outputs"][0]["shape"] == [1, WIDTH]
 
 

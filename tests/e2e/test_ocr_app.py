@@ -14,31 +14,32 @@ pytest.importorskip("rapidocr_onnxruntime", reason="`make test` installs it")
 
 from examples.ocr.client import APP, Client
 from examples.ocr.pages import PAGES, draw
-from examples.ocr.run import FUNCTION, POLICY, prepare
+from examples.ocr.run import FUNCTION, POLICY
 from examples.patience import UNHURRIED_US, InferenceError, Patience
 from rapidocr_onnxruntime import RapidOCR
 
 from headrace.catalog.documents import read_plan
 from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import Answered, Arrived, SlotGained
+from helpers.demo import Demo
 from helpers.live_server import PATIENCE_S, LiveServer, serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("ocr")]
 
+EVENTS = "of-tests.events"
+"""The demo's own server has left another log."""
+
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(demo: Demo) -> Path:
     """With the app's verified plan; roughly profiled, since nothing is timed here."""
-    folder = tmp_path_factory.mktemp("ocr")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HEADRACE_CACHE", str(folder / "cache"))
-        prepare(folder, budget_s=0.5)
-        yield folder
+    assert demo.exit_code == 0, demo.said
+    return demo.folder / "ocr"
 
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[LiveServer]:
-    arguments = ("--app", str(FUNCTION), "--policy", POLICY, "--events", str(folder / "run.events"))
+    arguments = ("--app", str(FUNCTION), "--policy", POLICY, "--events", str(folder / EVENTS))
     environment = {"XDG_RUNTIME_DIR": str(folder)}
     with serving(folder / "plan.json", *arguments, environment=environment) as running:
         yield running
@@ -113,7 +114,7 @@ def test_after_a_worker_was_killed_the_app_answers_again(server: LiveServer, fol
 def test_the_servers_log_has_the_app_beside_its_modules(server: LiveServer, folder: Path) -> None:
     server.signal(signal.SIGTERM)
     code, _ = server.wait()
-    header, events = read_event_log(folder / "run.events")
+    header, events = read_event_log(folder / EVENTS)
     app = header.models.index(APP)
     requests = {e.request for e in events if isinstance(e, Arrived) and e.model == app}
     answered = {e.request for e in events if isinstance(e, Answered)}

@@ -1,8 +1,6 @@
 """`headrace serve --replan`: an app is asked many times as often as its plan was made for."""
 
 import signal
-import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -14,19 +12,15 @@ from headrace.metrics import outcomes
 from headrace.verify import verify
 from helpers.apps import write_app_plan
 from helpers.gateway import get
-from helpers.live_server import PATIENCE_S, serving
-from helpers.migrating import Caller, ask
+from helpers.live_server import serving
+from helpers.migrating import ask_once, calling
 from helpers.traffic import FUNCTION, INFER
+from helpers.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
 PLANNED_RPS = 1.0
-"""A closed loop of two clients asks many times as often, on a slow machine too."""
-
-
-def in_service(connection: socket.socket, plan: str) -> bool:
-    metrics = ask(connection, get("/metrics")).body.decode()
-    return f"headrace_plan_number {plan}.0" in metrics and "headrace_migrating 0.0" in metrics
+"""Two clients ask many times as often, on a slow machine too."""
 
 
 def test_an_app_that_is_asked_more_often_gets_a_plan_for_that_and_no_request_is_lost(
@@ -40,17 +34,13 @@ def test_an_app_that_is_asked_more_often_gets_a_plan_for_that_and_no_request_is_
     options = ("--app", str(function), "--executor", "emulated", "--processes", "1")
     replan = ("--replan", "--replan-after-s", "6", "--policy", "reservation")
     with serving(plan, *options, *replan, "--events", str(log), environment=environment) as server:
-        caller = Caller(server, INFER)
-        caller.start()
-        statuses = []
-        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as connection:
-            # The second client looks for the new plan between its requests.
-            until_s = time.monotonic() + 3 * PATIENCE_S
-            while not in_service(connection, "2"):
-                assert time.monotonic() < until_s, "no other plan came into service"
-                statuses.append(ask(connection, INFER).status)
-        caller.stop.set()
-        caller.join(PATIENCE_S)
+
+        def another_serves() -> bool:
+            metrics = ask_once(server, get("/metrics")).body
+            return b"headrace_plan_number 2.0" in metrics and b"headrace_migrating 0.0" in metrics
+
+        with calling(server, INFER) as statuses:
+            wait_until(another_serves, "no other plan came into service")
         server.signal(signal.SIGTERM)
         code, errors = server.wait()
     assert code == 0, errors
@@ -61,7 +51,6 @@ def test_an_app_that_is_asked_more_often_gets_a_plan_for_that_and_no_request_is_
     assert verify(made, plan_profiles(made, tmp_path / "replanned.plan.json")) == []
     assert made.apps[0].app.rate_rps > 2 * PLANNED_RPS
 
-    statuses += caller.statuses
     assert set(statuses) == {200}
     logs = [EpochLog(*read_event_log(tmp_path / name)) for name in ("run.events", "run.2.events")]
     found = outcomes(*joined(logs))["traffic"]

@@ -11,8 +11,8 @@ import pytest
 from headrace.catalog.documents import plan_profiles, read_plan, read_problem, write_document
 from headrace.commands.replanning import PlanningError, Replanner, run_headrace
 from headrace.dispatch.changes.migration import How
+from headrace.dispatch.protocols import OpenSink
 from headrace.planning import solve
-from headrace.serving.apps.runtime import OpenSink
 from headrace.serving.changes.changeover import Changeover
 from headrace.serving.changes.vetting import VettingError
 from headrace.serving.core.counters import ModelCounters

@@ -5,6 +5,7 @@ import resource
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,8 +16,11 @@ from headrace.domain.events import Answered, Arrived
 from helpers.gateway import get, post, receive
 from helpers.live_server import PATIENCE_S, LiveServer, alive, command, serving, write_plan
 from helpers.served import WIDTH, served_add_one, served_chain
+from helpers.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
+shared = pytest.mark.xdist_group("serve-process")
+"""Of the tests of one server: one worker starts it."""
 
 BODY = msgspec.json.encode(
     {"inputs": [{"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": list(range(WIDTH))}]}
@@ -35,6 +39,15 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {"XDG_RUNTIME_DIR": str(tmp_path)}
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """One for the tests that leave it as it was."""
+    folder = tmp_path_factory.mktemp("running")
+    plan = write_plan(served_add_one(folder, slots=2), folder)
+    with serving(plan, environment={"XDG_RUNTIME_DIR": str(folder)}) as server:
+        yield server
+
+
 def connect(server: LiveServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
 
@@ -51,29 +64,32 @@ def run_failing(plan: Path, *arguments: str, environment: dict[str, str]) -> tup
     return done.returncode, done.stderr
 
 
-def shared_memory() -> set[str]:
-    folder = Path("/dev/shm")
-    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+def shared_memory(processes: set[int]) -> set[str]:
+    """Files of shared memory that these have mapped; other programs have theirs."""
+    maps = (Path(f"/proc/{process}/maps").read_text() for process in processes)
+    paths = (line.split(maxsplit=5)[-1] for mapped in maps for line in mapped.splitlines())
+    return {path for path in paths if path.startswith("/dev/shm/")}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly_and_nothing_is_left(
     plan: Path, environment: dict[str, str], number: signal.Signals
 ) -> None:
-    before = shared_memory()
-    with serving(plan, environment=environment) as server:
+    # After SIGTERM clients have a moment to go elsewhere; after SIGINT they have none.
+    with serving(plan, "--lame-duck-s", "0.1", environment=environment) as server:
         with connect(server) as connection:
             connection.sendall(INFER)
             assert receive(connection).status == 200
             family = server.processes()
             assert len(family) == 3
+            mapped = shared_memory(family)
             server.signal(number)
             code, errors = server.wait()
             assert connection.recv(1) == b"", "an idle connection was left open"
         assert code == 0, errors
         assert "Traceback" not in errors
         assert alive(family) == set()
-        assert shared_memory() == before
+        assert [path for path in mapped if os.path.exists(path)] == []
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -95,13 +111,11 @@ def test_the_core_of_the_server_is_not_its_workers(
             server.wait()
 
 
-def test_the_soft_limit_of_descriptors_is_raised(plan: Path, environment: dict[str, str]) -> None:
+@shared
+def test_the_soft_limit_of_descriptors_is_raised(running: LiveServer) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with serving(plan, environment=environment) as server:
-        for process in server.processes():
-            assert resource.prlimit(process, resource.RLIMIT_NOFILE) == (hard, hard)
-        server.signal(signal.SIGTERM)
-        server.wait()
+    for process in running.processes():
+        assert resource.prlimit(process, resource.RLIMIT_NOFILE) == (hard, hard)
 
 
 def test_ctrl_c_at_the_terminal_reaches_the_workers_too_and_still_answers(
@@ -116,14 +130,23 @@ def test_ctrl_c_at_the_terminal_reaches_the_workers_too_and_still_answers(
         assert alive(family) == set()
 
 
+@shared
+def test_workers_are_in_the_servers_session_where_niceness_holds_and_in_groups_of_their_own(
+    running: LiveServer,
+) -> None:
+    workers = running.processes() - {running.process.pid}
+    assert workers
+    assert {os.getsid(worker) for worker in workers} == {os.getsid(running.process.pid)}
+    assert all(os.getpgid(worker) == worker for worker in workers)
+
+
 def test_what_was_accepted_is_answered_before_it_ends(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
     # An emulated slot holds each batch so long that all are open when the signal is heard.
     slow = served_chain(tmp_path, pools=(1,), batch_size=4, stage_us=3_000_000)
     plan = write_plan(slow, tmp_path)
-    options = ("--executor", "emulated", "--lame-duck-s", "0")
-    with serving(plan, *options, environment=environment) as server:
+    with serving(plan, "--executor", "emulated", environment=environment) as server:
         with connect(server) as probe:
             connections = [connect(server) for _ in range(8)]
             for connection in connections:
@@ -143,10 +166,12 @@ def test_what_was_accepted_is_answered_before_it_ends(
 
 def wait_until_open(probe: socket.socket, count: int) -> None:
     """Ask the metrics until that many inferences are open."""
-    while True:
+
+    def are_open() -> bool:
         probe.sendall(get("/metrics"))
-        if f"headrace_open_inferences {float(count)}" in receive(probe).body.decode():
-            return
+        return f"headrace_open_inferences {float(count)}" in receive(probe).body.decode()
+
+    wait_until(are_open, "not as many are ever open")
 
 
 def test_every_request_is_answered_when_a_worker_is_killed(
@@ -204,24 +229,23 @@ def test_the_event_log_is_whole_after_a_clean_end(
     assert sum(isinstance(event, Answered) for event in events) == 3
 
 
-def test_the_server_outlives_bad_clients(plan: Path, environment: dict[str, str]) -> None:
-    with serving(plan, environment=environment) as server:
-        for rubbish in (b"\x00" * 1000, INFER[:-5], b"GET / HTTP/1.1\r\n\r\n", b""):
-            with connect(server) as connection:
-                connection.sendall(rubbish)
-        with connect(server) as huge:
-            huge.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\n")
-            huge.sendall(b"Content-Length: 2147483648\r\n\r\n" + b"x" * 100_000)
-            assert receive(huge).status == 413
-        with connect(server) as good:
-            good.sendall(INFER)
-            assert receive(good).json["outputs"][0]["data"] == list(range(1, WIDTH + 1))
+@shared
+def test_the_server_outlives_bad_clients(running: LiveServer) -> None:
+    for rubbish in (b"\x00" * 1000, INFER[:-5], b"GET / HTTP/1.1\r\n\r\n", b""):
+        with connect(running) as connection:
+            connection.sendall(rubbish)
+    with connect(running) as huge:
+        huge.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: localhost\r\n")
+        huge.sendall(b"Content-Length: 2147483648\r\n\r\n" + b"x" * 100_000)
+        assert receive(huge).status == 413
+    with connect(running) as good:
+        good.sendall(INFER)
+        assert receive(good).json["outputs"][0]["data"] == list(range(1, WIDTH + 1))
 
 
+@shared
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-def test_another_user_of_this_machine_needs_the_token(
-    plan: Path, environment: dict[str, str]
-) -> None:
+def test_another_user_of_this_machine_needs_the_token(running: LiveServer) -> None:
     program = (
         "import socket, sys\n"
         "connection = socket.create_connection(('127.0.0.1', int(sys.argv[1])))\n"
@@ -231,7 +255,7 @@ def test_another_user_of_this_machine_needs_the_token(
 
     def status(request: bytes, user: int | None = None) -> str:
         done = subprocess.run(
-            ["/usr/bin/env", "python3", "-I", "-c", program, str(server.port)],
+            ["/usr/bin/env", "python3", "-I", "-c", program, str(running.port)],
             input=request,
             stdout=subprocess.PIPE,
             check=True,
@@ -241,14 +265,13 @@ def test_another_user_of_this_machine_needs_the_token(
         )
         return done.stdout.decode().strip()
 
-    with serving(plan, environment=environment) as server:
-        token = Path(str(server.token_file)).read_text().strip()
-        assert status(get("/v2")) == "200"
-        assert status(get("/v2"), NOBODY) == "401"
-        assert status(INFER, NOBODY) == "401"
-        assert status(get("/v2/health/live"), NOBODY) == "200"
-        request = get("/v2", f"Authorization: Bearer {token}")
-        assert status(request, NOBODY) == "200"
+    token = Path(str(running.token_file)).read_text().strip()
+    assert status(get("/v2")) == "200"
+    assert status(get("/v2"), NOBODY) == "401"
+    assert status(INFER, NOBODY) == "401"
+    assert status(get("/v2/health/live"), NOBODY) == "200"
+    request = get("/v2", f"Authorization: Bearer {token}")
+    assert status(request, NOBODY) == "200"
 
 
 def test_a_port_in_use_is_a_clear_error(plan: Path, environment: dict[str, str]) -> None:
@@ -327,41 +350,36 @@ def test_ready_is_said_for_people_with_the_next_step(
     assert "headrace load http://127.0.0.1:" in errors
 
 
-def test_a_requests_clock_starts_when_it_reached_the_machine(
-    plan: Path, environment: dict[str, str]
-) -> None:
+@shared
+def test_a_requests_clock_starts_when_it_reached_the_machine(running: LiveServer) -> None:
     hurried = msgspec.json.encode(msgspec.json.decode(BODY) | {"parameters": {"timeout": 500_000}})
-    with (
-        serving(plan, environment=environment) as server,
-        connect(server) as patient,
-        connect(server) as waiting,
-    ):
+    with connect(running) as patient, connect(running) as waiting:
         for connection in (patient, waiting):
             connection.sendall(INFER)
             assert receive(connection).status == 200
-        server.signal(signal.SIGSTOP)
+        running.signal(signal.SIGSTOP)
         waiting.sendall(post("/v2/models/m/infer", hurried))
         patient.sendall(INFER)
         waiting.settimeout(1.0)
         with pytest.raises(TimeoutError):
             waiting.recv(1)
-        server.signal(signal.SIGCONT)
+        running.signal(signal.SIGCONT)
         waiting.settimeout(PATIENCE_S)
         refused = receive(waiting)
         assert (refused.status, refused.json["reason"]) == (429, "deadline")
         assert receive(patient).status == 200
 
 
+@shared
 def test_behind_a_proxy_of_the_same_user_nobody_is_let_in_without_the_token(
-    plan: Path, environment: dict[str, str]
+    running: LiveServer, plan: Path, environment: dict[str, str]
 ) -> None:
     # What docs/how-to/secure-a-server.md says: first a proxy that says so, then one that does not.
     forwarded = get("/v2", "X-Forwarded-For: 192.0.2.1")
-    with serving(plan, environment=environment) as server:
-        for request, status in ((get("/v2"), 200), (forwarded, 401)):
-            with connect(server) as connection:
-                connection.sendall(request)
-                assert receive(connection).status == status
+    for request, status in ((get("/v2"), 200), (forwarded, 401)):
+        with connect(running) as connection:
+            connection.sendall(request)
+            assert receive(connection).status == status
     with serving(plan, "--require-token", environment=environment) as server:
         token = Path(str(server.token_file)).read_text().strip()
         bearer = f"Authorization: Bearer {token}"

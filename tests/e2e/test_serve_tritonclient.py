@@ -115,7 +115,7 @@ def test_statistics_count_what_was_served(client: Any) -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda client: client.load_model("m"),
+        lambda client: client.load_model("m", config="{}"),
         lambda client: client.unload_model("m"),
         lambda client: client.get_system_shared_memory_status(),
         lambda client: client.register_system_shared_memory("r", "/k", 8),
@@ -136,9 +136,10 @@ def test_mistakes_are_explained(client: Any) -> None:
     for inputs, model, sentence in (
         (given(), "nobody", "no model is named 'nobody'; served here: m"),
         (given(x=np.zeros((1, 3), np.float32)), "m", "needs shape [n, 16], got [1, 3]"),
-        (given(x=np.zeros((9999, WIDTH), np.float32)), "m", "the first dimension must lie in"),
+        (given(x=np.zeros((0, WIDTH), np.float32)), "m", "the first dimension must lie in"),
+        (given(x=np.zeros((9999, WIDTH), np.float32)), "m", "model 'm' takes at most 32768"),
     ):
-        with pytest.raises(InferenceServerException, match=r"needs|served|must") as caught:
+        with pytest.raises(InferenceServerException, match=r"needs|served|must|at most") as caught:
             client.infer(model, inputs)
         assert sentence in caught.value.message()
     with pytest.raises(InferenceServerException, match="classification is not served"):

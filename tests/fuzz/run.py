@@ -26,6 +26,7 @@ from typing import Any, Protocol
 HANG_S = 60
 """For one case; the slowest, a small plan, takes less than a second."""
 SHOWN = 20
+KINDS = ("files", "configs", "protocol")
 
 
 class Cases(Protocol):
@@ -55,6 +56,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=60.0, help="at most, in all")
     parser.add_argument("--files", type=int, default=30_000, help="file mutants, at most")
     parser.add_argument("--inputs", type=int, default=250_000, help="protocol inputs, at most")
+    parser.add_argument("--configs", type=int, default=20_000, help="of config.pbtxt, at most")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--keep", type=Path, default=Path("fuzz-findings"), metavar="FOLDER")
@@ -71,6 +73,10 @@ def _cases(kind: str, folder: Path, seed: int) -> Cases:
         files = Files(make_corpus(folder), seed)
         files.check_originals()
         return files
+    if kind == "configs":
+        from fuzz.configs import Configs
+
+        return Configs(folder, seed)
     from fuzz.protocol import Protocol
 
     return Protocol(seed)
@@ -81,7 +87,8 @@ def _cases(kind: str, folder: Path, seed: int) -> Cases:
 
 def _work(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for kind, most in (("files", options.files), ("protocol", options.inputs)):
+        for kind in KINDS:
+            most = getattr(options, "inputs" if kind == "protocol" else kind)
             cases = _cases(kind, Path(folder), options.seed)
             _report(kind, options, *_run(cases, options, most))
 
@@ -96,7 +103,7 @@ def _run(
     mark = os.open(at, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     began = time.monotonic()
     for number in range(options.worker, most, options.processes):
-        if time.monotonic() - began > options.seconds / 2:
+        if time.monotonic() - began > options.seconds / len(KINDS):
             break
         faulthandler.dump_traceback_later(HANG_S, exit=True)
         os.pwrite(mark, f"{cases.name}:{number}".ljust(40).encode(), 0)
@@ -155,7 +162,7 @@ def _lead(options: argparse.Namespace) -> int:
     outputs = [worker.communicate()[0] for worker in workers]
     lines = [json.loads(line) for output in outputs for line in output.splitlines()]
     findings = [finding for line in lines for finding in line["found"]]
-    for kind in ("files", "protocol"):
+    for kind in KINDS:
         print(_summary(kind, [line for line in lines if line["kind"] == kind], options))
     findings += list(_died(workers, options.keep))
     places = Counter(finding["where"] for finding in findings)

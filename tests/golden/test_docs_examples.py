@@ -89,13 +89,11 @@ def test_a_command_that_is_shown_exists_with_its_options(where: str, line: str) 
     words = shlex.split(line.partition(" > ")[0].partition(" | ")[0], comments=True)[1:]
     if words[0].startswith("--"):
         return
-    assert words[0] in program.commands, f"{where}: no command {words[0]!r}"
-    known = {
-        name
-        for param in program.commands[words[0]].params
-        for name in (*param.opts, *param.secondary_opts)
-    }
-    options = {word.partition("=")[0] for word in words[1:] if re.match(r"--?[A-Za-z]", word)}
+    while hasattr(program, "commands"):
+        assert words[0] in program.commands, f"{where}: no command {words[0]!r}"
+        program, words = program.commands[words[0]], words[1:]
+    known = {name for param in program.params for name in (*param.opts, *param.secondary_opts)}
+    options = {word.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word)}
 
     assert options <= known | {"--help"}
 

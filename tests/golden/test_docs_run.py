@@ -4,6 +4,7 @@ Those that need no server and time nothing: plan, verify, simulate, trace, schem
 up; files that other commands would have left (a plan, event logs) are there.
 """
 
+import json
 import re
 import shlex
 import sys
@@ -88,6 +89,9 @@ def test_the_commands_of_a_page_run(page: Path, app: bool, run: Run) -> None:
     # As `headrace import` would leave it, and what the reference calls its example of apps.
     write_problem(problem_of(page, app=app), Path("g1/problem.yaml"))
     write_problem(problem_of(page, app=True), Path("apps.yaml"))
+    # As `headrace rehearse --out` would leave it.
+    again = json.dumps(yaml.safe_load(problem_of(page, app=app)))
+    write_problem(again, Path("rehearsed.json"))
     run("headrace plan problem.yaml -o plan.json")
     for events in ("run.events", "rehearsal.events"):
         run(f"headrace simulate plan.json --load-factor 0.5 --duration-s 2 --events {events}")

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, product
-from math import ceil, inf
+from math import inf, lcm
+from operator import add, gt
 
 import numpy as np
 from benchmarks.ppipe.artifact.columns import (
@@ -127,31 +128,38 @@ def most_rps_by_needs(task: ReferencePlan, profiles: Profiles) -> dict[tuple[int
 def _table(
     task: ReferencePlan, deployment: ReferenceDeployment, profile: Profile
 ) -> dict[tuple[int, ...], float]:
-    """Whole devices of each type -> most throughput, over sets of one pipeline per template."""
-    names = [device.name for device in task.devices]
+    """Whole devices of each type -> most throughput, over sets of one pipeline per template.
+
+    Template by template; of all sets that use the same of every pool only the fastest goes on. Uses
+    are counted in whole parts of a device, which add up faster than fractions.
+    """
     most = {device.name: device.count for device in task.devices}
     pieces = list(_pieces(task, deployment, profile, most))
+    pools = sorted({pool for piece in pieces for pool, _ in piece.use})
+    parts = lcm(*(share.denominator for piece in pieces for _, share in piece.use))
+    devices = [list(most).index(name) for _, name in pools]
+
+    def needs(use: tuple[int, ...]) -> tuple[int, ...]:
+        whole = [0] * len(most)
+        for part, device in zip(use, devices, strict=True):
+            whole[device] += -(-part // parts)
+        return tuple(whole)
+
+    best = {(0,) * len(pools): 0.0}
+    for template in product(most, repeat=task.max_stages):
+        mine = [
+            (tuple(int(dict(piece.use).get(pool, 0) * parts) for pool in pools), piece.rps)
+            for piece in pieces
+            if template[: len(piece.types)] == piece.types
+        ]
+        for (before, rps), (piece, more_rps) in product(list(best.items()), mine):
+            use = tuple(map(add, before, piece))
+            if use not in best and any(map(gt, needs(use), most.values())):
+                continue
+            best[use] = max(best.get(use, 0.0), rps + more_rps)
     table: dict[tuple[int, ...], float] = defaultdict(float)
-
-    def extend(templates: Sequence[tuple[str, ...]], use: dict[Pool, Fraction], rps: float) -> None:
-        need = dict.fromkeys(names, 0)
-        for (_, name), amount in use.items():
-            need[name] += ceil(amount)
-        if any(need[name] > most[name] for name in names):
-            return
-        if not templates:
-            key = tuple(need.values())
-            table[key] = max(table[key], rps)
-            return
-        extend(templates[1:], use, rps)
-        for piece in pieces:
-            if templates[0][: len(piece.types)] == piece.types:
-                more = use.copy()
-                for pool, amount in piece.use:
-                    more[pool] = more.get(pool, Fraction(0)) + amount
-                extend(templates[1:], more, rps + piece.rps)
-
-    extend(list(product(names, repeat=task.max_stages)), {}, 0.0)
+    for use, rps in best.items():
+        table[needs(use)] = max(table[needs(use)], rps)
     return {need: rps for need, rps in table.items() if rps > 0}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
 from itertools import combinations, product
-from math import floor, inf
+from math import floor, inf, lcm
 
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import ProfileError
@@ -165,18 +165,21 @@ class BruteForce:
 
 @cache
 def _fits(slots: tuple[Fraction, ...], devices: int) -> bool:
-    """Try every device for every slot."""
+    """Try every device for every slot; in whole parts of a device, which compare faster."""
+    parts = lcm(*(slot.denominator for slot in slots))
+    sizes = [int(slot * parts) for slot in slots]
 
-    def put(at: int, free: tuple[Fraction, ...]) -> bool:
-        if at == len(slots):
+    @cache
+    def put(at: int, free: tuple[int, ...]) -> bool:
+        if at == len(sizes):
             return True
         return any(
-            put(at + 1, tuple(sorted((*free[:i], free[i] - slots[at], *free[i + 1 :]))))
+            put(at + 1, tuple(sorted((*free[:i], free[i] - sizes[at], *free[i + 1 :]))))
             for i in range(len(free))
-            if free[i] >= slots[at] and (i == 0 or free[i] != free[i - 1])
+            if free[i] >= sizes[at] and (i == 0 or free[i] != free[i - 1])
         )
 
-    return put(0, (Fraction(1),) * devices)
+    return put(0, (parts,) * devices)
 
 
 def transfer_us(cluster: Cluster, device: str, after: str, size_bytes: int) -> int:

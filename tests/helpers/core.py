@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.serving.core.protocol import Ending, ProtocolCore
+from headrace.serving.core.sequences import Step
 from headrace.serving.core.signature import CheckedInputs, TensorLayout
 
 
@@ -34,6 +35,7 @@ class Question:
     inputs: CheckedInputs
     timeout_us: int | None
     priority: int = 0
+    step: Step | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -44,11 +46,13 @@ class CoreClient:
     tensors: Sequence[Array] = (Array("x", np.zeros((1, 4), np.float32)),)
     model: str = "adder"
     timeout_us: int | None = None
+    step: Step | None = None
     endings: list[Ending] = field(default_factory=list)
 
     def read(self) -> Question:
         signature = self.core.signature(self.model)
-        return Question(signature.check(self.tensors, as_bytes), self.timeout_us)
+        inputs = signature.check(self.tensors, as_bytes)
+        return Question(inputs, self.timeout_us, step=self.step)
 
     def end(self, ending: Ending) -> None:
         self.endings.append(ending)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from headrace.domain.profile import TensorSpec
@@ -40,6 +41,37 @@ def served_model(
     )
 
 
+def moved() -> ServedModel:
+    """Takes and gives [2, batch, 3]."""
+    spec = {"dtype": "float32", "item_shape": (2, 3), "batch_axis": 1}
+    return ServedModel(
+        name="adder",
+        inputs=(msgspec.convert({"name": "state", **spec}, TensorSpec),),
+        outputs=(msgspec.convert({"name": "next", **spec}, TensorSpec),),
+        slo_us=100_000,
+        fastest_us=1_000,
+        max_items=8,
+    )
+
+
+def one_by_one() -> ServedModel:
+    """Takes [1, 4] and a scalar, and nothing else."""
+    model = served_model(
+        inputs=(("x", "float32", (1, 4)), ("rate", "int64", ())),
+        outputs=(("y", "float32", (1, 4)),),
+        max_items=1,
+    )
+    return ServedModel(
+        name=model.name,
+        inputs=model.inputs,
+        outputs=model.outputs,
+        slo_us=model.slo_us,
+        fastest_us=model.fastest_us,
+        max_items=1,
+        batched=False,
+    )
+
+
 def zeros(model: ServedModel, items: int) -> tuple[memoryview, ...]:
     return tuple(
         memoryview(np.zeros((items, *spec.item_shape), dtype=spec.dtype).tobytes())
@@ -65,6 +97,8 @@ class FakeEngine:
         self.open: list[Inference] = []
         self.cancelled: list[Inference] = []
         self.submitted: list[Inference] = []
+        self.logged: list[tuple[str, Refusal]] = []
+        """Refused before they were read."""
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -85,6 +119,9 @@ class FakeEngine:
         self.cancelled.append(inference)
         if inference in self.open:
             self.open.remove(inference)
+
+    def log_refused(self, model: str, refusal: Refusal) -> None:
+        self.logged.append((model, refusal))
 
     def status(self) -> EngineStatus:
         return EngineStatus(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.serving.core.protocol import Ending, Invalid, Late, ProtocolCore, Submission
+from headrace.serving.core.protocol import Cancellable, Ending, Invalid, Late, ProtocolCore
+from headrace.serving.core.sequences import Step
 from headrace.serving.core.signature import CheckedInputs, InvalidError, TensorLayout
 from headrace.serving.engine.inference import Refusal
 from headrace.serving.front.base import FrontOptions
@@ -35,6 +36,7 @@ class LineAsked:
     inputs: CheckedInputs
     timeout_us: int | None = None
     priority: int = 0
+    step: Step | None = None
 
 
 def _read(tensor: LineTensor, layout: TensorLayout, items: int) -> bytes:
@@ -81,7 +83,7 @@ class LineConnection(asyncio.Protocol):
     def __init__(self, front: "LineFront") -> None:
         self._front = front
         self._buffer = b""
-        self._submission: Submission | None = None
+        self._submission: Cancellable | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

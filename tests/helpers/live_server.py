@@ -73,6 +73,8 @@ class LiveServer:
         self.url = str(ready["url"])
         self.token_file = ready["token_file"]
         self.admin_socket = str(ready["admin_socket"])
+        self.grpc_address = str(ready["grpc_url"]).partition("://")[2]
+        """HOST:PORT; empty: not served."""
 
     @property
     def address(self) -> str:
@@ -118,13 +120,9 @@ def _processes() -> dict[int, tuple[int, str]]:
 
 
 def command(plan: Path, *arguments: str) -> list[str]:
-    return [
-        str(Path(sys.executable).with_name("headrace")),
-        "serve",
-        str(plan),
-        "--no-rehearsal",
-        *arguments,
-    ]
+    """Unless `arguments` say otherwise, SIGTERM drains at once: a second per server is much."""
+    program = str(Path(sys.executable).with_name("headrace"))
+    return [program, "serve", str(plan), "--no-rehearsal", "--lame-duck-s", "0", *arguments]
 
 
 @contextmanager

@@ -4,26 +4,39 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from helpers.gateway import Reply, receive
 from helpers.live_server import PATIENCE_S, LiveServer
 
+REST_S = 0.02
+"""A caller that never rests takes the processor from what it waits for: planning, say, which runs
+at the lowest priority."""
 
-class Caller(threading.Thread):
-    """One client that asks again as soon as it is answered, until told to stop."""
 
-    def __init__(self, server: LiveServer, request: bytes) -> None:
-        super().__init__()
-        self._port = server.port
-        self._request = request
-        self.stop = threading.Event()
-        self.statuses: list[int] = []
+@contextmanager
+def calling(server: LiveServer, request: bytes, clients: int = 2) -> Iterator[list[int]]:
+    """So many clients that ask again shortly after they were answered, until the block ends; the
+    list gets the status of every answer."""
+    statuses: list[int] = []
+    over = threading.Event()
 
-    def run(self) -> None:
-        with socket.create_connection(("127.0.0.1", self._port), PATIENCE_S) as connection:
-            while not self.stop.is_set():
-                self.statuses.append(ask(connection, self._request).status)
+    def call() -> None:
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as connection:
+            while not over.wait(REST_S):
+                statuses.append(ask(connection, request).status)
+
+    with ThreadPoolExecutor(clients) as threads:
+        calls = [threads.submit(call) for _ in range(clients)]
+        try:
+            yield statuses
+        finally:
+            over.set()
+    for ended in calls:
+        ended.result()
 
 
 def ask(connection: socket.socket, request: bytes) -> Reply:

@@ -63,8 +63,8 @@ MUTANTS = {
     ),
     "deadlines-are-strict": Mutant(
         module=KERNEL + "reservation",
-        source="_slack(s, route, size) <= tightest(s, model, size)",
-        mistaken="_slack(s, route, size) < tightest(s, model, size)",
+        source="slack_us(s, route, size) <= tightest(s, model, size)",
+        mistaken="slack_us(s, route, size) < tightest(s, model, size)",
     ),
     "gaps-must-be-wider": Mutant(
         module=KERNEL + "reservation_tables",
@@ -78,8 +78,8 @@ MUTANTS = {
     ),
     "late-is-in-time": Mutant(
         module=KERNEL + "reactive",
-        source="path_us(s, route, size) > deadline_at",
-        mistaken="path_us(s, route, size) >= deadline_at",
+        source="path_us(s, route, place, size) > deadline_at",
+        mistaken="path_us(s, route, place, size) >= deadline_at",
     ),
     "windows-are-ignored": Mutant(
         module=KERNEL + "batch_aware",

@@ -133,6 +133,7 @@ class FakeModules:
         return round(asyncio.get_running_loop().time() * 1e6)
 
     def submit(self, inference: Inference) -> None:
+        inference.first_request = len(self.submitted)
         self.submitted.append(inference)
         loop = asyncio.get_running_loop()
         refusal = self.refuse.get(inference.model)
@@ -145,6 +146,9 @@ class FakeModules:
 
     def cancel(self, inference: Inference) -> None:
         self.cancelled.append(inference)
+
+    def log_refused(self, model: str, refusal: Refusal) -> None:
+        raise AssertionError("apps are asked, not their modules")
 
     def status(self) -> EngineStatus:
         return EngineStatus(

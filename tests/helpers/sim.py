@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.protocols import BatchCounts
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import AnyEvent
 from headrace.domain.request import DropReason, Request
@@ -41,6 +42,7 @@ class Sim:
         self.topology = topology
         self.clock = SimClock()
         self.events: list[AnyEvent] = []
+        self.counts = [BatchCounts() for _ in topology.models]
         self.driver = RecordingDriver(topology, self.clock, durations)
         self.dispatcher = Dispatcher(
             topology,
@@ -49,6 +51,7 @@ class Sim:
             self.driver,
             self.events.append,
             queue_limit,
+            self.counts,
         )
         self.driver.reports = self.dispatcher
 

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import numba
 import numpy as np
 
+from headrace.compilation.internals import UNCOUNTED, WholeCompiler
 from headrace.compilation.loops import UNCOMPILED
 from headrace.dispatch.kernel.layout import State
 
@@ -16,3 +18,18 @@ def callable_state(state: Any) -> State:
     rows = (table.view(np.recarray) if table.dtype.names else table for table in state)
     plain: State = state._make(rows)
     return plain
+
+
+class CalledFromPython:
+    """A module of the kernel with functions that Python can call, not only compiled code."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._module, name)
+        if not UNCOMPILED:
+            whole = numba.njit(pipeline_class=WholeCompiler, **UNCOUNTED)
+            function = whole(function.py_func)
+        setattr(self, name, function)
+        return function

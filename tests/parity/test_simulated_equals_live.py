@@ -34,7 +34,7 @@ from helpers.sim import Sim
 from helpers.topologies import random_requests, random_topology
 from helpers.virtual_loop import VirtualTimeLoop
 
-TRACES = 120
+TRACES = 100
 """Per policy; the promise is 100 or more."""
 
 TENSORS = TensorGroup.of((TensorSpec(name="x", dtype="float32", item_shape=(16,)),))

@@ -24,6 +24,7 @@ CODEC = AppCodec(
             fastest_us=1,
             max_items=1,
             batched=False,
+            app=True,
         )
     )
 )

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from headrace.catalog.ppipe.artifact import ReferencePlan
 from headrace.catalog.ppipe.rule import evaluate
 from headrace.domain.profile import Profile
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.master import Wanted
-from headrace.planning.pooled.search import Deadline
 from helpers.artifact_tasks import brute_force, by_highs, make_task
 from helpers.problems import HANG_S
 
@@ -64,17 +64,16 @@ def test_three_stages_use_every_template(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_larger_tasks_agree_with_the_whole_integer_program(seed: int) -> None:
     devices = {"a": 5, "b": 9} if seed % 2 else {"a": 3, "b": 4, "c": 6}
+    models = 1 + seed % 3
+    blocks = 2 if models == 3 else 4  # of three models with more, HiGHS proves nothing in time
     task, profiles = make_task(
-        seed, models=1 + seed % 3, devices=devices, shares=QUARTERS, blocks=4, max_batch=2
+        seed, models=models, devices=devices, shares=QUARTERS, blocks=blocks, max_batch=2
     )
 
-    best, proven = by_highs(task, profiles, time_limit_s=5.0)
+    best, proven = by_highs(task, profiles, time_limit_s=HANG_S)
 
-    answer = plan_by_artifact_rule(task, profiles, time_limit_s=HANG_S)
-    assert answer.proven
-    assert answer.objective >= best * (1 - 1e-6)
-    if proven:
-        assert_best(task, profiles, best)
+    assert proven
+    assert_best(task, profiles, best)
 
 
 def test_a_model_without_any_pipeline_has_no_plan() -> None:

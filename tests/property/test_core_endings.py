@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.domain.errors import OverloadError
 from headrace.domain.request import DropReason
-from headrace.serving.core.protocol import Invalid, Late, ProtocolCore, Submission
+from headrace.serving.core.protocol import Cancellable, Invalid, Late, ProtocolCore
 from headrace.serving.engine.inference import Answer, Inference, Refusal
 from helpers.core import Array, CoreClient
 from helpers.gateway import FakeEngine
@@ -47,7 +47,7 @@ class World:
         self.engine = Queue(at_once=False)
         self.core = ProtocolCore(self.engine)
         self.clients: list[CoreClient] = []
-        self.submissions: list[Submission | None] = []
+        self.submissions: list[Cancellable | None] = []
         self.cancelled: set[int] = set()
 
     def ask(self, how: object) -> None:

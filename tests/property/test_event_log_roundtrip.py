@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.catalog.event_log import CHUNK_EVENTS, EventLogWriter, read_event_log
+from headrace.catalog.event_log import CHUNK_EVENTS, LAST_US, EventLogWriter, read_event_log
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import (
     Answered,
     AnyEvent,
     Arrived,
+    Called,
     Dispatched,
     Dropped,
     EventLogHeader,
@@ -33,7 +34,9 @@ HEADER = EventLogHeader(
     nodes=("n0", "n1"),
 )
 
-numbers = st.integers(0, 2**62)
+numbers = st.integers(0, LAST_US)
+instants = st.tuples(numbers, numbers).map(sorted)
+"""Of what starts and ends."""
 slots = st.integers(0, 1)
 reservations = st.builds(Reservation, slots, numbers, numbers, numbers, numbers)
 paths = st.lists(reservations, max_size=3).map(tuple)
@@ -50,9 +53,14 @@ events = st.one_of(
         st.lists(numbers, max_size=4).map(tuple),
         paths,
     ),
-    st.builds(Transferred, numbers, numbers, numbers, slots, slots, numbers),
-    st.builds(Ran, numbers, numbers, numbers, slots, numbers),
+    st.tuples(instants, numbers, slots, slots).map(
+        lambda drawn: Transferred(drawn[0][1], drawn[1], drawn[1], drawn[2], drawn[3], drawn[0][0])
+    ),
+    st.tuples(instants, numbers, slots).map(
+        lambda drawn: Ran(drawn[0][1], drawn[1], drawn[1], drawn[2], drawn[0][0])
+    ),
     st.builds(Answered, numbers, numbers, numbers),
+    st.builds(Called, numbers, numbers, numbers),
     st.builds(SlotLost, numbers, slots),
     st.builds(SlotGained, numbers, slots),
 )
@@ -155,3 +163,15 @@ def test_a_missing_log_and_an_unwritable_place_are_refused_by_name(tmp_path: Pat
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(DocumentError):
         read_event_log(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Ran(5, 0, 0, 0, 6), Transferred(5, 0, 0, 0, 1, 6), SlotLost(-1, 0), SlotLost(2**63, 0)],
+)
+def test_instants_that_cannot_be_are_refused(tmp_path: Path, event: AnyEvent) -> None:
+    path = tmp_path / "run.events"
+    with EventLogWriter(path, HEADER) as writer:
+        writer.append(event)
+    with pytest.raises(DocumentError, match=r"run\.events:2: an instant is negative"):
+        read_event_log(path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from fuzz.configs import Configs
 from fuzz.corpus import make_corpus
 from fuzz.files import Files
 from fuzz.judge import Unkept, judge_figures
@@ -15,6 +16,7 @@ from headrace.catalog.documents import plan_profiles, read_plan
 
 FILES = 150
 INPUTS = 600
+CONFIGS = 1_000
 SEED = 7
 
 
@@ -37,6 +39,14 @@ def test_no_mutant_of_a_file_does_harm(tmp_path: Path) -> None:
 
     # The mutants reach every depth: some are refused, some accepted and run.
     assert {"plan refused", "plan rejected", "plan accepted", "problem planned"} <= became
+
+
+def test_no_mutant_of_a_triton_configuration_does_harm(tmp_path: Path) -> None:
+    configs = Configs(tmp_path, SEED)
+
+    became = {configs.run(number) for number in range(CONFIGS)}
+
+    assert became == {"config refused", "config read"}
 
 
 def test_no_sequence_of_bytes_does_harm() -> None:

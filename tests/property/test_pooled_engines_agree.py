@@ -1,6 +1,7 @@
 """The exact search of `pooled` against its second engine, HiGHS over allotments."""
 
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -8,13 +9,17 @@ from msgspec.structs import replace
 
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.planning import solve
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.hardware import Hardware
-from headrace.planning.common.master import Wanted
+from headrace.planning.common.master import Counting, Wanted
 from headrace.planning.common.models import model_of
 from headrace.planning.pooled.exactly import always_pack, search_exactly_pooled
-from headrace.planning.pooled.search import Deadline, PooledResult, search
+from headrace.planning.pooled.search import PooledResult, search
 from headrace.verify import verify
 from helpers.problems import HANG_S, QUARTERS, WHOLE, make_cluster, make_problem, make_profile
+
+# One worker keeps what it has solved.
+pytestmark = pytest.mark.xdist_group("pooled-engines")
 
 HALVES = (Fraction(1), Fraction(1, 2))
 
@@ -52,7 +57,7 @@ def random_cost_problem(seed: int, *, models: int) -> Problem:
     """The same with prices, and rates of up to two thirds of what all devices give together."""
     rng = np.random.default_rng(1_000 + seed)
     problem = random_problem(seed, models=models)
-    most = by_both(problem)[0].objective or 0.0
+    most = by_both_on_random(seed, models)[0].objective or 0.0
     part = float(rng.choice([0.1, 0.3, 0.6]))
     prices = {"a": float(rng.choice([1.0, 2.0, 0.7])), "b": float(rng.choice([0.0, 0.4, 1.0]))}
     return replace(
@@ -77,15 +82,20 @@ def by_both(problem: Problem) -> tuple[PooledResult, PooledResult]:
     models = [model_of(problem, hardware, demand) for demand in problem.demands]
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
     columns = [model.pipelines for model in models]
-    goal = problem.options.objective
-    exact = search_exactly_pooled(hardware, wanted, columns, goal, Deadline(HANG_S))
+    asked = Counting(hardware, wanted, columns, problem.options.objective)
+    exact = search_exactly_pooled(asked, Deadline(HANG_S))
     assert exact is not None
-    return exact, search(hardware, wanted, columns, goal, Deadline(HANG_S))
+    return exact, search(asked, Deadline(HANG_S))
+
+
+@cache
+def by_both_on_random(seed: int, models: int) -> tuple[PooledResult, PooledResult]:
+    return by_both(random_problem(seed, models=models))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_both_engines_prove_the_same_objective(seed: int) -> None:
-    exact, highs = by_both(random_problem(seed, models=1 + seed % 3))
+    exact, highs = by_both_on_random(seed, 1 + seed % 3)
 
     assert exact.stopped == highs.stopped
     if highs.objective is not None:
@@ -144,10 +154,11 @@ def test_the_least_cost_of_three_models_on_a_hundred_devices_is_proven(part: flo
 
 @pytest.mark.parametrize("seed", range(20))
 def test_neither_engine_uses_more_devices_than_the_other(seed: int) -> None:
-    problem = random_problem(seed, models=1 + seed % 2)
+    models = 1 + seed % 3
+    problem = random_problem(seed, models=models)
     shares = [float(kind.share) for kind in Hardware.of(problem.cluster).kinds]
     owners = Hardware.of(problem.cluster).kind_device
-    exact, highs = by_both(problem)
+    exact, highs = by_both_on_random(seed, models)
 
     def devices(outcome: PooledResult) -> int:
         if outcome.chosen is None:

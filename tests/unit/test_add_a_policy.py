@@ -17,15 +17,17 @@ TOY = Addition(
 """Every request alone, on its model's first slot; counts what it has sent."""
 
 from headrace.compilation.loops import kernel
+from headrace.dispatch.kernel import reactive
 from headrace.dispatch.kernel.contract import at_once, drop, ignore_arrival, ignore_hop, send, wait
 from headrace.dispatch.kernel.journal import NO_SLOT
-from headrace.dispatch.kernel.layout import State
+from headrace.dispatch.kernel.layout import State, merged
 from headrace.dispatch.kernel.reactive import (
     forget,
     lay_out,
     next_hop,
     on_dispatched,
     on_ended,
+    on_level_changed,
     on_slot_gained,
     on_slot_lost,
     on_started,
@@ -34,7 +36,7 @@ from headrace.dispatch.kernel.reactive import (
 )
 
 TABLES = {}
-FIELDS = {"world": {"uses": 0}, "slots": {"free_at": 0, "last_use": 0}, "models": {"sent": 0}}
+FIELDS = merged(reactive.FIELDS, {"models": {"sent": 0}})
 
 on_arrived = ignore_arrival
 transfer_at = start_at = at_once
@@ -45,12 +47,13 @@ on_transferred = ignore_hop
 def decide(s: State, model: int, now_us: int):
     route = s.models[model].first_route
     stage = s.routes[route].first_stage
-    slot = s.pools[s.stages[stage].first_pool]
+    place = s.stages[stage].first_pool
+    slot = s.pools[place]
     if not s.slots[slot].alive:
         return drop(NO_SLOT, 1_000 + s.models[model].sent)
     if s.slots[slot].free_at > now_us:
         return wait(s.slots[slot].free_at, 1 << 40)
-    take_slot(s, stage, slot, 1, now_us, 0)
+    take_slot(s, stage, place, 1, now_us, 0)
     s.models[model].sent += 1
     return send(route, 1)
 ''',

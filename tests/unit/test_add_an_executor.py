@@ -130,4 +130,6 @@ def test_a_new_executor_is_one_new_file_and_one_line_of_the_table(tmp_path: Path
     used = package.python(USES, str(tmp_path))
     assert used.returncode == 0, used.stderr
     refused = package.headrace("serve", "plan.json", "--executor", "nothing")
-    assert "known: auto, toy, onnx, emulated" in " ".join(refused.stderr.split()), refused.stderr
+    assert "known: auto, toy, onnx, torch, cuda, emulated" in " ".join(refused.stderr.split()), (
+        refused.stderr
+    )

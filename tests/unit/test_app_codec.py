@@ -22,6 +22,7 @@ APP = ServedModel(
     fastest_us=1,
     max_items=1,
     batched=False,
+    app=True,
 )
 CODEC = AppCodec(signature_of(APP))
 
@@ -138,3 +139,24 @@ def test_metadata_shows_open_dimensions_and_no_batch() -> None:
     assert config_document(APP)["output"][0]["data_type"] == "TYPE_STRING"
     assert type(codec_of(signature_of(APP), 1024)) is AppCodec
     assert type(codec_of(signature_of(served_model()), 1024)) is not AppCodec
+
+
+def test_an_app_gets_bools_of_its_own_shape_whatever_bytes_came() -> None:
+    model = ServedModel(
+        name="app",
+        inputs=(tensor("mask", "bool", (-1, 2)),),
+        outputs=(),
+        slo_us=1,
+        fastest_us=1,
+        max_items=1,
+        batched=False,
+        app=True,
+    )
+    size = {"binary_data_size": 4}
+    mask = {"name": "mask", "datatype": "BOOL", "shape": [2, 2], "parameters": size}
+    head = json.dumps({"inputs": [mask]}).encode()
+    ask = AppCodec(signature_of(model)).decode(head + b"\0\7\1\0", str(len(head)).encode())
+    (array,) = ask.inputs.buffers
+    assert isinstance(array, np.ndarray)
+    assert array.dtype == np.bool_
+    assert array.tolist() == [[False, True], [True, False]]

@@ -1,13 +1,13 @@
 """The table of an app: predicted, simulated and measured, end to end and per module."""
 
 import pytest
+from examples.app_comparison import app_comparisons, app_table
 from rich.console import Console
 
 from headrace.domain.errors import PlanError
 from headrace.domain.request import Outcome
 from headrace.metrics import Report, summarise
 from headrace.planning.apps.planner import plan_apps
-from headrace.reporting.app_comparison import app_comparisons, app_table
 from helpers.apps import make_app_problem
 
 

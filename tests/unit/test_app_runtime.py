@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from headrace.apps import app, aside, gather, module, tensor, time_left_us
 from headrace.domain.errors import PlanError
-from headrace.domain.events import Answered, AnyEvent, Arrived, Dropped, EventLogHeader
+from headrace.domain.events import Answered, AnyEvent, Arrived, Called, Dropped, EventLogHeader
 from headrace.serving.apps.runtime import AppLog
 from headrace.serving.engine.inference import AppAnswer, Refusal
-from helpers.served_app import BUDGETS_US, SLO_US, TAKES_US, FakeModules, Served, app_plan
+from helpers.served_app import BUDGETS_US, RATE_RPS, SLO_US, TAKES_US, FakeModules, Served, app_plan
 from helpers.virtual_loop import VirtualTimeLoop
 
 first, second = module("first"), module("second")
@@ -52,6 +52,27 @@ def test_an_app_answers_what_its_function_returns_in_the_order_of_its_calls() ->
         assert answer.tensors[0].tolist() == [[3, 4], [4, 5], [5, 6]]
         assert answer.ended_at_us == sum(TAKES_US.values())
         assert answer.deadline_at_us == SLO_US
+
+    run(test)
+
+
+def test_an_app_states_the_rate_that_it_is_planned_for() -> None:
+    async def test() -> None:
+        model = Served(chain).runtime.models["app"]
+        assert (model.planned_rps, model.rate_rps) == (RATE_RPS, RATE_RPS)
+
+    run(test)
+
+
+def test_a_call_is_noted_with_the_request_that_made_it() -> None:
+    async def test() -> None:
+        served = Served(chain)
+        inference, done = served.send((1.0, 2.0))
+        await done
+        noted = [event for event in served.events if isinstance(event, Called)]
+        calls = [call.first_request for call in served.engine.submitted]
+        assert [event.call for event in noted] == calls
+        assert {event.request for event in noted} == {inference.first_request}
 
     run(test)
 
@@ -382,7 +403,8 @@ def test_work_aside_runs_on_another_thread() -> None:
 
     async def test() -> None:
         served = Served(heavy)
-        assert isinstance(await served.send()[1], AppAnswer)
+        # In real time, of which a busy machine may need more than the objective.
+        assert isinstance(await served.send(timeout_us=600_000_000)[1], AppAnswer)
         await served.runtime.stop()
 
     seen.clear()

@@ -83,9 +83,9 @@ def test_help_names_every_command_in_the_order_of_a_newcomers_day(run: Run) -> N
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS[:-1], "import triton", "import ppipe"])
 def test_every_command_teaches_itself(run: Run, name: str) -> None:
-    code, out, _ = run(name, "--help")
+    code, out, _ = run(*name.split(), "--help")
 
     assert code == 0
     assert f"Usage: headrace {name}" in out

@@ -98,6 +98,30 @@ def test_a_function_is_compiled_once_whatever_constants_it_is_called_with() -> N
     assert len(plain.overloads) == 1
 
 
+def test_a_part_is_linked_into_whoever_needs_it_however_deep_and_gets_no_machine_code() -> None:
+    def add_one(a: int) -> int:
+        return a + 1
+
+    third: Any = internals.as_part(add_one)
+
+    def ten_times(a: int) -> int:
+        return 10 * third(a)  # type: ignore[no-any-return]
+
+    second: Any = internals.as_part(ten_times)
+
+    @numba.njit(pipeline_class=internals.WholeCompiler)  # type: ignore[untyped-decorator]
+    def first(a: int) -> int:
+        return second(a) + third(a)  # type: ignore[no-any-return]
+
+    assert first(2) == 33
+    for part in (second, third):
+        (result,) = part.overloads.values()
+        assert not result.library._object_caching_enabled
+        assert not result.library.codegen._engine.is_symbol_defined(result.fndesc.mangled_name)
+        with pytest.raises(TypeError, match="not callable"):
+            part(2)
+
+
 def test_uncounted_functions_count_no_references() -> None:
     @numba.njit(**internals.UNCOUNTED)  # type: ignore[untyped-decorator]
     def first(numbers: Any) -> int:

@@ -4,10 +4,18 @@ import json
 
 import pytest
 
+from headrace.domain.events import AnyEvent, Arrived, Dropped
 from headrace.serving.core import hopeless
+from headrace.serving.engine.data_plane import DataPlane
 from headrace.serving.engine.inference import Refusal
 from headrace.serving.front import inferences
+from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.frames import Run
+from headrace.serving.workers.stage_io import HERE
+from headrace.serving.workers.transport import SharedMemory
+from headrace.simulation.clock import SimClock
 from helpers.gateway import Bench, Client, FakeEngine, post
+from helpers.served import plan_by_hand, profile_by_hand
 
 RETRY_US = 20_000
 
@@ -48,9 +56,35 @@ def test_what_the_dispatcher_refused_is_not_asked_again_before_its_time(
     assert reply.json["retry_after_ms"] == (RETRY_US - 5_000) / 1000
     assert len(engine.submitted) == 1
     assert bench.core.counters["adder"].refused == {"deadline": 2}
+    [(model, logged)] = engine.logged
+    assert (model, logged.reason) == ("adder", "deadline"), "the dispatcher logs what reaches it"
     now[0] += RETRY_US
     bench.connect().send(infer())
     assert len(engine.submitted) == 2
+
+
+def test_what_waited_as_long_as_one_that_was_refused_for_it_is_not_read(
+    now: list[int], engine: FakeEngine
+) -> None:
+    bench = Bench(engine)
+    objective_us = bench.core.models["adder"].slo_us
+
+    def read(waited_us: int) -> bool:
+        """Whether a request that the gateway came to so late reaches the dispatcher."""
+        before, client = len(engine.submitted), bench.connect()
+        client.connection.arrived_at_us = now[0] - waited_us
+        client.send(infer())
+        return len(engine.submitted) > before
+
+    long_us = objective_us // 2
+    assert read(long_us)
+    engine.finish(Refusal(reason="deadline", message="too much", retry_after_us=RETRY_US))
+    assert not read(long_us)
+    assert read(long_us - 1)
+    engine.finish()
+    assert not read(long_us), "answers of others change nothing"
+    now[0] += long_us
+    assert read(long_us), "after half an objective one tries"
 
 
 def test_a_request_with_an_objective_of_its_own_is_always_read(
@@ -97,11 +131,11 @@ def test_who_comes_back_before_the_time_is_answered_late(
     client = bench.connect()
     refused(engine, client)
     assert bench.held_s == []
-    for _ in range(3):
+    for _ in range(4):
         now[0] += 100
         client.send(infer())
-    assert bench.held_s == [pytest.approx((RETRY_US - 100 * (i + 1)) / 1e6) for i in range(3)]
-    assert [reply.status for reply in client.replies()] == [429] * 4
+    assert bench.held_s == [0.05, 0.1, 0.2, 0.2]
+    assert [reply.status for reply in client.replies()] == [429] * 5
     assert bench.server.buffered_bytes == 0
 
 
@@ -112,3 +146,77 @@ def test_who_waits_as_told_is_answered_at_once(now: list[int], engine: FakeEngin
         refused(engine, client)
         now[0] += RETRY_US
     assert bench.held_s == []
+
+
+# -- in the event log, and from the head alone -----------------------------------------------
+
+
+class IdleWorker:
+    home = HERE
+
+    def run(self, frame: Run) -> None:
+        raise AssertionError("nothing that is refused early runs")
+
+    def restart(self, why: str) -> None:
+        raise AssertionError("nothing that is refused early runs")
+
+
+def test_what_is_refused_before_it_is_read_is_in_the_event_log() -> None:
+    profile = profile_by_hand(["y"], batch_size=4, stage_us=8_000, device="cpu")
+    plan = plan_by_hand([1], 4, 150_000, 8_000, device="cpu", nodes=1, gbps=None)
+    clock, events = SimClock(), list[AnyEvent]()
+    refusal = Refusal(reason="deadline", message="too much", retry_after_us=RETRY_US)
+    for sink in (None, events.append):
+        plane = DataPlane(
+            plan,
+            {"m": profile},
+            clock=clock,
+            call_soon=lambda callback: clock.call_at(clock.now_us(), callback),
+            links=[IdleWorker()],
+            transport=SharedMemory(Arena(1)),
+            sink=sink,
+        )
+        plane.log_refused("m", refusal)
+        plane.log_refused("m", refusal)
+    assert events == [
+        Arrived(0, 0, 0, 150_000),
+        Dropped(0, 0, "deadline", RETRY_US),
+        Arrived(0, 1, 0, 150_000),
+        Dropped(0, 1, "deadline", RETRY_US),
+    ]
+
+
+def test_tensors_that_are_too_large_for_the_model_are_refused_from_the_head(
+    engine: FakeEngine,
+) -> None:
+    bench = Bench(engine)
+    client = bench.connect()
+    most_bytes = 8 * 16
+    head = (
+        b"POST /v2/models/adder/infer HTTP/1.1\r\nHost: localhost\r\n"
+        b"Inference-Header-Content-Length: 100\r\nContent-Length: %d\r\n\r\n"
+    )
+    client.send(head % (100 + most_bytes + 1))
+    reply = client.reply()
+    assert (reply.status, f"at most {most_bytes}" in reply.error) == (413, True)
+    assert bench.core.counters["adder"].refused == {"bad-request": 1}
+    assert bench.server.buffered_bytes == 0
+    client = bench.connect()
+    client.send(head % (100 + most_bytes))
+    assert client.replies() == [], "that much may be right: its body decides"
+
+
+# -- when to try again ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("never", [True, False])
+def test_only_what_can_never_be_answered_is_not_told_when_to_try_again(
+    engine: FakeEngine, never: bool
+) -> None:
+    client = Bench(engine).connect()
+    client.send(infer())
+    engine.finish(Refusal(reason="deadline", message="no", retry_after_us=0, never=never))
+    reply = client.reply()
+    assert reply.status == 429
+    assert ("retry-after" in reply.headers) == (not never)
+    assert reply.json.get("retry_after_ms") == (None if never else 1000.0)

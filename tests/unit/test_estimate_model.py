@@ -23,6 +23,7 @@ from headrace.profiling.roofline import SHARE_LOSS, Work, kernel_seconds, tabula
 from headrace.verify import verify
 from helpers.onnx_models import chain_model, residual_model, saved
 from helpers.problems import make_problem
+from helpers.pt2_archives import chain_archive, write_archive
 
 HALF = Fraction(1, 2)
 WHOLE = Fraction(1)
@@ -178,6 +179,13 @@ def test_a_profile_of_another_model_is_refused(measured: Profile, tmp_path: Path
 
     with pytest.raises(ModelError, match=r"is not the model of the given profile of 'chain'"):
         estimate_model(other, EstimateOptions(devices=("L4",), like=measured))
+
+
+def test_a_pytorch_export_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt2"
+    write_archive(path, chain_archive())
+    with pytest.raises(ModelError, match=r"PyTorch export.*estimate the same model from torch"):
+        estimate_model(path, EstimateOptions(devices=("L4",)))
 
 
 def test_a_device_that_the_profile_already_has_is_refused(model: Path, measured: Profile) -> None:

@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from headrace.domain.events import Answered, Arrived
+from headrace.dispatch.topology import Topology
+from headrace.domain.events import Answered, Arrived, Dispatched
 from headrace.domain.plan import Plan
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
 from headrace.simulation.gateway import through_gateway
+from headrace.simulation.migration import simulate_migration
 from headrace.simulation.offered.arrivals import Arrival
+from headrace.simulation.served_gateway import LEAST_REQUESTS
 from headrace.simulation.session import simulate
 from headrace.verify import verify
 from helpers.problems import make_problem, make_profile, unhurried
@@ -64,6 +67,26 @@ def test_throughput_goes_to_the_models_that_cost_the_gateway_least() -> None:
     plan = planned(problem)
 
     assert [d.throughput_rps for d in plan.deployments] == pytest.approx([23_500, 100])
+
+
+def test_of_the_most_throughput_no_model_is_left_with_nothing() -> None:
+    problem = make_problem(
+        [profile("m", 40), profile("n", 600)],
+        nodes={"n0": {"a": 4}},
+        slo_us=SLO_US,
+        options=PlanOptions(objective="throughput"),
+    )
+    plan = planned(problem)
+
+    own = [sum(p.throughput_rps for p in d.pipelines) for d in plan.deployments]
+    parts = [d.throughput_rps / rps for d, rps in zip(plan.deployments, own, strict=True) if rps]
+    taken_us = sum(d.throughput_rps * us for d, us in zip(plan.deployments, (40, 600), strict=True))
+    assert min(own) > 0
+    assert parts == pytest.approx([parts[0]] * len(parts))
+    assert taken_us == pytest.approx(1e6)
+    assert plan.gap is not None
+    assert plan.gap > 0
+    assert "the same part of what its slots can do" in plan.binding
 
 
 def test_rates_beyond_the_gateway_are_refused_with_what_would_fit() -> None:
@@ -127,3 +150,38 @@ def test_simulated_latency_has_the_gateways_time_and_its_queue(jitter: bool) -> 
     last_free = [e.at_us for e in free if isinstance(e, Answered)][-1]
     last = [e.at_us for e in events if isinstance(e, Answered)][-1]
     assert last - last_free == 500
+
+
+def test_a_simulated_migration_counts_the_gateway_like_any_simulation() -> None:
+    plan = planned(make_problem([profile("m", 0, block_us=4_000)], nodes={"n": {"a": 1}}))
+    costly = {"m": profile("m", 500, block_us=4_000)}
+    arrivals = [Arrival(at_us=at_us, model="m") for at_us in (1_000, 1_000, 900_000)]
+    never_us = 10**9
+
+    _, alone = simulate(plan, costly, arrivals, jitter=False)
+    run = simulate_migration((plan, costly), (plan, costly), arrivals, at_us=never_us, jitter=False)
+    moved = simulate_migration((plan, costly), (plan, costly), arrivals, at_us=500_000)
+
+    assert [e for e in run.epochs[0].events if e.at_us < never_us] == alone
+    reached = [e.at_us for epoch in moved.epochs for e in epoch.events if isinstance(e, Arrived)]
+    assert reached == [1_000, 1_000, 900_000]
+
+
+def test_with_a_servers_log_requests_wait_as_long_as_they_did_there() -> None:
+    plan = planned(make_problem([profile("m", 0, block_us=4_000)], nodes={"n": {"a": 1}}))
+    profiles = {"m": profile("m", 500, block_us=4_000)}
+    slo_us = plan.deployments[0].slo_us
+    header = Topology.from_plan(plan, profiles).event_log_header("live", "reservation")
+    way_us = 3_000
+    served = [Arrived(at_us + way_us, at_us, 0, at_us + slo_us) for at_us in range(LEAST_REQUESTS)]
+    arrivals = [Arrival(at_us=at_us, model="m") for at_us in (1_000, 900_000)]
+
+    def wait_us(events: list[Arrived]) -> int:
+        _, found = simulate(plan, profiles, arrivals, times=(header, events))
+        return [event.at_us for event in found if isinstance(event, Dispatched)][-1] - 900_000
+
+    assert wait_us(served) == way_us
+    # With later deadlines they would have reached the machine after the dispatcher.
+    later = [replace(e, deadline_at_us=e.deadline_at_us + way_us + 1) for e in served]
+    assert wait_us(later) == profiles["m"].gateway_us
+    assert wait_us(served[1:]) == profiles["m"].gateway_us

@@ -342,7 +342,7 @@ def test_a_server_that_is_not_there_is_named() -> None:
     [
         [],
         [{"name": "x", "datatype": "FP32", "shape": [-1, -1]}],
-        [{"name": "x", "datatype": "BYTES", "shape": [-1, 2]}],
+        [{"name": "x", "datatype": "COMPLEX64", "shape": [-1, 2]}],
         [{"name": "x", "datatype": "FP32", "shape": [-1, 1 << 40]}],
         [{"name": "x", "datatype": "FP32", "shape": "wide"}],
     ],
@@ -376,7 +376,7 @@ def test_a_foreign_configuration_states_no_objective(body: bytes) -> None:
     "url",
     [
         "127.0.0.1:8000",
-        "https://a:1",
+        "ftp://a:1",
         "http://",
         "http://a:99999",
         "http://a/v2",
@@ -394,6 +394,17 @@ def test_urls_of_both_address_families_are_understood() -> None:
     assert parse_url("http://localhost:8000/").authority == "localhost:8000"
     assert parse_url("http://[::1]:80").authority == "[::1]:80"
     assert parse_url("http://[::1]:80").host == "::1"
+
+
+def test_the_scheme_says_what_is_spoken() -> None:
+    for url, port, tls, grpc in (
+        ("http://a", 80, False, False),
+        ("https://a", 443, True, False),
+        ("grpc://a", 8001, False, True),
+        ("grpcs://a:7", 7, True, True),
+    ):
+        found = parse_url(url)
+        assert (found.port, found.tls, found.grpc) == (port, tls, grpc)
 
 
 def test_arrivals_of_another_model_or_none_are_refused() -> None:

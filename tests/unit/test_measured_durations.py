@@ -5,9 +5,9 @@ import pytest
 
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import PlanError
-from headrace.domain.events import AnyEvent, EventLogHeader, Ran
+from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
 from headrace.simulation.driver import exact_durations
-from headrace.simulation.measured import measured_durations
+from headrace.simulation.measured import MeasuredDurations, measured_durations
 from helpers.sim import Sim, request
 from helpers.topologies import make_route, make_stage, make_topology
 
@@ -74,3 +74,37 @@ def test_the_run_of_a_stage_that_the_plan_does_not_have_is_refused(stage: int) -
     events.append(Ran(first.at_us, first.batch, stage, first.slot, first.started_at_us))
     with pytest.raises(PlanError, match=f"stage {stage} of a pipeline with 2"):
         measured_durations(topology, header, events, np.random.default_rng(0))
+
+
+def test_batches_with_neighbours_take_as_long_as_the_logs_with_as_many() -> None:
+    """In the log, whoever starts beside another takes twice as long."""
+    topology = make_topology(
+        [make_route(make_stage([0], [PROFILED_US])), make_route(make_stage([1], [PROFILED_US]))]
+    )
+    stages = [route.stages[0] for route in topology.models[0].routes]
+    events: list[AnyEvent] = []
+    for batch in range(0, 200, 2):
+        start_us = batch * 100_000
+        for beside in (0, 1):
+            number, slot = batch + beside, beside
+            at_us = start_us + 1_000 * beside
+            took_us = PROFILED_US * (1 + beside)
+            events.append(Dispatched(at_us, number, 0, slot, 0, (number,), ()))
+            events.append(Ran(at_us + took_us, number, 0, slot, at_us))
+            # A second batch, so that there are gaps to know.
+            again_us = at_us + took_us
+            if not beside:
+                events.append(Dispatched(at_us, 1_000 + number, 0, slot, 0, (1_000 + number,), ()))
+                events.append(Ran(again_us + took_us, 1_000 + number, 0, slot, again_us))
+    header = topology.event_log_header("live", "reservation")
+    durations = measured_durations(topology, header, events, np.random.default_rng(0))
+    assert isinstance(durations, MeasuredDurations)
+
+    second = stages[1]
+    alone_us = durations(stages[0], 1)
+    beside_us = durations(second, 1)
+    durations.note(Ran(0, 0, 0, 1, 0))
+    durations.note(Ran(0, 0, 0, 0, 0))
+
+    assert (alone_us, beside_us) == (PROFILED_US, 2 * PROFILED_US)
+    assert durations(stages[0], 1) == PROFILED_US

@@ -8,7 +8,7 @@ from headrace.domain.problem import Objective, PlanOptions, Problem
 from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.hardware import Hardware
-from headrace.planning.common.master import Wanted
+from headrace.planning.common.master import Counting, Wanted
 from headrace.planning.common.models import model_of
 from headrace.planning.pooled.relaxation import relax
 from headrace.planning.pooled.search import search
@@ -56,9 +56,10 @@ def test_a_search_ends_within_a_few_looks_at_a_clock_that_has_run_out(looks: int
     hardware = Hardware.of(problem.cluster)
     models = [model_of(problem, hardware, demand) for demand in problem.demands]
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
+    asked = Counting(hardware, wanted, [m.pipelines for m in models], "max-min")
     deadline = LooksDeadline(looks)
 
-    outcome = search(hardware, wanted, [m.pipelines for m in models], "max-min", deadline)
+    outcome = search(asked, deadline)
 
     assert deadline.taken <= looks + 8
     if deadline.taken > looks:
@@ -72,10 +73,10 @@ def test_a_relaxation_without_time_is_not_taken_for_an_infeasible_one() -> None:
     hardware = Hardware.of(problem.cluster)
     models = [model_of(problem, hardware, demand) for demand in problem.demands]
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
-    columns = [model.pipelines for model in models]
+    asked = Counting(hardware, wanted, [m.pipelines for m in models], "max-min")
 
     with pytest.raises(OutOfTime):
-        relax(hardware, wanted, columns, "max-min", time_limit_s=0.0)
+        relax(asked, time_limit_s=0.0)
 
 
 @pytest.mark.parametrize("goal", ["max-min", "throughput", "least-cost"])

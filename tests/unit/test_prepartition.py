@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.domain.profile import TensorSpec
+from headrace.profiling.observe import Observed, UsableCut
 from headrace.profiling.prepartition import equal_blocks, spread
+from headrace.profiling.segments import cuts_for_equal_blocks
 
 
 def totals(times: list[float], ends: tuple[int, ...]) -> list[float]:
@@ -58,3 +61,18 @@ def test_of_two_nearly_equal_cuts_the_one_with_fewer_bytes_wins() -> None:
 
 def test_fewer_bytes_do_not_justify_unequal_blocks() -> None:
     assert equal_blocks([10, 10, 10, 10], 2, [1, 1_000, 1, 0]) == (2, 4)
+
+
+def test_one_block_needs_no_times() -> None:
+    tensor = TensorSpec(name="x", dtype="float32", item_shape=(4,))
+    observed = Observed(
+        inputs=(tensor,),
+        outputs=(tensor,),
+        cuts=(UsableCut(position=1, tensors=(tensor,)),),
+        batch_influence=0.0,
+    )
+
+    def timed(crossings: object) -> list[float]:
+        raise AssertionError("segments were timed in order to choose no cut")
+
+    assert cuts_for_equal_blocks(observed, 1, timed) == ()

@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 
-from headrace.dispatch.kernel import probing, reservation_tables
+from headrace.dispatch.kernel import probing as probing_of_kernel
+from headrace.dispatch.kernel import reservation_tables as tables_of_kernel
 from headrace.dispatch.kernel.layout import State
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import POLICIES
-from helpers.states import callable_state
+from helpers.states import CalledFromPython, callable_state
 from helpers.topologies import make_route, make_stage, make_topology
+
+probing = CalledFromPython(probing_of_kernel)
+reservation_tables = CalledFromPython(tables_of_kernel)
 
 FROM, POOL, BEHIND = (0, 1), (2, 3, 4, 5, 6, 7), (8, 9)
 MIDDLE = 1

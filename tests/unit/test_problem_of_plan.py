@@ -33,6 +33,7 @@ def test_the_problem_of_a_plan_of_models_has_its_cluster_options_and_demands(
     tmp_path: Path,
 ) -> None:
     plan = read_plan(write_plan(served_chain(tmp_path, pools=(1, 1)), tmp_path))
+    plan = replace(plan, demands=tuple(replace(demand, version=4) for demand in plan.demands))
     problem = again(plan, tmp_path)
     assert problem.cluster == plan.cluster
     assert problem.options == plan.options
@@ -70,6 +71,7 @@ def diamond(problem: Problem, names: Sequence[str]) -> App:
         slo_us=812_345,
         rate_rps=7.125,
         priority=3,
+        version=6,
     )
 
 

@@ -15,7 +15,7 @@ from helpers.onnx_models import chain_model, free_dims_model, saved
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("headrace.load.gateway_cost.measure_gateway_us", lambda profile: 250)
+    monkeypatch.setattr("headrace.load.gateway_cost.measure_gateway_us", lambda *_: 250)
     monkeypatch.chdir(tmp_path)
 
 

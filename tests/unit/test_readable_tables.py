@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from examples.app_comparison import app_comparisons, app_table
+from examples.comparison import Comparison, comparison_table, predicted_column
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -17,9 +19,7 @@ from headrace.domain.plan import Plan
 from headrace.domain.request import Outcome
 from headrace.metrics import Report, SlotUse, summarise
 from headrace.planning.apps.explain import explain, explain_stock
-from headrace.reporting.app_comparison import app_comparisons, app_table
 from headrace.reporting.app_table import explanation
-from headrace.reporting.comparison import Comparison, comparison_table, predicted_column
 from headrace.reporting.margins import margins_table
 from headrace.reporting.plan_table import plan_report, ready_table
 from headrace.reporting.readable import ReadableTable
@@ -100,6 +100,7 @@ SLOT = SlotUse(
 TABLES: dict[str, Callable[[], RenderableType]] = {
     "plan": lambda: plan_report(long_plan()),
     "READY": lambda: ready_table(long_plan()),
+    "READY, rehearsed": lambda: ready_table(long_plan(), {f"{LONG}/p0/0": 1.23}),
     "plan of apps": lambda: plan_report(app_plan()),
     "explanation": app_explanation,
     "app comparison": app_columns,

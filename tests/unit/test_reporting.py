@@ -4,6 +4,13 @@ import io
 
 import msgspec
 import pytest
+from examples.comparison import (
+    Column,
+    Comparison,
+    comparison_table,
+    observed_column,
+    predicted_column,
+)
 from rich.console import Console
 from rich.table import Table
 
@@ -11,13 +18,6 @@ from headrace.domain.errors import PlanError
 from headrace.domain.plan import Plan
 from headrace.domain.request import Outcome
 from headrace.metrics import Report, summarise
-from headrace.reporting.comparison import (
-    Column,
-    Comparison,
-    comparison_table,
-    observed_column,
-    predicted_column,
-)
 from headrace.reporting.summary import milliseconds, percent, summary_table
 from helpers.served import plan_by_hand, profile_by_hand
 

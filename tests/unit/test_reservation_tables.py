@@ -3,15 +3,18 @@
 import numpy as np
 import pytest
 
-from headrace.dispatch.kernel import handle, reservation, reservation_tables
+from headrace.dispatch.kernel import handle, reservation
+from headrace.dispatch.kernel import reservation_tables as tables_of_kernel
 from headrace.dispatch.kernel.journal import ARRIVED, SHORT
 from headrace.dispatch.kernel.layout import State
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import POLICIES
-from helpers.states import callable_state
+from helpers.states import CalledFromPython, callable_state
 from helpers.topologies import make_route, make_stage, make_topology
 
 LINE, OTHER = 0, 1
+
+reservation_tables = CalledFromPython(tables_of_kernel)
 
 
 @pytest.fixture

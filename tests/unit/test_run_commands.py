@@ -154,6 +154,19 @@ def test_the_same_seed_simulates_the_same_run(run: Run, plan_path: Path) -> None
     assert run(*arguments, "--seed", "5")[1] != run(*arguments, "--seed", "6")[1]
 
 
+def test_simulated_slots_can_be_slower_than_profiled(run: Run, plan_path: Path) -> None:
+    """Half as fast as planned for 400 requests/s, offered 800: some 200 are answered in time."""
+    code, out, _ = run(
+        *("simulate", str(plan_path), "--rps", "800", "--duration-s", "6", "--json"),
+        *("--slower", "cpu=2", "--delay-ms", "0.1"),
+    )
+
+    total = msgspec.json.decode(out, type=Report).total
+    assert code == 0
+    assert 0.85 * 200 <= (total.goodput_rps or 0) <= 202
+    assert total.late <= 0.1 * total.answered
+
+
 def test_simulate_takes_arrivals_from_a_file_whole(
     run: Run, plan_path: Path, tmp_path: Path
 ) -> None:
@@ -176,6 +189,8 @@ def test_simulate_takes_arrivals_from_a_file_whole(
         (["--rps", "1", "--policy", "prayer"], "prayer"),
         (["--rps", "0"], "must be positive"),
         (["--rps", "1", "--arrivals", "bursty"], "bursty"),
+        (["--rps", "1", "--slower", "much"], "expected a factor"),
+        (["--rps", "1", "--slower", "h100=2"], "no device type, slot or stage 'h100'"),
     ],
 )
 def test_simulate_says_what_is_wrong_with_its_options(

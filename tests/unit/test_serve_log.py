@@ -28,6 +28,8 @@ def test_what_happened_is_on_disk_within_a_second(tmp_path: Path) -> None:
 
     async def live_on() -> None:
         flusher = asyncio.ensure_future(logs.keep_flushed())
+        assert first is not None
+        assert second is not None
         first(Answered(1, 2, 3))
         second(Answered(4, 5, 6))
         await asyncio.wait({flusher}, timeout=1.1)
@@ -38,6 +40,10 @@ def test_what_happened_is_on_disk_within_a_second(tmp_path: Path) -> None:
     assert read_event_log(tmp_path / "run.2.events")[1] == [Answered(4, 5, 6)]
     logs.close()
     loop.close()
+
+
+def test_without_a_path_there_is_no_sink() -> None:
+    assert EpochLogs(None).open(HEADER) is None
 
 
 @needs_full_disk
@@ -58,6 +64,7 @@ def test_a_server_whose_log_meets_a_full_disk_says_so_once_and_serves_on(
 ) -> None:
     logs = EpochLogs(FULL_DISK)
     sink = logs.open(HEADER)
+    assert sink is not None
 
     # More than the writer and the file's buffer hold, so that it is written from within.
     for number in range(100 * CHUNK_EVENTS):

@@ -1,4 +1,4 @@
-"""Machine code that an older version left on disk is no error after an upgrade."""
+"""Machine code on disk: what an older version left is no error, what is ours is loaded quickly."""
 
 import subprocess
 import sys
@@ -35,3 +35,45 @@ def test_a_class_that_got_another_name_leaves_its_callers_as_they_were(tmp_path:
     assert doubled_by(tmp_path, "Tables") == "42"
     assert list(tmp_path.glob("__pycache__/*.nbi")), "nothing was kept that could be stale"
     assert doubled_by(tmp_path, "WalkTables") == "42"
+
+
+SUMS = """
+import sys
+from headrace.compilation.loops import compiled
+
+@compiled
+def total(numbers):
+    found = 0
+    for i in range(len(numbers)):
+        found += numbers[i]
+    return found
+
+@compiled
+def doubled(numbers):
+    return 2 * numbers
+
+def knows_python():
+    return "numba.cpython.unicode" in sys.modules
+"""
+USES = """
+import numpy as np, sums
+numbers = np.array([1, 2, 3])
+print(sums.total(numbers), sums.knows_python())
+"""
+COMPILES = USES + "print(sums.doubled(numbers).tolist(), sums.knows_python())"
+
+
+def test_what_is_kept_is_loaded_without_the_compiler_and_anything_else_is_compiled_still(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sums.py").write_text(SUMS)
+
+    def said(code: str) -> str:
+        arguments = [sys.executable, "-B", "-c", code]
+        return subprocess.run(
+            arguments, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert said(USES) == "6 True\n"
+    assert said(USES) == "6 False\n"
+    assert said(COMPILES) == "6 False\n[2, 4, 6] True\n"

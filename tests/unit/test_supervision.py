@@ -8,19 +8,22 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import closing
 from itertools import chain, count, pairwise, repeat
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.domain.errors import ModelError
-from headrace.serving.workers.frames import AnyFrame, Beat, Failed, Finished, Run
-from headrace.serving.workers.pulse import LOOK_S, SILENCE_S
+from headrace.serving.workers.frames import AnyFrame, Beat, Failed, Finished, Load, Run
+from headrace.serving.workers.hangs import GRACE_US, MOST_US, HangLimit
+from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, waited_for_core_us
 from headrace.serving.workers.supervised import LOAD_TIMEOUT_S, RESTART_DELAYS_S
 from headrace.serving.workers.supervisor import Supervisor
 from headrace.serving.workers.worker_process import WorkerSpec
 from helpers.virtual_loop import VirtualTimeLoop
 
 LOAD_S = 1.0
+P99_US = 100_000
 FAILS, LOADS, HANGS = "fails", "loads", "hangs"
 
 
@@ -35,6 +38,7 @@ class FakeWorker:
         on_lost: Callable[[str], None],
     ) -> None:
         self.stopped = False
+        self.waited_us = 0
         self._on_frame = on_frame
         self.process_id = next(host.numbers)
         self._host = host
@@ -45,7 +49,7 @@ class FakeWorker:
     def _beat(self) -> None:
         if self in self._host.alive:
             if not self.stopped:
-                self._on_frame(Beat())
+                self._on_frame(Beat(self.waited_us))
             asyncio.get_running_loop().call_later(LOOK_S, self._beat)
 
     def send(self, frame: Run) -> None:
@@ -139,7 +143,21 @@ class Told:
 
 
 def specs(slots: int) -> list[WorkerSpec]:
-    return [WorkerSpec(slot=f"slot{i}", executor="onnx", core=None, loads=()) for i in range(slots)]
+    load = Load(
+        stage=0,
+        executor="onnx",
+        name="m/p/0",
+        path="",
+        inputs=(),
+        outputs=(),
+        max_batch=1,
+        p50_us=(P99_US,),
+        p99_us=(P99_US,),
+        seed=0,
+    )
+    return [
+        WorkerSpec(slot=f"slot{i}", executor="onnx", core=None, loads=(load,)) for i in range(slots)
+    ]
 
 
 Scene = Callable[[Supervisor, Told], Coroutine[Any, Any, None]]
@@ -342,3 +360,120 @@ def test_workers_are_not_blamed_for_the_time_in_which_the_server_itself_was_away
 
     host = FakeHost(repeat(LOADS))
     play(host, scene)
+
+
+# -- batches that hang -----------------------------------------------------------------------------
+
+
+LIMIT_S = 0.5 + 3 * P99_US / 1e6
+
+
+def run(supervisor: Supervisor, batch: int = 0) -> None:
+    supervisor.slots[0].run(Run(batch, 0, 0, 1, (), (), 0))
+
+
+def end(host: FakeHost, batch: int = 0) -> None:
+    host.last_frame(Finished(batch, 0, 0, 0, 0, 0))
+
+
+def test_a_batch_that_hangs_in_a_worker_that_beats_is_noticed_within_its_limit() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        began_at_s = asyncio.get_running_loop().time()
+        run(supervisor)
+        await told.until_gained(1)
+        assert told.lost[0][0] - began_at_s == pytest.approx(LIMIT_S)
+        await asyncio.sleep(20)
+        assert len(told.lost) == 1, "an idle worker does not hang"
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_time_in_which_the_worker_had_no_core_does_not_count() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        run(supervisor)
+        [worker] = host.alive
+        for _ in range(100):
+            # Nine tenths of the time others run on its core.
+            await asyncio.sleep(0.05)
+            worker.waited_us += 45_000
+        assert told.lost == []
+        end(host)
+        await asyncio.sleep(20)
+        assert told.lost == []
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_batches_that_end_late_are_given_more_time_and_no_worker_is_killed_for_them() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        for took_s in (0.7, 1.0, 1.5, 2.0, 2.0, 2.0):
+            run(supervisor)
+            await asyncio.sleep(took_s)
+            end(host)
+        assert told.lost == []
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_a_worker_killed_for_nothing_leaves_twice_the_time_to_the_next_one() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        loop, limits_s = asyncio.get_running_loop(), []
+        for attempt in range(1, 4):
+            began_at_s = loop.time()
+            run(supervisor)
+            await told.until_gained(attempt)
+            limits_s.append(told.lost[-1][0] - began_at_s)
+        assert limits_s == pytest.approx([LIMIT_S, 2 * LIMIT_S, 4 * LIMIT_S])
+        run(supervisor)
+        await asyncio.sleep(7 * LIMIT_S)
+        end(host)
+        assert len(told.lost) == 3
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_a_batch_is_not_blamed_for_the_time_in_which_the_server_itself_was_away() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        run(supervisor)
+        await asyncio.sleep(0.01)
+        loop.pass_by(5.0)
+        await asyncio.sleep(LOOK_S / 2)
+        end(host)  # it was sent long ago, and is read after the timers that were due
+        await asyncio.sleep(20)
+        assert told.lost == []
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_the_limit_of_a_slot_comes_down_again_when_its_batches_do() -> None:
+    limit = HangLimit()
+    for _ in range(10):
+        limit.ended(50 * P99_US, P99_US)
+    assert limit.us(P99_US) > GRACE_US + 100 * P99_US
+    for _ in range(500):
+        limit.ended(P99_US // 2, P99_US)
+    assert limit.us(P99_US) == pytest.approx(GRACE_US + 3 * P99_US, rel=0.01)
+    for _ in range(50):
+        limit.killed(P99_US)
+    assert limit.us(P99_US) == MOST_US
+
+
+def test_the_kernel_says_how_long_a_thread_has_waited_for_a_core(tmp_path: Path) -> None:
+    kept = tmp_path / "schedstat"
+    kept.write_text("4521833 106980 12\n")
+    assert waited_for_core_us(str(kept)) == 106
+    assert waited_for_core_us(str(tmp_path / "none")) == 0
+    kept.write_text("")
+    assert waited_for_core_us(str(kept)) == 0

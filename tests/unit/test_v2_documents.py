@@ -1,13 +1,15 @@
 """Metadata, statistics and metrics."""
 
 import json
+from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.domain.events import Answered, Dispatched, Ran
-from headrace.serving.core.counters import LATENCY_BOUNDS_US, BatchCounter, ModelCounters
+from headrace.dispatch.protocols import Batch
+from headrace.serving.core.counters import LATENCY_BOUNDS_US, ModelCounters
 from headrace.serving.engine.inference import Refusal
-from helpers.gateway import Bench, FakeEngine, get, post
+from helpers.gateway import Bench, FakeEngine, get, post, served_model
+from helpers.sim import request
 
 INFER = "/v2/models/adder/infer"
 BODY = json.dumps(
@@ -36,6 +38,18 @@ def test_a_models_metadata_has_its_tensors_with_an_open_first_dimension() -> Non
     assert document["versions"] == ["1"]
     assert document["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
     assert Bench().ask(get("/v2/models/adder/versions/1?a=b")).json == document
+
+
+def test_a_model_is_known_under_its_version_and_no_other() -> None:
+    bench = Bench(FakeEngine(replace(served_model(), version="3")))
+    assert bench.ask(get("/v2/models/adder")).json["versions"] == ["3"]
+    assert bench.ask(get("/v2/models/adder/versions/3/ready")).status == 200
+    assert "version 3 only" in bench.ask(get("/v2/models/adder/versions/1")).error
+    assert bench.ask(post("/v2/repository/index", b"")).json[0]["version"] == "3"
+    stats = bench.ask(get("/v2/models/stats")).json["model_stats"]
+    assert [model["version"] for model in stats] == ["3"]
+    told = bench.ask(post("/v2/models/adder/versions/3/infer", BODY))
+    assert told.json["model_version"] == "3"
 
 
 def test_a_models_config_states_its_objective() -> None:
@@ -89,21 +103,6 @@ def test_statistics_add_up() -> None:
     assert bench.ask(get("/v2/models/stats")).json["model_stats"] == [document]
 
 
-def test_batches_are_counted_by_size_with_the_time_they_ran() -> None:
-    counters = ModelCounters()
-    count = BatchCounter([counters])
-    for batch, requests in ((1, (1, 2)), (2, (3,)), (3, (4, 5))):
-        count(
-            Dispatched(
-                at_us=0, batch=batch, model=0, pipeline=0, first_stage=0, requests=requests, path=()
-            )
-        )
-        count(Ran(at_us=70, batch=batch, stage=0, slot=0, started_at_us=50))
-        count(Ran(at_us=95, batch=batch, stage=1, slot=1, started_at_us=90))
-    assert counters.batches == {1: 1, 2: 2}
-    assert counters.run_us == {1: 25, 2: 50}
-
-
 PARTS = ("queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
 
 
@@ -113,15 +112,11 @@ def test_statistics_have_every_part_that_tritons_clients_look_up() -> None:
     nothing = {"count": 0, "ns": 0}
     assert all(fresh["inference_stats"][part] == nothing for part in PARTS)
 
-    count = BatchCounter([bench.core.counters["adder"]])
     bench.ask(post(INFER, BODY))  # two items, answered 5 ms after they arrived
-    count(
-        Dispatched(at_us=0, batch=1, model=0, pipeline=0, first_stage=0, requests=(1, 2), path=())
-    )
-    count(Ran(at_us=1_500, batch=1, stage=0, slot=0, started_at_us=500))
-    count(Ran(at_us=4_800, batch=1, stage=1, slot=1, started_at_us=4_000))
-    for request in (1, 2):
-        count(Answered(at_us=5_000, request=request, batch=1))
+    counters = bench.core.counters["adder"]
+    counters.batches[2] += 1
+    requests = tuple(request(number, 0, 100_000) for number in (1, 2))
+    counters.count_end(Batch(0, 1, 0, 0, requests, run_us=1_800), answered=True)
     [document] = bench.ask(get("/v2/models/adder/stats")).json["model_stats"]
 
     assert {part: document["inference_stats"][part] for part in PARTS} == {
@@ -140,16 +135,6 @@ def test_statistics_have_every_part_that_tritons_clients_look_up() -> None:
             "compute_output": {"count": 1, "ns": 0},
         }
     ]
-
-
-def test_a_batch_that_is_sent_again_counts_once() -> None:
-    counters = ModelCounters()
-    count = BatchCounter([counters])
-    for _ in range(2):
-        count(
-            Dispatched(at_us=0, batch=1, model=0, pipeline=0, first_stage=0, requests=(1,), path=())
-        )
-    assert counters.batches == {1: 1}
 
 
 def test_latency_buckets_rise() -> None:

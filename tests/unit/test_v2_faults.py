@@ -1,7 +1,7 @@
 """Bad input: one status, one clear sentence, and the server keeps serving."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -58,7 +58,14 @@ BAD_REQUESTS: dict[str, tuple[bytes, int, str]] = {
     "control characters": (get("/v2/models/%00%0a/ready"), 404, "no model"),
     "wrong method": (get(INFER), 405, "use POST"),
     "delete": (post("/v2/models/adder", b"").replace(b"POST", b"DELETE"), 405, "use GET"),
-    "loading models": (post("/v2/repository/models/adder/load", b"{}"), 501, "from the plan"),
+    "unloading models": (post("/v2/repository/models/adder/unload", b"{}"), 501, "from the plan"),
+    "loading others": (post("/v2/repository/models/other/load", b"{}"), 404, "from the plan"),
+    "loading other files": (
+        post("/v2/repository/models/adder/load", b'{"parameters":{"config":"{}"}}'),
+        501,
+        "come from the plan",
+    ),
+    "loading no JSON": (post("/v2/repository/models/adder/load", b"{"), 400, "load request"),
     "shared memory": (get("/v2/systemsharedmemory/status"), 501, "shared memory"),
     "cuda shared memory": (get("/v2/cudasharedmemory/status"), 501, "shared memory"),
     "trace settings": (get("/v2/trace/setting"), 501, "trace settings"),
@@ -130,7 +137,11 @@ BAD_REQUESTS: dict[str, tuple[bytes, int, str]] = {
     "fractional timeout": (post(INFER, with_parameters(timeout=1.5)), 400, "Expected `int | null`"),
     "timeout as text": (post(INFER, with_parameters(timeout="5")), 400, "Expected `int | null`"),
     "negative priority": (post(INFER, with_parameters(priority=-1)), 400, "'priority' must lie"),
-    "sequence": (post(INFER, with_parameters(sequence_id=7)), 400, "sequences are not served"),
+    "sequence": (
+        post(INFER, with_parameters(sequence_id=7)),
+        400,
+        "keeps no state between requests",
+    ),
     "long id": (post(INFER, json.dumps({**GOOD, "id": "i" * 300}).encode()), 400, "id is longer"),
     "numeric id": (post(INFER, json.dumps({**GOOD, "id": 7}).encode()), 400, "Expected `str"),
     "unknown output": (post(INFER, with_outputs({"name": "q"})), 400, "output 'q': unknown"),
@@ -353,15 +364,23 @@ def test_our_own_bug_is_opaque_but_logged_under_an_id(caplog: pytest.LogCaptureF
     assert bench.ask(get("/v2")).status == 200
 
 
-def test_bools_that_are_neither_zero_nor_one_are_refused() -> None:
+def test_json_bools_are_not_numbers() -> None:
     model = served_model(inputs=(("x", "bool", (2,)),), outputs=(("y", "bool", (2,)),))
     tensor = {"name": "x", "shape": [1, 2], "datatype": "BOOL"}
-    text = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": 2}}]}).encode()
-    header = f"Inference-Header-Content-Length: {len(text)}"
-    reply = Bench(FakeEngine(model)).ask(post(INFER, text + b"\x01\x02", header))
-    assert (reply.status, "0 or 1" in reply.error) == (400, True)
     numbers = json.dumps({"inputs": [{**tensor, "data": [1, 0]}]}).encode()
     assert "Expected `bool`" in Bench(FakeEngine(model)).ask(post(INFER, numbers)).error
+
+
+def test_binary_bools_of_any_byte_are_read_as_zero_and_one() -> None:
+    engine = FakeEngine(
+        served_model(inputs=(("x", "bool", (2,)),), outputs=(("y", "bool", (2,)),)), at_once=False
+    )
+    tensor = {"name": "x", "shape": [2, 2], "datatype": "BOOL"}
+    text = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": 4}}]}).encode()
+    header = f"Inference-Header-Content-Length: {len(text)}"
+    Bench(engine).connect().send(post(INFER, text + b"\x01\x00\x80\x02", header))
+    (inference,) = engine.submitted
+    assert bytes(memoryview(cast(Any, inference.inputs[0])).cast("B")) == b"\1\0\1\1"
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ from headrace.catalog.yaml_lines import parse_yaml
 from headrace.domain.app import App
 from headrace.domain.errors import DocumentError, PlanError
 from headrace.domain.plan import Plan
-from headrace.domain.problem import Problem, ProfileRef
-from headrace.domain.profile import Profile
+from headrace.domain.problem import Demand, Problem, ProfileRef
+from headrace.domain.profile import Profile, size_text
 
 __all__ = [
     "encode_document",
@@ -46,8 +46,8 @@ __all__ = [
 T = TypeVar("T")
 PROFILE_SCHEMA = "headrace.profile/1"
 PLAN_SCHEMA = "headrace.plan/1"
-MAX_HASHED_BYTES = 1 << 31
-"""No model file is larger: one ONNX file holds less than 2 GiB."""
+MAX_HASHED_BYTES = 1 << 42
+"""A PyTorch export holds its weights itself; one ONNX file holds less than 2 GiB."""
 
 
 def read_profile(path: Path) -> Profile:
@@ -87,7 +87,8 @@ def read_problem(path: Path) -> Problem:
         demands = []
         for entry in file.models:
             model = _named_profile(path, entry.profile, profiles, refs)
-            demands.append(build_demand(entry, model))
+            demand = build_demand(entry, model)
+            demands.append(_with_parts(demand, profiles[model]))
         apps = _apps(path, file, profiles, refs)
         return Problem(
             cluster=cluster,
@@ -99,6 +100,15 @@ def read_problem(path: Path) -> Problem:
         )
     except DocumentError as error:
         raise DocumentError(f"{path}: {error}") from error
+
+
+def _with_parts(demand: Demand, profile: Profile) -> Demand:
+    """Where the file says nothing of a model's sizes, all get the same part, as the plan says."""
+    if demand.shapes or not profile.dimensions:
+        return demand
+    return msgspec.structs.replace(
+        demand, shapes={size_text(sizes): 1.0 for sizes in profile.all_sizes}
+    )
 
 
 def _apps(

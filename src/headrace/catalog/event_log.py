@@ -24,6 +24,7 @@ from headrace.domain.events import (
 MAX_LINE_BYTES: Final = 16 << 20
 MAX_EVENTS: Final = 100_000_000
 MAX_LOG_BYTES: Final = 1 << 34
+LAST_US: Final = 1 << 60
 
 CHUNK_EVENTS: Final = 256
 """Encoded and written together: about 0.1 ms at a time, so the writer never stalls a dispatcher,
@@ -175,7 +176,22 @@ def _events(
             raise DocumentError(
                 f"{path}:{number}: names a model, pipeline or slot that the header does not have"
             )
+        if not _is_in_time(event):
+            raise DocumentError(
+                f"{path}:{number}: an instant is negative or beyond {LAST_US} us, or something"
+                " ends before it starts"
+            )
         yield event
+
+
+def _is_in_time(event: AnyEvent) -> bool:
+    match event:
+        case Ran(started_at_us=first) | Transferred(started_at_us=first):
+            return 0 <= first <= event.at_us <= LAST_US
+        case Arrived(deadline_at_us=last):
+            return 0 <= event.at_us <= LAST_US and 0 <= last <= 2 * LAST_US
+        case _:
+            return 0 <= event.at_us <= LAST_US
 
 
 def _refers_to(header: EventLogHeader, event: AnyEvent) -> bool:

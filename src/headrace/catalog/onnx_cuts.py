@@ -22,12 +22,8 @@ def find_cuts(graph: OnnxGraph, max_tensors: int = 1) -> tuple[Cut, ...]:
     the answer does not depend on which topological order the file happens to have, because each
     other node either leads to that tensor or follows from it.
 
-    Args:
-        graph: the model.
-        max_tensors: most tensors that may cross a cut.
-
     Returns:
-        Cuts in order, none at the very start or end.
+        Cuts that at most `max_tensors` cross, in order, none at the very start or end.
     """
     nodes = graph.dynamic_nodes()
     last_use = {name: index for index, node in enumerate(nodes) for name in node.reads}

@@ -1,13 +1,15 @@
-"""An ONNX model, read with bounds and put into the one form that cutting works on.
+"""A model's file, read with bounds and put into the one form that cutting works on.
 
+That is an ONNX graph. A PyTorch export is read as one whose nodes call PyTorch (`pt2_model`).
 Constant nodes become initialisers, nodes that no output needs are dropped, and every tensor is
 known to be either static (it depends on weights only) or live data (it depends on an input).
 """
 
 import errno
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,21 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import numpy_helper
 
+from headrace.catalog.onnx_references import check_references
+from headrace.catalog.onnx_types import dtype_name
+from headrace.catalog.pt2_archive import is_archive
+from headrace.catalog.pt2_calls import TORCH_DOMAIN
+from headrace.catalog.pt2_model import read_pt2
 from headrace.catalog.regular_file import open_regular
+from headrace.catalog.weights_files import MAX_FILE_BYTES, ExternalWeights, identity
 from headrace.domain.errors import ModelError
+from headrace.domain.profile import MAX_STRING_BYTES, ModelFormat, TensorSpec
 
 MAX_MODEL_BYTES = 2**31 - 1
 """Protobuf's own limit of one message."""
 
-NUMBERS = "biuf"
-"""numpy's kinds of the dtypes that can travel: bool, integers, floats."""
+MAX_NODES = 200_000
+"""Far above any real graph; each node is looked at many times."""
 
 MAX_ITEM_COUNT = 2**28
 """Elements per item of one input; refused beyond, before anything is allocated."""
@@ -37,9 +46,13 @@ class OpenTensor:
     dtype: str
     """numpy's name."""
     batch: int | None
-    """First dimension; None: free, as it should be."""
+    """The batch dimension; None: free, as it should be."""
     item_dims: tuple[int | None, ...]
     """The other dimensions; None: free."""
+    batch_axis: int | None = 0
+    """Where the file has the batch dimension; None: it has none, and all are `item_dims`."""
+    symbols: tuple[str, ...] = ()
+    """What the file calls each of `item_dims`; "" where it has no name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +70,9 @@ class OnnxGraph:
 
     path: Path
     sha256: str
-    """Of the file."""
+    """Of the file, and of those that hold its weights where there are any."""
+    weights: ExternalWeights | None
+    """Where initialisers without data have it; None: all have their own."""
     inputs: tuple[OpenTensor, ...]
     outputs: tuple[str, ...]
     nodes: tuple[GraphNode, ...]
@@ -65,12 +80,40 @@ class OnnxGraph:
     """Name -> TensorProto."""
     static: frozenset[str]
     """Tensors that depend on no input: initialisers and what derives only from them."""
+    stated: Mapping[str, Any]
+    """Of tensors inside, what the file states of them (ValueInfoProto): how ONNX Runtime fuses
+    operators, and so where it rounds, depends on it."""
+    max_string_bytes: int = MAX_STRING_BYTES
+    """Of one string that enters or leaves."""
+    batched: bool = True
+    """False: it runs one request at a time (`onnx_batch`)."""
+    output_axes: Mapping[str, int] = field(default_factory=dict)
+    """Where the file has an output's batch dimension, if not first."""
     header: Any
     """ModelProto without its graph: versions, operator sets, local functions."""
+
+    @property
+    def format(self) -> ModelFormat:
+        """What its nodes are, which says who can run it."""
+        calls_torch = any(opset.domain == TORCH_DOMAIN for opset in self.header.opset_import)
+        return "torch" if calls_torch else "onnx"
 
     def dynamic_nodes(self) -> tuple[GraphNode, ...]:
         """Nodes that work on live data; the others are folded away before the first run."""
         return tuple(n for n in self.nodes if any(name not in self.static for name in n.writes))
+
+    def spec(
+        self, name: str, dtype: str, item_shape: tuple[int, ...], batch_axis: int = 0
+    ) -> TensorSpec:
+        """Of an input or output."""
+        max_bytes = self.max_string_bytes if dtype == "bytes" else 0
+        return TensorSpec(
+            name=name,
+            dtype=dtype,
+            item_shape=item_shape,
+            max_bytes=max_bytes,
+            batch_axis=batch_axis,
+        )
 
     def tensors(self) -> frozenset[str]:
         """Every name that the graph makes or takes."""
@@ -78,26 +121,38 @@ class OnnxGraph:
         return frozenset(made | {tensor.name for tensor in self.inputs} | set(self.initialisers))
 
 
-def load_graph(path: Path, max_bytes: int = MAX_MODEL_BYTES) -> OnnxGraph:
-    """Read and normalise an ONNX file.
+def load_graph(
+    path: Path,
+    max_bytes: int = MAX_MODEL_BYTES,
+    batch_axes: Mapping[str, int | None] | None = None,
+    max_string_bytes: int = MAX_STRING_BYTES,
+) -> OnnxGraph:
+    """Read and normalise an ONNX file or an archive of `torch.export.save`.
+
+    Args:
+        path: the file.
+        max_bytes: of it, without the files that it refers to.
+        batch_axes: where inputs have their batch dimension, None: they have none; of inputs that
+            are not named it is found.
+        max_string_bytes: of one string that enters or leaves.
 
     Raises:
-        ModelError: the file is absent, too large, not ONNX, or keeps weights outside of itself.
+        ModelError: the file is absent, too large, not ONNX, or refers to weights that are not in
+            its folder; or an input has no such axis.
     """
-    data = read_model_bytes(path, max_bytes)
-    try:
-        model = onnx.load_model_from_string(data)
-    except DecodeError as error:
-        raise ModelError(f"{path}: is not an ONNX model (it does not parse: {error})") from error
+    model, sha256, weights = _read(path, max_bytes)
     graph = model.graph
     if not graph.node or not graph.output:
         raise ModelError(f"{path}: is not an ONNX model (it has no operators or no outputs)")
+    for value in graph.output:
+        if value.type.WhichOneof("value") in ("sequence_type", "map_type", "optional_type"):
+            raise ModelError(no_tensor(path, value.name))
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     nodes = _nodes_without_constants(graph, initialisers)
-    _refuse_external_data(path, initialisers)
     outputs = tuple(value.name for value in graph.output)
     nodes = _needed(nodes, outputs)
-    inputs = tuple(_open_tensor(path, v) for v in graph.input if v.name not in initialisers)
+    named = batch_axes or {}
+    inputs = tuple(_open_tensor(path, v, named) for v in graph.input if v.name not in initialisers)
     if not inputs:
         raise ModelError(f"{path}: the model has no input, so there is nothing to serve")
     header = onnx.ModelProto()
@@ -106,14 +161,88 @@ def load_graph(path: Path, max_bytes: int = MAX_MODEL_BYTES) -> OnnxGraph:
     header.functions.extend(model.functions)
     return OnnxGraph(
         path=path,
-        sha256=hashlib.sha256(data).hexdigest(),
+        sha256=sha256,
+        weights=weights,
+        max_string_bytes=max_string_bytes,
         inputs=inputs,
         outputs=outputs,
         nodes=nodes,
         initialisers=initialisers,
-        static=_static_names(path, nodes, initialisers, {tensor.name for tensor in inputs}),
+        static=static_names(path, nodes, initialisers, {tensor.name for tensor in inputs}),
         header=header,
+        stated={value.name: value for value in graph.value_info},
     )
+
+
+def whole_model(graph: OnnxGraph) -> bytes:
+    """The model as its file has it, uncut: read and checked again.
+
+    Raises:
+        ModelError: it is not the file any more that `graph` was read from.
+    """
+    model, sha256, _ = _read(graph.path, MAX_MODEL_BYTES)
+    if sha256 != graph.sha256:
+        raise ModelError(f"{graph.path}: has changed since it was read; profile it again")
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def _read(path: Path, max_bytes: int) -> tuple[Any, str, ExternalWeights | None]:
+    """A file's ModelProto, the hash of all its files, and where its weights are."""
+    model, sha256 = _read_archive(path) or _read_onnx(path, max_bytes)
+    count = sum(map(_count_nodes, (model.graph, *model.functions)))
+    if count > MAX_NODES:
+        raise ModelError(
+            f"{path}: has {count:,} operators, at most {MAX_NODES:,} are read;"
+            " export it without unrolling its loops"
+        )
+    weights = check_references(path, model)
+    return model, weights.sha256(sha256) if weights else sha256, weights
+
+
+def _count_nodes(graph: Any) -> int:
+    """Operators of a graph or function, those of inner graphs too; stops soon behind MAX_NODES.
+
+    Protobuf bounds how deep graphs lie in each other.
+    """
+    count = len(graph.node)
+    for node in graph.node:
+        if count > MAX_NODES:
+            break
+        for attribute in node.attribute:
+            if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+                count += sum(map(_count_nodes, (attribute.g, *attribute.graphs)))
+    return count
+
+
+def _read_onnx(path: Path, max_bytes: int) -> tuple[Any, str]:
+    data = read_model_bytes(path, max_bytes)
+    try:
+        model = onnx.load_model_from_string(data)
+    except DecodeError as error:
+        raise ModelError(
+            f"{path}: is not an ONNX model (it does not parse: {error}), nor an archive of"
+            " torch.export.save"
+        ) from error
+    return model, hashlib.sha256(data).hexdigest()
+
+
+def _read_archive(path: Path) -> tuple[Any, str] | None:
+    """The model of a PyTorch export, and the hash of its file; None: it is none."""
+    try:
+        file = open_regular(path, MAX_FILE_BYTES)
+    except OSError:
+        return None  # `_read_onnx` says why
+    with file:
+        if not is_archive(file.peek(4)):
+            return None
+        before = identity(path.name, file)
+        model = read_pt2(path, file, MAX_NODES)
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if identity(path.name, file) != before:
+            raise ModelError(f"{path}: changed while it was read; profile it again")
+    return model, sha256
 
 
 def read_model_bytes(path: Path, max_bytes: int = MAX_MODEL_BYTES) -> bytes:
@@ -130,7 +259,8 @@ def read_model_bytes(path: Path, max_bytes: int = MAX_MODEL_BYTES) -> bytes:
             raise ModelError(f"{path}: is not a file; give the path of an ONNX file") from error
         if error.errno == errno.EFBIG:
             raise ModelError(
-                f"{path}: {error.strerror} (one ONNX file holds less than 2 GiB)"
+                f"{path}: {error.strerror} (one ONNX file holds less than 2 GiB; export larger"
+                " models with their weights beside them: external_data=True)"
             ) from error
         reason = error.strerror or error
         raise ModelError(f"{path}: cannot be read: {reason}; check the path") from error
@@ -141,61 +271,74 @@ def read_model_bytes(path: Path, max_bytes: int = MAX_MODEL_BYTES) -> bytes:
     return data
 
 
-def dtype_name(elem_type: int) -> str | None:
-    """numpy's name of an ONNX element type; None where numpy has no such type.
-
-    >>> dtype_name(1), dtype_name(7), dtype_name(8)
-    ('float32', 'int64', None)
-    """
-    try:
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
-    except (KeyError, TypeError):
-        return None
-    return dtype.name if dtype.isbuiltin == 1 and dtype.kind in NUMBERS else None
+def no_tensor(path: Path, output: str) -> str:
+    """The refusal of an output that is a list or a map."""
+    return (
+        f"{path}: output {output!r} is a list or a map, which cannot be served; export a tensor"
+        " instead: options={'zipmap': False} of skl2onnx, zipmap=False of onnxmltools"
+    )
 
 
-def elem_type(dtype: str) -> int:
-    """The ONNX element type of numpy's name: the inverse of `dtype_name`."""
-    return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
-
-
-def tensor_bytes(tensor: Any) -> int:
-    """Size of an initialiser, from its declared shape; reads no data."""
-    dtype = dtype_name(tensor.data_type)
-    itemsize = np.dtype(dtype).itemsize if dtype else 2 if tensor.data_type == 16 else 1
-    count = 1
-    for dim in tensor.dims:
-        count *= dim
-    return count * itemsize
-
-
-def _open_tensor(path: Path, value: Any) -> OpenTensor:
+def _open_tensor(path: Path, value: Any, named: Mapping[str, int | None]) -> OpenTensor:
     kind = value.type.tensor_type
     dtype = dtype_name(kind.elem_type)
     if not value.type.HasField("tensor_type") or dtype is None:
         raise ModelError(
-            f"{path}: input {value.name!r} is not a tensor of numbers;"
+            f"{path}: input {value.name!r} is not a tensor of numbers or strings;"
             " serve such pre-processing outside the model"
         )
     dims = tuple(
         dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None
         for dim in kind.shape.dim
     )
-    if not dims:
+    count = math.prod(dim or 1 for dim in dims)
+    if count > MAX_ITEM_COUNT:
         raise ModelError(
-            f"{path}: input {value.name!r} is a scalar, but a batch needs a first dimension;"
-            " export the model with a batch dimension"
+            f"{path}: input {value.name!r} has {count:,} elements, at most {MAX_ITEM_COUNT:,} are"
+            " served"
         )
-    return OpenTensor(name=value.name, dtype=dtype, batch=dims[0], item_dims=dims[1:])
+    symbols = tuple(dim.dim_param for dim in kind.shape.dim)
+    axis = named.get(value.name, _likely_axis(dims, symbols))
+    if axis is None:
+        return OpenTensor(
+            name=value.name,
+            dtype=dtype,
+            batch=1,
+            item_dims=dims,
+            batch_axis=None,
+            symbols=symbols,
+        )
+    if not 0 <= axis < len(dims):
+        raise ModelError(
+            f"{path}: input {value.name!r} has {len(dims)} dimensions, so --batch-axis"
+            f" {value.name}={axis} names none of them"
+        )
+    others = (*dims[:axis], *dims[axis + 1 :])
+    return OpenTensor(
+        name=value.name,
+        dtype=dtype,
+        batch=dims[axis],
+        item_dims=others,
+        batch_axis=axis,
+        symbols=(*symbols[:axis], *symbols[axis + 1 :]),
+    )
 
 
-def _refuse_external_data(path: Path, initialisers: dict[str, Any]) -> None:
-    outside = onnx.TensorProto.EXTERNAL
-    if any(tensor.data_location == outside for tensor in initialisers.values()):
-        raise ModelError(
-            f"{path}: keeps its weights in other files; save it as one file first:"
-            " onnx.save(onnx.load(PATH), NEW_PATH, save_as_external_data=False)"
-        )
+def _likely_axis(dims: tuple[int | None, ...], symbols: Sequence[str]) -> int | None:
+    """Which dimension is the batch, from how the file declares them; None: none.
+
+    A free one that is called so; else the first, where it is free or 1; else the only free one.
+
+    >>> _likely_axis((2, None, 128), ["", "batch", ""]), _likely_axis((3, 224, 224), ["", "", ""])
+    (1, None)
+    """
+    free = [axis for axis, dim in enumerate(dims) if dim is None]
+    called = [axis for axis in free if "batch" in symbols[axis].lower()]
+    if len(called) == 1:
+        return called[0]
+    if dims and dims[0] in (None, 1):
+        return 0
+    return free[0] if len(free) == 1 else None
 
 
 def _nodes_without_constants(graph: Any, initialisers: dict[str, Any]) -> tuple[GraphNode, ...]:
@@ -256,9 +399,14 @@ def _needed(nodes: tuple[GraphNode, ...], outputs: tuple[str, ...]) -> tuple[Gra
     return tuple(reversed(kept))
 
 
-def _static_names(
+def static_names(
     path: Path, nodes: tuple[GraphNode, ...], initialisers: dict[str, Any], inputs: set[str]
 ) -> frozenset[str]:
+    """Tensors that depend on no input.
+
+    Raises:
+        ModelError: the nodes are not in topological order.
+    """
     static = set(initialisers)
     known = static | inputs
     for node in nodes:

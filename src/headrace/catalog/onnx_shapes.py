@@ -5,12 +5,10 @@ from typing import Any
 
 import onnx
 
-from headrace.catalog.onnx_graph import OnnxGraph, dtype_name, elem_type, tensor_bytes
+from headrace.catalog.onnx_graph import OnnxGraph
+from headrace.catalog.onnx_references import FOLDABLE_BYTES
+from headrace.catalog.onnx_types import crosses_cuts, dtype_name, elem_type, tensor_bytes
 from headrace.domain.profile import TensorSpec
-
-FOLDABLE_BYTES = 4096
-"""Initialisers up to this size may hold shapes, which inference must see; larger ones are left
-out of it, so that a model of 1 GB is not copied to infer a shape."""
 
 
 class NotBatched:
@@ -59,7 +57,8 @@ def batched_spec(
 def shapes_at(
     graph: OnnxGraph, item_shapes: Mapping[str, tuple[int, ...]], batch: int
 ) -> dict[str, tuple[str | None, tuple[int, ...]]]:
-    """Name -> (dtype, shape) of all tensors whose shape is fully known at this batch size."""
+    """Name -> (dtype, shape) of all tensors whose shape is fully known at this batch size; None
+    where the type does not pass between stages."""
     model = onnx.ModelProto()
     model.CopyFrom(graph.header)
     model.graph.name = "shapes"
@@ -67,6 +66,7 @@ def shapes_at(
     for tensor in graph.inputs:
         shape = [batch, *item_shapes[tensor.name]]
         model.graph.input.append(_info(tensor.name, elem_type(tensor.dtype), shape))
+    # Larger ones hold no shapes, and are left out: a model of 1 GB is not copied to infer a shape.
     for name, weights in graph.initialisers.items():
         if tensor_bytes(weights) <= FOLDABLE_BYTES:
             model.graph.initializer.append(weights)
@@ -84,7 +84,8 @@ def shapes_at(
             continue
         if all(dim.HasField("dim_value") for dim in kind.shape.dim):
             known = tuple(dim.dim_value for dim in kind.shape.dim)
-            found[value.name] = (dtype_name(kind.elem_type), known)
+            dtype = dtype_name(kind.elem_type)
+            found[value.name] = (dtype if crosses_cuts(dtype) else None, known)
     return found
 
 

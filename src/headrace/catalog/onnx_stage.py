@@ -8,11 +8,13 @@ nothing inside either stage has to be renamed.
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import msgspec
 import onnx
 
-from headrace.catalog.onnx_graph import OnnxGraph, dtype_name, elem_type, tensor_bytes
+from headrace.catalog.onnx_graph import OnnxGraph
+from headrace.catalog.onnx_types import dtype_name, elem_type, tensor_bytes
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import TensorSpec
+from headrace.domain.profile import OTHERWISE, TensorSpec
 
 Boundary = Literal["float32", "float16"]
 
@@ -30,7 +32,7 @@ def wire_spec(spec: TensorSpec, boundary: Boundary) -> TensorSpec:
     """
     if boundary == "float16" and spec.dtype == "float32":
         name = spec.name + HALF_SUFFIX
-        return TensorSpec(name=name, dtype="float16", item_shape=spec.item_shape)
+        return msgspec.structs.replace(spec, name=name, dtype="float16")
     return spec
 
 
@@ -40,11 +42,12 @@ def extract_stage(
     """The part of `graph` that computes `outputs` from `inputs`, as a ModelProto.
 
     Walks backwards from the outputs and stops at the inputs, so nodes that stand between two cuts
-    in the file but belong to neither side cannot slip in. All item shapes become fixed, which lets
-    the runtime plan its memory; the batch stays free.
+    in the file but belong to neither side cannot slip in. Item shapes become fixed, which lets the
+    runtime plan its memory; the batch stays free, and so do dynamic dimensions (`TensorSpec.dims`),
+    so that one file serves all buckets of a model. Of a model that is not batched, inputs stay as
+    its file has them.
 
     Args:
-        graph: the whole model.
         inputs: tensors as they arrive: model inputs, or what crosses the cut before.
         outputs: tensors as they leave: what crosses the cut behind, or model outputs.
 
@@ -73,7 +76,8 @@ def extract_stage(
     nodes = [*wraps, *model.graph.node, *unwraps]
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    model.graph.input.extend(_value_info(spec) for spec in inputs)
+    free = {} if graph.batched else {tensor.name: tensor.item_dims for tensor in graph.inputs}
+    model.graph.input.extend(_value_info(spec, free.get(spec.name)) for spec in inputs)
     model.graph.output.extend(_value_info(spec) for spec in outputs)
     return model
 
@@ -85,6 +89,17 @@ def probe_model(graph: OnnxGraph, inputs: Sequence[TensorSpec], names: Sequence[
     """
     model = _between(graph, {spec.name for spec in inputs}, set(names))
     model.graph.input.extend(_value_info(spec) for spec in inputs)
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return model
+
+
+def filed_model(graph: OnnxGraph, names: Sequence[str]) -> Any:
+    """The whole model as its file has it, for any shapes of its inputs: they state none."""
+    model = _between(graph, {tensor.name for tensor in graph.inputs}, set(names))
+    model.graph.input.extend(
+        onnx.helper.make_tensor_value_info(tensor.name, elem_type(tensor.dtype), None)
+        for tensor in graph.inputs
+    )
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return model
 
@@ -114,6 +129,10 @@ def _between(graph: OnnxGraph, starts: set[str], wanted: set[str]) -> Any:
     model.graph.name = "stage"
     model.graph.node.extend(reversed(kept))
     model.graph.initializer.extend(t for n, t in graph.initialisers.items() if n in needed)
+    inside = {name for node in kept for name in node.output} - wanted - starts
+    model.graph.value_info.extend(
+        graph.stated[name] for name in sorted(inside & graph.stated.keys())
+    )
     return model
 
 
@@ -130,8 +149,10 @@ def _inside_name(spec: TensorSpec, known: frozenset[str], graph: OnnxGraph) -> s
     )
 
 
-def _value_info(spec: TensorSpec) -> Any:
+def _value_info(spec: TensorSpec, dims: tuple[int | str | None, ...] | None = None) -> Any:
+    """`dims`: of the item, where it is not `item_shape`; None: free."""
     assert dtype_name(elem_type(spec.dtype)) == spec.dtype
-    return onnx.helper.make_tensor_value_info(
-        spec.name, elem_type(spec.dtype), [BATCH, *spec.item_shape]
-    )
+    if dims is None:
+        named = zip(spec.dims or ("",) * len(spec.item_shape), spec.item_shape, strict=True)
+        dims = tuple(None if name == OTHERWISE else name or size for name, size in named)
+    return onnx.helper.make_tensor_value_info(spec.name, elem_type(spec.dtype), [BATCH, *dims])

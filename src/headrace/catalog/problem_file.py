@@ -12,7 +12,7 @@ from msgspec import Meta
 from headrace.catalog.source import Source
 from headrace.catalog.strict import convert
 from headrace.domain.app import MODULES_MAX, App, FanOut, Module
-from headrace.domain.base import Record
+from headrace.domain.base import Record, Version
 from headrace.domain.cluster import WHOLE, Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
 from headrace.domain.problem import Demand, Objective, PlanOptions
@@ -65,6 +65,11 @@ class ModelEntry(Record, frozen=True, kw_only=True):
     """Relative load; max-min maximises the smallest throughput / weight."""
     rate_rps: float | None = None
     """Needed throughput; without it, as much as possible."""
+    version: Version = 1
+    """Under which clients know it."""
+    shapes: dict[str, float] = msgspec.field(default_factory=dict)
+    """Of a model profiled at several sizes: sizes, such as "64" or "224x320" -> their part of all
+    requests, in any unit. Without it, every size gets the same part."""
 
 
 class ModuleEntry(Record, frozen=True, kw_only=True):
@@ -76,6 +81,9 @@ class ModuleEntry(Record, frozen=True, kw_only=True):
     """Modules whose outputs it needs."""
     fan_out: float | FanOut = 1.0
     """Calls per request of the app: their mean, or mean and distribution."""
+    code_ms: Annotated[float, Meta(ge=0, le=MAX_SLO_MS)] = 0.0
+    """What the app's own code takes before these calls, p99; `headrace rehearse --out` measures
+    it."""
 
 
 class AppEntry(Record, frozen=True, kw_only=True):
@@ -89,6 +97,10 @@ class AppEntry(Record, frozen=True, kw_only=True):
     modules: Annotated[dict[str, ModuleEntry], Meta(min_length=1, max_length=MODULES_MAX)]
     priority: int = 0
     """Smaller is served first."""
+    code_ms: Annotated[float, Meta(ge=0, le=MAX_SLO_MS)] = 0.0
+    """What the app's own code takes after the last answer, p99."""
+    version: Version = 1
+    """Under which clients know it."""
 
 
 class OptionsEntry(Record, frozen=True, kw_only=True):
@@ -137,13 +149,7 @@ def build_cluster(entry: ClusterEntry) -> Cluster:
         raise DocumentError(f"$.cluster.nodes: {total:,} machines, at most {MAX_NODES:,} allowed")
     return Cluster(
         device_types=tuple(
-            DeviceType(
-                name=name,
-                shares=device.shares,
-                price_per_hour=device.price_per_hour,
-                memory_bytes=device.memory_bytes,
-                max_utilisation=device.max_utilisation,
-            )
+            DeviceType(name=name, **msgspec.structs.asdict(device))
             for name, device in entry.devices.items()
         ),
         nodes=tuple(
@@ -178,6 +184,8 @@ def build_demand(entry: ModelEntry, profile_model: str) -> Demand:
         slo_us=round(entry.slo_ms * 1000),
         weight=entry.weight,
         rate_rps=entry.rate_rps,
+        version=entry.version,
+        shapes=entry.shapes,
     )
 
 
@@ -213,6 +221,7 @@ def build_app(entry: AppEntry, models: dict[str, str]) -> App:
                 fan_out=module.fan_out
                 if isinstance(module.fan_out, FanOut)
                 else FanOut(mean=module.fan_out),
+                code_us=round(module.code_ms * 1000),
             )
             for name, module in entry.modules.items()
         ),
@@ -222,4 +231,6 @@ def build_app(entry: AppEntry, models: dict[str, str]) -> App:
         slo_us=round(entry.slo_ms * 1000),
         rate_rps=entry.rate_rps,
         priority=entry.priority,
+        code_us=round(entry.code_ms * 1000),
+        version=entry.version,
     )

@@ -36,10 +36,19 @@ def write_problem(plan: Plan, loads: Mapping[str, float], folder: Path, path: Pa
     Raises:
         DocumentError: it cannot be written there.
     """
-    # Not `write_document`, which sorts maps: modules and device types keep the plan's order.
-    content = msgspec.json.encode(problem_of(plan, loads, folder), enc_hook=encode_fraction)
-    with whole_file(path) as file:
-        file.write(msgspec.json.format(content) + b"\n")
+    write_problem_file(problem_of(plan, loads, folder), path)
+
+
+def write_problem_file(file: ProblemFile, path: Path) -> None:
+    """Write it as JSON.
+
+    Raises:
+        DocumentError: it cannot be written there.
+    """
+    # Not `write_document`, which sorts maps: modules and device types keep the file's order.
+    content = msgspec.json.encode(file, enc_hook=encode_fraction)
+    with whole_file(path) as written:
+        written.write(msgspec.json.format(content) + b"\n")
 
 
 def problem_of(plan: Plan, loads: Mapping[str, float], folder: Path) -> ProblemFile:
@@ -63,10 +72,7 @@ def _cluster(cluster: Cluster) -> ClusterEntry:
     return ClusterEntry(
         devices={
             kind.name: DeviceEntry(
-                shares=kind.shares,
-                price_per_hour=kind.price_per_hour,
-                memory_bytes=kind.memory_bytes,
-                max_utilisation=kind.max_utilisation,
+                **{field: getattr(kind, field) for field in DeviceEntry.__struct_fields__}
             )
             for kind in cluster.device_types
         },
@@ -88,6 +94,8 @@ def _models(
             slo_ms=demand.slo_us / 1000,
             weight=shares[demand.model],
             rate_rps=None if demand.rate_rps is None else needed_rps * shares[demand.model],
+            version=demand.version,
+            shapes=demand.shapes,
         )
         for demand in plan.demands
     )
@@ -99,11 +107,14 @@ def _app(app: App, rate_rps: float, paths: Mapping[str, str]) -> AppEntry:
         slo_ms=app.slo_us / 1000,
         rate_rps=rate_rps,
         priority=app.priority,
+        code_ms=app.code_us / 1000,
+        version=app.version,
         modules={
             module.name: ModuleEntry(
                 profile=paths[module.model],
                 after=tuple(before for before, after in app.edges if after == module.name),
                 fan_out=module.fan_out,
+                code_ms=module.code_us / 1000,
             )
             for module in app.modules
         },

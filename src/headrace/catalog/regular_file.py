@@ -20,17 +20,23 @@ _KINDS = {
 }
 
 
-def open_regular(path: Path, limit_bytes: int) -> BufferedReader:
+def open_regular(path: Path, limit_bytes: int, *, folder: int | None = None) -> BufferedReader:
     """The file at `path`, open for reading; close it.
 
     The stated size is checked; a file that grows meanwhile is for the reader to bound.
+
+    Args:
+        folder: descriptor of the folder that `path` is a name in; it must then be no link.
 
     Raises:
         OSError: it cannot be opened, is no ordinary file (EINVAL, EISDIR), or is larger than
             `limit_bytes` (EFBIG); `strerror` says so in words.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        if folder is not None:
+            flags |= os.O_NOFOLLOW
+        descriptor = os.open(path, flags, dir_fd=folder)
     except ValueError as error:
         raise OSError(errno.EINVAL, "is not the name of a file", repr(str(path))) from error
     try:

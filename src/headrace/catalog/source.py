@@ -40,6 +40,11 @@ class Source:
     line_of: Callable[[tuple[PathKey, ...]], int | None]
     """Line, from 1, of the value at this path; None where nothing stands there."""
 
+    def where(self, keys: tuple[PathKey, ...]) -> str:
+        """For messages: the file, and the line where it is known."""
+        line = self.line_of(keys)
+        return f"{self.path}, line {line}" if line else f"{self.path}"
+
 
 def read_bounded(path: Path, limit_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
     """Return the file's bytes.

@@ -3,14 +3,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from headrace.catalog.cache_folder import cache_folder, content_key, store
 from headrace.catalog.documents import sha256_file
+from headrace.catalog.onnx_batch import batch_first
 from headrace.catalog.onnx_graph import OnnxGraph, load_graph
 from headrace.catalog.onnx_stage import extract_stage
+from headrace.catalog.pt2_archive import is_archive
+from headrace.catalog.regular_file import open_regular
+from headrace.catalog.weights_files import MAX_FILE_BYTES, ExternalWeights, weights_in
 from headrace.domain.errors import DocumentError, ModelError
-from headrace.domain.profile import Profile, TensorSpec
+from headrace.domain.profile import ModelFormat, Profile, TensorSpec
 
-EXTRACTION_VERSION = 1
+EXTRACTION_VERSION = 4
 """Raised whenever `extract_stage` writes something else from the same input."""
 
 
@@ -35,38 +41,67 @@ def stage_path(profile: Profile, profile_folder: Path, first_block: int, end_blo
             f"profile {profile.model!r}: has no stage [{first_block}, {end_block}),"
             f" its blocks are 0 to {len(profile.blocks) - 1}"
         )
-    model_path = checked_model_path(profile, profile_folder)
+    model_path, _ = _checked(profile, profile_folder)
     inputs = profile.inputs if first_block == 0 else profile.blocks[first_block - 1].cut
     outputs = profile.blocks[end_block - 1].cut
     path = _cached_path(profile, inputs, outputs)
     if not path.is_file():
-        graph = _load_unchanged(profile, model_path)
+        graph = batch_first(
+            _load_unchanged(profile, model_path), profile.inputs, profile.outputs, profile.batched
+        )
         store(path, extract_stage(graph, inputs, outputs).SerializeToString())
     return path
 
 
-def checked_model_path(profile: Profile, profile_folder: Path) -> Path:
-    """The file of the profiled model, proven to be unchanged by its hash.
+def stage_weights(profile: Profile, profile_folder: Path) -> ExternalWeights | None:
+    """The files beside the model's own that all its stages refer to; None: there are none.
 
     Raises:
-        ModelError: it is missing, unknown, or not the one that was profiled.
+        ModelError: as `stage_path`.
     """
+    return _checked(profile, profile_folder)[1]
+
+
+def model_format(profile: Profile, profile_folder: Path) -> ModelFormat:
+    """What the nodes of a model's stages are; "onnx" of a model that has no file.
+
+    Raises:
+        ModelError: the file cannot be read.
+    """
+    if profile.model_path is None:
+        return "onnx"
+    try:
+        with open_regular(profile_folder / profile.model_path, MAX_FILE_BYTES) as file:
+            return "torch" if is_archive(file.peek(4)) else "onnx"
+    except OSError as error:
+        raise ModelError(
+            f"{profile_folder / profile.model_path}: cannot be read: {error.strerror}\n  needed by"
+            f" the profile of {profile.model!r}; put the model there, or run `headrace profile`"
+            " again"
+        ) from error
+
+
+def _checked(profile: Profile, profile_folder: Path) -> tuple[Path, ExternalWeights | None]:
+    """The files of the profiled model, proven to be unchanged by their hash."""
     if profile.model_path is None or profile.model_sha256 is None:
         raise ModelError(
             f"profile {profile.model!r}: names no model file, so it can be planned and simulated"
-            " but not executed; serve it with the emulated executor, or profile an ONNX file"
+            " but not executed; serve it with the emulated executor, or profile a model's file"
         )
     path = profile_folder / profile.model_path
     try:
         found = sha256_file(path)
-    except DocumentError as error:
+        weights = weights_in(path, profile.weights_files)
+        if weights is not None:
+            found = weights.sha256(found)
+    except (DocumentError, ModelError) as error:
         raise ModelError(
             f"{error}\n  needed by the profile of {profile.model!r};"
             " put the model there, or run `headrace profile` again"
         ) from error
     if found != profile.model_sha256:
         raise ModelError(_changed(path, profile.model_sha256, found))
-    return path
+    return path, weights
 
 
 def _load_unchanged(profile: Profile, model_path: Path) -> OnnxGraph:
@@ -89,5 +124,17 @@ def _changed(path: Path, profiled: str, found: str) -> str:
 def _cached_path(
     profile: Profile, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> Path:
-    key = content_key([EXTRACTION_VERSION, profile.model_sha256, list(inputs), list(outputs)])
+    ends = [[_any_size(spec) for spec in each] for each in (profile.inputs, profile.outputs)]
+    model = [profile.model_sha256, *ends, profile.batched]
+    key = content_key(
+        [EXTRACTION_VERSION, model, list(map(_any_size, inputs)), list(map(_any_size, outputs))]
+    )
     return cache_folder() / "stages" / key[:2] / f"{key}.onnx"
+
+
+def _any_size(spec: TensorSpec) -> TensorSpec:
+    """The same for all buckets of a model, whose file is one."""
+    shape = spec.item_shape
+    if spec.dims:
+        shape = tuple(0 if name else size for name, size in zip(spec.dims, shape, strict=True))
+    return msgspec.structs.replace(spec, item_shape=shape)

@@ -99,10 +99,8 @@ def _explain(source: Source, kind: type, schema: str, error: str) -> DocumentErr
     elif types := _EXPECTED.fullmatch(what):
         expected = types[1].replace("`", "")
         got = _describe(_value_at(source.data, keys))
-    line = source.line_of(keys)
-    where = f"{source.path}, line {line}" if line else f"{source.path}"
     return DocumentError(
-        f"{where}: {_format_path(keys)}\n  expected  {expected}\n"
+        f"{source.where(keys)}: {_format_path(keys)}\n  expected  {expected}\n"
         + (f"  got       {got}\n" if got else "")
         + f"  try       {hint}"
     )

@@ -102,11 +102,9 @@ def _name_of(item: Any, index: int) -> object:
 def _refusal(
     source: Source, field: Unexecuted, keys: tuple[PathKey, ...], labels: tuple[str, ...]
 ) -> DocumentError:
-    line = source.line_of(keys)
-    where = f"{source.path}, line {line}" if line else f"{source.path}"
-    place = ", ".join(labels)
+    place = ": ".join([source.where(keys), *([", ".join(labels)] if labels else [])])
     return DocumentError(
-        f"{where}: {place + ': ' if place else ''}{keys[-1]!r} is refused: nothing acts on it\n"
+        f"{place}: {keys[-1]!r} is refused: nothing acts on it\n"
         f"  means     {field.means}\n"
         f"  but       {field.because}\n"
         f"  try       {field.instead}"

@@ -16,61 +16,38 @@ def estimate(
     model: Annotated[Path, typer.Argument(help="ONNX file; weights inside, batch dimension free.")],
     device: Annotated[
         list[str],
-        typer.Option(
-            "--device", help="L4, T4, P4, V100, A10, A100, H100, H200 or cpu; may be repeated."
-        ),
+        typer.Option(help="L4, T4, P4, V100, A10, A100, H100, H200 or cpu; may be repeated."),
     ],
     blocks: Annotated[
-        int,
-        typer.Option("--blocks", help="Cut into this many blocks of about equal estimated time."),
+        int, typer.Option(help="Cut into this many blocks of about equal estimated time.")
     ] = 10,
-    max_batch: Annotated[
-        int, typer.Option("--max-batch", help="Estimate every batch size from 1 to this.")
-    ] = 8,
+    max_batch: Annotated[int, typer.Option(help="Estimate every batch size from 1 to this.")] = 8,
     shares: Annotated[
-        str, typer.Option("--shares", help="Shares of a device to estimate, such as 1,1/2,1/4.")
+        str, typer.Option(help="Shares of a device to estimate, such as 1,1/2,1/4.")
     ] = "1",
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            "--shape",
             metavar="NAME=DIMS",
             help="Item shape of an input whose dimensions are free: x=3,48,320.",
-            show_default=False,
         ),
     ] = None,
     like: Annotated[
         Path | None,
-        typer.Option(
-            "--like",
-            help="Profile of this model to extend: its cuts are taken, its timings kept.",
-            show_default=False,
-        ),
+        typer.Option(help="Profile of this model to extend: its cuts are taken, its timings kept."),
     ] = None,
     calibrate: Annotated[
         Path | None,
         typer.Option(
-            "--calibrate",
             help="Measured profile of this model: how its blocks differ from the roofline there"
-            " carries over.",
-            show_default=False,
+            " carries over."
         ),
     ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", help="Model name (default: the file's).", show_default=False),
-    ] = None,
-    cut_tensors: Annotated[
-        int, typer.Option("--cut-tensors", help="Most tensors that may cross a cut.")
-    ] = 1,
+    name: Annotated[str | None, typer.Option(help="Model name (default: the file's).")] = None,
+    cut_tensors: Annotated[int, typer.Option(help="Most tensors that may cross a cut.")] = 1,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            help="Profile to write (default: NAME.estimate.json).",
-            show_default=False,
-        ),
+        typer.Option("-o", "--out", help="Profile to write (default: NAME.estimate.json)."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the estimate as JSON.")] = False,
 ) -> None:
@@ -130,18 +107,22 @@ def _shares(text: str) -> tuple[Fraction, ...]:
 def _print_table(estimated: "Profile") -> None:
     from rich import box
 
-    from headrace.reporting.readable import ReadableTable
+    from headrace.reporting.readable import ReadableTable, figures
 
     error = estimated.provenance.error_fraction or 0.0
+    numbers = (
+        "share",
+        "batch 1, ms\np50 / p99",
+        "largest batch, ms\np50 / p99",
+        "at most\nitems/s",
+    )
     table = ReadableTable(
+        "device",
+        *map(figures, numbers),
         title=f"{estimated.model}, {len(estimated.blocks)} blocks, estimates +-{error:.0%}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )
-    table.add_column("device")
-    table.add_column("share", justify="right")
-    for heading in ("batch 1, ms\np50 / p99", "largest batch, ms\np50 / p99", "at most\nitems/s"):
-        table.add_column(heading, justify="right")
     for times in estimated.block_times:
         p50 = [sum(row[b] for row in times.p50_us) for b in range(times.max_batch)]
         p99 = [sum(row[b] for row in times.p99_us) for b in range(times.max_batch)]

@@ -23,63 +23,45 @@ CAVEAT = (
 
 
 def load(
-    url: Annotated[str, typer.Argument(help="Server, such as http://127.0.0.1:8000.")],
+    url: Annotated[
+        str, typer.Argument(help="Server, such as http://127.0.0.1:8000; or https, grpc, grpcs.")
+    ],
     model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            help="Model to ask (default: all that the server has, at once).",
-            show_default=False,
-        ),
+        str | None, typer.Option(help="Model to ask (default: all that the server has, at once).")
     ] = None,
     rps: Annotated[
         float | None,
         typer.Option(
-            "--rps",
             help="Requests per second, of all models together (default: what the problem asks for;"
             " 0.8 of the planned throughput of a model without a rate); with --find-max where it"
-            " starts (default: 10).",
-            show_default=False,
+            " starts (default: 10)."
         ),
     ] = None,
     load_factor: Annotated[
         float | None,
-        typer.Option(
-            "--load-factor",
-            help="Instead of --rps: offered / planned throughput, of each model.",
-            show_default=False,
-        ),
+        typer.Option(help="Instead of --rps: offered / planned throughput, of each model."),
     ] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(
-            "--plan",
-            help="Take models and rates from this plan instead of asking the server.",
-            show_default=False,
-        ),
+        typer.Option(help="Take models and rates from this plan instead of asking the server."),
     ] = None,
     duration_s: Annotated[
         float | None,
         typer.Option(
-            "--duration-s",
             help="How long to send (default: 30; a file: all of it); with --find-max the least"
-            " time per step (default: 5).",
-            show_default=False,
+            " time per step (default: 5)."
         ),
     ] = None,
     slo_ms: Annotated[
         float | None,
         typer.Option(
-            "--slo-ms",
             help="Objective: sent with every request, and what attainment is measured by (default:"
-            " the server's own).",
-            show_default=False,
+            " the server's own)."
         ),
     ] = None,
     arrivals: Annotated[
         str,
         typer.Option(
-            "--arrivals",
             metavar="poisson|uniform|gamma[:CV]|mmpp[:BURST]|FILE",
             help="When to send; gamma and mmpp are bursty, as in `headrace simulate`. FILE: one"
             " instant in seconds per line, or columns at_us or at_s, model, timeout_ms, priority,"
@@ -87,49 +69,46 @@ def load(
         ),
     ] = "poisson",
     seed: Annotated[
-        int,
-        typer.Option(
-            "--seed", min=0, help="Same seed, same instants; those of `headrace simulate` too."
-        ),
+        int, typer.Option(min=0, help="Same seed, same instants; those of `headrace simulate` too.")
     ] = 1,
     input: Annotated[
         list[str] | None,
         typer.Option(
-            "--input",
             metavar="[MODEL=]PATH",
             help="Inputs (default: random values): a .npy file; a .npz archive with an array for"
             " each input, by name; or a folder of such. Repeatable: sent in turn.",
-            show_default=False,
         ),
     ] = None,
-    items: Annotated[
-        int, typer.Option("--items", min=1, help="Items (batch dimension) per request.")
-    ] = 1,
+    items: Annotated[int, typer.Option(min=1, help="Items (batch dimension) per request.")] = 1,
     binary: Annotated[
         bool, typer.Option(help="Send tensors as raw bytes (binary-tensor extension) or as JSON.")
     ] = True,
     connections: Annotated[
-        int,
-        typer.Option("--connections", min=1, max=256, help="Most connections; opened on demand."),
+        int, typer.Option(min=1, max=256, help="Most connections; opened on demand.")
     ] = 256,
     timeout_s: Annotated[
-        float, typer.Option("--timeout-s", help="Count a request as lost after this long.")
+        float, typer.Option(help="Count a request as lost after this long.")
     ] = 30.0,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            "--token-file",
             help="File with the server's token (default, on this machine: the one"
-            " that `headrace serve` made).",
-            show_default=False,
+            " that `headrace serve` made)."
         ),
     ] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(help="Whose certificates the server must show (default: the system's)."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate to show, with --tls-key.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key.")] = None,
     find_max: Annotated[
-        bool,
-        typer.Option("--find-max", help="Search the highest rate that keeps the attainment."),
+        bool, typer.Option("--find-max", help="Search the highest rate that keeps the attainment.")
     ] = False,
     attainment: Annotated[
-        float, typer.Option("--attainment", help="What --find-max must keep: in time / arrived.")
+        float, typer.Option(help="What --find-max must keep: in time / arrived.")
     ] = 0.99,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -146,7 +125,7 @@ def load(
     """
     from headrace.commands.offer import explain_default, offered_arrivals, offered_rates
     from headrace.domain.errors import DocumentError
-    from headrace.load.generator import LoadOptions
+    from headrace.load.options import ClientTls, LoadOptions
     from headrace.load.token import token_for
     from headrace.simulation.offered.processes import is_generated
 
@@ -161,7 +140,10 @@ def load(
         model_inputs=paths,
         seed=seed,
         token=token_for(url, token_file),
+        tls=ClientTls(authority=tls_ca, certificate=tls_cert, key=tls_key),
     )
+    if not binary and url.startswith("grpc"):
+        raise DocumentError("--no-binary is of HTTP: over gRPC tensors are raw bytes")
     if find_max:
         if not is_generated(arrivals):
             raise DocumentError("--find-max needs --arrivals poisson or uniform (or gamma, mmpp)")
@@ -230,11 +212,7 @@ def _whole_us(slo_ms: float) -> int:
 
 
 def _measure(
-    url: str,
-    options: "LoadOptions",
-    schedule: "list[Arrival]",
-    span_us: int | None,
-    json: bool,
+    url: str, options: "LoadOptions", schedule: "list[Arrival]", span_us: int | None, json: bool
 ) -> None:
     from headrace.commands.progress import counting
     from headrace.load.generator import run_load_of_models
@@ -242,13 +220,7 @@ def _measure(
     from headrace.reporting.summary import lateness_line, summary_table
 
     with counting("loading", len(schedule), redraws_per_s=1.0) as advance:
-        results = run_load_of_models(
-            url,
-            schedule,
-            options,
-            span_us=span_us,
-            on_progress=lambda _, ended: advance(ended),
-        )
+        results = run_load_of_models(url, schedule, options, span_us=span_us, on_progress=advance)
     report, result = report_of(results), next(iter(results.values()))
     if json:
         print_json(report)

@@ -21,8 +21,7 @@ def migrate(
     admin_socket: Annotated[
         Path | None,
         typer.Option(
-            help="The admin socket, where `headrace serve` was given one or runs as another user.",
-            show_default=False,
+            help="The admin socket, where `headrace serve` was given one or runs as another user."
         ),
     ] = None,
     how: Annotated[

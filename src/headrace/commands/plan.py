@@ -18,14 +18,12 @@ AUTO = "auto"
 
 
 ProblemArgument = Annotated[
-    Path,
-    typer.Argument(help="Problem, YAML or JSON: models with SLOs, and the cluster."),
+    Path, typer.Argument(help="Problem, YAML or JSON: models with SLOs, and the cluster.")
 ]
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="Plan to write.")]
 PlannerOption = Annotated[
     str | None,
     typer.Option(
-        "--planner",
         metavar="NAME",
         help="pooled: stages served by pools of slots (PPipe), optimal. Baselines:"
         " no-partitioning, whole models on whole devices;"
@@ -33,23 +31,19 @@ PlannerOption = Annotated[
         " Apps: least-cost, exact; least-cost-dummy, often cheaper still, with any amount of"
         " dummy load; harpagon, the paper's heuristics; exhaustive, small apps;"
         " baselines nexus, scrooge, inferline, clipper; ablations harp-2d, harp-1c, …",
-        show_default=False,
     ),
 ]
 ObjectiveOption = Annotated[
     str | None,
     typer.Option(
-        "--objective",
         metavar="throughput|max-min|least-cost",
         help="throughput: the sum over all models. max-min: the smallest throughput / weight."
         " least-cost: the devices' price, carrying every rate_rps.",
-        show_default=False,
     ),
 ]
 ArrivalsOption = Annotated[
     str,
     typer.Option(
-        "--arrivals",
         metavar="uniform|poisson|gamma[:CV]|mmpp[:BURST]",
         help="Apps: how requests arrive. uniform: at equal gaps, the cheapest plan there is."
         " Else plans with more and more head-room are simulated until one keeps --attainment;"
@@ -59,41 +53,25 @@ ArrivalsOption = Annotated[
 MarginOption = Annotated[
     str | None,
     typer.Option(
-        "--margin",
         metavar="FRACTION|auto",
         help="Part of each SLO that is kept for batching, queueing and contention. auto: plan"
         " with several, simulate each plan under Poisson load, and keep the one that carries"
         " most.",
-        show_default=False,
     ),
 ]
 AttainmentOption = Annotated[
     float,
     typer.Option(
-        "--attainment",
         help="--margin auto, --arrivals poisson: part of the requests that every model or app"
-        " must answer within its SLO.",
+        " must answer within its SLO."
     ),
 ]
-MinStagesOption = Annotated[
-    int | None,
-    typer.Option("--min-stages", help="Fewest stages of a pipeline.", show_default=False),
-]
-MaxStagesOption = Annotated[
-    int | None,
-    typer.Option("--max-stages", help="Most stages of a pipeline.", show_default=False),
-]
-MaxBatchOption = Annotated[
-    int | None,
-    typer.Option("--max-batch", help="Largest batch size to plan with.", show_default=False),
-]
+MinStagesOption = Annotated[int | None, typer.Option(help="Fewest stages of a pipeline.")]
+MaxStagesOption = Annotated[int | None, typer.Option(help="Most stages of a pipeline.")]
+MaxBatchOption = Annotated[int | None, typer.Option(help="Largest batch size to plan with.")]
 TimeLimitSOption = Annotated[
     float | None,
-    typer.Option(
-        "--time-limit-s",
-        help="Stop after so many seconds with the best plan so far, and its gap.",
-        show_default=False,
-    ),
+    typer.Option(help="Stop after so many seconds with the best plan so far, and its gap."),
 ]
 ExplainOption = Annotated[
     bool,

@@ -39,68 +39,82 @@ _STEPS = {"read": "reading", "cut": "cutting", "time": "timing"}
 
 
 def profile(
-    model: Annotated[Path, typer.Argument(help="ONNX file; weights inside, batch dimension free.")],
+    model: Annotated[
+        Path, typer.Argument(help="ONNX file, its weights inside or beside it; or .pt2 of PyTorch.")
+    ],
     device: Annotated[
-        str, typer.Option("--device", help="What to measure on. cpu: one core is one slot.")
+        str,
+        typer.Option(help="What to measure on. cpu: one core is one slot; cuda: an NVIDIA GPU."),
     ] = "cpu",
     blocks: Annotated[
-        int,
-        typer.Option("--blocks", help="Cut into this many blocks of about equal run time."),
+        int, typer.Option(help="Cut into this many blocks of about equal run time.")
     ] = 10,
-    max_batch: Annotated[
-        int, typer.Option("--max-batch", help="Measure every batch size from 1 to this.")
-    ] = 8,
+    max_batch: Annotated[int, typer.Option(help="Measure every batch size from 1 to this.")] = 8,
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            "--shape",
             metavar="NAME=DIMS",
             help="Item shape of an input whose dimensions are free, without the batch:"
-            " x=3,48,320. Without it common shapes are tried.",
+            " x=3,48,320. Without it common shapes are tried. Or the sizes to measure of a dynamic"
+            " dimension, by its name in the file, the largest that is served among them:"
+            " tokens=64,128,512; several make a grid.",
+        ),
+    ] = None,
+    batch_axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--batch-axis",
+            metavar="NAME=AXIS",
+            help="Which dimension of an input or output, from 0, is the batch, where it is not"
+            " found: state=1; or none, and the model is served one request per run: x=none.",
             show_default=False,
         ),
     ] = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
-            "--inputs",
             metavar="[NAME=]FILE.npy",
             help="Real items, shape (items, ...), to check the cuts and to measure with.",
+        ),
+    ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="INPUT=OUTPUT",
+            help="Keep this state for clients, who ask in sequences: the output of one request is"
+            " the input of the next, and zeros in the first. Repeatable.",
             show_default=False,
         ),
     ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", help="Model name (default: the file's).", show_default=False),
-    ] = None,
-    boundary: Annotated[
-        Boundary,
+    max_string_bytes: Annotated[
+        int,
         typer.Option(
-            "--boundary", help="Precision between stages; float16 halves what is transferred."
+            help="Longest string that may enter or leave, in bytes, where the model has strings;"
+            " each takes as much memory."
         ),
+    ] = 4096,
+    name: Annotated[str | None, typer.Option(help="Model name (default: the file's).")] = None,
+    boundary: Annotated[
+        Boundary, typer.Option(help="Precision between stages; float16 halves what is transferred.")
     ] = Boundary.FLOAT32,
     stages: Annotated[
         Stages,
         typer.Option(
-            "--stages",
             help="Also measure whole: splits = every prefix and suffix; all = every range;"
-            " none = stages are sums of their blocks.",
+            " none = stages are sums of their blocks."
         ),
     ] = Stages.SPLITS,
-    cut_tensors: Annotated[
-        int, typer.Option("--cut-tensors", help="Most tensors that may cross a cut.")
-    ] = 1,
+    cut_tensors: Annotated[int, typer.Option(help="Most tensors that may cross a cut.")] = 1,
     budget_s: Annotated[
-        float, typer.Option("--budget-s", help="Seconds for timing; more gives a better p99.")
+        float, typer.Option(help="Seconds for timing; more gives a better p99.")
     ] = 60.0,
     shares: Annotated[
         list[str] | None,
         typer.Option(
-            "--shares",
             metavar="1/2,…",
             help="Parts of a core to offer besides whole ones, for problems with fewer cores than"
             " machines: a core's busy slots get equal parts of its time.",
-            show_default=False,
         ),
     ] = None,
     cache: Annotated[
@@ -108,13 +122,11 @@ def profile(
     ] = True,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--out", help="Profile to write (default: NAME.profile.json).", show_default=False
-        ),
+        typer.Option("-o", "--out", help="Profile to write (default: NAME.profile.json)."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Cut an ONNX model into blocks, check that the cut model answers alike, and time it.
+    """Cut a model into blocks, check that the cut model answers alike, and time it.
 
     [dim]headrace profile recogniser.onnx --device cpu --blocks 10 -o recogniser.profile.json[/dim]
     """
@@ -132,7 +144,10 @@ def profile(
         blocks=blocks,
         max_batch=max_batch,
         shapes=dict(parse_shape(text) for text in shape or ()),
+        batch_axes=dict(parse_batch_axis(text) for text in batch_axis or ()),
         examples=dict(_example(text) for text in inputs or ()),
+        states=dict(parse_state(text) for text in state or ()),
+        max_string_bytes=max_string_bytes,
         name=name,
         boundary=boundary.value,
         stages=stages.value,
@@ -144,7 +159,7 @@ def profile(
     told: set[str] = set()
     with _progress(told) as progress:
         measured = profile_model(model, options, progress)
-    measured = with_shares(_with_gateway(_with_overhead(measured)), device, parts)
+    measured = with_shares(_with_gateway(_with_overhead(measured), device), device, parts)
     write_document(measured, target)
     if json:
         print_json(_summary(measured, target))
@@ -169,7 +184,7 @@ def _with_overhead(measured: "Profile") -> "Profile":
     return msgspec.structs.replace(measured, batch_overhead_us=overhead_us)
 
 
-def _with_gateway(measured: "Profile") -> "Profile":
+def _with_gateway(measured: "Profile", device: str) -> "Profile":
     """Add what a request costs the gateway: measured here and now, never cached."""
     import msgspec
 
@@ -177,7 +192,7 @@ def _with_gateway(measured: "Profile") -> "Profile":
     from headrace.load.gateway_cost import measure_gateway_us
 
     try:
-        gateway_us = measure_gateway_us(measured)
+        gateway_us = measure_gateway_us(measured, device)
     except (HeadraceError, OSError) as error:
         notices.print(f"what the gateway takes was not measured: {error}", markup=False)
         return measured
@@ -191,6 +206,22 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     if not equals or not name or not all(part.strip().isdecimal() for part in parts):
         raise typer.BadParameter(f"--shape {text!r}: expected NAME=DIMS, such as x=3,48,320")
     return name, tuple(int(part) for part in parts)
+
+
+def parse_batch_axis(text: str) -> tuple[str, int | None]:
+    """`NAME=1` or `NAME=none`."""
+    name, _, axis = text.rpartition("=")
+    if not name or not (axis == "none" or (axis.isdecimal() and len(axis) < 4)):
+        raise typer.BadParameter(f"--batch-axis {text!r}: expected NAME=AXIS, such as state=1")
+    return name, None if axis == "none" else int(axis)
+
+
+def parse_state(text: str) -> tuple[str, str]:
+    """`state=next_state`."""
+    given, _, kept = text.partition("=")
+    if not given or not kept:
+        raise typer.BadParameter(f"--state {text!r}: expected INPUT=OUTPUT, such as state=stateN")
+    return given, kept
 
 
 def _example(text: str) -> tuple[str, Path]:
@@ -236,25 +267,22 @@ def _print_tables(measured: "Profile") -> None:
     from rich import box
 
     from headrace.executors.table import measurement
-    from headrace.reporting.readable import ReadableTable
+    from headrace.reporting.readable import ReadableTable, figures
 
     times = measured.block_times[0]
     most = times.max_batch
     sizes = sorted({1, most})
     slot = measurement(times.device).slot
     title = f"{measured.model} on one {slot} ({measured.provenance.machine})"
+    numbers = ("\nper item", *(f"batch {size}, ms\np50 / p99" for size in sizes))
     table = ReadableTable(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True
+        *("block", figures("nodes"), figures("weights"), "crosses\nbehind it"),
+        *map(figures, numbers),
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
     )
-    table.add_column("block", no_wrap=True)
-    table.add_column("nodes", justify="right", no_wrap=True)
-    table.add_column("weights", justify="right", no_wrap=True)
-    table.add_column(
-        "crosses\nbehind it",
-    )
-    table.add_column("\nper item", justify="right", no_wrap=True)
-    for size in sizes:
-        table.add_column(f"batch {size}, ms\np50 / p99", justify="right", no_wrap=True)
     # Names of tensors are long; they are for wide terminals, and in the profile anyway.
     wide = console.width >= _WIDE
     for index, block in enumerate(measured.blocks):
@@ -282,6 +310,7 @@ def _print_tables(measured: "Profile") -> None:
             table.add_row(label, nodes, weights, "", "", *cells)
     console.print(table)
     _print_stages(measured, sizes)
+    _print_buckets(measured, sizes)
     overhead_ms = measured.batch_overhead_us / 1000
     console.print(f"a batch costs a slot {overhead_ms:.2f} ms more, from its end to the next start")
     if measured.gateway_us:
@@ -299,9 +328,8 @@ def _print_stages(measured: "Profile", sizes: list[int]) -> None:
     times = measured.block_times[0]
     title = "stages measured whole, and the sum of their blocks"
     table = ReadableTable(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True
+        "blocks", title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True
     )
-    table.add_column("blocks")
     for size in sizes:
         table.add_column(f"batch {size}, ms\np50 / p99", justify="right")
         table.add_column("\nsum / whole", justify="right")
@@ -313,6 +341,33 @@ def _print_stages(measured: "Profile", sizes: list[int]) -> None:
             cells.append(_ms(whole, stage.p99_us[size - 1]))
             cells.append(f"{sum(row[size - 1] for row in rows) / whole:.3f}")
         table.add_row(f"{stage.first_block} to {stage.end_block - 1}", *cells)
+    console.print(table)
+
+
+def _print_buckets(measured: "Profile", sizes: list[int]) -> None:
+    from rich import box
+
+    from headrace.domain.profile import size_text
+    from headrace.reporting.readable import ReadableTable, figures
+
+    if not measured.dimensions:
+        return
+    table = ReadableTable(
+        " x ".join(measured.dimensions),
+        *(figures(f"batch {size}, ms\np50 / p99") for size in sizes),
+        title="the whole model at each size; the tables above are of the largest",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+    )
+    for flat in measured.flat():
+        p50, p99 = _whole(flat)
+        p50, p99 = p50 or flat.block_times[0].p50_us, p99 or flat.block_times[0].p99_us
+        cells = [
+            _ms(sum(row[size - 1] for row in p50), sum(row[size - 1] for row in p99))
+            for size in sizes
+        ]
+        table.add_row(size_text(flat.sizes), *cells)
     console.print(table)
 
 
@@ -348,6 +403,8 @@ def _summary(measured: "Profile", target: Path) -> dict[str, object]:
             for index, block in enumerate(measured.blocks)
         ],
         "stages": measured.stage_times,
+        "dimensions": measured.dimensions,
+        "sizes": measured.all_sizes if measured.dimensions else (),
         "sum_over_whole": sum_ratios(measured),
         "batch_overhead_us": measured.batch_overhead_us,
         "gateway_us": measured.gateway_us,

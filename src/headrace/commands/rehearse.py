@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from headrace.domain.events import AnyEvent, EventLogHeader
     from headrace.reporting.rehearsal import Rehearsal
 
-DURATION_S = 3.0
+DURATION_S, LONGEST_S = 3.0, 20.0
+REQUESTS = 60
+"""Of each model at least, where that takes no longer than LONGEST_S: a slow one says little in
+three seconds."""
 SEED = 1_000_000
 """Other arrivals than those that are usually measured afterwards."""
 
@@ -23,30 +26,41 @@ SEED = 1_000_000
 def rehearse(
     plan: Annotated[Path, typer.Argument(help="Plan, as `headrace plan` writes it.")],
     duration_s: Annotated[
-        float, typer.Option("--duration-s", min=0.1, help="How long to send requests.")
-    ] = DURATION_S,
+        float | None,
+        typer.Option(
+            min=0.1,
+            help=f"How long to send requests (default: {DURATION_S:g}, or until each model has had"
+            f" {REQUESTS}, but {LONGEST_S:g} at most).",
+        ),
+    ] = None,
     load_factor: Annotated[
         float | None,
         typer.Option(
-            "--load-factor",
             help="Offered / planned throughput of each model (default: what the problem asks for,"
-            " or 0.8).",
-            show_default=False,
+            " or 0.8)."
         ),
     ] = None,
     app: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--app", metavar="FILE.py", help="As for `headrace serve`.", show_default=False
-        ),
+        list[Path] | None, typer.Option(metavar="FILE.py", help="As for `headrace serve`.")
     ] = None,
     input: Annotated[
         list[str] | None,
         typer.Option(
-            "--input",
             metavar="[MODEL=]PATH",
             help="As for `headrace load`: real inputs instead of random values.",
-            show_default=False,
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="As for `headrace serve`."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PROBLEM",
+            help="Write the plan's problem again, with profiles beside it at the times of the"
+            " rehearsal and with what the apps' own code took: `headrace plan` it for a plan that"
+            " holds here.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
@@ -58,15 +72,33 @@ def rehearse(
     PLAN.rehearsal.json, and PLAN.rehearsal.events, which `headrace simulate` then takes its times
     from. `headrace serve` rehearses a plan that was not rehearsed yet.
 
-    [dim]headrace rehearse plan.json[/dim]
+    [dim]headrace rehearse plan.json --out rehearsed.json[/dim]
     """
     arguments = [f"--app={path}" for path in app or ()]
+    arguments += [f"--policy={policy}"] if policy else []
+    if out is not None:
+        _require_one_size(plan)
     found = run_rehearsal(plan, arguments, duration_s, load_factor, input or [])
+    if out is not None:
+        write_rehearsed_problem(plan, found, out)
     if json:
         print_json(found)
     else:
         show(found)
-    next_step(f"headrace simulate {plan}")
+    next_step(f"headrace simulate {plan}" if out is None else f"headrace plan {out} -o {plan}")
+
+
+def _require_one_size(path: Path) -> None:
+    """Refuse to write what a rehearsal of this plan does not tell, before it takes its seconds."""
+    from headrace.catalog.documents import plan_profiles, read_plan
+    from headrace.domain.errors import DocumentError
+
+    profiles = plan_profiles(read_plan(path), path).values()
+    if several := ", ".join(sorted(each.model for each in profiles if each.dimensions)):
+        raise DocumentError(
+            f"rehearse --out: does not write profiles of several sizes yet ({several}); rehearse"
+            " without --out, and a lower max_utilisation in the problem plans for slower batches"
+        )
 
 
 def rehearsal_paths(plan: Path) -> tuple[Path, Path]:
@@ -96,7 +128,7 @@ def kept_rehearsal(plan: Path) -> "Rehearsal | None":
 def run_rehearsal(
     path: Path,
     arguments: Sequence[str],
-    duration_s: float = DURATION_S,
+    duration_s: float | None = None,
     load_factor: float | None = None,
     inputs: Sequence[str] = (),
 ) -> "Rehearsal":
@@ -104,6 +136,7 @@ def run_rehearsal(
 
     Args:
         arguments: of the server.
+        duration_s: None: long enough for REQUESTS of each model.
 
     Raises:
         HeadraceError: the server does not start, or there is nothing to send.
@@ -112,15 +145,23 @@ def run_rehearsal(
     from headrace.catalog.event_log import read_event_log
     from headrace.commands.load import input_paths
     from headrace.commands.offer import offered_rates, offers_of
+    from headrace.dispatch.buckets import by_bucket
     from headrace.load.child_server import child_server
     from headrace.load.generator import LoadOptions, run_load_of_models
-    from headrace.reporting.rehearsal import Rehearsal, contradictions, rehearsed_stages
+    from headrace.reporting.rehearsal import (
+        Rehearsal,
+        code_contradictions,
+        contradictions,
+        rehearsed_code,
+        rehearsed_stages,
+    )
     from headrace.simulation.offered.arrivals import arrivals_for
 
     plan = read_plan(path)
     profiles = plan_profiles(plan, path)
     offers = offers_of(plan)
     rates = offered_rates(offers, rps=None, load_factor=load_factor, model=None, source="poisson")
+    duration_s = duration_s or max(DURATION_S, min(LONGEST_S, REQUESTS / min(rates.values())))
     notices.print(
         f"rehearsing {duration_s:g} s at {_rates(rates)}: all slots at once, behind a real gateway",
         soft_wrap=True,
@@ -140,23 +181,63 @@ def run_rehearsal(
     finally:
         unfinished.unlink(missing_ok=True)
     stages = rehearsed_stages(plan, profiles, header, events)
+    code = rehearsed_code(plan, header, events)
     attained = {name: result.report().total.slo_attainment for name, result in results.items()}
     found = Rehearsal(
         plan_sha256=sha256_file(path),
         offered_rps=rates,
         attainment=attained,
         stages=stages,
-        contradictions=contradictions(plan, stages, rates, attained),
+        code=code,
+        contradictions=(
+            *contradictions(by_bucket(plan, profiles)[0], stages, rates, attained),
+            *code_contradictions(plan, code),
+        ),
     )
     write_document(found, findings)
     return found
 
 
+def write_rehearsed_problem(path: Path, found: "Rehearsal", out: Path) -> None:
+    """The plan's problem, with the times of its rehearsal; the profiles go beside it.
+
+    Raises:
+        DocumentError: something cannot be written there.
+    """
+    from msgspec.structs import replace
+
+    from headrace.catalog.documents import plan_profiles, read_plan, sha256_file, write_document
+    from headrace.catalog.problem_of_plan import problem_of, write_problem_file
+    from headrace.domain.problem import ProfileRef
+    from headrace.reporting.rehearsed_problem import rehearsed_app, rehearsed_profiles
+
+    plan = read_plan(path)
+    slower = rehearsed_profiles(plan, plan_profiles(plan, path), found)
+    refs = []
+    for ref in plan.profiles:
+        profile, folder = slower[ref.model], (path.parent / ref.path).parent
+        if profile.model_path is not None:
+            model_path = str((folder / profile.model_path).resolve())
+            profile = replace(profile, model_path=model_path)
+        file = out.with_name(f"{out.stem}.{ref.model}.profile.json")
+        write_document(profile, file)
+        refs.append(ProfileRef(model=ref.model, path=file.name, sha256=sha256_file(file)))
+    claims = tuple(replace(claim, app=rehearsed_app(claim.app, found)) for claim in plan.apps)
+    loads = {demand.model: demand.weight for demand in plan.demands}
+    loads |= {claim.app.name: claim.app.rate_rps for claim in claims}
+    problem = problem_of(replace(plan, profiles=tuple(refs), apps=claims), loads, out.parent)
+    asked = {demand.model: demand.rate_rps for demand in plan.demands}
+    models = tuple(replace(entry, rate_rps=asked[entry.name or ""]) for entry in problem.models)
+    write_problem_file(replace(problem, models=models), out)
+
+
 def show(found: "Rehearsal", on: "Console" = console) -> None:
     """The table, and whatever the rehearsal contradicts."""
-    from headrace.reporting.rehearsal import rehearsal_table
+    from headrace.reporting.rehearsal import code_table, rehearsal_table
 
     on.print(rehearsal_table(found))
+    if found.code:
+        on.print(code_table(found.code))
     warn(found)
 
 
@@ -179,6 +260,13 @@ def rehearsed_times(path: Path) -> "tuple[EventLogHeader, list[AnyEvent]] | None
         soft_wrap=True,
     )
     return read_event_log(events, allow_cut_short=True)
+
+
+def rehearsed_levels(path: Path) -> dict[str, float]:
+    """How many times its profile each stage took, by MODEL/PIPELINE/NUMBER; empty where the plan
+    was not rehearsed."""
+    found = kept_rehearsal(path)
+    return {} if found is None else found.levels
 
 
 def _rates(rates_rps: dict[str, float]) -> str:

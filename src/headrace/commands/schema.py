@@ -29,10 +29,7 @@ _ABOUT = {
 
 def schema(
     kind: Annotated[
-        Kind | None,
-        typer.Argument(
-            help="Which file's JSON Schema to print; none: list them.", show_default=False
-        ),
+        Kind | None, typer.Argument(help="Which file's JSON Schema to print; none: list them.")
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="List as JSON too (a schema always is).")

@@ -1,6 +1,7 @@
 """`headrace serve`: bring a plan to life."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.domain.plan import Plan
     from headrace.serving.apps.host import AppHost
     from headrace.serving.engine.plan_in_service import ServedPlan
+    from headrace.serving.front.base import FrontOptions
 
 
 def serve(
@@ -25,14 +27,35 @@ def serve(
         str, typer.Option(help="Address to listen on. Beyond loopback, clients need the token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8000,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Serve gRPC too, on this port of the same address; 8001 is usual, 0: any free"
+            " port (default: HTTP only).",
+            show_default=False,
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(help="Certificate (PEM, with its chain): both ports then speak TLS."),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            help="Clients must show a certificate signed by one of these authorities (PEM), besides"
+            " the token."
+        ),
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
             help="How batches find their way: reservation (probe and reserve a path that meets"
             " the deadline), reactive (first free slot; the baseline), or batch-aware (batches of"
             " consecutive requests for machines in order). Default: reservation; for apps the one"
-            " that their plan's worst cases hold under.",
-            show_default=False,
+            " that their plan's worst cases hold under."
         ),
     ] = None,
     executor: Annotated[
@@ -51,12 +74,10 @@ def serve(
             help="Worker processes that all emulated slots share; one is enough for a"
             " 16-GPU cluster. Losing one loses all its slots until it is back (default: one per"
             " slot).",
-            show_default=False,
         ),
     ] = None,
     events: Annotated[
-        Path | None,
-        typer.Option(help="Write the event log here; see it with `headrace trace`."),
+        Path | None, typer.Option(help="Write the event log here; see it with `headrace trace`.")
     ] = None,
     token_file: Annotated[
         Path | None,
@@ -80,8 +101,7 @@ def serve(
         Path | None,
         typer.Option(
             help="Unix socket on which `headrace migrate` asks, in a folder that only you can enter"
-            " (default: admin-PORT.sock beside the token's default place).",
-            show_default=False,
+            " (default: admin-PORT.sock beside the token's default place)."
         ),
     ] = None,
     lame_duck_s: Annotated[
@@ -100,18 +120,25 @@ def serve(
     max_body_bytes: Annotated[
         int, typer.Option(min=1024, max=1 << 31, help="Largest request.")
     ] = 64 << 20,
+    sequence_idle_s: Annotated[
+        float,
+        typer.Option(
+            min=0.001,
+            max=86_400.0,
+            help="Models that keep state (`headrace profile --state`): how long a sequence may be"
+            " without a request before its state is dropped.",
+        ),
+    ] = 60.0,
     queue_limit: Annotated[
         int, typer.Option(min=1, max=1_000_000, help="Most requests waiting per model.")
     ] = 4096,
     app: Annotated[
         list[Path] | None,
         typer.Option(
-            "--app",
             metavar="FILE.py",
             help="Python file with the function of an app of the plan (see `headrace.apps`). It"
             " runs in a process of its own, with the server's rights. Repeatable: every app of the"
             " plan needs its function; without any, modules are served on their own.",
-            show_default=False,
         ),
     ] = None,
     app_threads: Annotated[
@@ -120,7 +147,15 @@ def serve(
             min=1,
             max=64,
             help="Threads for what app functions do `aside` (default: one per core, at most 4).",
-            show_default=False,
+        ),
+    ] = None,
+    pad: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Fill inputs of this model, which was profiled at several sizes, up with zeros to"
+            " the next of them, and cut its outputs back: requests of different sizes then share"
+            " batches. Only for models that answer alike with zeros behind. Repeatable.",
         ),
     ] = None,
     rehearsal: Annotated[
@@ -142,7 +177,6 @@ def serve(
             min=1,
             help="Most memory of one worker, in megabytes, without the tensors that it shares with"
             " the gateway; an input that needs more is refused.",
-            show_default=False,
         ),
     ] = None,
     replan: Annotated[
@@ -173,7 +207,7 @@ def serve(
         bool, typer.Option("--json", help="One line of JSON when ready, for scripts to wait for.")
     ] = False,
 ) -> None:
-    """Serve a plan over HTTP (Open Inference Protocol v2) until Ctrl-C or SIGTERM.
+    """Serve a plan over HTTP and gRPC (Open Inference Protocol v2) until Ctrl-C or SIGTERM.
 
     One worker process per slot, but for emulated slots with --processes; requests that cannot
     meet their deadline are refused at once with the reason and a Retry-After. Stopping answers
@@ -182,18 +216,25 @@ def serve(
 
     [dim]headrace serve plan.json --port 8000[/dim]
     """
+    import msgspec
     import uvloop
 
     from headrace.commands.kernel import load_kernel
+    from headrace.dispatch.buckets import levels_by_model
     from headrace.dispatch.policies import policy_for
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
     from headrace.serving.front.access import Access, default_token_path, read_or_create_token
+    from headrace.serving.front.base import FrontOptions
+    from headrace.serving.front.http_messages import Limits
+    from headrace.serving.front.tls import tls_files
     from headrace.serving.workers.descriptors import raise_descriptor_limit
 
     _check(policy, executor)
     served = read_served_plan(plan_path)
     refuse_violations(served)
     plan = served.plan
+    served = served.by_bucket()
+    _check_sizes(plan, served.plan, pad or [], replan)
     functions = _app_host(app or [], app_threads, plan)
     token_path = None if no_auth else token_file or default_token_path()
     access = Access(
@@ -206,16 +247,22 @@ def serve(
     raise_descriptor_limit()
     _log_to_stderr()
 
-    def on_ready(url: str, admin_address: str) -> None:
+    def on_ready(url: str, grpc_url: str | None, admin_address: str) -> None:
         if json:
-            ready = {"ready": True, "url": url, "token_file": _text(token_path)}
-            _print_line(ready | {"admin_socket": admin_address})
+            token_file = None if token_path is None else str(token_path)
+            ready = {"ready": True, "url": url, "token_file": token_file}
+            line = msgspec.json.encode(
+                ready | {"admin_socket": admin_address, "grpc_url": grpc_url}
+            )
+            typer.echo(line.decode())
         else:
             apps = () if functions is None else tuple(app.name for app in functions.apps)
-            _print_ready(plan, url, token_path, apps)
+            shown = levels_by_model(levels, served.profiles)
+            _print_ready(plan, [url, grpc_url] if grpc_url else [url], token_path, shown, apps)
 
+    levels: Mapping[str, float] = {}
     if rehearsal and executor != EMULATED:
-        rehearse_before_ready(plan_path, policy, executor, core, app or [])
+        levels = rehearse_before_ready(plan_path, policy, executor, core, app or [])
     load_kernel(policy or policy_for(plan), simulator=False)
     uvloop.run(
         _run(
@@ -232,11 +279,20 @@ def serve(
                 "queue_limit": queue_limit,
                 "cores": worker_cores,
                 "worker_memory_bytes": worker_memory_mb and worker_memory_mb * 1_000_000,
+                "levels": levels,
             },
-            server={"access": access, "host": host, "port": port},
-            body_bytes=max_body_bytes,
+            pad=frozenset(pad or ()),
+            options=FrontOptions(
+                limits=Limits(body_bytes=max_body_bytes),
+                access=access,
+                host=host,
+                port=port,
+                tls=tls_files(tls_cert, tls_key, tls_client_ca),
+            ),
+            grpc_port=grpc_port,
             admin_socket=admin_socket,
             lame_duck_s=lame_duck_s,
+            sequence_idle_us=round(sequence_idle_s * 1e6),
         )
     )
 
@@ -250,22 +306,23 @@ async def _run(
     *,
     replan: dict[str, float] | None,
     engine: dict[str, Any],
-    server: dict[str, Any],
-    body_bytes: int,
+    pad: frozenset[str],
+    options: "FrontOptions",
+    grpc_port: int | None,
     admin_socket: Path | None,
     lame_duck_s: float,
+    sequence_idle_us: int,
 ) -> None:
     from headrace.commands.replanning import Replanner
     from headrace.dispatch.policies import policy_for
     from headrace.dispatch.topology import Topology
     from headrace.serving.apps.runtime import AppLog, AppRuntime
     from headrace.serving.changes.changeover import Changeover
+    from headrace.serving.core.by_shape import ByShape
     from headrace.serving.core.epoch_logs import EpochLogs
     from headrace.serving.core.protocol import ProtocolCore
     from headrace.serving.engine.engine import Engine
     from headrace.serving.front.admin import default_socket_folder
-    from headrace.serving.front.base import FrontOptions
-    from headrace.serving.front.http_messages import Limits
     from headrace.serving.front.table import FRONTS
     from headrace.serving.lifecycle import Server
 
@@ -275,16 +332,19 @@ async def _run(
     log = AppLog(names, logs.open)
     policy = engine["policy"] or policy_for(served.plan)
     sink = log.open(topology.event_log_header("live", policy))
-    running = Engine(served.plan, served.profiles, served.folders, sink=sink, **engine)
+    running = Engine(
+        served.plan, served.profiles, served.folders, sink=sink, counts=logs.counters, **engine
+    )
     changeover = Changeover(running, plan_path, engine["executor"], log.open)
-    behind: Any = running
+    lived: Any = running
+    behind: Any = ByShape(running, pad)
     if functions is not None:
-        behind = AppRuntime(running, functions, logs.counters, log)
+        behind = lived = AppRuntime(running, functions, logs.counters, log)
         changeover.check = behind.check
-    core = ProtocolCore(behind, logs.counters)
+    core = ProtocolCore(behind, logs.counters, sequence_idle_us)
     changeover.on_switch = core.refresh
-    options = FrontOptions(limits=Limits(body_bytes=body_bytes), **server)
     http = FRONTS["http"](core, options)
+    grpc = None if grpc_port is None else FRONTS["grpc"](core, replace(options, port=grpc_port))
     admin = FRONTS["admin"](
         core,
         replace(
@@ -294,25 +354,38 @@ async def _run(
             beside=None if admin_socket else http,
         ),
     )
-    started = Server(behind, [http, admin], changeover, lame_duck_s)
+    fronts = [http, admin] if grpc is None else [http, grpc, admin]
+    started = Server(lived, fronts, changeover, lame_duck_s)
     aside = [asyncio.create_task(logs.keep_flushed())]
     if replan is not None:
+        folder, fraction, after_s = plan_path.parent, replan["fraction"], replan["after_s"]
         replanner = Replanner(
-            running,
-            changeover,
-            logs.counters,
-            plan_path.parent,
-            fraction=replan["fraction"],
-            after_s=replan["after_s"],
+            running, changeover, logs.counters, folder, fraction=fraction, after_s=after_s
         )
         aside.append(asyncio.create_task(replanner.run()))
     try:
-        await started.run(lambda url: on_ready(url, admin.address))
+        await started.run(lambda url: on_ready(url, grpc and grpc.address, admin.address))
     finally:
         for task in aside:
             task.cancel()
         await asyncio.gather(*aside, return_exceptions=True)
         logs.close()
+
+
+def _check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> None:
+    """Refuse options that do not fit the plan's models of several sizes."""
+    names = {deployment.model for deployment in plan.deployments}
+    sized = names - {deployment.model for deployment in served.deployments}
+    if strangers := [name for name in pad if name not in sized]:
+        known = ", ".join(sorted(sized)) or "none"
+        raise DocumentError(
+            f"--pad {strangers[0]}: the plan has no such model of several sizes; it has: {known}"
+        )
+    if sized and replan:
+        raise DocumentError(
+            f"--replan: does not follow models of several sizes yet ({', '.join(sorted(sized))});"
+            " `headrace migrate` takes another plan"
+        )
 
 
 def _app_host(paths: list[Path], threads: int | None, plan: "Plan") -> "AppHost | None":
@@ -334,23 +407,30 @@ def _app_host(paths: list[Path], threads: int | None, plan: "Plan") -> "AppHost 
 
 def rehearse_before_ready(
     plan_path: Path, policy: str | None, executor: str, core: int | None, apps: list[Path]
-) -> None:
-    """Unless that was done; what it contradicts is said before anyone relies on the plan."""
+) -> Mapping[str, float]:
+    """Unless that was done; what it contradicts is said before anyone relies on the plan.
+
+    Returns:
+        How many times its profile each stage took, by MODEL/PIPELINE/NUMBER.
+    """
     from headrace.commands.rehearse import kept_rehearsal, run_rehearsal, show, warn
     from headrace.domain.errors import HeadraceError
 
     known = kept_rehearsal(plan_path)
     if known is not None:
         warn(known)
-        return
+        return known.levels
     arguments = [f"--executor={executor}", *(f"--app={path}" for path in apps)]
     arguments += [f"--policy={policy}"] if policy else []
     arguments += [f"--core={core}"] if core is not None else []
     try:
         # Standard output is for READY, which scripts wait for.
-        show(run_rehearsal(plan_path, arguments), notices)
+        known = run_rehearsal(plan_path, arguments)
+        show(known, notices)
+        return known.levels
     except (HeadraceError, OSError) as error:
         notices.print(f"not rehearsed: {error}", markup=False, soft_wrap=True)
+        return {}
 
 
 def _check(policy: str | None, executor: str) -> None:
@@ -387,22 +467,18 @@ def _log_to_stderr() -> None:
     )
 
 
-def _print_line(value: Any) -> None:
-    import sys
-
-    import msgspec
-
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-    sys.stdout.flush()
-
-
 def _print_ready(
-    plan: "Plan", url: str, token_path: Path | None, apps: tuple[str, ...] = ()
+    plan: "Plan",
+    urls: list[str],
+    token_path: Path | None,
+    levels: Mapping[str, float],
+    apps: tuple[str, ...] = (),
 ) -> None:
     from headrace.reporting.plan_table import ready_table
 
-    console.print(ready_table(plan))
-    console.print(f"listening on [bold]{url}[/bold]", soft_wrap=True)
+    console.print(ready_table(plan, levels))
+    url = urls[0]
+    console.print(f"listening on [bold]{' and '.join(urls)}[/bold]", soft_wrap=True)
     if token_path is not None:
         notices.print(f"[dim]token for other users:[/dim]  {token_path}", soft_wrap=True)
     if apps:
@@ -417,7 +493,3 @@ def _print_ready(
         f"headrace load {url} --model {first.name} --rps {max(1, first.throughput_rps * 0.5):.0f}"
         f" --duration-s 20 --slo-ms {first.slo_us / 1000:g}"
     )
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

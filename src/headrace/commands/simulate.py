@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.domain.plan import Plan
     from headrace.domain.profile import Profile
     from headrace.metrics import Report
+    from headrace.simulation.driver import Slower
     from headrace.simulation.migration import MigrationRun
     from headrace.simulation.offered.arrivals import Arrival
 
@@ -26,65 +27,48 @@ PlanArgument = Annotated[Path, typer.Argument(help="Plan, as `headrace plan` wri
 RpsOption = Annotated[
     float | None,
     typer.Option(
-        "--rps",
         help="Requests per second to offer: the total, shared out by the models' weights, or by"
         " the apps' rates (default: what the problem asks for; 0.8 of the planned throughput of a"
-        " model without a rate).",
-        show_default=False,
+        " model without a rate)."
     ),
 ]
 LoadFactorOption = Annotated[
     float | None,
-    typer.Option(
-        "--load-factor",
-        help="Instead of --rps: offered / planned throughput, of each model.",
-        show_default=False,
-    ),
+    typer.Option(help="Instead of --rps: offered / planned throughput, of each model."),
 ]
 DurationSOption = Annotated[
-    float | None,
-    typer.Option(
-        "--duration-s",
-        help="How long to offer it (default: 30; a file: all of it).",
-        show_default=False,
-    ),
+    float | None, typer.Option(help="How long to offer it (default: 30; a file: all of it).")
 ]
 SeedOption = Annotated[
-    int, typer.Option("--seed", min=0, help="Same seed, same run; `headrace load` shares it.")
+    int, typer.Option(min=0, help="Same seed, same run; `headrace load` shares it.")
 ]
 ArrivalsOption = Annotated[
     str,
     typer.Option(
-        "--arrivals",
         metavar="poisson|uniform|gamma[:CV]|mmpp[:BURST]|FILE",
         help="When requests arrive. gamma: gaps with this coefficient of variation (2; Poisson"
         " has 1). mmpp: bursts of about a second, a fifth of the time, at this multiple of the"
         " rate (2). FILE: one instant in seconds per line, or columns at_us or at_s, model,"
-        " timeout_ms, priority; or a trace: MAF 2019, MAF 2021, requests per second. Stretched"
-        " to the rate if one is given.",
+        " timeout_ms, priority, sizes; or a trace: MAF 2019, MAF 2021, requests per second."
+        " Stretched to the rate if one is given.",
     ),
 ]
 PolicyOption = Annotated[
     str | None,
     typer.Option(
-        "--policy",
         help="Dispatch policy: reservation, reactive, batch-aware, … Default: reservation;"
-        " for apps the one that their plan's worst cases hold under.",
-        show_default=False,
+        " for apps the one that their plan's worst cases hold under."
     ),
 ]
 JitterOption = Annotated[
-    bool,
-    typer.Option(help="Vary execution times as the profile's p50 and p99 say."),
+    bool, typer.Option(help="Vary execution times as the profile's p50 and p99 say.")
 ]
 TimesOption = Annotated[
     Path | None,
     typer.Option(
-        "--times",
         metavar="EVENTS",
         help="Event log of a server with this plan: draw execution times from it instead of"
         " the profile, so that whatever shares the cores with the workers counts.",
-        show_default=False,
     ),
 ]
 ProfileTimesOption = Annotated[
@@ -94,29 +78,36 @@ ProfileTimesOption = Annotated[
         help="Draw execution times from the profile, though the plan was rehearsed.",
     ),
 ]
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", help="Offer load to this model only.", show_default=False),
+SlowerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FACTOR|WHERE=FACTOR",
+        help="Batches really take so many times what the profile says, which the dispatcher has to"
+        " find out. WHERE: a device type, a slot, or a stage as MODEL/PIPELINE/NUMBER, stages from"
+        " 0; without it, all. Repeatable; a batch takes all factors that concern it.",
+    ),
 ]
+SlowerFromOption = Annotated[
+    float,
+    typer.Option(min=0.0, help="--slower: only from this second on."),
+]
+DelayOption = Annotated[
+    float,
+    typer.Option(min=0.0, help="So much longer for every batch, on top of --slower."),
+]
+ModelOption = Annotated[str | None, typer.Option(help="Offer load to this model only.")]
 MigrateOption = Annotated[
     Path | None,
     typer.Option(
-        "--migrate",
         metavar="NEW_PLAN",
         help="Move to this plan in the middle of the run, as `headrace migrate` does.",
-        show_default=False,
     ),
 ]
 AtOption = Annotated[
-    float, typer.Option("--at", min=0.0, help="--migrate: when, in seconds from the start.")
+    float, typer.Option(min=0.0, help="--migrate: when, in seconds from the start.")
 ]
-HowOption = Annotated[
-    str, typer.Option("--how", metavar="drain|flush", help="--migrate: which way.")
-]
-EventsOption = Annotated[
-    Path | None,
-    typer.Option("--events", help="Write the event log here.", show_default=False),
-]
+HowOption = Annotated[str, typer.Option(metavar="drain|flush", help="--migrate: which way.")]
+EventsOption = Annotated[Path | None, typer.Option(help="Write the event log here.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 
@@ -131,6 +122,9 @@ def simulate(
     jitter: JitterOption = True,
     times: TimesOption = None,
     profile_times: ProfileTimesOption = False,
+    slower: SlowerOption = None,
+    slower_from_s: SlowerFromOption = 0.0,
+    delay_ms: DelayOption = 0.0,
     model: ModelOption = None,
     migrate: MigrateOption = None,
     at: AtOption = 10.0,
@@ -151,6 +145,7 @@ def simulate(
         offered_rates,
         offers_of,
     )
+    from headrace.commands.rehearse import rehearsed_levels
     from headrace.dispatch.policies import policy_for
     from headrace.domain.errors import DocumentError
     from headrace.reporting.summary import slots_table, summary_table
@@ -173,6 +168,8 @@ def simulate(
         jitter=jitter,
         seed=seed,
         times=_times(plan, times, profile_times or migrate is not None),
+        slower=_slower(document, profiles, slower or (), slower_from_s, delay_ms),
+        levels={} if times or profile_times or migrate else rehearsed_levels(plan),
     )
     if migrate is not None and times is not None:
         raise DocumentError("simulate: --times are of one plan; leave them out with --migrate")
@@ -208,6 +205,9 @@ class _Asked:
     seed: int
     times: "tuple[EventLogHeader, Sequence[AnyEvent]] | None"
     """A server's event log of the plan; None: as the profile says."""
+    slower: "Slower | None"
+    levels: "Mapping[str, float]"
+    """As rehearsed, where `times` are the rehearsal's."""
 
 
 class _Finished(NamedTuple):
@@ -216,6 +216,32 @@ class _Finished(NamedTuple):
     header: "EventLogHeader"
     events: "Sequence[AnyEvent]"
     report: "Report"
+
+
+def _slower(
+    plan: "Plan",
+    profiles: "Mapping[str, Profile]",
+    given: "Sequence[str]",
+    from_s: float,
+    delay_ms: float,
+) -> "Slower | None":
+    """
+    Raises:
+        DocumentError: what is said to be slower is not in the plan, or a factor is no number.
+    """
+    from headrace.dispatch.buckets import by_bucket
+    from headrace.dispatch.topology import Topology
+    from headrace.simulation.slower import slower_of
+
+    if not given and not delay_ms:
+        return None
+    return slower_of(
+        Topology.from_plan(*by_bucket(plan, profiles)),
+        {slot.name: slot.device for slot in plan.slots},
+        given,
+        from_us=round(from_s * 1e6),
+        delay_us=round(delay_ms * 1e3),
+    )
 
 
 def _of_models(asked: _Asked) -> _Finished:
@@ -233,6 +259,8 @@ def _of_models(asked: _Asked) -> _Finished:
             jitter=asked.jitter,
             seed=asked.seed,
             times=asked.times,
+            slower=asked.slower,
+            levels=asked.levels,
             on_progress=advance,
         )
     return _Finished(header, events, run_report("simulated", header, events, asked.span_us))
@@ -240,8 +268,11 @@ def _of_models(asked: _Asked) -> _Finished:
 
 def _of_apps(asked: _Asked) -> _Finished:
     from headrace.commands.progress import counting
+    from headrace.domain.errors import DocumentError
     from headrace.simulation.apps.session import simulate_apps
 
+    if asked.slower is not None:
+        raise DocumentError("simulate: --slower and --delay-ms are for models, not yet for apps")
     with counting("simulating", len(asked.requests)) as advance:
         session = simulate_apps(
             asked.plan,
@@ -284,6 +315,8 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
         raise DocumentError(f"simulate: --how {how!r} is unknown; known: drain, flush")
     if not at_s <= LATEST_S:
         raise DocumentError(f"simulate: --at {at_s:g}: expected seconds, {LATEST_S:g} at most")
+    if asked.slower is not None:
+        raise DocumentError("simulate: --slower and --delay-ms are of one plan; not with --migrate")
     new = read_plan(new_path)
     if bool(new.apps) != bool(asked.plan.apps):
         raise DocumentError("simulate: --migrate goes from models to models, or from apps to apps")

@@ -18,9 +18,7 @@ def trace(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="Trace to write (default: EVENTS.trace.json).", show_default=False
-        ),
+        typer.Option("--out", "-o", help="Trace to write (default: EVENTS.trace.json)."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Say what was written as JSON.")] = False,
 ) -> None:

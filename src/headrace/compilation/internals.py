@@ -2,10 +2,18 @@
 of numba, `tests/unit/test_compilation.py` says part by part; pyproject.toml pins tested versions.
 
 UNCOUNTED        an option of the compiler: no references are counted
-forgive_stale    what is kept on disk and cannot be read counts as not kept
+kept_on_disk     what cannot be read counts as not kept; what can is loaded without the compiler
 forget_literals  a function is compiled once, not once per constant among its arguments
 call_directly    a compiled function for Python, without numba's look at the arguments' types
+as_part          a function that only compiled functions call
+as_whole         a function that Python calls, optimised once with all parts that it calls
 table_at         many arrays behind one address, as one value of compiled code
+
+**Parts.** Numba optimises every function, makes machine code of it and of two wrappers for callers
+from outside, and optimises it again inside each of its callers, and theirs. Of the dispatcher only
+the entry is called from outside. So an inner function is a part: its code is kept as generated, and
+the entry is linked from all of them and optimised once. That takes half as long to compile, and the
+code is as fast: LLVM's inliner goes from the innermost function outwards anyway.
 
 **Tables.** Handing over a tuple of twenty arrays costs more than what most functions do with them.
 Compiled functions are handed the address of a list of (address, length) pairs instead, and an
@@ -24,8 +32,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numba import from_dtype, types
+from numba import from_dtype, njit, types
 from numba.core import cgutils
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+from numba.core.compiler_machinery import register_pass
+from numba.core.runtime import rtsys
+from numba.core.typed_passes import NativeLowering
 from numba.core.typing.templates import (
     AbstractTemplate,
     AttributeTemplate,
@@ -46,14 +59,17 @@ UNCOUNTED = {"_nrt": False}
 array that was looked up used to be counted twice, by calls that took two thirds of a session."""
 
 
-def forgive_stale(dispatcher: Any) -> Any:
-    """What is kept on disk of a cached function, and cannot be read any more, is compiled anew.
+def kept_on_disk(dispatcher: Any) -> Any:
+    """Loads what is on disk of a cached function; what cannot be read any more is compiled anew.
 
     Numba reads the types of a function's arguments before it looks whether the sources are still
     the same. Where a class of records has moved or got another name since, by an upgrade say, that
-    ended in an AttributeError.
+    ended in an AttributeError. And before it looks whether there is anything, it imports all that
+    its compiler knows of Python and numpy: 0.3 s of every process, for machine code that needs none
+    of it. A function that has to be compiled imports that then.
     """
-    cache = dispatcher._cache._cache_file
+    kept = dispatcher._cache
+    cache = kept._cache_file
     index, machine_code = cache._load_index, cache._load_data
 
     def load_index() -> Any:
@@ -68,7 +84,13 @@ def forgive_stale(dispatcher: Any) -> Any:
         except Exception as error:
             raise OSError(f"{name} is of another version") from error  # which numba takes as a miss
 
+    def load(types_of_arguments: Any, context: Any) -> Any:
+        rtsys.initialize(context)  # what allocates in compiled code
+        with kept._guard_against_spurious_io_errors():
+            return kept._load_overload(types_of_arguments, context)
+
     cache._load_index, cache._load_data = load_index, load_machine_code
+    kept.load_overload = load
     return dispatcher
 
 
@@ -95,6 +117,99 @@ def call_directly(dispatcher: Any, numbers: int) -> Callable[..., Any]:
     (overload,) = dispatcher.overloads.values()
     direct: Callable[..., Any] = overload.entry_point
     return direct
+
+
+# -- parts: functions that only other compiled functions call -------------------------------------
+
+
+class _Part(JITCodeLibrary):  # type: ignore[misc]
+    """The code of an inner function as it was generated; its callers optimise it with theirs."""
+
+    def add_llvm_module(self, module: Any) -> None:
+        self._final_module.link_in(module)
+
+    def finalize(self) -> None:
+        self._raise_if_finalized()
+        self._finalized = True
+
+
+class _Whole(JITCodeLibrary):  # type: ignore[misc]
+    """The code of a function with that of all parts it calls, and of those that they call."""
+
+    def add_linking_library(self, library: Any) -> None:
+        if library in self._linking_libraries:
+            return
+        super().add_linking_library(library)
+        if isinstance(library, _Part):
+            for inner in library._linking_libraries:
+                self.add_linking_library(inner)
+
+    def add_llvm_module(self, module: Any) -> None:
+        self._final_module.link_in(module)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerPart(NativeLowering):  # type: ignore[misc]
+    """Generate code, and tell other compiled functions of it. Numba looks it up there by what
+    Python would call; that is its description here, since Python cannot call it."""
+
+    _name = "lower_part"
+
+    def run_pass(self, state: Any) -> bool:
+        state.flags.no_compile = True
+        super().run_pass(state)
+        lowered = state["cr"]
+        state.targetctx.insert_user_function(lowered.fndesc, lowered.fndesc, [state.library])
+        state["cr"] = lowered._replace(cfunc=lowered.fndesc)
+        return True
+
+
+class _PartCompiler(Compiler):  # type: ignore[misc]
+    def define_pipelines(self) -> Any:
+        self.state.library = _Part(self.state.targetctx.codegen(), self.state.func_id.func_qualname)
+        (pipeline,) = super().define_pipelines()
+        pipeline.passes = [
+            (_LowerPart if which is NativeLowering else which, name)
+            for which, name in pipeline.passes
+        ]
+        pipeline.finalize()
+        return [pipeline]
+
+
+class WholeCompiler(Compiler):  # type: ignore[misc]
+    def define_pipelines(self) -> Any:
+        codegen = self.state.targetctx.codegen()
+        self.state.library = _Whole(codegen, self.state.func_id.func_qualname)
+        self.state.library.enable_object_caching()
+        return super().define_pipelines()
+
+
+def as_part(function: Any, **options: Any) -> Any:
+    """A function for other compiled functions, without references counted.
+
+    It is not in the table by which calls from Python are dispatched.
+    """
+    dispatcher = forget_literals(
+        njit(
+            no_cpython_wrapper=True,
+            no_cfunc_wrapper=True,
+            pipeline_class=_PartCompiler,
+            **UNCOUNTED,
+            **options,
+        )(function)
+    )
+
+    def add_overload(result: Any) -> None:
+        dispatcher.overloads[tuple(result.signature.args)] = result
+
+    dispatcher.add_overload = add_overload
+    return dispatcher
+
+
+def as_whole(function: Any, **options: Any) -> Any:
+    """A function for Python, kept on disk, with all parts that it calls."""
+    compiled = njit(cache=True, no_cfunc_wrapper=True, pipeline_class=WholeCompiler, **options)
+    return kept_on_disk(compiled(function))
 
 
 # -- rows: an array in compiled code --------------------------------------------------------------

@@ -24,13 +24,17 @@ def compiled(function: Function) -> Function:
     A cached function is renewed when its own file changes, not when another file does: it calls
     only compiled functions of its own file.
     """
-    return cast(Function, _kept(numba.njit(cache=True)(function)))
+    return cast(Function, _whole(function))
 
 
 def compiled_into_callers(function: Function) -> Function:
     """As `compiled`, and part of every caller: small functions otherwise pay more for their
     arguments than for their work, since every array handed over is counted."""
-    return cast(Function, _kept(numba.njit(cache=True, inline="always")(function)))
+    if UNCOMPILED:
+        return function
+    from headrace.compilation.internals import kept_on_disk
+
+    return cast(Function, kept_on_disk(numba.njit(cache=True, inline="always")(function)))
 
 
 def inlined(function: Function) -> Function:
@@ -38,17 +42,21 @@ def inlined(function: Function) -> Function:
 
     Not for the functions of a policy, which are called through `s.policy`: those are `hot`.
     """
-    return cast(Function, _uncounted(inline="always")(function))
+    if UNCOMPILED:
+        return function
+    from headrace.compilation.internals import UNCOUNTED
+
+    return cast(Function, numba.njit(inline="always", **UNCOUNTED)(function))
 
 
 def kernel(function: Function) -> Function:
     """A function compiled with the entry that needs it, and kept with that."""
-    return cast(Function, _without_literals(_uncounted()(function)))
+    return cast(Function, _part(function))
 
 
 def hot(function: Function) -> Function:
     """A kernel that belongs into the loops that call it."""
-    return cast(Function, _without_literals(_uncounted(forceinline=True)(function)))
+    return cast(Function, _part(function, forceinline=True))
 
 
 def entry(function: Function) -> Function:
@@ -58,33 +66,27 @@ def entry(function: Function) -> Function:
     (decision 0009); but it also tells apart functions that enclose different constants. So
     `function` has to enclose the key of its tables, which is made of all sources (`source_key`).
     """
-    return cast(Function, _without_literals(_kept(_uncounted(cache=True)(function))))
-
-
-def _uncounted(**options: Any) -> Any:
-    if UNCOMPILED:
-        return lambda function: function
-    from headrace.compilation.internals import UNCOUNTED
-
-    return numba.njit(**options, **UNCOUNTED)
-
-
-def _kept(function: Any) -> Any:
-    """On disk; what another version has left there is no error."""
     if UNCOMPILED:
         return function
-    from headrace.compilation.internals import forgive_stale
+    from headrace.compilation.internals import UNCOUNTED, forget_literals
 
-    return forgive_stale(function)
+    return cast(Function, forget_literals(_whole(function, **UNCOUNTED)))
 
 
-def _without_literals(function: Any) -> Any:
-    """Compiled once, not once for every constant among the arguments of its callers."""
+def _part(function: Any, **options: Any) -> Any:
     if UNCOMPILED:
         return function
-    from headrace.compilation.internals import forget_literals
+    from headrace.compilation.internals import as_part
 
-    return forget_literals(function)
+    return as_part(function, **options)
+
+
+def _whole(function: Any, **options: Any) -> Any:
+    if UNCOMPILED:
+        return function
+    from headrace.compilation.internals import as_whole
+
+    return as_whole(function, **options)
 
 
 def ready(function: Callable[..., Any], *, arguments: int) -> Callable[..., Any]:

@@ -5,18 +5,25 @@ simulator and the server run the very same rule. The rule itself is compiled (`d
 this hands it events and carries its orders to the driver.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 
-from headrace.dispatch.event_log import (
-    LENGTHS,
-    MAKE,
-    Numbers,
-    dispatched,
-    dropped,
+from headrace.dispatch.event_log import MAKE, Numbers, dispatched, dropped
+from headrace.dispatch.kernel.handle import (
+    ARRIVE,
+    AWAKE,
+    CANCEL,
+    DRAIN,
+    FAILED,
+    GAINED,
+    LEVEL,
+    LOST,
+    RAN,
+    TRANSFERRED,
+    kernel_of,
 )
-from headrace.dispatch.kernel import handle as events
 from headrace.dispatch.kernel.journal import (
     ANSWERED,
     DISPATCHED,
@@ -26,15 +33,30 @@ from headrace.dispatch.kernel.journal import (
     SHORT,
     START_STAGE,
     START_TRANSFER,
-    TRANSFERRED,
     WAKE,
 )
+from headrace.dispatch.kernel.journal import TRANSFERRED as WAS_TRANSFERRED
+from headrace.dispatch.kernel.layout import ONE
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import policy_named
-from headrace.dispatch.protocols import Batch, Clock, Driver, EventSink
+from headrace.dispatch.protocols import Batch, BatchCounts, Clock, Driver, EventSink
 from headrace.dispatch.topology import Topology
-from headrace.domain.events import Answered, AnyEvent, Arrived, Ran, Transferred
+from headrace.domain.events import Answered, Arrived, Ran, Transferred
 from headrace.domain.request import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """How much longer than profiled a stage takes on a slot, as seen here (`kernel.drift`)."""
+
+    stage: str
+    """MODEL/PIPELINE/NUMBER, stages from 0."""
+    slot: int
+    """Index into `Topology.slots`."""
+    ratio: float
+    """What predictions reckon with; 1: as profiled, or not known to be different."""
+    batches: int
+    """Since the slot's worker started."""
 
 
 class Dispatcher:
@@ -50,25 +72,31 @@ class Dispatcher:
         policy: str,
         clock: Clock,
         driver: Driver,
-        sink: EventSink,
+        sink: EventSink | None,
         queue_limit: int = 10_000,
+        counts: Sequence[BatchCounts] | None = None,
     ) -> None:
         """
         Args:
             policy: see `policies.POLICIES`.
+            sink: gets every event of the log; None: nobody reads it, and no event is made, which
+                are half of a batch's cost.
             queue_limit: requests of one model that may wait for a decision.
+            counts: added to, one entry per model.
 
         Raises:
             PlanError: no policy has this name.
         """
         self._clock, self._driver, self._sink = clock, driver, sink
+        self._topology = topology
         chosen = policy_named(policy)
         # Loads the kernel now, not when the first request waits.
-        self._kernel = events.kernel_of(chosen.module)
+        self._kernel = kernel_of(chosen.module)
         self.tell_kernel = self._kernel.tell
         """An attribute of its own, since a look-up at every event costs."""
-        self._store = Store(topology, chosen, queue_max=queue_limit)
+        self._store = Store(topology, chosen, queue_max=queue_limit, logged=sink is not None)
         self._settle_in()
+        self._counts = counts or [BatchCounts() for _ in topology.models]
         self._requests: dict[int, Request] = {}
         self._batches: dict[int, Batch] = {}
 
@@ -92,6 +120,31 @@ class Dispatcher:
         """Accepted requests that are in no batch yet."""
         return int(self._store.state.models["queued"].sum())
 
+    def levels(self) -> list[StageTime]:
+        """What the reports say of the profile's times: one entry per stage and slot of its pool."""
+        state = self._store.state
+        names = self._topology.stage_names
+        return [
+            StageTime(
+                stage=name,
+                slot=int(state.pools[place]),
+                ratio=int(state.level[place]) / ONE,
+                batches=int(state.learned["reports"][place]),
+            )
+            for name, stage in zip(names, state.stages, strict=True)
+            for place in range(int(stage["first_pool"]), int(stage["end_pool"]))
+        ]
+
+    def assume(self, levels: Mapping[str, float]) -> None:
+        """Stages take so many times what is profiled, until their reports say otherwise.
+
+        Args:
+            levels: by MODEL/PIPELINE/NUMBER; names that the plan does not have mean nothing.
+        """
+        for number, name in enumerate(self._topology.stage_names):
+            if name in levels:
+                self._tell(LEVEL, number, round(levels[name] * ONE))
+
     # -- what happens --------------------------------------------------------------------------
 
     def on_arrival(self, request: Request) -> None:
@@ -99,48 +152,52 @@ class Dispatcher:
         if len(self._requests) + 1 >= self._rows:
             self._store.grow(2 * self._rows)
             self._settle_in()
-        number, model = request.id, request.model
-        arrived_at_us, deadline_at_us = request.arrived_at_us, request.deadline_at_us
+        number = request.id
         self._requests[number] = request
-        self._follow(
-            self.tell_kernel(
-                self._where, events.ARRIVE, self._clock.now_us(), number, model,
-                arrived_at_us, deadline_at_us, request.priority, int(request.apart),
-            ),
-            SHORT,
-            Arrived(arrived_at_us, number, model, deadline_at_us),
+        written = self.tell_kernel(
+            self._where, ARRIVE, self._clock.now_us(), number, request.model,
+            request.arrived_at_us, request.deadline_at_us, request.priority, request.apart,
         )  # fmt: skip
+        if self._sink is not None:
+            arrived_at_us, deadline_at_us = request.arrived_at_us, request.deadline_at_us
+            self._sink(Arrived(arrived_at_us, number, request.model, deadline_at_us))
+            self._follow(written, SHORT)
+        elif written:
+            self._follow(written)
 
     def cancel(self, request_id: int) -> None:
         """The client went away. Work that is already in a batch goes on."""
-        self._tell(events.CANCEL, request_id)
+        self._tell(CANCEL, request_id)
 
     def drain(self) -> None:
         """Refuse what arrives from now on; what was accepted is still answered."""
-        self._tell(events.DRAIN)
+        self._tell(DRAIN)
 
     def on_transferred(self, batch: Batch, stage: int, attempt: int, started_at_us: int) -> None:
         """The tensors that enter `stage` have reached their node."""
-        now_us, where = self._clock.now_us(), self._where
-        self._follow(
-            self.tell_kernel(
-                where, events.TRANSFERRED, now_us, batch.row, batch.id, stage, attempt,
-                started_at_us, 0,
-            )
+        written = self.tell_kernel(
+            self._where, TRANSFERRED, self._clock.now_us(), batch.row, batch.id, stage, attempt,
+            started_at_us, 0,
         )  # fmt: skip
+        if written:
+            self._follow(written)
 
     def on_ran(
         self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
     ) -> None:
         """`stage` has run; the instants are the worker's own."""
-        now_us, where, number = self._clock.now_us(), self._where, batch.id
+        batch.run_us += ended_at_us - started_at_us
         written = self.tell_kernel(
-            where, events.RAN, now_us, batch.row, number, stage, attempt,
+            self._where, RAN, self._clock.now_us(), batch.row, batch.id, stage, attempt,
             started_at_us, ended_at_us,
         )  # fmt: skip
-        if written:  # else the report is stale
-            ran = Ran(ended_at_us, number, stage, batch.slot, started_at_us)
-            self._follow(written, SHORT + 1, ran)
+        if not written:  # nothing to do, or the report is stale
+            return
+        if self._sink is None:
+            self._follow(written)
+        else:
+            self._sink(Ran(ended_at_us, batch.id, stage, batch.slot, started_at_us))
+            self._follow(written, SHORT + 1)
 
     def on_failed(
         self, batch: Batch, stage: int, attempt: int, input_suspected: bool = False
@@ -150,18 +207,18 @@ class Dispatcher:
         Its requests are refused as "failed"; where an input is suspected, it is run again in
         halves, and a request that fails alone is refused as "invalid-input".
         """
-        self._tell(events.FAILED, batch.row, batch.id, stage, attempt, int(input_suspected))
+        self._tell(FAILED, batch.row, batch.id, stage, attempt, int(input_suspected))
 
     def on_slot_lost(self, slot: int) -> None:
         """The slot is gone with all it ran; its batches run elsewhere if their deadlines allow."""
-        self._tell(events.LOST, slot)
+        self._tell(LOST, slot)
 
     def on_slot_gained(self, slot: int) -> None:
         """The slot is (back) in service, idle."""
-        self._tell(events.GAINED, slot)
+        self._tell(GAINED, slot)
 
     def _wake(self, what: int, which: int) -> None:
-        self._tell(events.AWAKE, what, which)
+        self._tell(AWAKE, what, which)
 
     def _tell(self, event: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0, e: int = 0) -> None:
         """Of events that are not part of every batch."""
@@ -170,39 +227,47 @@ class Dispatcher:
 
     # -- what follows ----------------------------------------------------------------------------
 
-    def _follow(self, written: int, at: int = 0, first: AnyEvent | None = None) -> None:
+    def _follow(self, written: int, at: int = 0) -> None:
         """Log events and pass on orders, in the order of the journal's entries.
 
-        One function, since a batch has a dozen entries: a call for each took a tenth of all.
-
         Args:
-            at: where to begin; behind the entry of `first`, an event that is known without it.
+            at: where to begin; behind the entry of an event that is known without it.
         """
         assert written <= self._room, "the journal has room for all an event can bring"
         # A copy: what a driver does may make the kernel write its journal anew.
         n = NUMBERS[written - at](self._journal, 8 * at)
-        sink, driver = self._sink, self._driver
-        if first is not None:
-            sink(first)
+        sink, driver, batches = self._sink, self._driver, self._batches
         written -= at
         at = 0
         while at < written:
             kind = n[at]
             if kind == START_STAGE:
-                batch = self._batches[n[at + 3]]
+                batch = batches[n[at + 3]]
                 batch.stage = stage = n[at + 4]
                 batch.attempt, batch.slot = n[at + 5], n[at + 6]
                 driver.start_stage(batch, stage)
                 at += 7
             elif kind == DISPATCHED:
-                at = self._on_dispatched(n, at)
+                if sink is not None:
+                    sink(dispatched(n, at))
+                if n[at + 2] not in batches:  # else it got another path
+                    self._add_batch(n, at)
+                at += 9 + n[at + 6] + 5 * n[at + 7]
             elif kind == ANSWERED:
-                at = self._on_answered(n, at)
-            elif kind == TRANSFERRED:
-                sink(Transferred(*n[at + 1 : at + 7]))
+                batch = batches.pop(n[at + 2])
+                for request in batch.requests:
+                    if sink is not None:
+                        sink(Answered(n[at + 1], request.id, n[at + 2]))
+                    del self._requests[request.id]
+                self._counts[batch.model].count_end(batch, answered=True)
+                driver.answer(batch)
+                at += 4 + n[at + 3]
+            elif kind == WAS_TRANSFERRED:
+                if sink is not None:
+                    sink(Transferred(*n[at + 1 : at + 7]))
                 at += 7
             elif kind == START_TRANSFER:
-                batch = self._batches[n[at + 3]]
+                batch = batches[n[at + 3]]
                 batch.stage = stage = n[at + 4]
                 batch.attempt, batch.slot, batch.transfer_us = n[at + 5], n[at + 6], n[at + 7]
                 driver.start_transfer(batch, stage)
@@ -212,41 +277,29 @@ class Dispatcher:
                 self._clock.call_at(n[at + 1], wake)
                 at += 5
             elif kind == DROPPED:
-                sink(dropped(n, at))
+                if sink is not None:
+                    sink(dropped(n, at))
                 request = self._requests.pop(n[at + 2])
                 driver.refuse(request, REASONS[n[at + 3]], n[at + 4])
                 at += 5
             elif kind == ENDED:
-                del self._batches[n[at + 2]]
+                batch = batches.pop(n[at + 2])
+                self._counts[batch.model].count_end(batch, answered=False)
                 at += 5
-            else:
-                sink(MAKE[kind](n, at))
-                at += LENGTHS[kind]
+            else:  # a slot was lost or gained
+                if sink is not None:
+                    sink(MAKE[kind](n, at))
+                at += SHORT
 
-    def _on_dispatched(self, numbers: Numbers, at: int) -> int:
-        """A batch is new, or got another path from some stage on. Where the next entry is."""
-        event = dispatched(numbers, at)
-        self._sink(event)
-        number, ids = event.batch, event.requests
-        if number not in self._batches:
-            requests = self._requests
-            # A single one by itself: making a tuple of several takes five times as long.
-            alone = len(ids) == 1
-            members = (requests[ids[0]],) if alone else tuple([requests[i] for i in ids])
-            batch = Batch(numbers[at + 8], number, event.model, event.pipeline, members)
-            self._batches[number] = batch
-        return at + 9 + len(ids) + 5 * len(event.path)
-
-    def _on_answered(self, numbers: Numbers, at: int) -> int:
-        """The last stage of a batch has run. Where the next entry is."""
-        at_us, number = numbers[at + 1], numbers[at + 2]
-        batch = self._batches.pop(number)
-        members, sink, requests = batch.requests, self._sink, self._requests
-        for request in members:
-            sink(Answered(at_us, request.id, number))
-            del requests[request.id]
-        self._driver.answer(batch)
-        return at + 4 + len(members)
+    def _add_batch(self, n: Numbers, at: int) -> None:
+        number, model, size = n[at + 2], n[at + 3], n[at + 6]
+        requests = self._requests
+        if size == 1:  # making a tuple of several takes five times as long
+            members: tuple[Request, ...] = (requests[n[at + 9]],)
+        else:
+            members = tuple([requests[i] for i in n[at + 9 : at + 9 + size]])
+        self._batches[number] = Batch(n[at + 8], number, model, n[at + 4], members)
+        self._counts[model].batches[size] += 1
 
 
 class _Readers(dict[int, Callable[[memoryview, int], Numbers]]):

@@ -1,11 +1,11 @@
 """What the dispatcher knows of the world: a clock, a driver, and who listens."""
 
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
-
-from headrace.domain.events import AnyEvent
+from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.request import DropReason, Request
 
 
@@ -17,9 +17,9 @@ class Clock(Protocol):
     def call_at(self, at_us: int, callback: Callable[[], None]) -> None: ...
 
 
-class Batch(msgspec.Struct, eq=False, gc=False):
-    """Requests that travel one path together. Never part of a cycle, so that Python's garbage
-    collector need not look at it."""
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Requests that travel one path together."""
 
     row: int
     """Where the dispatcher keeps it."""
@@ -35,10 +35,35 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     """On the way to that stage: over the links from the slot before, when they are idle."""
     attempt: int = 0
     """Grows when a lost slot forces a new path; reports of an older attempt are stale."""
+    run_us: int = 0
+    """How long slots ran for it so far."""
 
     @property
     def size(self) -> int:
         return len(self.requests)
+
+
+class BatchCounts:
+    """What became of one model's batches; the dispatcher adds to it."""
+
+    __slots__ = ("batches", "computed", "computed_us", "run_us")
+
+    def __init__(self) -> None:
+        self.batches: dict[int, int] = defaultdict(int)
+        """Batch size -> batches dispatched."""
+        self.run_us: dict[int, int] = defaultdict(int)
+        """Batch size -> microseconds that slots ran for batches that have ended, all stages."""
+        self.computed = 0
+        """Requests answered."""
+        self.computed_us = 0
+        """Of these: how long slots ran for the batch that each was in, summed over requests."""
+
+    def count_end(self, batch: Batch, answered: bool) -> None:
+        size, run_us = len(batch.requests), batch.run_us
+        self.run_us[size] += run_us
+        if answered:
+            self.computed += size
+            self.computed_us += size * run_us
 
 
 class Driver(Protocol):
@@ -86,3 +111,6 @@ class BatchReports(Protocol):
 
 
 EventSink = Callable[[AnyEvent], None]
+
+OpenSink = Callable[[EventLogHeader], EventSink | None]
+"""Gives the sink of an event log for its first line; None: nobody reads it."""

@@ -80,6 +80,39 @@ class ModelRoutes:
         alone = min(sum(s.p50_us[0] for s in r.stages) + r.slack_us[0] for r in self.routes)
         return self.gateway_us + alone
 
+    def items_within(self, allowed_us: int) -> int:
+        """No more requests that arrive together can all be answered in this time, in an idle
+        system; perhaps fewer. Per route, as many as its narrowest stage can take."""
+        return sum(_items_of(route, allowed_us - self.gateway_us) for route in self.routes)
+
+    def least_us(self, items: int) -> int:
+        """The least time in which that many can be answered, as far as `items_within` knows."""
+        enough_us = max(1, self.fastest_us)
+        while self.items_within(enough_us) < items:
+            enough_us *= 2
+        too_short_us = 0
+        while enough_us - too_short_us > 1:
+            middle_us = (enough_us + too_short_us) // 2
+            if self.items_within(middle_us) < items:
+                too_short_us = middle_us
+            else:
+                enough_us = middle_us
+        return enough_us
+
+
+def _items_of(route: Route, allowed_us: int) -> int:
+    """Each stage has what the least times of the others leave it, and takes per item what it takes
+    at its best batch size."""
+    least_us = [max(1, min(stage.p50_us)) for stage in route.stages]
+    spare_us = allowed_us - min(route.slack_us) - sum(least_us)
+    if spare_us < 0:
+        return 0
+    return min(
+        len(stage.slots)
+        * max((spare_us + own_us) * size // max(1, us) for size, us in enumerate(stage.p50_us, 1))
+        for stage, own_us in zip(route.stages, least_us, strict=True)
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:
@@ -92,6 +125,16 @@ class Topology:
     nodes: tuple[str, ...]
     node_bytes_per_us: tuple[float | None, ...]
     """Link speed of each node, each direction; None: never the limit."""
+
+    @property
+    def stage_names(self) -> tuple[str, ...]:
+        """MODEL/PIPELINE/NUMBER, stages of all routes one after the other."""
+        return tuple(
+            f"{model.name}/{route.name}/{number}"
+            for model in self.models
+            for route in model.routes
+            for number in range(len(route.stages))
+        )
 
     def transfer_us(self, from_slot: int, to_slot: int, size_bytes: int) -> int:
         """Time on an idle link; 0 within a node or where no link is the limit."""
@@ -161,8 +204,8 @@ def _model_routes(
         name=deployment.name,
         slo_us=deployment.slo_us,
         routes=tuple(_route(p, profile, costs, slot_index) for p in deployment.pipelines),
-        # An app's request passes the gateway once, however many modules it calls.
-        gateway_us=0 if deployment.app else costs.gateway_us(deployment.model),
+        # A call of a module brings its tensors through the gateway as a client's request does.
+        gateway_us=costs.gateway_us(deployment.model),
     )
 
 

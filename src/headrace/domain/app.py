@@ -1,9 +1,16 @@
 """An app: several models behind one end-to-end objective, as a directed acyclic graph."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from headrace.domain.base import Record, is_name
+from headrace.domain.base import (
+    LEAST_RATE_RPS,
+    MOST_RATE_RPS,
+    RATES,
+    Record,
+    Version,
+    is_name,
+)
 from headrace.domain.errors import DocumentError
 
 Distribution = Literal["fixed", "poisson", "geometric", "empirical"]
@@ -45,11 +52,16 @@ class Module(Record, frozen=True, kw_only=True):
     name: str
     model: str
     fan_out: FanOut = FanOut()
+    code_us: int = 0
+    """What the app's own code takes from the last answer that the module waits for until its calls
+    are made, p99; the gateway's part is the profile's."""
 
     def __post_init__(self) -> None:
         for text in (self.name, self.model):
             if not is_name(text):
                 raise DocumentError(f"module: {text!r} is not a legal name")
+        if self.code_us < 0:
+            raise DocumentError(f"module {self.name!r}: code_us {self.code_us} is negative")
 
 
 class App(Record, frozen=True, kw_only=True):
@@ -64,6 +76,10 @@ class App(Record, frozen=True, kw_only=True):
     rate_rps: float
     priority: int = 0
     """Smaller is served first; travels with every call."""
+    code_us: int = 0
+    """What the app's own code takes after the last answer, p99."""
+    version: Version = 1
+    """Under which clients know it."""
 
     def __post_init__(self) -> None:
         where = f"app {self.name!r}"
@@ -74,8 +90,19 @@ class App(Record, frozen=True, kw_only=True):
             raise DocumentError(
                 f"{where}: needs 1 to {MODULES_MAX} modules, each with its own name; got {names}"
             )
-        if self.slo_us < 1 or not 0 < self.rate_rps <= 1e9:
-            raise DocumentError(f"{where}: slo and rate must be positive")
+        if self.code_us < 0:
+            raise DocumentError(f"{where}: code_us {self.code_us} is negative")
+        if self.slo_us < 1:
+            raise DocumentError(f"{where}: the slo must be positive")
+        if not LEAST_RATE_RPS <= self.rate_rps <= MOST_RATE_RPS:
+            raise DocumentError(f"{where}: rate_rps {self.rate_rps:g} is not {RATES}")
+        for module in self.modules:
+            rate_rps = self.rate_rps * module.fan_out.mean
+            if not LEAST_RATE_RPS <= rate_rps <= MOST_RATE_RPS:
+                raise DocumentError(
+                    f"{where}: module {module.name!r} is called {rate_rps:g} times per second,"
+                    f" which is not {RATES}"
+                )
         for edge in self.edges:
             for name in edge:
                 if name not in names:
@@ -117,4 +144,41 @@ def topological_order(
             raise DocumentError(f"{where}: modules wait for each other in a circle: {left}")
         order += free
         left = [n for n in left if n not in free]
+    return order
+
+
+def order_by_tensors(
+    where: str,
+    given: Iterable[str],
+    steps: Sequence[tuple[Collection[str], Collection[str]]],
+    wanted: Iterable[str],
+) -> list[int]:
+    """The steps in an order in which each stands behind those that make what it takes.
+
+    Args:
+        given: tensors that are there from the beginning.
+        steps: of each, the tensors that it takes and those that it makes.
+        wanted: tensors that must be there at the end.
+
+    Raises:
+        DocumentError: a tensor is made twice or by nothing, or steps wait for each other.
+    """
+    there = set(given)
+    everything = there.copy()
+    for _, makes in steps:
+        for tensor in makes:
+            if tensor in everything:
+                raise DocumentError(f"{where}: tensor {tensor!a} is made twice")
+            everything.add(tensor)
+    for tensor in [*(t for takes, _ in steps for t in takes), *wanted]:
+        if tensor not in everything:
+            raise DocumentError(f"{where}: tensor {tensor!a} is made by no step")
+    left, order = list(range(len(steps))), []
+    while left:
+        free = [n for n in left if there.issuperset(steps[n][0])]
+        if not free:
+            raise DocumentError(f"{where}: its steps wait for each other in a circle")
+        order += free
+        left = [n for n in left if n not in free]
+        there.update(tensor for n in free for tensor in steps[n][1])
     return order

@@ -2,14 +2,22 @@
 
 import re
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 """Names of models, nodes, devices and tensors that become part of a path or URL."""
 
+Version = Annotated[int, Meta(ge=1, le=1 << 53)]
+"""Of a model, as clients know it: a whole number, as in Triton's repositories."""
+
 _NAME = re.compile(NAME_PATTERN)
+
+LEAST_RATE_RPS, MOST_RATE_RPS = 1e-6, 1e9
+"""Of a model or an app; less is a request in eleven days, and no number to plan with."""
+RATES = f"a rate from {LEAST_RATE_RPS:g} to {MOST_RATE_RPS:g} requests/s"
 
 # Bounded digits and no exponent: Fraction("1e999999999") would fill the memory.
 _FRACTION = re.compile(r"[0-9]{1,9}(/[0-9]{1,9}|\.[0-9]{1,9})?")

@@ -15,6 +15,7 @@ from headrace.domain.events import (
     Answered,
     AnyEvent,
     Arrived,
+    Called,
     Dispatched,
     Dropped,
     EventLogHeader,
@@ -110,5 +111,5 @@ class _Shift(NamedTuple):
                 return change(event, batch=batch + self.batches)
             case SlotLost() | SlotGained():
                 return change(event, slot=event.slot + self.slots)
-            case Answered() | Dropped():
+            case Answered() | Dropped() | Called():
                 return event  # an app's answer comes from no batch

@@ -71,6 +71,14 @@ class Answered(Event, frozen=True, array_like=True, gc=False, tag="answered"):
     batch: int
 
 
+class Called(Event, frozen=True, array_like=True, gc=False, tag="called"):
+    """A request of an app called a module: the dispatcher knows the call as a request."""
+
+    request: int
+    """The app's."""
+    call: int
+
+
 class SlotLost(Event, frozen=True, array_like=True, gc=False, tag="slot-lost"):
     slot: int
 
@@ -79,7 +87,9 @@ class SlotGained(Event, frozen=True, array_like=True, gc=False, tag="slot-gained
     slot: int
 
 
-AnyEvent = Arrived | Dropped | Dispatched | Transferred | Ran | Answered | SlotLost | SlotGained
+AnyEvent = (
+    Arrived | Dropped | Dispatched | Transferred | Ran | Answered | Called | SlotLost | SlotGained
+)
 
 
 class EventLogHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

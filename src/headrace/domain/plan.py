@@ -135,7 +135,7 @@ class AppClaim(Record, frozen=True, kw_only=True):
     worst_case_us: int
     """The longest path over the modules' `worst_case_us`; at most the budget."""
     budget_us: int
-    """SLO x (1 - margin)."""
+    """SLO x (1 - margin), less what the app's code and the gateway take along a path."""
     cost_per_hour: float
     """Prices in proportion to load (frame-rate proportionality, Harpagon III.A)."""
 

@@ -1,15 +1,23 @@
 """What the user asks: these models, these objectives, on this cluster."""
 
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from headrace.domain.app import App
-from headrace.domain.base import Record, is_name
+from headrace.domain.base import (
+    LEAST_RATE_RPS,
+    MOST_RATE_RPS,
+    RATES,
+    Record,
+    Version,
+    is_name,
+)
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import DocumentError
-from headrace.domain.profile import Profile
+from headrace.domain.profile import Profile, size_text
 
 Objective = Literal["throughput", "max-min", "least-cost"]
 
@@ -24,13 +32,26 @@ class Demand(Record, frozen=True, kw_only=True):
     """Relative load of this model; max-min maximises the smallest throughput / weight."""
     rate_rps: float | None = None
     """Needed throughput; None: as much as possible."""
+    version: Version = 1
+    """Under which clients know it."""
+    shapes: dict[str, float] = msgspec.field(default_factory=dict)
+    """Of a model of several sizes: a bucket's sizes, such as "64" or "224x320" -> the part of all
+    requests that it gets, in any unit; buckets not named get none. Empty: all get the same."""
 
     def __post_init__(self) -> None:
         if not is_name(self.model):
             raise DocumentError(f"demand: {self.model!r} is not a legal model name")
-        rate_rps = 1.0 if self.rate_rps is None else self.rate_rps
-        if self.slo_us < 1 or self.weight <= 0 or rate_rps <= 0:
-            raise DocumentError(f"demand for {self.model!r}: slo, weight and rate must be positive")
+        if self.slo_us < 1 or self.weight <= 0:
+            raise DocumentError(f"demand for {self.model!r}: slo and weight must be positive")
+        if self.rate_rps is not None and not LEAST_RATE_RPS <= self.rate_rps <= MOST_RATE_RPS:
+            raise DocumentError(
+                f"demand for {self.model!r}: rate_rps {self.rate_rps:g} is not {RATES}"
+            )
+        parts = self.shapes.values()
+        if parts and not (min(parts) >= 0 and 0 < sum(parts) < math.inf):
+            raise DocumentError(
+                f"demand for {self.model!r}: shapes: parts must be positive numbers"
+            )
 
 
 class HeadroomFor(Record, frozen=True, kw_only=True):
@@ -120,10 +141,43 @@ class Problem(Record, frozen=True, kw_only=True):
         for model in models:
             if model not in self.profiles:
                 raise DocumentError(f"problem: model {model!r} has no profile")
+        for demand in self.demands:
+            _check_shapes(demand, self.profiles[demand.model])
+        for model in models if self.apps else ():
+            if self.profiles[model].dimensions:
+                raise DocumentError(
+                    f"problem: model {model!r} of an app has several sizes"
+                    f" ({', '.join(self.profiles[model].dimensions)}), which apps do not plan for;"
+                    " profile it at one size, or serve it as a model of its own"
+                )
         modules = {f"{app.name}.{module.name}" for app in self.apps for module in app.modules}
         for name in self.options.module_headroom:
             if name not in modules:
                 raise DocumentError(f"options: module_headroom names {name!r}, which is no module")
+
+
+def bucket_shares(profile: Profile, shapes: Mapping[str, float]) -> tuple[float, ...]:
+    """The part of a model's requests that each bucket gets, smallest bucket first; they sum to 1.
+
+    Args:
+        shapes: sizes as text -> weight; buckets that are not named get nothing. Empty: all alike.
+    """
+    texts = [size_text(sizes) for sizes in profile.all_sizes]
+    weights = [shapes.get(text, 0.0) if shapes else 1.0 for text in texts]
+    whole = sum(weights)
+    return tuple(weight / whole for weight in weights)
+
+
+def _check_shapes(demand: Demand, profile: Profile) -> None:
+    known = [size_text(sizes) for sizes in profile.all_sizes if sizes]
+    unknown = [text for text in demand.shapes if text not in known]
+    if unknown:
+        raise DocumentError(
+            f"problem: model {demand.model!r}: shapes: there is no bucket {unknown[0]!r}\n"
+            f"  expected  of {' and '.join(profile.dimensions) or 'one shape, so no shapes'}:"
+            f" {', '.join(known) or 'none'}\n"
+            "  try       these, or `headrace profile --shape` with more sizes"
+        )
 
 
 def _check_apps(apps: tuple[App, ...], models: list[str]) -> None:

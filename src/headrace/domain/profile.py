@@ -1,5 +1,7 @@
 """What one model costs: blocks, cut sizes and latencies per device type, share and batch size."""
 
+import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal
 
@@ -8,21 +10,88 @@ import msgspec
 from headrace.domain.base import Record, is_name
 from headrace.domain.errors import ProfileError
 
+MAX_STRING_BYTES = 1 << 20
+"""Most that a model's strings may be allowed to have: each takes as much room as the longest."""
+
+ModelFormat = Literal["onnx", "torch"]
+"""What the nodes of a model are: ONNX's operators, or calls of PyTorch."""
+
+OTHERWISE = "?"
+"""Of a dimension that changes with the dynamic ones, but is not as long as any of them."""
+
 
 class TensorSpec(Record, frozen=True, kw_only=True):
     """One tensor without its batch dimension."""
 
     name: str
     dtype: str
-    """numpy's name: "float32", "int64", …"""
+    """numpy's name: "float32", "int64", …; "bfloat16"; "bytes" for strings."""
     item_shape: tuple[int, ...]
+    max_bytes: int = 0
+    """Of strings ("bytes"): the longest that one may be. 0: any (an app's)."""
+    batch_axis: int = 0
+    """Where clients have the batch dimension. Inside it is always the first; so it is at cuts."""
+    dims: tuple[str, ...] = ()
+    """Of each dimension of an item, the model's dynamic one that it is as long as; "" where it is
+    fixed, OTHERWISE where it changes with them in another way. Empty: all are fixed."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether its shape is known at any sizes of the dynamic dimensions."""
+        return OTHERWISE not in self.dims
+
+    def at(self, sizes: Mapping[str, int]) -> "TensorSpec":
+        """The same tensor at these sizes of the dynamic dimensions; what they do not tell stays.
+
+        >>> ids = TensorSpec(name="ids", dtype="int64", item_shape=(64, 2), dims=("tokens", ""))
+        >>> ids.at({"tokens": 9}).item_shape
+        (9, 2)
+        """
+        if not self.dims:
+            return self
+        shape = zip(self.item_shape, self.dims, strict=True)
+        return msgspec.structs.replace(
+            self, item_shape=tuple(sizes.get(name, own) for own, name in shape)
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As clients see it; -1 stands for the batch."""
+        axis = self.batch_axis
+        return (*self.item_shape[:axis], -1, *self.item_shape[axis:])
 
     @property
     def item_count(self) -> int:
-        count = 1
-        for dim in self.item_shape:
-            count *= dim
-        return count
+        return math.prod(self.item_shape)
+
+
+def check_states(
+    where: str,
+    states: Sequence[tuple[str, str]],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+) -> None:
+    """
+    Raises:
+        ProfileError: a state's input or output is not there, taken by another, or they differ; or
+            nothing but states enters or leaves.
+    """
+    sides = ("input", inputs), ("output", outputs)
+    for side, (what, specs) in enumerate(sides):
+        named = [pair[side] for pair in states]
+        known = [spec.name for spec in specs]
+        if len(set(named)) < len(named) or not set(known).issuperset(named):
+            raise ProfileError(
+                f"{where}: each state needs an {what} of its own; the states name"
+                f" {', '.join(named)}, and there are {', '.join(known)}"
+            )
+        if named and len(named) == len(known):
+            raise ProfileError(f"{where}: every {what} is a state, so there is nothing to ask for")
+    of_input, of_output = ({spec.name: spec for spec in specs} for _, specs in sides)
+    for pair in ((of_input[given], of_output[kept]) for given, kept in states):
+        if len({(spec.dtype, spec.item_shape, spec.max_bytes) for spec in pair}) > 1:
+            shown = [f"{s.name!r} is {s.dtype} {list(s.item_shape)}" for s in pair]
+            raise ProfileError(f"{where}: a state must stay alike, but {' and '.join(shown)}")
 
 
 class Block(Record, frozen=True, kw_only=True):
@@ -80,6 +149,21 @@ class StageTimes(Record, frozen=True, kw_only=True):
             raise ProfileError(f"{where}: needs 1 <= p50 <= p99 (us)")
 
 
+class Bucket(Record, frozen=True, kw_only=True):
+    """What a model costs at one size of its dynamic dimensions; it stands for all smaller ones that
+    no smaller bucket covers."""
+
+    sizes: tuple[int, ...]
+    """Of `Profile.dimensions`, in order."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    cuts: tuple[tuple[TensorSpec, ...], ...]
+    """As `Block.cut`, of each block."""
+    cut_bytes: tuple[int, ...]
+    block_times: tuple[BlockTimes, ...]
+    stage_times: tuple[StageTimes, ...] = ()
+
+
 class Provenance(Record, frozen=True, kw_only=True):
     """Where the numbers come from."""
 
@@ -104,10 +188,17 @@ class Profile(Record, frozen=True, kw_only=True):
     model_path: str | None = None
     """The ONNX file, relative to the profile's folder or absolute; None: cannot be executed."""
     model_sha256: str | None = None
+    """Of the model's file, and of `weights_files` where there are any."""
+    weights_files: tuple[str, ...] = ()
+    """Files that hold the model's weights beside it, relative to its folder."""
+    batched: bool = True
+    """False: it runs one request at a time, and an item is all of what clients call a tensor."""
     boundary: Literal["float32", "float16"] = "float32"
     """Precision of float tensors on the wire between stages."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    states: tuple[tuple[str, str], ...] = ()
+    """(input, output): tensors that the server keeps from one step of a sequence to the next."""
     blocks: tuple[Block, ...]
     block_times: tuple[BlockTimes, ...]
     stage_times: tuple[StageTimes, ...] = ()
@@ -117,6 +208,12 @@ class Profile(Record, frozen=True, kw_only=True):
     gateway_us: int = 0
     """Processor time that the gateway takes for one request of one item: to read, admit, dispatch
     and answer it. Part of predicted latency, and a limit of throughput; 0: not measured."""
+    dimensions: tuple[str, ...] = ()
+    """Names of the dynamic dimensions that requests may differ in; none: all have one shape."""
+    sizes: tuple[int, ...] = ()
+    """Of `dimensions`, that everything above is of: the largest that is served."""
+    buckets: tuple[Bucket, ...] = ()
+    """The same at smaller sizes, smallest first (decision 0034)."""
 
     def __post_init__(self) -> None:
         if not is_name(self.model):
@@ -129,6 +226,23 @@ class Profile(Record, frozen=True, kw_only=True):
                     f"profile {self.model!r}: {len(times.p50_us)} timed blocks on {times.device},"
                     f" but {len(self.blocks)} blocks"
                 )
+        if not self.batched and any(times.max_batch > 1 for times in self.block_times):
+            raise ProfileError(
+                f"profile {self.model!r}: runs one request at a time, and times larger batches"
+            )
+        for spec in (*self.inputs, *self.outputs):
+            if (spec.dtype == "bytes") != (0 < spec.max_bytes <= MAX_STRING_BYTES):
+                raise ProfileError(
+                    f"profile {self.model!r}: tensor {spec.name!r} needs `max_bytes` in"
+                    f" 1..{MAX_STRING_BYTES} if it holds strings, and none else"
+                )
+            if not 0 <= spec.batch_axis <= len(spec.item_shape):
+                raise ProfileError(
+                    f"profile {self.model!r}: tensor {spec.name!r} has no dimension"
+                    f" {spec.batch_axis} for its batch"
+                )
+        check_states(f"profile {self.model!r}", self.states, self.inputs, self.outputs)
+        _check_buckets(self)
         if self.batch_overhead_us < 0:
             raise ProfileError(f"profile {self.model!r}: batch_overhead_us is negative")
         if self.gateway_us < 0:
@@ -139,6 +253,33 @@ class Profile(Record, frozen=True, kw_only=True):
                     f"profile {self.model!r}: stage [{stage.first_block}, {stage.end_block})"
                     f" lies outside its {len(self.blocks)} blocks"
                 )
+
+    def state_indices(self) -> tuple[tuple[int, int], ...]:
+        """Of the inputs and outputs that `states` name."""
+        given, kept = ([spec.name for spec in specs] for specs in (self.inputs, self.outputs))
+        return tuple((given.index(a), kept.index(b)) for a, b in self.states)
+
+    @property
+    def all_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Of each bucket, smallest first; of a model of one shape ((),)."""
+        return (*(bucket.sizes for bucket in self.buckets), self.sizes)
+
+    @property
+    def bucket_of(self) -> str:
+        """Of an entry of `flat`, the model whose bucket it is; "" of a model of one shape."""
+        if not self.dimensions:
+            return ""
+        return self.model.removesuffix(bucket_name("", self.sizes))
+
+    def flat(self) -> "tuple[Profile, ...]":
+        """Of each bucket a profile of one shape, smallest first, named MODEL.SIZES; of a model of
+        one shape itself."""
+        if not self.dimensions:
+            return (self,)
+        largest = msgspec.structs.replace(
+            self, model=bucket_name(self.model, self.sizes), buckets=()
+        )
+        return (*(_as_profile(self, bucket) for bucket in self.buckets), largest)
 
     def times(self, device: str, share: Fraction) -> BlockTimes | None:
         """Block times of this (device type, share), or None where it was not profiled."""
@@ -173,3 +314,90 @@ class Profile(Record, frozen=True, kw_only=True):
 
     def weights_bytes(self, first_block: int, end_block: int) -> int:
         return sum(block.weights_bytes for block in self.blocks[first_block:end_block])
+
+
+def size_text(sizes: tuple[int, ...]) -> str:
+    """
+    >>> size_text((64,)), size_text((224, 320))
+    ('64', '224x320')
+    """
+    return "x".join(map(str, sizes))
+
+
+def bucket_name(model: str, sizes: tuple[int, ...]) -> str:
+    """What a bucket is called wherever it stands for itself: in event logs, tables and messages.
+
+    >>> bucket_name("encoder", (64,))
+    'encoder.64'
+    """
+    return f"{model}.{size_text(sizes)}"
+
+
+def _as_profile(profile: Profile, bucket: Bucket) -> Profile:
+    blocks = tuple(
+        msgspec.structs.replace(block, cut=cut, cut_bytes=cut_bytes)
+        for block, cut, cut_bytes in zip(profile.blocks, bucket.cuts, bucket.cut_bytes, strict=True)
+    )
+    return msgspec.structs.replace(
+        profile,
+        model=bucket_name(profile.model, bucket.sizes),
+        sizes=bucket.sizes,
+        inputs=bucket.inputs,
+        outputs=bucket.outputs,
+        blocks=blocks,
+        block_times=bucket.block_times,
+        stage_times=bucket.stage_times,
+        buckets=(),
+    )
+
+
+def _check_buckets(profile: Profile) -> None:
+    """
+    Raises:
+        ProfileError: sizes, tensors or times of a bucket are not those of its model.
+    """
+    where, names = f"profile {profile.model!r}", profile.dimensions
+    if len(set(names)) != len(names) or not all(map(is_name, names)):
+        raise ProfileError(f"{where}: {names} are no names of different dimensions")
+    known = [bucket.sizes for bucket in profile.buckets] + [profile.sizes]
+    if any(len(sizes) != len(names) or min(sizes, default=1) < 1 for sizes in known):
+        raise ProfileError(f"{where}: needs one size of each of {', '.join(names) or 'no dims'}")
+    if sorted(known, key=_by_size) != known or len(set(known)) != len(known):
+        raise ProfileError(f"{where}: sizes of buckets do not grow: {known}")
+    for bucket in profile.buckets:
+        if any(mine > most for mine, most in zip(bucket.sizes, profile.sizes, strict=True)):
+            raise ProfileError(f"{where}: bucket {bucket.sizes} is larger than {profile.sizes}")
+        alike = [
+            [(spec.name, spec.dtype, spec.dims) for specs in each for spec in specs]
+            for each in (
+                (bucket.inputs, bucket.outputs, *bucket.cuts),
+                (profile.inputs, profile.outputs, *(block.cut for block in profile.blocks)),
+            )
+        ]
+        timed = [
+            {(times.device, times.share): times.max_batch for times in each}
+            for each in (bucket.block_times, profile.block_times)
+        ]
+        rows = {len(times.p50_us) for times in bucket.block_times}
+        rows |= {len(bucket.cut_bytes)}
+        if alike[0] != alike[1] or timed[0] != timed[1] or rows != {len(profile.blocks)}:
+            raise ProfileError(
+                f"{where}: bucket {size_text(bucket.sizes)} has other tensors, devices, batch sizes"
+                " or blocks than the model; profile it again"
+            )
+    if names:
+        for spec in (
+            *profile.inputs,
+            *profile.outputs,
+            *(s for b in profile.blocks for s in b.cut),
+        ):
+            if spec.dims and len(spec.dims) != len(spec.item_shape):
+                raise ProfileError(f"{where}: tensor {spec.name!r}: not one name per dimension")
+            if unknown := set(spec.dims) - {*names, "", OTHERWISE}:
+                raise ProfileError(f"{where}: tensor {spec.name!r}: no dimension {min(unknown)!r}")
+        if not any(set(spec.dims) & set(names) for spec in profile.inputs):
+            raise ProfileError(f"{where}: no input has the dimensions {', '.join(names)}")
+
+
+def _by_size(sizes: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    return math.prod(sizes), sizes

@@ -7,22 +7,33 @@ whoever feeds it (`TensorMemory`); a run names offsets there, so that no tensor 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import mmap
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.catalog.weights_files import ExternalWeights
+from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import TensorSpec
+from headrace.domain.profile import ModelFormat, TensorSpec
 
 Arrays = Mapping[str, NDArray[Any]]
-"""Tensor name -> array [items, *item_shape]."""
+"""Tensor name -> array [items, *item_shape]; strings as `str` objects."""
 
 ONE_THREAD: Mapping[str, str] = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
 )
 """Environment of a worker that is one core: libraries start no threads beside its own."""
+
+
+HELD_WEIGHTS_BYTES = 2**30
+"""Of all models that are open for measuring at a time, or of one, if that is larger."""
+
+
+def held_together(weights_bytes: int) -> bool:
+    """Whether models with so many bytes of weights may be open for measuring at once."""
+    return weights_bytes <= HELD_WEIGHTS_BYTES
 
 
 class StageToLoad(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
@@ -31,10 +42,14 @@ class StageToLoad(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_onl
     name: str
     """For messages: model/pipeline/stage."""
     path: str
-    """The stage's ONNX file; empty where the kind reads none."""
+    """The stage's file, a `ModelProto`; empty where the kind reads none."""
+    weights: ExternalWeights | None = None
+    """What that file refers to."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch: int
+    dimensions: tuple[str, ...] = ()
+    """Dynamic ones, which a run may have smaller than the tensors here."""
     p50_us: tuple[int, ...]
     """Profiled batch latencies, entry b-1 for batch size b; what an emulated stage takes."""
     p99_us: tuple[int, ...]
@@ -47,13 +62,18 @@ class TensorMemory:
     def __init__(self, memory: mmap) -> None:
         self._bytes: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its address in this process, and its length in bytes."""
+        return self._bytes.ctypes.data, self._bytes.size
+
     def tensor(self, spec: TensorSpec, size: int, offset: int) -> NDArray[Any]:
         """Return the tensor [size, *item_shape] that starts at `offset`; shares the memory.
 
         Raises:
             ModelError: it would reach beyond the arena.
         """
-        dtype = np.dtype(spec.dtype)
+        dtype = element_dtype(spec)
         count_bytes = size * spec.item_count * dtype.itemsize
         if size < 1 or offset < 0 or offset + count_bytes > self._bytes.size:
             raise ModelError(
@@ -80,6 +100,21 @@ class Executor(Protocol):
         ...
 
 
+@runtime_checkable
+class SizedExecutor(Executor, Protocol):
+    """One that runs a stage at smaller sizes of its dynamic dimensions than it was loaded for."""
+
+    def run_at(
+        self,
+        sizes: Sequence[int],
+        size: int,
+        input_offsets: Sequence[int],
+        output_offsets: Sequence[int],
+    ) -> None:
+        """As `run`, with so long `StageToLoad.dimensions`."""
+        ...
+
+
 class HeldStage(Protocol):
     """One loaded stage that computes nothing and says how long a batch holds its slot."""
 
@@ -101,6 +136,7 @@ class OpenedModel(Protocol):
 
     def bound(self, inputs: Arrays, outputs: Arrays) -> Callable[[], None]:
         """One run between these C-contiguous arrays; it returns when the outputs are written.
+        Strings lie in their rooms (`domain.elements`), as in a worker's memory.
 
         Raises (when called):
             ModelError: the model does not run with these shapes.
@@ -116,12 +152,15 @@ class Measurement:
     """What `--device` calls it."""
     slot: str
     """What one slot of it is, for tables: "cpu core"."""
-    open: Callable[[bytes], OpenedModel]
-    """Takes an ONNX file's content. Raises ModelError: the backend refuses it."""
+    open: Callable[[bytes, ExternalWeights | None], OpenedModel]
+    """Takes a stage file's content and what it refers to. Raises ModelError: the backend refuses
+    it."""
     timer_ns: Callable[[], int]
     """Its difference across a run is what the run took of the device; monotonic nanoseconds."""
     libraries: tuple[str, ...]
     """Modules whose versions a measurement depends on."""
+    machine: Callable[[], str] | None = None
+    """The device's name, as its driver reports it; None: the processor's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +173,8 @@ class ExecutorKind:
 
     device_types: tuple[str, ...]
     """Device types of plans that it serves unasked; as patterns, `*` for any characters."""
+    formats: tuple[ModelFormat, ...] = ("onnx",)
+    """Whose nodes it computes; nothing to a kind that computes nothing."""
     slot_is: Literal["core", "device", "nothing"]
     """What of its machine a slot occupies: a core, on which its worker is kept; a device, whose
     number its environment names; or nothing."""
@@ -144,7 +185,7 @@ class ExecutorKind:
     environment: Mapping[str, str]
     """Of its worker processes, beside ours. `{device}` is the number of the slot's device."""
     reads_model: bool
-    """Needs the stage's ONNX file."""
+    """Needs the stage's file."""
     process_bytes: int
     """Memory that a worker takes on its machine beside weights, generously."""
     process_memory_per_weight: int

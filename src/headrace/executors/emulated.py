@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from statistics import NormalDist
 
+from headrace.domain.elements import raw
 from headrace.executors.base import ONE_THREAD, ExecutorKind, StageToLoad, TensorMemory
 
 _Z99 = NormalDist().inv_cdf(0.99)
@@ -32,7 +33,7 @@ class EmulatedStage:
         """
         for spec, offset in zip(self._stage.outputs, output_offsets, strict=True):
             # Never what an earlier request left there.
-            self._memory.tensor(spec, size, offset).fill(0)
+            raw(self._memory.tensor(spec, size, offset)).fill(0)
         return self._sample_us(size)
 
     def _sample_us(self, size: int) -> int:

@@ -4,10 +4,13 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.catalog.weights_files import ExternalWeights
+from headrace.domain.elements import element_dtype, fill_neutral, is_text, pack, texts_of
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import TensorSpec
 from headrace.executors.base import (
@@ -18,13 +21,21 @@ from headrace.executors.base import (
     StageToLoad,
     TensorMemory,
 )
-from headrace.executors.onnx_session import LIBRARIES, first_line, open_session
+from headrace.executors.onnx_session import (
+    BFLOAT16,
+    LIBRARIES,
+    first_line,
+    open_session,
+    run_session,
+)
 
 _NUMPY_TYPES = {
     "tensor(float)": "float32",
     "tensor(float16)": "float16",
     "tensor(double)": "float64",
     "tensor(bool)": "bool",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(string)": "bytes",
     **{
         f"tensor({sign}int{bits})": f"{sign}int{bits}"
         for sign in ("", "u")
@@ -35,36 +46,53 @@ _KEPT_BINDINGS = 128
 
 
 class OnnxExecutor:
-    """A session with inputs and outputs bound to the arena: no tensor is copied."""
+    """A session with inputs and outputs bound to the arena: no tensor is copied, but strings."""
 
-    def __init__(self, stage: StageToLoad, memory: TensorMemory) -> None:
+    def __init__(self, stage: StageToLoad, memory: TensorMemory, gpu: int | None = None) -> None:
         self._stage = stage
         self._memory = memory
-        self._session = open_session(stage.path)
+        self._session = _shared_session(stage, gpu)
         _check(stage.name, "input", stage.inputs, self._session.get_inputs())
         _check(stage.name, "output", stage.outputs, self._session.get_outputs())
-        self._bindings: dict[tuple[Any, ...], Any] = {}
+        self._runs: dict[tuple[Any, ...], Callable[[], None]] = {}
+        self.refuses_zeros = False
         self._warm_up()
 
     def run(self, size: int, input_offsets: Sequence[int], output_offsets: Sequence[int]) -> None:
+        self.run_at((), size, input_offsets, output_offsets)
+
+    def run_at(
+        self,
+        sizes: Sequence[int],
+        size: int,
+        input_offsets: Sequence[int],
+        output_offsets: Sequence[int],
+    ) -> None:
         # The allocator reuses offsets, so nearly every batch finds its binding made.
-        key = (size, *input_offsets, *output_offsets)
-        binding = self._bindings.get(key)
-        if binding is None:
-            binding = self._bind(size, input_offsets, output_offsets)
-            if len(self._bindings) >= _KEPT_BINDINGS:
-                del self._bindings[next(iter(self._bindings))]
-            self._bindings[key] = binding
-        self._session.run_with_iobinding(binding)
+        key = (size, *input_offsets, *output_offsets, *sizes)
+        run = self._runs.get(key)
+        if run is None:
+            run = self._bound(size, input_offsets, output_offsets, sizes)
+            if len(self._runs) >= _KEPT_BINDINGS:
+                del self._runs[next(iter(self._runs))]
+            self._runs[key] = run
+        run()
 
     def unload(self) -> None:
-        self._bindings.clear()
+        self._runs.clear()
         del self._session
 
-    def _bind(self, size: int, input_offsets: Sequence[int], output_offsets: Sequence[int]) -> Any:
+    def _bound(
+        self,
+        size: int,
+        input_offsets: Sequence[int],
+        output_offsets: Sequence[int],
+        sizes: Sequence[int],
+    ) -> Callable[[], None]:
+        at = dict(zip(self._stage.dimensions, sizes, strict=False))
         inputs, outputs = (
             {
-                spec.name: self._memory.tensor(spec, size, offset)
+                spec.name: self._memory.tensor(spec.at(at), size, offset)
                 for spec, offset in zip(specs, offsets, strict=True)
             }
             for specs, offsets in (
@@ -72,16 +100,25 @@ class OnnxExecutor:
                 (self._stage.outputs, output_offsets),
             )
         )
-        return _binding(self._session, inputs, outputs)
+        return _bound(self._session, inputs, outputs)
 
     def _warm_up(self) -> None:
         """Run the smallest and the largest batch once, outside the arena."""
         for size in sorted({1, self._stage.max_batch}):
-            zeros = {
-                spec.name: np.zeros((size, *spec.item_shape), spec.dtype)
+            given = {
+                spec.name: np.empty((size, *spec.item_shape), element_dtype(spec))
                 for spec in self._stage.inputs
             }
-            outputs = self._session.run([spec.name for spec in self._stage.outputs], zeros)
+            for array in given.values():
+                fill_neutral(array)
+            names = [spec.name for spec in self._stage.outputs]
+            try:
+                outputs = run_session(self._session, names, _objects(given))
+            except Exception:  # ONNX Runtime's errors share no base of their own
+                # Zeros are not what every model computes: a sample rate, an index from 1. It ran
+                # when it was profiled.
+                self.refuses_zeros = True
+                return
             for spec, output in zip(self._stage.outputs, outputs, strict=True):
                 if output.shape != (size, *spec.item_shape):
                     raise ModelError(
@@ -89,6 +126,20 @@ class OnnxExecutor:
                         f" {output.shape} at batch size {size}, but the profile says"
                         f" {(size, *spec.item_shape)}; profile the model again"
                     )
+
+
+_SESSIONS: WeakValueDictionary[tuple[str, int | None], Any] = WeakValueDictionary()
+"""Of this process, by stage file: the buckets of a model run on one."""
+
+
+def _shared_session(stage: StageToLoad, gpu: int | None) -> Any:
+    if not stage.dimensions:
+        return open_session(stage.path, stage.weights, gpu=gpu)
+    session = _SESSIONS.get((stage.path, gpu))
+    if session is None:
+        session = open_session(stage.path, stage.weights, gpu=gpu)
+        _SESSIONS[stage.path, gpu] = session
+    return session
 
 
 def _check(stage: str, kind: str, wanted: Sequence[TensorSpec], found: Sequence[Any]) -> None:
@@ -107,32 +158,57 @@ def _check(stage: str, kind: str, wanted: Sequence[TensorSpec], found: Sequence[
 class MeasuredOnnx:
     """A model, or a part of one, open for measuring."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(
+        self, content: bytes, weights: ExternalWeights | None, gpu: int | None = None
+    ) -> None:
         """Raises ModelError: ONNX Runtime refuses the model."""
-        self._session = open_session(content, shares_memory=True)
+        self._session = open_session(content, weights, shares_memory=gpu is None, gpu=gpu)
 
     def run(self, names: Sequence[str], feeds: Arrays) -> Sequence[NDArray[Any]]:
-        outputs: Sequence[NDArray[Any]] = self._session.run(list(names), dict(feeds))
-        return outputs
+        return run_session(self._session, names, feeds)
 
     def bound(self, inputs: Arrays, outputs: Arrays) -> Callable[[], None]:
         """As a worker's runs are bound to its arena."""
-        held = (*inputs.values(), *outputs.values())  # the binding knows addresses only
+        held = (*inputs.values(), *outputs.values())  # a binding knows addresses only
         assert all(array.flags.c_contiguous for array in held)
-        return partial(_run, self._session, _binding(self._session, inputs, outputs), held)
+        return partial(_run, _bound(self._session, inputs, outputs), held)
 
 
-def _binding(session: Any, inputs: Arrays, outputs: Arrays) -> Any:
+def _bound(session: Any, inputs: Arrays, outputs: Arrays) -> Callable[[], None]:
+    """One run from memory to memory. ONNX Runtime has strings as objects of its own, so that a
+    model with strings is given copies and its answers are copied."""
+    if any(map(is_text, (*inputs.values(), *outputs.values()))):
+        return partial(_run_copied, session, inputs, outputs)
     binding = session.io_binding()
     for bind, arrays in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
         for name, array in arrays.items():
-            bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-    return binding
+            element: Any = BFLOAT16 if array.dtype.name == "bfloat16" else array.dtype
+            bind(name, "cpu", 0, element, array.shape, array.ctypes.data)
+    return partial(session.run_with_iobinding, binding)
 
 
-def _run(session: Any, binding: Any, held: Sequence[NDArray[Any]]) -> None:
+def _run_copied(session: Any, inputs: Arrays, outputs: Arrays) -> None:
+    found = run_session(session, list(outputs), _objects(inputs))
+    for (name, into), array in zip(outputs.items(), found, strict=True):
+        if array.shape != into.shape:
+            raise ModelError(f"output {name!r} has shape {array.shape}, not {into.shape}")
+        if not is_text(into):
+            into[...] = array
+            continue
+        try:
+            pack([text.encode() for text in array.ravel()], into)
+        except ValueError as error:
+            raise ModelError(f"output {name!r}: {error} (--max-string-bytes)") from error
+
+
+def _objects(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Strings from their rooms as `str` objects, numbers as they are."""
+    return {name: texts_of(array) if is_text(array) else array for name, array in arrays.items()}
+
+
+def _run(bound: Callable[[], None], held: Sequence[NDArray[Any]]) -> None:
     try:
-        session.run_with_iobinding(binding)
+        bound()
     except Exception as error:  # ONNX Runtime's errors share no base of their own
         shapes = [array.shape for array in held]
         raise ModelError(f"a stage does not run with {shapes}: {first_line(error)}") from error

@@ -6,7 +6,7 @@ kind by name. Names travel to workers, never code: a worker looks a name up in i
 that no message can make it import anything that its installation does not list.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Final
 from headrace.domain.errors import ModelError
 
 if TYPE_CHECKING:
-    from headrace.executors.base import ExecutorKind, Measurement
+    from headrace.catalog.weights_files import ExternalWeights
+    from headrace.domain.profile import ModelFormat
+    from headrace.executors.base import ExecutorKind, Measurement, OpenedModel
 
 EXECUTORS: Final[Mapping[str, tuple[str, str]]] = {
     "onnx": ("headrace.executors.onnx", "ONNX Runtime on a CPU core"),
+    "torch": ("headrace.executors.pytorch", "PyTorch on a CPU core"),
+    "cuda": ("headrace.executors.cuda", "an NVIDIA GPU"),
     "emulated": (
         "headrace.executors.emulated",
         "any device: hold its slot for the profiled time and answer zeros",
@@ -39,7 +43,7 @@ def choices() -> tuple[str, ...]:
     """What a user can ask for.
 
     >>> choices()
-    ('auto', 'onnx', 'emulated')
+    ('auto', 'onnx', 'torch', 'cuda', 'emulated')
     """
     return (AUTO, *EXECUTORS)
 
@@ -57,40 +61,56 @@ def executor(kind: str) -> "ExecutorKind":
     return stated
 
 
-def kind_for(device: str, choice: ExecutorChoice) -> str:
-    """The kind that runs the stages of a device type.
+def kind_for(device: str, choice: ExecutorChoice, model: "ModelFormat" = "onnx") -> str:
+    """The kind that runs the stages of a model on a device type.
 
-    AUTO takes the first that serves it unasked; hardware that none serves is emulated.
+    AUTO takes the first that serves both unasked; hardware that none serves is emulated.
 
     Raises:
-        ModelError: the choice is unknown.
+        ModelError: the choice is unknown, or cannot run such models.
 
     >>> kind_for("cpu", "auto"), kind_for("l4", "auto"), kind_for("l4", "onnx")
     ('onnx', 'emulated', 'onnx')
+    >>> kind_for("cpu", "auto", "torch")
+    'torch'
     """
     if choice != AUTO:
-        executor(choice)
+        kind = executor(choice)
+        if kind.open is not None and model not in kind.formats:
+            raise ModelError(
+                f"executor {choice!r} does not run {_FORMATS[model]}; serve with --executor auto"
+            )
         return choice
     serving = (
         kind
         for kind in EXECUTORS
-        if any(fnmatchcase(device, pattern) for pattern in executor(kind).device_types)
+        if model in executor(kind).formats
+        and any(fnmatchcase(device, pattern) for pattern in executor(kind).device_types)
     )
     return next(serving, EMULATED)
 
 
-def measurement(device: str) -> "Measurement":
+def measurement(device: str, model: "ModelFormat" = "onnx") -> "Measurement":
     """How `headrace profile` measures on a device.
 
     Raises:
         ModelError: no kind measures on it.
     """
-    stated = [executor(kind).measures for kind in EXECUTORS]
-    known = {how.device: how for how in stated if how is not None}
-    if device not in known:
-        names = ", ".join(map(repr, known))
-        raise ModelError(
-            f"device {device!r}: this version measures {names} only; `headrace estimate` says what"
-            " others would take"
-        )
-    return known[device]
+    stated = [executor(kind) for kind in EXECUTORS]
+    known = [(how.measures, model in how.formats) for how in stated if how.measures is not None]
+    for how, runs in known:
+        if runs and device == how.device:
+            return how
+    names = ", ".join(dict.fromkeys(repr(how.device) for how, _ in known))
+    raise ModelError(
+        f"device {device!r}: this version measures {names} only; `headrace estimate` says what"
+        " others would take"
+    )
+
+
+def reference(model: "ModelFormat") -> "Callable[[bytes, ExternalWeights | None], OpenedModel]":
+    """What opens a model to find out what it answers, whatever it is to be measured on."""
+    return measurement("cpu", model).open
+
+
+_FORMATS: Final = {"onnx": "ONNX models", "torch": "PyTorch exports"}

@@ -1,4 +1,7 @@
-"""A `headrace serve` of one's own: for measuring what only a whole server can tell."""
+"""A `headrace serve` of one's own: for measuring what only a whole server can tell.
+
+It ends without the time that clients have to go elsewhere: it has no others.
+"""
 
 import json
 import signal
@@ -41,7 +44,7 @@ def child_server(plan: Path, *arguments: str) -> Iterator[ChildServer]:
     """
     command = [sys.executable, "-c", _PROGRAM, "serve", str(plan), "--port", "0", "--json"]
     process = subprocess.Popen(
-        [*command, "--no-rehearsal", *arguments],
+        [*command, "--no-rehearsal", "--lame-duck-s", "0", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

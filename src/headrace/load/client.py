@@ -5,9 +5,11 @@ measure themselves. This one does no more than a load run needs.
 """
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -20,11 +22,23 @@ MAX_KEPT_BYTES: Final = 16 << 20
 """Of a response body that is kept; larger ones are counted only."""
 
 
+_PORTS: Final = {"http": 80, "https": 443, "grpc": 8001, "grpcs": 8001}
+
+
 class Endpoint(Record, frozen=True, kw_only=True):
     """Where the server is."""
 
     host: str
     port: int
+    scheme: Literal["http", "https", "grpc", "grpcs"] = "http"
+
+    @property
+    def tls(self) -> bool:
+        return self.scheme in ("https", "grpcs")
+
+    @property
+    def grpc(self) -> bool:
+        return self.scheme in ("grpc", "grpcs")
 
     @property
     def authority(self) -> str:
@@ -33,65 +47,46 @@ class Endpoint(Record, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> Endpoint:
-    """Read `http://HOST[:PORT]`.
+    """Read `http://HOST[:PORT]`, or https, grpc or grpcs.
 
     Raises:
         DocumentError: anything else.
     """
     try:
         parts = urlsplit(url)
-        port = parts.port or 80
+        port = parts.port or _PORTS.get(parts.scheme, 80)
         (parts.hostname or "").encode("idna")
     except ValueError as error:
         raise DocumentError(f"{url!r}: not a URL: {error}") from error
     extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
-    if parts.scheme != "http" or not parts.hostname or extra:
-        raise DocumentError(f"{url!r}: expected http://HOST:PORT, such as http://127.0.0.1:8000")
-    return Endpoint(host=parts.hostname, port=port)
+    if parts.scheme not in _PORTS or not parts.hostname or extra:
+        raise DocumentError(
+            f"{url!r}: expected http://HOST:PORT, such as http://127.0.0.1:8000"
+            " (or https, grpc, grpcs)"
+        )
+    return Endpoint(host=parts.hostname, port=port, scheme=cast(Any, parts.scheme))
 
 
+@dataclass(slots=True, eq=False)
 class SentRequest:
     """One request on its way and what became of it."""
 
-    __slots__ = (
-        "body",
-        "body_bytes",
-        "connection",
-        "done",
-        "ended_at_us",
-        "error",
-        "index",
-        "keep_body",
-        "on_done",
-        "parts",
-        "sent_at_us",
-        "status",
-    )
-
-    def __init__(
-        self,
-        parts: Sequence[bytes],
-        on_done: Callable[["SentRequest"], None],
-        *,
-        index: int = 0,
-        keep_body: bool = False,
-    ) -> None:
-        self.parts = parts
-        """The whole request as it goes over the wire."""
-        self.on_done = on_done
-        self.index = index
-        self.keep_body = keep_body
-        """Keep the body of a success too; that of an error is always kept."""
-        self.sent_at_us: int | None = None
-        self.ended_at_us = 0
-        self.status = 0
-        """0: no complete response came."""
-        self.error = ""
-        """Why not: connect, closed, protocol or timeout."""
-        self.body_bytes = 0
-        self.body = b""
-        self.connection: Connection | None = None
-        self.done = False
+    parts: Sequence[bytes]
+    """The whole request as it goes over the wire."""
+    on_done: Callable[["SentRequest"], None]
+    index: int = 0
+    keep_body: bool = False
+    """Keep the body of a success too; that of an error is always kept."""
+    sent_at_us: int | None = None
+    ended_at_us: int = 0
+    status: int = 0
+    """0: no complete response came."""
+    error: str = ""
+    """Why not: connect, tls, closed, protocol or timeout."""
+    body_bytes: int = 0
+    body: bytes = b""
+    connection: "PooledConnection | None" = None
+    done: bool = False
 
     def finish(self, error: str = "") -> None:
         """Exactly once; later calls are ignored."""
@@ -101,6 +96,17 @@ class SentRequest:
             self.ended_at_us = monotonic_us()
             self.connection = None
             self.on_done(self)
+
+
+class PooledConnection(Protocol):
+    """One request at a time; tells its pool when it is free and when it is closed."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def start(self, exchange: SentRequest) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -193,11 +199,20 @@ class ConnectionPool:
     user's.
     """
 
-    def __init__(self, endpoint: Endpoint, limit: int) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        limit: int,
+        make: Callable[["ConnectionPool"], Any] = Connection,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`make`: a `PooledConnection` that is asyncio's protocol too."""
         self._endpoint = endpoint
         self._limit = limit
-        self._idle: list[Connection] = []
-        self._open: set[Connection] = set()
+        self._make = make
+        self._tls = tls
+        self._idle: list[PooledConnection] = []
+        self._open: set[PooledConnection] = set()
         self._opening: set[asyncio.Task[None]] = set()
         self._waiting: deque[SentRequest] = deque()
 
@@ -221,7 +236,7 @@ class ConnectionPool:
         if connection is not None:
             connection.abort()
 
-    def on_free(self, connection: Connection) -> None:
+    def on_free(self, connection: PooledConnection) -> None:
         while self._waiting:
             exchange = self._waiting.popleft()
             if not exchange.done:
@@ -229,7 +244,7 @@ class ConnectionPool:
                 return
         self._idle.append(connection)
 
-    def on_closed(self, connection: Connection) -> None:
+    def on_closed(self, connection: PooledConnection) -> None:
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -260,8 +275,14 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         try:
             _, connection = await loop.create_connection(
-                lambda: Connection(self), self._endpoint.host, self._endpoint.port
+                lambda: self._make(self),
+                self._endpoint.host,
+                self._endpoint.port,
+                ssl=self._tls,
             )
+        except ssl.SSLError:
+            self._fail_one("tls")
+            return
         except OSError:
             self._fail_one("connect")
             return
@@ -278,24 +299,3 @@ class ConnectionPool:
             if not exchange.done:
                 exchange.finish(error)
                 return
-
-
-async def fetch(
-    pool: ConnectionPool, endpoint: Endpoint, path: str, authorization: bytes, timeout_s: float
-) -> SentRequest:
-    """GET one small document."""
-    done: asyncio.Future[SentRequest] = asyncio.get_running_loop().create_future()
-    request = b"GET %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (
-        path.encode(),
-        endpoint.authority.encode(),
-        authorization,
-    )
-
-    def on_done(exchange: SentRequest) -> None:
-        if not done.done():
-            done.set_result(exchange)
-
-    exchange = SentRequest([request], on_done, keep_body=True)
-    pool.submit(exchange)
-    asyncio.get_running_loop().call_later(timeout_s, pool.expire, exchange)
-    return await done

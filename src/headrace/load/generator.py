@@ -10,33 +10,34 @@ import gc
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import msgspec
-import numpy as np
 import uvloop
 
 from headrace.domain.base import is_name
-from headrace.domain.errors import DocumentError, HeadraceError
-from headrace.load.client import ConnectionPool, Endpoint, SentRequest, fetch, parse_url
-from headrace.load.payload import (
-    ModelInfo,
-    RequestEncoder,
-    decode_index,
-    decode_model_info,
-    decode_rate_rps,
-    decode_slo_us,
-    example_files,
-    file_input,
-    random_inputs,
-)
+from headrace.domain.errors import DocumentError
+from headrace.load.client import ConnectionPool, SentRequest
+from headrace.load.options import MAX_CONNECTIONS, LoadError, LoadOptions
+from headrace.load.payload import Encoder, decode_index, decode_model_info, decode_rate_rps
 from headrace.load.result import LoadResult, RequestResult
+from headrace.load.server import refusal_of, server_at
 from headrace.metrics import distribution
 from headrace.serving.engine.timer import Timer, make_timer, monotonic_us
 from headrace.simulation.offered.arrivals import Arrival
+from headrace.simulation.offered.sizes import with_sizes
 
-MAX_CONNECTIONS: Final = 256
+_DEFAULTS = LoadOptions()
+__all__ = [
+    "MAX_CONNECTIONS",
+    "LoadError",
+    "LoadOptions",
+    "ServedRates",
+    "drive_load",
+    "drive_load_of_models",
+    "run_load",
+    "run_load_of_models",
+    "served_rates",
+]
 _LEAD_US: Final = 20_000
 """Between the decision to start and the first instant of the schedule."""
 _BURST: Final = 64
@@ -44,56 +45,20 @@ _BURST: Final = 64
 _HOUSEKEEPING_S: Final = 0.05
 
 
-class LoadError(HeadraceError):
-    """The server cannot be loaded: not there, not speaking the protocol, no such model."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOptions:
-    """How to send, beside the schedule itself."""
-
-    slo_us: int | None = None
-    """Sent with every request and the yardstick of attainment; None: the server's own."""
-    timeout_s: float = 30.0
-    """After this long from its scheduled instant a request counts as lost."""
-    connections: int = MAX_CONNECTIONS
-    binary: bool = True
-    """Tensors as raw bytes behind the JSON (the binary-tensor extension), not as JSON numbers."""
-    items: int = 1
-    """Length of the batch dimension of every request."""
-    input_paths: tuple[Path, ...] = ()
-    """.npy or .npz files, or folders of them, sent in turn; none: random values from the seed."""
-    model_inputs: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
-    """Model -> the same for this model alone, instead of `input_paths`."""
-    on_answer: Callable[[int, bytes], None] | None = None
-    """Gets every result (number of its arrival, body of the response), for checks; must be fast."""
-    seed: int = 1
-    token: str | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.connections <= MAX_CONNECTIONS:
-            raise DocumentError(
-                f"load: {self.connections} connections; expected 1 to {MAX_CONNECTIONS}"
-            )
-        if not 1 <= self.items <= 1 << 20:
-            raise DocumentError(f"load: {self.items} items; expected 1 to {1 << 20}")
-        if not 0 < self.timeout_s <= 3600 or (self.slo_us is not None and self.slo_us < 1):
-            raise DocumentError("load: SLO and timeout must be positive, the latter at most 1 h")
-
-
 _Result = TypeVar("_Result")
-OnProgress = Callable[[int, int], None]
-"""(requests sent, requests ended), some twenty times per second."""
+_Kind = tuple[str, tuple[int, ...]]
+"""Model, and sizes of its dynamic dimensions, if it has any."""
+OnProgress = Callable[[int], None]
+"""Gets the number of requests that have ended, some twenty times per second."""
 
 
 def run_load(
     url: str,
     model: str,
     arrivals: Sequence[Arrival],
-    options: LoadOptions = LoadOptions(),
+    options: LoadOptions = _DEFAULTS,
     *,
     span_us: int | None = None,
-    on_progress: OnProgress | None = None,
 ) -> LoadResult:
     """Send `arrivals` to the server at `url` on schedule and wait for every answer.
 
@@ -105,15 +70,13 @@ def run_load(
         LoadError: the server is not there or does not serve this model.
         DocumentError: the arrivals or options do not fit.
     """
-    return _uncollected(
-        drive_load(url, model, arrivals, options, span_us=span_us, on_progress=on_progress)
-    )
+    return _uncollected(drive_load(url, model, arrivals, options, span_us=span_us))
 
 
 def run_load_of_models(
     url: str,
     arrivals: Sequence[Arrival],
-    options: LoadOptions = LoadOptions(),
+    options: LoadOptions = _DEFAULTS,
     *,
     span_us: int | None = None,
     on_progress: OnProgress | None = None,
@@ -150,15 +113,11 @@ async def drive_load(
     options: LoadOptions,
     *,
     span_us: int | None = None,
-    on_progress: OnProgress | None = None,
 ) -> LoadResult:
     """`run_load` inside a running event loop."""
     if strangers := {arrival.model for arrival in arrivals} - {model}:
         raise DocumentError(f"load: arrivals of {', '.join(sorted(strangers))}, not of {model}")
-    results = await drive_load_of_models(
-        url, arrivals, options, span_us=span_us, on_progress=on_progress
-    )
-    return results[model]
+    return (await drive_load_of_models(url, arrivals, options, span_us=span_us))[model]
 
 
 async def drive_load_of_models(
@@ -176,28 +135,29 @@ async def drive_load_of_models(
     for model in models:
         if not is_name(model):
             raise DocumentError(f"load: {model!r} is not a legal model name")
-    endpoint, authorization = parse_url(url), _authorization(options)
-    pool = ConnectionPool(endpoint, options.connections)
+    server = server_at(url, options, options.connections)
     try:
-        encoders, slos_us = {}, {}
+        encoders: dict[_Kind, tuple[Encoder, ...]] = {}
+        slos_us = {}
         for model in models:
-            info = await _model_info(pool, endpoint, model, authorization, options)
-            slo_us = options.slo_us
-            if slo_us is None:
-                slo_us = await _server_slo_us(pool, endpoint, model, authorization, options)
-            encoders[model] = _encoders(endpoint, info, options, authorization)
-            slos_us[model] = slo_us
-        run = _ScheduledLoad(pool, encoders, arrivals, slos_us, options, on_progress)
+            info = decode_model_info(await server.document(f"/v2/models/{model}"))
+            slos_us[model] = options.slo_us or await server.slo_us(model)
+            sequences = await server.in_sequences(model)
+            sized = await server.sizes(info)
+            if sized is None or options.model_inputs.get(model, options.input_paths):
+                sizes = {arrival.sizes for arrival in arrivals if arrival.model == model}
+                encoders |= dict.fromkeys(
+                    ((model, each) for each in sizes), server.encoders(info, sequences)
+                )
+                continue
+            arrivals = with_sizes(arrivals, {model: sized.mix}, options.seed)
+            for each in {arrival.sizes for arrival in arrivals if arrival.model == model}:
+                encoders[model, each] = server.encoders(sized.at(info, each), sequences)
+        run = _ScheduledLoad(server.pool, encoders, arrivals, slos_us, options, on_progress)
         await run.finished()
         return {model: run.result(model, span_us) for model in models}
     finally:
-        await pool.close()
-
-
-def _authorization(options: LoadOptions) -> bytes:
-    if options.token is None:
-        return b""
-    return b"Authorization: Bearer %b\r\n" % options.token.encode()
+        await server.pool.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +171,7 @@ class ServedRates:
 
 
 def served_rates(
-    url: str, models: Sequence[str] = (), options: LoadOptions = LoadOptions()
+    url: str, models: Sequence[str] = (), options: LoadOptions = _DEFAULTS
 ) -> dict[str, ServedRates]:
     """What the server's models are planned for.
 
@@ -227,87 +187,22 @@ def served_rates(
 async def _read_served_rates(
     url: str, models: Sequence[str], options: LoadOptions
 ) -> dict[str, ServedRates]:
-    endpoint, authorization = parse_url(url), _authorization(options)
-    pool = ConnectionPool(endpoint, 1)
+    server = server_at(url, options, 1)
     try:
         if not models:
-            index = await _document(pool, endpoint, "/v2/repository/index", authorization, options)
-            models = decode_index(index)
+            models = decode_index(await server.document("/v2/repository/index"))
         found = {}
         for name in models:
             if not is_name(name):
-                raise LoadError(f"http://{endpoint.authority}: {name!r} is not a legal model name")
-            path = f"/v2/models/{name}/config"
-            config = await _document(pool, endpoint, path, authorization, options)
+                raise LoadError(f"{server.where}: {name!r} is not a legal model name")
+            config = await server.document(f"/v2/models/{name}/config")
             found[name] = ServedRates(
                 planned_rps=decode_rate_rps(config, "planned_rps"),
                 asked_rps=decode_rate_rps(config, "rate_rps"),
             )
         return found
     finally:
-        await pool.close()
-
-
-async def _model_info(
-    pool: ConnectionPool, endpoint: Endpoint, model: str, authorization: bytes, options: LoadOptions
-) -> ModelInfo:
-    path = f"/v2/models/{model}"
-    return decode_model_info(await _document(pool, endpoint, path, authorization, options))
-
-
-async def _document(
-    pool: ConnectionPool, endpoint: Endpoint, path: str, authorization: bytes, options: LoadOptions
-) -> bytes:
-    reply = await fetch(pool, endpoint, path, authorization, options.timeout_s)
-    if reply.status == 0:
-        raise LoadError(
-            f"http://{endpoint.authority}: no answer ({reply.error}); is `headrace serve` running?"
-        )
-    if reply.status != 200:
-        _, message = _refusal(reply)
-        raise LoadError(f"http://{endpoint.authority}{path}: {reply.status}: {message}")
-    return reply.body
-
-
-async def _server_slo_us(
-    pool: ConnectionPool, endpoint: Endpoint, model: str, authorization: bytes, options: LoadOptions
-) -> int:
-    path = f"/v2/models/{model}/config"
-    reply = await fetch(pool, endpoint, path, authorization, options.timeout_s)
-    slo_us = decode_slo_us(reply.body) if reply.status == 200 else None
-    if slo_us is None:
-        raise LoadError(
-            f"http://{endpoint.authority}{path}: the server states no objective; give --slo-ms"
-        )
-    return slo_us
-
-
-def _encoders(
-    endpoint: Endpoint, info: ModelInfo, options: LoadOptions, authorization: bytes
-) -> tuple[RequestEncoder, ...]:
-    """One per example."""
-    paths = example_files(options.model_inputs.get(info.name, options.input_paths))
-    examples = [file_input(path, info, options.items) for path in paths]
-    if not examples:
-        examples = [random_inputs(info, options.items, np.random.default_rng(options.seed))]
-    return tuple(
-        RequestEncoder(endpoint, info, tensors, binary=options.binary, authorization=authorization)
-        for tensors in examples
-    )
-
-
-class _ServerError(msgspec.Struct, frozen=True):
-    error: str = ""
-    reason: str = ""
-
-
-def _refusal(exchange: SentRequest) -> tuple[str, str]:
-    """(reason, message) of a response that is no result."""
-    try:
-        said = msgspec.json.decode(exchange.body, type=_ServerError)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        said = _ServerError(error=exchange.body[:200].decode("latin-1"))
-    return said.reason[:64] or f"http-{exchange.status}", said.error[:500]
+        await server.pool.close()
 
 
 @dataclass(slots=True)
@@ -315,7 +210,7 @@ class _ScheduledLoad:
     """One schedule being sent, of one model or several."""
 
     pool: ConnectionPool
-    encoders: Mapping[str, tuple[RequestEncoder, ...]]
+    encoders: Mapping[_Kind, tuple[Encoder, ...]]
     arrivals: Sequence[Arrival]
     slos_us: Mapping[str, int]
     options: LoadOptions
@@ -364,7 +259,7 @@ class _ScheduledLoad:
         arrival = self.arrivals[index]
         # The server's own objective needs no sending; everything else travels with the request.
         timeout_us = arrival.timeout_us or self.options.slo_us
-        encoders = self.encoders[arrival.model]
+        encoders = self.encoders[arrival.model, arrival.sizes]
         parts = encoders[index % len(encoders)].parts(timeout_us, arrival.priority)
         wanted = self.options.on_answer is not None
         exchange = SentRequest(parts, self._on_done, index=index, keep_body=wanted)
@@ -376,7 +271,7 @@ class _ScheduledLoad:
         scheduled_us = self.started_at_us + arrival.at_us
         reason = exchange.error
         if not reason and exchange.status != 200:
-            reason, message = _refusal(exchange)
+            reason, message = refusal_of(exchange)
             if message:
                 self._samples.setdefault(reason, message)
         elif not reason and self.options.on_answer is not None:
@@ -399,7 +294,7 @@ class _ScheduledLoad:
             self.pool.expire(self._open.popleft()[1])
         self._most_connections = max(self._most_connections, self.pool.opened)
         if self.on_progress is not None:
-            self.on_progress(self._next, self._ended)
+            self.on_progress(self._ended)
 
     def result(self, model: str, span_us: int | None) -> LoadResult:
         return LoadResult(

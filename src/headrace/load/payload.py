@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from headrace.domain.elements import joined
 from headrace.domain.errors import DocumentError, ModelError
-from headrace.load.client import Endpoint
+from headrace.serving.front.grpc.messages import message
+from headrace.simulation.offered.sizes import SizeMix
 
 MAX_INPUT_BYTES: Final = 1 << 30
 JOIN_BYTES: Final = 1 << 16
@@ -19,18 +22,12 @@ JOIN_BYTES: Final = 1 << 16
 
 _DTYPES: Final = {
     "BOOL": np.dtype("?"),
-    "UINT8": np.dtype("<u1"),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype("<i1"),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "FP16": np.dtype("<f2"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
+    **{f"UINT{8 * size}": np.dtype(f"<u{size}") for size in (1, 2, 4, 8)},
+    **{f"INT{8 * size}": np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
+    **{f"FP{8 * size}": np.dtype(f"<f{size}") for size in (2, 4, 8)},
+    "BYTES": np.dtype(object),
 }
+RANDOM_TEXT: Final = "a few words of text"
 
 
 class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +53,7 @@ class _ConfigValue(msgspec.Struct, frozen=True):
 
 class _ModelConfig(msgspec.Struct, frozen=True):
     parameters: dict[str, _ConfigValue] = msgspec.field(default_factory=dict)
+    sequence_batching: dict[str, Any] | None = None
 
 
 def decode_model_info(body: bytes) -> ModelInfo:
@@ -106,16 +104,74 @@ def decode_rate_rps(body: bytes, name: Literal["planned_rps", "rate_rps"]) -> fl
     return value_rps if 0 < value_rps < math.inf else None
 
 
-def _parameter(body: bytes, name: str) -> str:
+def decode_sequences(body: bytes) -> bool:
+    """Whether the model in the server's /config is asked in sequences."""
+    return _config(body).sequence_batching is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedSizes:
+    """Of a model of several sizes, where its server states them in /config."""
+
+    dimensions: tuple[str, ...]
+    mix: SizeMix
+    dims: dict[str, tuple[str, ...]]
+    """Input -> of each of its dimensions its name, `#` where it counts items."""
+
+    def at(self, info: ModelInfo, sizes: tuple[int, ...]) -> ModelInfo:
+        """The model's inputs at these sizes; only the number of items is still open."""
+        known = dict(zip(self.dimensions, sizes, strict=True))
+        inputs = (
+            msgspec.structs.replace(
+                tensor,
+                shape=tuple(
+                    known.get(name, size)
+                    for name, size in zip(self.dims[tensor.name], tensor.shape, strict=True)
+                ),
+            )
+            for tensor in info.inputs
+        )
+        return msgspec.structs.replace(info, inputs=tuple(inputs))
+
+
+def decode_sizes(body: bytes, info: ModelInfo) -> ServedSizes | None:
+    """The sizes in the model's /config, where the server states any."""
+    dimensions = _parameter(body, "dimensions")
+    if not dimensions:
+        return None
     try:
-        config = msgspec.json.decode(body, type=_ModelConfig)
+        sizes = tuple(
+            tuple(map(int, text.split("x"))) for text in _parameter(body, "sizes").split(",")
+        )
+        shares = tuple(map(float, _parameter(body, "size_shares").split(",")))
+    except ValueError:
+        return None
+    if len(shares) != len(sizes) or not 0 < sum(shares) < math.inf or min(shares) < 0:
+        return None
+    dims = {
+        tensor.name: tuple(_parameter(body, f"dims.{tensor.name}").split(","))
+        for tensor in info.inputs
+    }
+    return ServedSizes(
+        dimensions=tuple(dimensions.split(",")),
+        mix=SizeMix(sizes=sizes, shares=tuple(share / sum(shares) for share in shares)),
+        dims=dims,
+    )
+
+
+def _parameter(body: bytes, name: str) -> str:
+    return _config(body).parameters.get(name, _ConfigValue()).string_value
+
+
+def _config(body: bytes) -> _ModelConfig:
+    try:
+        return msgspec.json.decode(body, type=_ModelConfig)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""  # another server's own format: it states none that we know
-    return config.parameters.get(name, _ConfigValue()).string_value
+        return _ModelConfig()  # another server's own format: it states nothing that we know
 
 
 def random_inputs(info: ModelInfo, items: int, rng: np.random.Generator) -> list[npt.NDArray[Any]]:
-    """Inputs of the right shapes: normal floats, small whole numbers.
+    """Inputs of the right shapes: normal floats, small whole numbers, a short text.
 
     Args:
         items: length of the batch dimension, where the model leaves it open.
@@ -131,7 +187,9 @@ def random_inputs(info: ModelInfo, items: int, rng: np.random.Generator) -> list
             raise ModelError(
                 f"input {tensor.name!r}: shape {shape} exceeds {MAX_INPUT_BYTES} bytes"
             )
-        if dtype.kind == "f":
+        if tensor.datatype == "BYTES":
+            tensors.append(np.full(shape, RANDOM_TEXT, dtype=object))
+        elif dtype.kind == "f":
             tensors.append(rng.standard_normal(shape, dtype=np.float32).astype(dtype))
         else:
             tensors.append(rng.integers(0, 2, size=shape).astype(dtype))
@@ -181,10 +239,13 @@ def file_input(path: Path, info: ModelInfo, items: int) -> list[npt.NDArray[Any]
             f"{path}: has no array for input {', '.join(missing)}; it has: {', '.join(arrays)}"
         )
     found = [_fitting(path, tensor, arrays[tensor.name], items) for tensor in info.inputs]
-    if any(tensor.shape[:1] == (-1,) for tensor in info.inputs):
-        lengths = {array.shape[:1] for array in found}
-        if len(lengths) > 1:
-            raise DocumentError(f"{path}: inputs of different numbers of items: {sorted(lengths)}")
+    lengths = {
+        array.shape[tensor.shape.index(-1)]
+        for tensor, array in zip(info.inputs, found, strict=True)
+        if tensor.shape.count(-1) == 1
+    }
+    if len(lengths) > 1:
+        raise DocumentError(f"{path}: inputs of different numbers of items: {sorted(lengths)}")
     return found
 
 
@@ -207,13 +268,16 @@ def _arrays(path: Path) -> npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]:
 def _fitting(
     path: Path, tensor: TensorInfo, array: npt.NDArray[Any], items: int
 ) -> npt.NDArray[Any]:
-    if array.dtype.newbyteorder("<") != _dtype(tensor):
+    if tensor.datatype == "BYTES" and array.dtype.kind in "US":
+        array = array.astype("U").astype(object)
+    elif array.dtype.newbyteorder("<") != _dtype(tensor):
         raise DocumentError(
             f"{path}: input {tensor.name!r}: expected {tensor.datatype} ({_dtype(tensor)}),"
             f" got {array.dtype}"
         )
     if array.ndim == len(tensor.shape) - 1:
-        array = np.repeat(array[np.newaxis], items, axis=0)
+        axis = tensor.shape.index(-1) if -1 in tensor.shape else 0
+        array = np.repeat(np.expand_dims(array, axis), items, axis=axis)
     if array.ndim != len(tensor.shape) or any(
         want not in (-1, got) for want, got in zip(tensor.shape, array.shape, strict=True)
     ):
@@ -232,37 +296,40 @@ class RequestEncoder:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        headers: bytes,
         info: ModelInfo,
         tensors: Sequence[npt.NDArray[Any]],
         *,
         binary: bool,
-        authorization: bytes,
+        first_sequence: int | None = None,
     ) -> None:
+        """`headers`: of every request to this server, each with its end of line. `first_sequence`:
+        number of the first; each request is a whole sequence then."""
+        self._sequence = first_sequence
         self._binary = binary
-        self._head = b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: %b\r\n%b" % (
-            info.name.encode(),
-            endpoint.authority.encode(),
-            authorization,
-        )
+        path = info.name.encode()
+        self._head = b"POST /v2/models/%b/infer HTTP/1.1\r\n%b" % (path, headers)
         described: list[dict[str, Any]] = [
             {"name": tensor.name, "datatype": tensor.datatype, "shape": list(array.shape)}
             for tensor, array in zip(info.inputs, tensors, strict=True)
         ]
         self._raw = b""
         for entry, array in zip(described, tensors, strict=True):
+            data = _wire(array)
             if binary:
-                entry["parameters"] = {"binary_data_size": array.nbytes}
+                entry["parameters"] = {"binary_data_size": len(data)}
+                self._raw += data
             else:
                 entry["data"] = array.ravel().tolist()
-        if binary:
-            self._raw = b"".join(array.tobytes() for array in tensors)
         # Parameters stand first and the rest never changes: the rest is shared by all variants.
         self._rest = b',"inputs":' + msgspec.json.encode(described) + b"}"
         self._variants: dict[tuple[int | None, int], tuple[bytes, ...]] = {}
 
     def parts(self, timeout_us: int | None, priority: int) -> tuple[bytes, ...]:
         """The whole request in one or more pieces."""
+        if self._sequence is not None:
+            self._sequence += 1
+            return self._encode(timeout_us, priority)
         key = (timeout_us, priority)
         found = self._variants.get(key)
         if found is None:
@@ -279,6 +346,9 @@ class RequestEncoder:
             parameters["priority"] = priority
         if self._binary:
             parameters["binary_data_output"] = True
+        if self._sequence is not None:
+            whole = {"sequence_start": True, "sequence_end": True}
+            parameters |= {"sequence_id": self._sequence, **whole}
         first = b'{"parameters":' + msgspec.json.encode(parameters)
         json_bytes = len(first) + len(self._rest)
         if self._binary:
@@ -293,6 +363,70 @@ class RequestEncoder:
         return tuple(piece for piece in pieces if piece)
 
 
+class MessageEncoder:
+    """Builds the same requests as gRPC's messages, the tensors' bytes as raw contents."""
+
+    def __init__(
+        self,
+        head: bytes,
+        info: ModelInfo,
+        tensors: Sequence[npt.NDArray[Any]],
+        *,
+        first_sequence: int | None = None,
+    ) -> None:
+        """`head`: of every call, as the connection sends it. `first_sequence`: as of
+        `RequestEncoder`."""
+        self._head = head
+        self._sequence = first_sequence
+        request = message("ModelInferRequest")(model_name=info.name)
+        for tensor, array in zip(info.inputs, tensors, strict=True):
+            request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=array.shape)
+            request.raw_input_contents.append(_wire(array))
+        self._rest: bytes = request.SerializeToString()
+        self._variants: dict[tuple[int | None, int], bytes] = {}
+
+    def parts(self, timeout_us: int | None, priority: int) -> tuple[bytes, ...]:
+        """The header block, and the message in pieces."""
+        if self._sequence is not None:
+            self._sequence += 1
+            return (self._head, self._first(timeout_us, priority), self._rest)
+        first = self._variants.get((timeout_us, priority))
+        if first is None:
+            if len(self._variants) >= 4096:
+                self._variants.clear()
+            first = self._variants[timeout_us, priority] = self._first(timeout_us, priority)
+        # Messages behind each other are one message with the fields of both.
+        return (self._head, first, self._rest)
+
+    def _first(self, timeout_us: int | None, priority: int) -> bytes:
+        request = message("ModelInferRequest")()
+        if timeout_us is not None:
+            request.parameters["timeout"].int64_param = timeout_us
+        if priority:
+            request.parameters["priority"].int64_param = priority
+        if self._sequence is not None:
+            request.parameters["sequence_id"].int64_param = self._sequence
+            request.parameters["sequence_start"].bool_param = True
+            request.parameters["sequence_end"].bool_param = True
+        encoded: bytes = request.SerializeToString()
+        return encoded
+
+
+class Encoder(Protocol):
+    """Builds requests that differ only in timeout and priority."""
+
+    def parts(self, timeout_us: int | None, priority: int) -> tuple[bytes, ...]:
+        """The whole request in one or more pieces, as `SentRequest` takes it."""
+        ...
+
+
+def _wire(array: npt.NDArray[Any]) -> bytes:
+    """Numbers as they lie in memory, strings each behind its length."""
+    if array.dtype == object:
+        return bytes(joined([text.encode() for text in array.ravel()]))
+    return array.tobytes()
+
+
 def _dtype(tensor: TensorInfo) -> np.dtype[Any]:
     dtype = _DTYPES.get(tensor.datatype)
     if dtype is None:
@@ -304,10 +438,9 @@ def _dtype(tensor: TensorInfo) -> np.dtype[Any]:
 
 
 def _shape(tensor: TensorInfo, items: int) -> tuple[int, ...]:
-    first, *rest = tensor.shape or (1,)
-    if any(dim < 0 for dim in rest):
+    if tensor.shape.count(-1) > 1:
         raise ModelError(
             f"input {tensor.name!r}: shape {list(tensor.shape)} leaves more than the batch open;"
             " give an example with --input FILE.npy"
         )
-    return (items if first < 0 else first, *rest)
+    return tuple(items if dim < 0 else dim for dim in tensor.shape)

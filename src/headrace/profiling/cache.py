@@ -1,5 +1,6 @@
 """Profiles that were measured before, kept by what they depend on."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -8,10 +9,9 @@ from headrace.catalog.cache_folder import cache_folder, content_key, store
 from headrace.catalog.documents import encode_document, read_profile
 from headrace.domain.errors import HeadraceError
 from headrace.domain.profile import Profile
-from headrace.executors.table import measurement
 from headrace.profiling.options import ProfileOptions
 
-MEASUREMENT_VERSION = 2
+MEASUREMENT_VERSION = 3
 """Raised whenever cutting or timing changes, so that older measurements are not taken for new."""
 
 
@@ -20,21 +20,25 @@ def cache_path(
     *,
     model_sha256: str,
     shapes: dict[str, tuple[int, ...]],
+    points: tuple[tuple[int, ...], ...],
     examples_sha256: str,
     machine: str,
     software: dict[str, str],
+    libraries: Sequence[str],
 ) -> Path:
     """Where the profile with these ingredients is kept. The model's name and place do not count."""
     key = content_key(
         [
             MEASUREMENT_VERSION,
             model_sha256,
-            sorted(shapes.items()),
+            [sorted(shapes.items()), points],
+            sorted(options.batch_axes.items()),
+            sorted(options.states.items()),
             examples_sha256,
             [options.device, options.blocks, options.max_batch, options.cut_tensors],
-            [options.boundary, options.stages, options.budget_s],
+            [options.boundary, options.stages, options.budget_s, options.max_string_bytes],
             machine,
-            [software[name] for name in (*measurement(options.device).libraries, "onnx")],
+            [software[name] for name in (*libraries, "onnx")],
         ]
     )
     return cache_folder() / "profiles" / key[:2] / f"{key}.json"

@@ -10,25 +10,35 @@ and blocks [i, k) are again a model, extracted with c_i as inputs and c_k as out
 crosses has the batch as its only free dimension, and travels at the boundary's precision: a cast to
 float16 behind one block and back before the next is part of the blocks.
 
-`check_split` runs that recurrence and compares c_n with the uncut file, run by ONNX Runtime: the
+`check_split` runs that recurrence and compares c_n with the uncut file, run by the
+runtime that it was exported for: the
 largest relative error over random items and the user's, alone and in batches. An extraction that
 forgets a node, or a cast that overflows, cannot pass. Cost: 2 runs of the model for each kind of
 items.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.catalog.onnx_graph import OnnxGraph
-from headrace.catalog.onnx_stage import Boundary, extract_stage, weights_bytes, wire_spec
+from headrace.catalog.onnx_batch import as_filed, from_filed
+from headrace.catalog.onnx_graph import OnnxGraph, read_model_bytes, whole_model
+from headrace.catalog.onnx_stage import (
+    HALF_SUFFIX,
+    Boundary,
+    extract_stage,
+    weights_bytes,
+    wire_spec,
+)
+from headrace.domain.elements import item_bytes
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Block, TensorSpec
-from headrace.executors.base import Measurement, OpenedModel
-from headrace.executors.onnx_session import open_session
+from headrace.executors.base import Measurement, OpenedModel, held_together
+from headrace.executors.table import reference
 from headrace.profiling.items import Arrays, random_items, tiled
 from headrace.profiling.observe import Observed, UsableCut, relative_error
 
@@ -48,9 +58,19 @@ class CutModel:
     """Tensors as they travel: model inputs, then what crosses each cut, then model outputs."""
     blocks: tuple[Block, ...]
     opened: tuple[OpenedModel, ...]
-    """Per block."""
+    """Per block; empty where they hold too much weight to be open at once."""
     measurement: Measurement
-    """How they were opened, and are timed."""
+    """How they are opened and timed."""
+
+    def open(self, first_block: int, end_block: int) -> OpenedModel:
+        """Blocks [first_block, end_block), ready to run.
+
+        Raises:
+            ModelError: the backend refuses them.
+        """
+        if self.opened and end_block == first_block + 1:
+            return self.opened[first_block]
+        return self.measurement.open(self.stage_bytes(first_block, end_block), self.graph.weights)
 
     def stage_bytes(self, first_block: int, end_block: int) -> bytes:
         """Blocks [first_block, end_block) as an ONNX file's content."""
@@ -61,9 +81,10 @@ class CutModel:
     def run(self, feeds: Arrays) -> list[dict[str, NDArray[Any]]]:
         """Everything that crosses: entry i enters block i; the last one leaves the model."""
         flowing = [dict(feeds)]
-        for block, outputs in zip(self.opened, self.crossings[1:], strict=True):
+        for index, outputs in enumerate(self.crossings[1:]):
             names = [spec.name for spec in outputs]
-            flowing.append(dict(zip(names, block.run(names, flowing[-1]), strict=True)))
+            given = self.open(index, index + 1).run(names, flowing[-1])
+            flowing.append(dict(zip(names, given, strict=True)))
         return flowing
 
 
@@ -74,24 +95,23 @@ def cut_model(
     boundary: Boundary,
     measurement: Measurement,
 ) -> CutModel:
-    """Cut the model and open every block as it will be measured.
+    """Cut the model, and open every block as it will be measured if all fit into memory together.
 
     Raises:
         ModelError: the backend refuses a block.
     """
     crossings = cut_crossings(observed, cuts, boundary)
-    blocks, opened = [], []
-    for index in range(len(crossings) - 1):
-        stage = extract_stage(graph, crossings[index], crossings[index + 1])
-        blocks.append(describe_block(index, stage, crossings[index + 1]))
-        opened.append(measurement.open(stage.SerializeToString()))
-    return CutModel(
+    stages = (extract_stage(graph, *around) for around in pairwise(crossings))
+    model = CutModel(
         graph=graph,
         crossings=crossings,
-        blocks=tuple(blocks),
-        opened=tuple(opened),
+        blocks=tuple(describe_block(i, stage, crossings[i + 1]) for i, stage in enumerate(stages)),
+        opened=(),
         measurement=measurement,
     )
+    if not held_together(sum(block.weights_bytes for block in model.blocks)):
+        return model
+    return replace(model, opened=tuple(model.open(i, i + 1) for i in range(len(model.blocks))))
 
 
 def cut_crossings(
@@ -106,13 +126,7 @@ def cut_crossings(
 
 
 def describe_block(index: int, stage: Any, cut: tuple[TensorSpec, ...]) -> Block:
-    """A block's record.
-
-    Args:
-        index: its place in the model.
-        stage: the block as an ONNX model.
-        cut: what crosses behind it.
-    """
+    """The record of a block that is the ONNX model `stage`; `cut` crosses behind it."""
     return Block(
         name=f"block{index}",
         node_count=len(stage.graph.node),
@@ -122,38 +136,78 @@ def describe_block(index: int, stage: Any, cut: tuple[TensorSpec, ...]) -> Block
     )
 
 
-def item_bytes(spec: TensorSpec) -> int:
-    """Bytes of one item of this tensor."""
-    return spec.item_count * np.dtype(spec.dtype).itemsize
-
-
 def check_split(model: CutModel, examples: Arrays, rng: np.random.Generator) -> float:
     """Run the blocks one after the other and compare with the model's own file, run whole.
 
     Args:
-        model: it, cut.
-        examples: the user's items, if any; they join random ones.
-        rng: makes the random items.
+        examples: the user's items, if any; they join random ones, which have whole numbers and
+            texts from them: some are legal in few values only, such as a sample rate.
 
     Returns:
         The largest relative error of any output: max |split - whole| / max |whole|.
     """
     inputs = model.crossings[0]
-    kinds: list[Mapping[str, NDArray[Any]]] = [random_items(inputs, CHECKED_ITEMS, rng)]
+    made_up = random_items(inputs, CHECKED_ITEMS, rng)
+    kinds: list[Mapping[str, NDArray[Any]]] = [made_up]
     if examples:
+        for name, array in tiled(examples, CHECKED_ITEMS).items():
+            if array.dtype.kind in "iubO":
+                made_up[name] = array
         kinds.append(examples)
-    whole = open_session(model.graph.path, shares_memory=True)
     names = [spec.name for spec in model.crossings[-1]]
     fixed_batch = next((t.batch for t in model.graph.inputs if t.batch is not None), None)
-    worst = 0.0
+    batches = []
     for items in kinds:
         count = min(CHECKED_ITEMS, len(next(iter(items.values()))))
-        for feeds in _batches(items, count, fixed_batch):
-            wanted = whole.run(names, feeds)
-            got = model.run(feeds)[-1]
-            for name, array in zip(names, wanted, strict=True):
-                worst = max(worst, relative_error(got[name], array))
+        batches += _batches(items, count, fixed_batch)
+    worst = 0.0
+    # First all of the whole model, then all of the blocks: both open may be too much for memory.
+    for feeds, wanted in zip(batches, _run_whole(model.graph, names, batches), strict=True):
+        got = model.run(feeds)[-1]
+        for name, array in zip(names, wanted, strict=True):
+            worst = max(worst, relative_error(got[name], array))
     return worst
+
+
+def _run_whole(
+    graph: OnnxGraph, names: Sequence[str], batches: Sequence[Arrays]
+) -> list[list[NDArray[Any]]]:
+    """The answers of the model's own file, uncut, the batch first."""
+    alone = graph.format == "onnx" and graph.weights is None
+    content = read_model_bytes(graph.path) if alone else whole_model(graph)
+    session = reference(graph.format)(content, graph.weights)
+    runs = (session.run(names, as_filed(graph, feeds)) for feeds in batches)
+    return [
+        [from_filed(graph, name, output) for name, output in zip(names, outputs, strict=True)]
+        for outputs in runs
+    ]
+
+
+def agrees(error: float, boundary: Boundary) -> bool:
+    """Whether a split model answers as the whole one does."""
+    return error <= TOLERANCE[boundary]
+
+
+def why_cuts_change(model: CutModel) -> str | None:
+    """What in a model makes a cut change its answers without anything being wrong; None: nothing.
+
+    In a quantised model what rounding changes at a cut becomes a step of a whole integer in what
+    follows; and one that is quantised dynamically takes its scales from its activations. ONNX
+    Runtime computes half precision in single on a processor, and rounds only where a tensor leaves.
+    """
+    if quantised := _quantised(model):
+        return quantised
+    crossing = (spec for specs in model.crossings[1:-1] for spec in specs)
+    half = any(spec.dtype == "float16" and HALF_SUFFIX not in spec.name for spec in crossing)
+    return "in half precision (--boundary float16 would cut it)" if half else None
+
+
+def _quantised(model: CutModel) -> str:
+    """How; empty: it is not."""
+    kinds = {node.proto.op_type for node in model.graph.nodes}
+    if any(kind.startswith("DynamicQuantize") for kind in kinds):
+        return "quantised dynamically"
+    return "quantised" if "QuantizeLinear" in kinds else ""
 
 
 def require_agreement(model: CutModel, error: float, boundary: Boundary) -> None:
@@ -162,8 +216,8 @@ def require_agreement(model: CutModel, error: float, boundary: Boundary) -> None
     Raises:
         ModelError: the error is above the tolerance.
     """
-    needed = TOLERANCE[boundary]
-    if not error <= needed:
+    tolerance = TOLERANCE[boundary]
+    if error > tolerance:
         step = (
             "--blocks 1, which cuts nothing; and please report the model"
             if boundary == "float32"
@@ -171,7 +225,7 @@ def require_agreement(model: CutModel, error: float, boundary: Boundary) -> None
         )
         raise ModelError(
             f"{model.graph.path}: cut into {len(model.blocks)} blocks it answers differently\n"
-            f"  needs  relative error <= {needed:g} with {boundary} between stages\n"
+            f"  needs  relative error <= {tolerance:g} with {boundary} between stages\n"
             f"  has    {error:.3g}\n"
             f"  try    {step}"
         )

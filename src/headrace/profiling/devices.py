@@ -42,95 +42,36 @@ class DeviceFigures:
     sustained_fraction: float | None = None
 
 
-_TERA = 1e12
-_GIGA = 1e9
-_MEGA = 1_000_000
-
 CPU = "cpu"
 
+_TFLOPS, _GB, _MB = 1e12, 1e9, 1_000_000
+# name, TFLOPS of fp32, tf32 and fp16, GB/s of memory, MB of cache, processors, sustained fraction
+_FIGURES: tuple[
+    tuple[str, float, float | None, float | None, float, int, int, float | None], ...
+] = (
+    ("L4", 30.3, 60.5, 121, 300, 48, 58, 1.0),
+    ("T4", 8.1, None, 65, 320, 4, 40, 0.52),
+    ("P4", 5.5, None, None, 192, 2, 20, 0.62),
+    ("V100", 15.7, None, 125, 900, 6, 80, 1.0),
+    ("A10", 31.2, 62.5, 125, 600, 6, 72, None),
+    ("A100", 19.5, 156, 312, 1_555, 40, 108, None),
+    ("H100", 67, 494.7, 989.4, 3_350, 50, 132, None),
+    ("H200", 67, 494.7, 989.4, 4_800, 50, 132, None),
+    (CPU, 0.096, None, None, 16, 2, 1, None),
+)
+
 DEVICES: dict[str, DeviceFigures] = {
-    device.name: device
-    for device in (
-        DeviceFigures(
-            name="L4",
-            fp32_flops=30.3 * _TERA,
-            tf32_flops=60.5 * _TERA,
-            fp16_flops=121 * _TERA,
-            memory_bytes_per_s=300 * _GIGA,
-            cache_bytes=48 * _MEGA,
-            processors=58,
-            sustained_fraction=1.0,
-        ),
-        DeviceFigures(
-            name="T4",
-            fp32_flops=8.1 * _TERA,
-            fp16_flops=65 * _TERA,
-            memory_bytes_per_s=320 * _GIGA,
-            cache_bytes=4 * _MEGA,
-            processors=40,
-            sustained_fraction=0.52,
-        ),
-        DeviceFigures(
-            name="P4",
-            fp32_flops=5.5 * _TERA,
-            memory_bytes_per_s=192 * _GIGA,
-            cache_bytes=2 * _MEGA,
-            processors=20,
-            sustained_fraction=0.62,
-        ),
-        DeviceFigures(
-            name="V100",
-            fp32_flops=15.7 * _TERA,
-            fp16_flops=125 * _TERA,
-            memory_bytes_per_s=900 * _GIGA,
-            cache_bytes=6 * _MEGA,
-            processors=80,
-            sustained_fraction=1.0,
-        ),
-        DeviceFigures(
-            name="A10",
-            fp32_flops=31.2 * _TERA,
-            tf32_flops=62.5 * _TERA,
-            fp16_flops=125 * _TERA,
-            memory_bytes_per_s=600 * _GIGA,
-            cache_bytes=6 * _MEGA,
-            processors=72,
-        ),
-        DeviceFigures(
-            name="A100",
-            fp32_flops=19.5 * _TERA,
-            tf32_flops=156 * _TERA,
-            fp16_flops=312 * _TERA,
-            memory_bytes_per_s=1_555 * _GIGA,
-            cache_bytes=40 * _MEGA,
-            processors=108,
-        ),
-        DeviceFigures(
-            name="H100",
-            fp32_flops=67 * _TERA,
-            tf32_flops=494.7 * _TERA,
-            fp16_flops=989.4 * _TERA,
-            memory_bytes_per_s=3_350 * _GIGA,
-            cache_bytes=50 * _MEGA,
-            processors=132,
-        ),
-        DeviceFigures(
-            name="H200",
-            fp32_flops=67 * _TERA,
-            tf32_flops=494.7 * _TERA,
-            fp16_flops=989.4 * _TERA,
-            memory_bytes_per_s=4_800 * _GIGA,
-            cache_bytes=50 * _MEGA,
-            processors=132,
-        ),
-        DeviceFigures(
-            name=CPU,
-            fp32_flops=96 * _GIGA,
-            memory_bytes_per_s=16 * _GIGA,
-            cache_bytes=2 * _MEGA,
-            processors=1,
-        ),
+    name: DeviceFigures(
+        name=name,
+        fp32_flops=fp32 * _TFLOPS,
+        tf32_flops=tf32 and tf32 * _TFLOPS,
+        fp16_flops=fp16 and fp16 * _TFLOPS,
+        memory_bytes_per_s=memory * _GB,
+        cache_bytes=cache * _MB,
+        processors=processors,
+        sustained_fraction=sustained,
     )
+    for name, fp32, tf32, fp16, memory, cache, processors, sustained in _FIGURES
 }
 
 

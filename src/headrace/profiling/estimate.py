@@ -1,7 +1,7 @@
 """From an ONNX file to a profile for devices that one does not own."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import pairwise
@@ -10,13 +10,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from headrace.catalog.onnx_cuts import find_cuts
+from headrace.catalog.onnx_batch import batch_first
 from headrace.catalog.onnx_graph import OnnxGraph, load_graph
 from headrace.catalog.onnx_stage import Boundary, extract_stage
-from headrace.domain.base import NAME_PATTERN, is_name
+from headrace.catalog.onnx_types import crosses_cuts
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
 from headrace.executors.onnx_session import LIBRARIES
+from headrace.profiling.batching import settle_batch
 from headrace.profiling.calibration import block_ratios, calibrating_times
 from headrace.profiling.cut_model import cut_crossings, describe_block
 from headrace.profiling.devices import CPU, DeviceFigures, device_figures
@@ -25,9 +26,9 @@ from headrace.profiling.item_shapes import choose_shapes
 from headrace.profiling.items import input_specs, random_items
 from headrace.profiling.kernels import KernelGraph
 from headrace.profiling.machine import software_versions
-from headrace.profiling.observe import Observed, observe
-from headrace.profiling.options import MAX_BATCH, MAX_BLOCKS
-from headrace.profiling.profiler import legal_name, stated_path
+from headrace.profiling.observe import Observed
+from headrace.profiling.options import check_common
+from headrace.profiling.profiler import legal_name, observe_settled, stated_path
 from headrace.profiling.roofline import (
     P99_OVER_P50,
     SHARE_LOSS,
@@ -69,21 +70,13 @@ class EstimateOptions:
             raise ModelError("--device: name at least one device to estimate")
         for name in self.devices:
             device_figures(name)
-        for what, number, most in (
-            ("blocks", self.blocks, MAX_BLOCKS),
-            ("max-batch", self.max_batch, MAX_BATCH),
-            ("cut-tensors", self.cut_tensors, 64),
-        ):
-            if not 1 <= number <= most:
-                raise ModelError(f"--{what} {number}: must lie between 1 and {most}")
+        check_common(self.blocks, self.max_batch, self.cut_tensors, self.name)
         if not self.shares or not all(0 < share <= 1 for share in self.shares):
             raise ModelError("--shares: each must lie above 0 and be at most 1, such as 1,1/2")
         if any(share.denominator > _MOST_SHARES for share in self.shares):
             raise ModelError(f"--shares: a device has at most {_MOST_SHARES} parts")
         if CPU in self.devices and set(self.shares) != {_WHOLE}:
             raise ModelError("--shares: a core is not shared; estimate cpu on its own")
-        if self.name is not None and not is_name(self.name):
-            raise ModelError(f"--name {self.name!r}: does not match {NAME_PATTERN}")
 
 
 def estimate_model(
@@ -92,8 +85,6 @@ def estimate_model(
     """Say what a model would cost on devices, from its operators and their public figures.
 
     Args:
-        path: the ONNX file.
-        options: devices, blocks, batch sizes.
         observed: its inputs, outputs and usable cuts, where they are known; None: run it once.
 
     Returns:
@@ -104,23 +95,41 @@ def estimate_model(
         ModelError: the model cannot be read or cut, or is not the one of the given profiles.
     """
     graph = load_graph(path)
+    if graph.format != "onnx":
+        raise ModelError(
+            f"{path}: is a PyTorch export, whose operators have no figures here; estimate the same"
+            " model from torch.onnx.export(...), and profile this one where it will run"
+        )
     basis = options.like or options.calibrate
     for given in (options.like, options.calibrate):
         _require_same_model(graph, given)
+    if options.like is not None and options.like.dimensions:
+        raise ModelError(
+            f"--like: the profile of {options.like.model!r} has several sizes, and an estimate has"
+            " one; --calibrate takes its largest, or name another size by --shape"
+        )
     _require_same_blocks(options.like, options.calibrate)
-    shapes, notice = (
-        ({spec.name: spec.item_shape for spec in basis.inputs}, None)
-        if basis is not None
-        else choose_shapes(graph, options.shapes, {})
-    )
+    if basis is not None:
+        shapes, notice = {spec.name: spec.item_shape for spec in basis.inputs}, None
+        graph = batch_first(graph, basis.inputs, basis.outputs, basis.batched)
+    else:
+        shapes, notice = choose_shapes(graph, options.shapes, {})
+        if observed is None:
+            graph, observed = _observe(graph, shapes, options)
+    if not graph.batched:
+        raise ModelError(
+            f"{path}: takes one request per run, which is not estimated; `headrace profile` can"
+            " measure it"
+        )
+    _require_numbers(graph)
     counted = KernelGraph(graph, shapes)
     if basis is not None:
-        blocks, crossings = basis.blocks, _crossings(basis)
-        boundary = basis.boundary
+        boundary, blocks = basis.boundary, basis.blocks
+        crossings = (basis.inputs, *(block.cut for block in blocks))
     else:
-        known = observed or _observe(graph, shapes, options)
-        blocks, crossings = _cut(graph, counted, known, options)
+        assert observed is not None, "observed above"
         boundary = options.boundary
+        blocks, crossings = _cut(graph, counted, observed, options)
     works = _works(counted, crossings, options.max_batch)
     estimates, notes, error = _estimates(works, options)
     if unknown := counted.uncounted():
@@ -138,6 +147,7 @@ def estimate_model(
         provenance=provenance,
         model_path=stated_path(path, options.profile_folder),
         model_sha256=graph.sha256,
+        weights_files=graph.weights.names if graph.weights else (),
         boundary=boundary,
         inputs=crossings[0],
         outputs=crossings[-1],
@@ -147,11 +157,22 @@ def estimate_model(
     return _merged(kept, profile) if kept is not None else profile
 
 
+def _require_numbers(graph: OnnxGraph) -> None:
+    for tensor in graph.inputs:
+        if not crosses_cuts(tensor.dtype):
+            raise ModelError(
+                f"{graph.path}: input {tensor.name!r} is {tensor.dtype}, whose work is not"
+                " estimated; `headrace profile` can measure it"
+            )
+
+
 def _observe(
     graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]], options: EstimateOptions
-) -> Observed:
+) -> tuple[OnnxGraph, Observed]:
+    """The graph with its batch where it was found to be, and what a run shows of it."""
     items = random_items(input_specs(graph, shapes), 2, np.random.default_rng(SEED))
-    return observe(graph, shapes, find_cuts(graph, options.cut_tensors), items)
+    settled = settle_batch(graph, shapes, items, {})
+    return settled.graph, observe_settled(settled, options.cut_tensors)
 
 
 def _cut(
@@ -217,13 +238,11 @@ def _estimates(
 
 def joined(works: Sequence[Work]) -> Work:
     """The kernels of several blocks as one."""
-    return Work(
-        kinds=np.concatenate([work.kinds for work in works]),
-        is_half=np.concatenate([work.is_half for work in works]),
-        flops=np.concatenate([work.flops for work in works]),
-        moved_bytes=np.concatenate([work.moved_bytes for work in works]),
-        outputs=np.concatenate([work.outputs for work in works]),
-    )
+    tables = {
+        table.name: np.concatenate([getattr(work, table.name) for work in works])
+        for table in fields(Work)
+    }
+    return Work(**tables)
 
 
 def _block_times(device: str, share: Fraction, seconds: Floats) -> BlockTimes:
@@ -236,10 +255,6 @@ def _block_times(device: str, share: Fraction, seconds: Floats) -> BlockTimes:
         return tuple(tuple(max(1, round(float(value))) for value in row) for row in table)
 
     return BlockTimes(device=device, share=share, p50_us=rounded(p50), p99_us=rounded(p99))
-
-
-def _crossings(profile: Profile) -> tuple[tuple[TensorSpec, ...], ...]:
-    return (profile.inputs, *(block.cut for block in profile.blocks))
 
 
 def _require_same_model(graph: OnnxGraph, given: Profile | None) -> None:

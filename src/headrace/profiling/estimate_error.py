@@ -42,7 +42,6 @@ def error_fraction(work: Work, device: DeviceFigures, *, whole: bool = True) -> 
 
     Args:
         work: all kernels of the model.
-        device: what it runs on.
         whole: a slot is a whole device, not a share of one.
     """
     seconds = kernel_seconds(work, device).sum(axis=1)

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.catalog.onnx_batch import as_filed
 from headrace.catalog.onnx_graph import MAX_ITEM_COUNT, OnnxGraph, OpenTensor
-from headrace.catalog.onnx_stage import probe_model
+from headrace.catalog.onnx_stage import filed_model
 from headrace.domain.errors import ModelError
-from headrace.executors.onnx_session import first_line, open_session
+from headrace.executors.onnx_session import first_line
+from headrace.executors.table import reference
 from headrace.profiling.items import input_specs, random_items
 
 Shapes = dict[str, tuple[int, ...]]
@@ -28,7 +30,6 @@ def choose_shapes(
     """Fix all free item dimensions: as the user says, as the examples are, or by trial.
 
     Args:
-        graph: the model.
         wanted: input name -> item shape, from the user; need not name every input.
         examples: input name -> items, from the user; may be empty.
 
@@ -86,10 +87,9 @@ def _refusal(graph: OnnxGraph, shapes: Shapes) -> str | None:
     specs = input_specs(graph, shapes)
     rng = np.random.default_rng(0)
     try:
-        session = open_session(
-            probe_model(graph, specs, graph.outputs).SerializeToString(), shares_memory=True
-        )
-        session.run(list(graph.outputs), random_items(specs, 1, rng))
+        probe = filed_model(graph, graph.outputs).SerializeToString()
+        session = reference(graph.format)(probe, graph.weights)
+        session.run(list(graph.outputs), as_filed(graph, random_items(specs, 1, rng)))
     except ModelError as error:
         return first_line(error)
     except Exception as error:  # ONNX Runtime's errors share no base of their own
@@ -133,4 +133,4 @@ def _check_fit(tensor: OpenTensor, shape: tuple[int, ...]) -> None:
 
 
 def _text(shape: tuple[int | str, ...]) -> str:
-    return "x".join(str(dim) for dim in shape)
+    return "x".join(map(str, shape))

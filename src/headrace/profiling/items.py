@@ -1,5 +1,6 @@
 """Items to profile with: the user's own where given, random ones otherwise."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.catalog.onnx_graph import OnnxGraph, OpenTensor
+from headrace.catalog.onnx_types import array_dtype
+from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import TensorSpec
 
@@ -15,13 +18,14 @@ Arrays = Mapping[str, NDArray[Any]]
 """Tensor name -> array, the batch first."""
 
 MAX_EXAMPLE_BYTES = 2**30
+RANDOM_WORDS = 12
+"""Of a made-up text."""
 
 
 def read_examples(graph: OnnxGraph, paths: Mapping[str, Path]) -> dict[str, NDArray[Any]]:
     """Read the user's `.npy` files, one per model input, shape [items, ...].
 
     Args:
-        graph: the model.
         paths: input name -> file; the empty name means the only input.
 
     Raises:
@@ -42,14 +46,14 @@ def read_examples(graph: OnnxGraph, paths: Mapping[str, Path]) -> dict[str, NDAr
     if len(counts) != 1 or counts == {0}:
         raise ModelError(f"example inputs: every file needs the same number of items, got {counts}")
     for name, array in examples.items():
-        _check_example(declared[name], array, named[name])
+        examples[name] = _checked(graph, declared[name], array, named[name])
     return examples
 
 
 def input_specs(graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
     """The model's inputs with their item shapes fixed."""
     return tuple(
-        TensorSpec(name=tensor.name, dtype=tensor.dtype, item_shape=shapes[tensor.name])
+        graph.spec(tensor.name, tensor.dtype, shapes[tensor.name], tensor.batch_axis or 0)
         for tensor in graph.inputs
     )
 
@@ -57,8 +61,28 @@ def input_specs(graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]]) -> tupl
 def random_items(
     specs: Sequence[TensorSpec], count: int, rng: np.random.Generator
 ) -> dict[str, NDArray[Any]]:
-    """Random items: normal floats; integers 0 and 1, which are legal ids of any vocabulary."""
-    return {spec.name: _random(spec, count, rng) for spec in specs}
+    """Random items: normal floats; integers 0 and 1, which are legal ids of any vocabulary; a few
+    words of text."""
+    found: dict[str, NDArray[Any]] = {}
+    for spec in specs:
+        shape, dtype = (count, *spec.item_shape), element_dtype(spec)
+        if spec.dtype == "bytes":
+            found[spec.name] = _random_texts(spec, shape, rng)
+        elif spec.dtype == "bfloat16" or dtype.kind == "f":
+            found[spec.name] = rng.standard_normal(shape, np.float32).astype(dtype)
+        else:
+            found[spec.name] = rng.integers(0, 2, shape).astype(dtype)
+    return found
+
+
+def _random_texts(
+    spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator
+) -> NDArray[Any]:
+    letters = rng.integers(ord("a"), ord("z") + 1, (math.prod(shape), RANDOM_WORDS, 5))
+    texts = [" ".join("".join(map(chr, word)) for word in words) for words in letters]
+    found = np.empty(len(texts), dtype=object)
+    found[:] = [text[: spec.max_bytes] for text in texts]
+    return found.reshape(shape)
 
 
 def tiled(items: Arrays, count: int) -> dict[str, NDArray[Any]]:
@@ -67,14 +91,6 @@ def tiled(items: Arrays, count: int) -> dict[str, NDArray[Any]]:
         name: np.ascontiguousarray(array[np.arange(count) % len(array)])
         for name, array in items.items()
     }
-
-
-def _random(spec: TensorSpec, count: int, rng: np.random.Generator) -> NDArray[Any]:
-    shape = (count, *spec.item_shape)
-    dtype = np.dtype(spec.dtype)
-    if dtype.kind == "f":
-        return rng.standard_normal(shape, np.float32).astype(dtype)
-    return rng.integers(0, 2, shape).astype(dtype)
 
 
 def _read_npy(path: Path) -> NDArray[Any]:
@@ -96,15 +112,35 @@ def _read_npy(path: Path) -> NDArray[Any]:
     return np.array(mapped)
 
 
-def _check_example(tensor: OpenTensor, array: NDArray[Any], path: Path) -> None:
+def _checked(graph: OnnxGraph, tensor: OpenTensor, array: NDArray[Any], path: Path) -> NDArray[Any]:
+    """The items; texts of a .npy file as `str` objects."""
+    if tensor.dtype == "bytes" and array.dtype.kind in "US":
+        array = _texts(array, graph.max_string_bytes, path)
     item_shape = array.shape[1:]
     fits = len(item_shape) == len(tensor.item_dims) and all(
         known in (None, got) for known, got in zip(tensor.item_dims, item_shape, strict=True)
     )
-    if array.dtype.name != tensor.dtype or not fits:
+    if array_dtype(array) != tensor.dtype or not fits:
         wanted = ", ".join("?" if dim is None else str(dim) for dim in tensor.item_dims)
         raise ModelError(
             f"{path}: does not fit input {tensor.name!r}\n"
             f"  needs  {tensor.dtype} [items, {wanted}]\n"
             f"  has    {array.dtype.name} {list(array.shape)}"
         )
+    return array
+
+
+def _texts(array: NDArray[Any], most_bytes: int, path: Path) -> NDArray[Any]:
+    try:
+        texts = [t if isinstance(t, str) else t.decode() for t in array.ravel().tolist()]
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path}: holds text that is not UTF-8: {error.reason}") from error
+    longest = max((len(text.encode()) for text in texts), default=0)
+    if longest > most_bytes:
+        raise ModelError(
+            f"{path}: its longest text has {longest:,} bytes, and {most_bytes:,} are allowed;"
+            f" --max-string-bytes {longest}"
+        )
+    found = np.empty(len(texts), dtype=object)
+    found[:] = texts
+    return found.reshape(array.shape)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.catalog.onnx_graph import GraphNode, OnnxGraph, tensor_bytes
+from headrace.catalog.onnx_graph import GraphNode, OnnxGraph
 from headrace.catalog.onnx_shapes import shapes_at
 from headrace.catalog.onnx_stage import HALF_SUFFIX, probe_model
+from headrace.catalog.onnx_types import tensor_bytes
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import TensorSpec
 from headrace.executors.onnx_session import first_line, open_session
@@ -72,10 +73,6 @@ class KernelGraph:
 
     def __init__(self, graph: OnnxGraph, item_shapes: Mapping[str, tuple[int, ...]]) -> None:
         """
-        Args:
-            graph: the model.
-            item_shapes: input name -> item shape.
-
         Raises:
             ModelError: a tensor's shape can neither be inferred nor observed.
         """
@@ -104,15 +101,13 @@ class KernelGraph:
         return tuple(reversed(kept))
 
     def kernels(self, nodes: Sequence[GraphNode]) -> tuple[Kernel, ...]:
-        """The kernels of a block, in order. What another block reads, this one writes.
+        """The kernels of a block, whose nodes stand in topological order, in order.
 
-        Args:
-            nodes: the block's nodes, in topological order.
+        What another block reads, this one writes.
         """
-        groups = self._grouped(nodes)
         return tuple(
             self._kernel(group)
-            for group in groups
+            for group in self._grouped(nodes)
             if any(node.proto.op_type not in RENAMING for node in group)
         )
 
@@ -216,7 +211,8 @@ def _observed_sizes(
     if not names:
         return {}
     specs = input_specs(graph, item_shapes)
-    session = open_session(probe_model(graph, specs, names).SerializeToString(), shares_memory=True)
+    probe = probe_model(graph, specs, names).SerializeToString()
+    session = open_session(probe, graph.weights, shares_memory=True)
     items = random_items(specs, batch, np.random.default_rng(0))
     try:
         arrays = session.run(list(names), items)

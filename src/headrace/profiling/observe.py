@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.catalog.onnx_cuts import Cut
-from headrace.catalog.onnx_graph import NUMBERS, OnnxGraph
+from headrace.catalog.onnx_graph import OnnxGraph
 from headrace.catalog.onnx_shapes import NOT_BATCHED, NotBatched, batched_spec, infer_specs
 from headrace.catalog.onnx_stage import probe_model
+from headrace.catalog.onnx_types import array_dtype, crosses_cuts
 from headrace.domain.base import Record
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import TensorSpec
-from headrace.executors.onnx_session import first_line, open_session
+from headrace.executors.onnx_session import first_line
+from headrace.executors.table import reference
 from headrace.profiling.items import Arrays, input_specs, tiled
 
 PROBED_AT_ONCE = 64
@@ -42,17 +44,11 @@ class Observed(Record, frozen=True, kw_only=True):
 
 
 def observe(
-    graph: OnnxGraph,
-    shapes: Mapping[str, tuple[int, ...]],
-    cuts: Sequence[Cut],
-    items: Arrays,
+    graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]], cuts: Sequence[Cut], items: Arrays
 ) -> Observed:
     """Find the outputs' shapes and the cuts that can be used.
 
     Args:
-        graph: the model.
-        shapes: input name -> item shape.
-        cuts: where the graph may be cut.
         items: input name -> items, shape [n >= 1, ...].
 
     Raises:
@@ -73,12 +69,8 @@ def observe(
             influence = max(
                 relative_error(double[name][:1], single[name]) for name in graph.outputs
             )
-    return Observed(
-        inputs=inputs,
-        outputs=outputs,
-        cuts=_usable(cuts, found),
-        batch_influence=influence,
-    )
+    usable = _usable(cuts, found)
+    return Observed(inputs=inputs, outputs=outputs, cuts=usable, batch_influence=influence)
 
 
 def relative_error(got: NDArray[Any], wanted: NDArray[Any]) -> float:
@@ -87,6 +79,8 @@ def relative_error(got: NDArray[Any], wanted: NDArray[Any]) -> float:
     >>> relative_error(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
     0.5
     """
+    if got.dtype == object or wanted.dtype == object:  # strings
+        return 0.0 if np.array_equal(got, wanted) else float("inf")
     a, b = got.astype(np.float64), wanted.astype(np.float64)
     if not np.array_equal(np.isfinite(a), np.isfinite(b)):
         return float("inf")
@@ -109,14 +103,10 @@ def _usable(
 
 
 def _spec(name: str, single: Any, double: Any) -> TensorSpec | NotBatched:
-    if not _is_numeric(single) or not _is_numeric(double):
+    dtype = array_dtype(single)
+    if not crosses_cuts(dtype) or array_dtype(double) != dtype:
         return NOT_BATCHED
-    return batched_spec(name, single.dtype.name, single.shape, double.shape)
-
-
-def _is_numeric(value: Any) -> bool:
-    """Whether ONNX Runtime gave a tensor of numbers, not text, a list or a map."""
-    return isinstance(value, np.ndarray) and value.dtype.kind in NUMBERS
+    return batched_spec(name, dtype, single.shape, double.shape)
 
 
 def _run_twice(
@@ -124,9 +114,8 @@ def _run_twice(
 ) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
     """The named tensors for the first item alone, and for the first two in one batch."""
     names = list(dict.fromkeys(names))
-    session = open_session(
-        probe_model(graph, inputs, names).SerializeToString(), shares_memory=True
-    )
+    probe = probe_model(graph, inputs, names).SerializeToString()
+    session = reference(graph.format)(probe, graph.weights)
     results = []
     for size in (1, 2):
         try:
@@ -150,17 +139,16 @@ def _output_specs(graph: OnnxGraph, single: Arrays, double: Arrays) -> tuple[Ten
     specs = []
     for name in graph.outputs:
         one, two = single[name], double[name]
-        if not _is_numeric(one) or not _is_numeric(two):
-            raise ModelError(
-                f"{graph.path}: output {name!r} is not a tensor of numbers;"
-                " serve such post-processing outside the model"
-            )
-        spec = _spec(name, one, two)
+        dtype = array_dtype(one)
+        assert dtype is not None, "its batch was settled with it"
+        spec = batched_spec(name, dtype, one.shape, two.shape)
         if not isinstance(spec, TensorSpec):
             raise ModelError(
                 f"{graph.path}: output {name!r} does not have one entry per item first: it is"
                 f" {list(one.shape)} for one item and {list(two.shape)} for two;"
                 " export the model with the batch as first dimension of every output"
             )
-        specs.append(spec)
+        specs.append(
+            graph.spec(name, dtype, spec.item_shape, batch_axis=graph.output_axes.get(name, 0))
+        )
     return tuple(specs)

@@ -14,99 +14,38 @@ memory   everything else: bound by the bytes it moves
 
 CLASSES: tuple[OperatorClass, ...] = ("conv3x3", "conv", "grouped", "matmul", "memory")
 
-HEAVY = frozenset(["Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"])
+
+def _named(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+HEAVY = _named("Conv ConvTranspose Einsum Gemm MatMul")
 """Operators that take epilogues."""
 
-POINTWISE = frozenset(
-    [
-        "Abs",
-        "Add",
-        "BatchNormalization",
-        "BitShift",
-        "Cast",
-        "Ceil",
-        "Celu",
-        "Clip",
-        "Cos",
-        "Div",
-        "Dropout",
-        "Elu",
-        "Equal",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Gelu",
-        "Greater",
-        "GreaterOrEqual",
-        "HardSigmoid",
-        "HardSwish",
-        "LeakyRelu",
-        "Less",
-        "LessOrEqual",
-        "Log",
-        "Max",
-        "Mean",
-        "Min",
-        "Mish",
-        "Mod",
-        "Mul",
-        "Neg",
-        "Not",
-        "Or",
-        "And",
-        "Xor",
-        "Pow",
-        "PRelu",
-        "Reciprocal",
-        "Relu",
-        "Round",
-        "Selu",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Softplus",
-        "Softsign",
-        "Sqrt",
-        "Sub",
-        "Sum",
-        "Swish",
-        "Tan",
-        "Tanh",
-        "ThresholdedRelu",
-        "Where",
-        "QuantizeLinear",
-        "DequantizeLinear",
-    ]
+POINTWISE = _named(
+    """
+    Abs Add BatchNormalization BitShift Cast Ceil Celu Clip Cos Div Dropout Elu Equal Erf Exp
+    Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish LeakyRelu Less LessOrEqual Log Max
+    Mean Min Mish Mod Mul Neg Not Or And Xor Pow PRelu Reciprocal Relu Round Selu Sigmoid Sign
+    Sin Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where QuantizeLinear
+    DequantizeLinear
+    """
 )
 """Element by element: a chain of them is one kernel."""
 
-EPILOGUES = frozenset(
-    ["Add", "BatchNormalization", "Cast", "Clip", "Dropout", "LeakyRelu", "PRelu", "Relu"]
-)
+EPILOGUES = _named("Add BatchNormalization Cast Clip Dropout LeakyRelu PRelu Relu")
 """Pointwise operators that a convolution or matrix product applies to its result on the way out:
 biases, residual sums and piecewise linear activations. Sigmoids, GELUs and norms are kernels of
 their own in the runtimes we know."""
 
-RENAMING = frozenset(["Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"])
+RENAMING = _named("Flatten Identity Reshape Squeeze Unsqueeze")
 """The same bytes under another shape: free."""
 
-UNCOUNTED = frozenset(
-    [
-        "ConvInteger",
-        "MatMulInteger",
-        "QLinearConv",
-        "QLinearMatMul",
-        "DeformConv",
-        "If",
-        "Loop",
-        "Scan",
-        "Attention",
-        "GridSample",
-        "RoiAlign",
-        "NonMaxSuppression",
-        "STFT",
-        "DFT",
-    ]
+UNCOUNTED = _named(
+    """
+    ConvInteger MatMulInteger QLinearConv QLinearMatMul DeformConv If Loop Scan Attention
+    GridSample RoiAlign NonMaxSuppression STFT DFT
+    """
 )
 """Operators with work beyond the bytes they move for which there is no rule here."""
 

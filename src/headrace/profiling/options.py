@@ -8,6 +8,7 @@ from typing import Literal
 from headrace.catalog.onnx_stage import Boundary
 from headrace.domain.base import NAME_PATTERN, is_name
 from headrace.domain.errors import ModelError
+from headrace.domain.profile import MAX_STRING_BYTES
 from headrace.executors.table import measurement
 
 StageMode = Literal["splits", "all", "none"]
@@ -22,6 +23,23 @@ MAX_BLOCKS = 256
 MAX_BATCH = 1024
 
 
+def check_common(blocks: int, max_batch: int, cut_tensors: int, name: str | None) -> None:
+    """What `headrace profile` and `headrace estimate` both ask.
+
+    Raises:
+        ModelError: one is out of its range.
+    """
+    for what, number, most in (
+        ("blocks", blocks, MAX_BLOCKS),
+        ("max-batch", max_batch, MAX_BATCH),
+        ("cut-tensors", cut_tensors, 64),
+    ):
+        if not 1 <= number <= most:
+            raise ModelError(f"--{what} {number}: must lie between 1 and {most}")
+    if name is not None and not is_name(name):
+        raise ModelError(f"--name {name!r}: does not match {NAME_PATTERN}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOptions:
     """Defaults are those of `headrace profile`."""
@@ -31,8 +49,15 @@ class ProfileOptions:
     max_batch: int = 8
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Input name -> item shape (without the batch)."""
+    batch_axes: Mapping[str, int | None] = field(default_factory=dict)
+    """Input or output name -> where its batch dimension is; None: it has none. The others' are
+    found."""
     name: str | None = None
     """None: the file's stem, made legal."""
+    states: Mapping[str, str] = field(default_factory=dict)
+    """Input -> output: what the server keeps from one request of a sequence to the next."""
+    max_string_bytes: int = 4096
+    """Of one string that enters or leaves; each takes as much room in memory."""
     boundary: Boundary = "float32"
     stages: StageMode = "splits"
     cut_tensors: int = 1
@@ -47,17 +72,14 @@ class ProfileOptions:
 
     def __post_init__(self) -> None:
         measurement(self.device)  # or there is none
-        for what, number, most in (
-            ("blocks", self.blocks, MAX_BLOCKS),
-            ("max-batch", self.max_batch, MAX_BATCH),
-            ("cut-tensors", self.cut_tensors, 64),
-        ):
-            if not 1 <= number <= most:
-                raise ModelError(f"--{what} {number}: must lie between 1 and {most}")
+        check_common(self.blocks, self.max_batch, self.cut_tensors, self.name)
+        if not 1 <= self.max_string_bytes <= MAX_STRING_BYTES:
+            raise ModelError(
+                f"--max-string-bytes {self.max_string_bytes}: must lie between 1 and"
+                f" {MAX_STRING_BYTES}"
+            )
         if not 0 < self.budget_s <= 86_400:
             raise ModelError(f"--budget-s {self.budget_s}: must lie between 0 and 86400 seconds")
-        if self.name is not None and not is_name(self.name):
-            raise ModelError(f"--name {self.name!r}: does not match {NAME_PATTERN}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,9 @@
-"""From an ONNX file to a profile: cut it, check the cuts, time the blocks and stages.
+"""From a model's file to a profile: cut it, check the cuts, time the blocks and stages.
 
 The way of PPipe, section 5.2, with measurements where it has estimates:
 
+0. settle    run the model as its file has it: where its tensors have their batch, if they have
+             one (`batching`); bring the batch first
 1. observe   run the model at batch 1 and 2: which tensors have the batch as their only free
              dimension, so that the model may be cut there (`observe`)
 2. cut       time every stretch between two neighbouring cuts, and keep the cuts that make blocks of
@@ -21,9 +23,11 @@ is kept by everything that it depends on (`cache`), so that the second time cost
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -31,17 +35,34 @@ import numpy as np
 
 from headrace.catalog.onnx_cuts import find_cuts
 from headrace.catalog.onnx_graph import OnnxGraph, load_graph
+from headrace.domain.elements import item_bytes
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import BlockTimes, Profile, Provenance, StageTimes
+from headrace.domain.profile import (
+    BlockTimes,
+    Bucket,
+    Profile,
+    Provenance,
+    StageTimes,
+    check_states,
+)
 from headrace.executors.table import measurement
+from headrace.profiling.batching import Settled, settle_batch
+from headrace.profiling.buckets import Points, at_points, split_shapes
 from headrace.profiling.cache import cache_path, cached_profile, keep_profile
-from headrace.profiling.cut_model import CutModel, check_split, cut_model, require_agreement
+from headrace.profiling.cut_model import (
+    CutModel,
+    agrees,
+    check_split,
+    cut_model,
+    require_agreement,
+    why_cuts_change,
+)
 from headrace.profiling.item_shapes import choose_shapes
 from headrace.profiling.items import Arrays, input_specs, random_items, read_examples
 from headrace.profiling.machine import cpu_name, one_quiet_core, software_versions
 from headrace.profiling.observe import Observed, observe
 from headrace.profiling.options import OnProgress, ProfileOptions, ProfileProgress
-from headrace.profiling.ranges import Measured, RangeTimes, measure_ranges, ranges_to_measure
+from headrace.profiling.ranges import Measured, measure_ranges, ranges_to_measure
 from headrace.profiling.segments import choose_cuts
 from headrace.profiling.summary import sum_ratios
 
@@ -64,7 +85,7 @@ def profile_model(
     """Measure what a model costs on one core, cut into blocks of about equal run time.
 
     Args:
-        path: the ONNX file.
+        path: the ONNX file, or the archive of `torch.export.save`.
         options: what to measure.
         progress: called often with how far each step is, and with notices for the user.
 
@@ -79,76 +100,153 @@ def profile_model(
         PPipe, section 5.2.
     """
     options = options or ProfileOptions()
-    graph = load_graph(path)
+    graph = load_graph(
+        path, batch_axes=options.batch_axes, max_string_bytes=options.max_string_bytes
+    )
     examples = read_examples(graph, options.examples)
-    shapes, notice = choose_shapes(graph, options.shapes, examples)
+    wanted, points = split_shapes(graph, options.shapes)
+    if points.sizes and examples:
+        raise ModelError(
+            f"{graph.path}: examples have one shape, and --shape {points.dimensions[0]} asks for"
+            " several; leave out --inputs"
+        )
+    shapes, notice = choose_shapes(graph, wanted, examples)
     if notice:
         progress(ProfileProgress(step="read", done=1.0, notice=notice))
     _bound_inputs(graph, shapes, options.max_batch)
     name = options.name or legal_name(path.stem)
     model_path = stated_path(path, options.profile_folder)
-    machine, software = cpu_name(), software_versions(measurement(options.device).libraries)
+    how = measurement(options.device, graph.format)
+    machine = cpu_name() if how.machine is None else how.machine()
+    software = software_versions(how.libraries)
     kept_at = cache_path(
         options,
         model_sha256=graph.sha256,
         shapes=shapes,
+        points=points.sizes,
         examples_sha256=_examples_sha256(examples),
         machine=machine,
         software=software,
+        libraries=how.libraries,
     )
     known = cached_profile(kept_at, name, model_path) if options.use_cache else None
     if known is not None:
         text = f"measured before, on {known.provenance.date}; --no-cache measures again"
         progress(ProfileProgress(step="time", done=1.0, notice=text))
         return known
-    model, measured, notes = _measure(graph, shapes, examples, options, progress)
+    measured, notes = _measure(graph, shapes, points, examples, options, progress)
     provenance = Provenance(
         kind="measured",
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine,
         software=software,
-        repeats=measured.repeats,
+        repeats=min(times.repeats for _, times in measured),
         notes=tuple(notes if notice is None else [notice, *notes]),
     )
-    profile = _with_sum_note(_profile(name, model_path, options, model, measured.times, provenance))
+    profile = _with_sum_note(_profile(name, model_path, options, measured, points, provenance))
     keep_profile(kept_at, profile)
     return profile
 
 
 def _measure(
     graph: OnnxGraph,
-    shapes: Mapping[str, tuple[int, ...]],
+    shapes: dict[str, tuple[int, ...]],
+    points: Points,
     examples: Arrays,
     options: ProfileOptions,
     progress: OnProgress,
-) -> tuple[CutModel, Measured, list[str]]:
-    """Cut the model, prove that it answers alike, time its blocks and stages; and what to note."""
+) -> tuple[list[tuple[CutModel, Measured]], list[str]]:
+    """Cut the model, prove that it answers alike, time its blocks and stages, at every point if
+    there are several; and what to note."""
     rng = np.random.default_rng(SEED)
     items = examples or random_items(input_specs(graph, shapes), RANDOM_ITEMS, rng)
-    observed, model = _cut(graph, shapes, items, options, progress)
-    error = check_split(model, examples, rng)
+    settled = settle_batch(graph, shapes, items, options.batch_axes)
+    items = settled.items
+    inputs = input_specs(settled.graph, {name: array.shape[1:] for name, array in items.items()})
+    check_states(str(graph.path), tuple(options.states.items()), inputs, settled.outputs)
+    told = [settled.notice] if settled.notice else []
+    if not settled.graph.batched:
+        if points.sizes:
+            raise ModelError(
+                f"{graph.path}: --shape {points.dimensions[0]}: a model of several sizes needs a"
+                " batch dimension; export it with one, or profile one size"
+            )
+        options = replace(options, blocks=1, max_batch=1)
+    observed, model = _cut(settled, options, progress)
+    given = items if examples else {}
+    error = check_split(model, given, rng)
+    why = None if agrees(error, options.boundary) else why_cuts_change(model)
+    if why is not None:
+        told.append(
+            f"cut into {len(model.blocks)} blocks it answers differently (relative error"
+            f" {error:.2g}), being {why}: it is served uncut"
+        )
+        options = replace(options, blocks=1)
+        model = cut_model(model.graph, observed, (), options.boundary, model.measurement)
+        error = check_split(model, given, rng)
+    for notice in told:
+        progress(ProfileProgress(step="cut", done=1.0, notice=notice))
     require_agreement(model, error, options.boundary)
-    measured = measure_ranges(
-        model,
-        ranges_to_measure(len(model.blocks), options.stages),
-        options.max_batch,
-        items,
-        options.budget_s,
-        lambda done: progress(ProfileProgress(step="time", done=done)),
-    )
-    notes = _notes(options, observed, model, error, bool(examples))
-    if measured.core_share < QUIET_CORE_SHARE:
+    cut = [model]
+    if points.sizes:
+        cut = _at_points(model, points, shapes, options, rng)
+    measured = []
+    for index, each in enumerate(cut):
+        feeds = items if each is model else random_items(each.crossings[0], RANDOM_ITEMS, rng)
+        found = measure_ranges(
+            each,
+            ranges_to_measure(len(each.blocks), options.stages),
+            options.max_batch,
+            feeds,
+            options.budget_s / len(cut),
+            partial(_report_timing, progress, index, len(cut)),
+        )
+        measured.append((each, found))
+    notes = told + _notes(options, observed, model, error, bool(examples))
+    return measured, notes + _timing_notes(options, [found for _, found in measured])
+
+
+def _at_points(
+    model: CutModel,
+    points: Points,
+    shapes: dict[str, tuple[int, ...]],
+    options: ProfileOptions,
+    rng: np.random.Generator,
+) -> list[CutModel]:
+    """The cut model at each point, which answers there as the whole does."""
+    inputs = model.crossings[0]
+
+    def items_at(sizes: tuple[int, ...]) -> Arrays:
+        own = points.shapes(shapes, sizes)
+        specs = [msgspec.structs.replace(spec, item_shape=own[spec.name]) for spec in inputs]
+        return random_items(specs, RANDOM_ITEMS, rng)
+
+    models = at_points(model, points, items_at)
+    for each in models:
+        require_agreement(each, check_split(each, {}, rng), options.boundary)
+    return models
+
+
+def _report_timing(progress: OnProgress, index: int, count: int, done: float) -> None:
+    progress(ProfileProgress(step="time", done=(index + done) / count))
+
+
+def _timing_notes(options: ProfileOptions, measured: Sequence[Measured]) -> list[str]:
+    notes = []
+    core_share = min(found.core_share for found in measured)
+    repeats = min(found.repeats for found in measured)
+    if core_share < QUIET_CORE_SHARE:
         notes.append(
-            f"other programs used {1 - measured.core_share:.0%} of the core while it was timed;"
+            f"other programs used {1 - core_share:.0%} of the core while it was timed;"
             " times are processor time and leave that out, but caches were shared:"
             " --no-cache measures again"
         )
-    if measured.repeats < REPEATS_WANTED:
+    if repeats < REPEATS_WANTED:
         notes.append(
-            f"the budget of {options.budget_s:g} s allowed {measured.repeats} repeats of the"
+            f"the budget of {options.budget_s:g} s allowed {repeats} repeats of the"
             " longest runs; p99 is then the largest of few, --budget-s gives more"
         )
-    return model, measured, notes
+    return notes
 
 
 def legal_name(stem: str) -> str:
@@ -162,15 +260,12 @@ def legal_name(stem: str) -> str:
 
 
 def _cut(
-    graph: OnnxGraph,
-    shapes: Mapping[str, tuple[int, ...]],
-    items: Arrays,
-    options: ProfileOptions,
-    progress: OnProgress,
+    settled: Settled, options: ProfileOptions, progress: OnProgress
 ) -> tuple[Observed, CutModel]:
-    how = measurement(options.device)
+    graph, items = settled.graph, settled.items
+    how = measurement(options.device, graph.format)
     progress(ProfileProgress(step="cut", done=0.0))
-    observed = observe(graph, shapes, find_cuts(graph, options.cut_tensors), items)
+    observed = observe_settled(settled, options.cut_tensors)
     with one_quiet_core():
         cuts = choose_cuts(
             graph,
@@ -184,6 +279,20 @@ def _cut(
     model = cut_model(graph, observed, cuts, options.boundary, how)
     progress(ProfileProgress(step="cut", done=1.0))
     return observed, model
+
+
+def observe_settled(settled: Settled, cut_tensors: int) -> Observed:
+    """The cuts that can be used; a model that is not batched is not cut.
+
+    Raises:
+        ModelError: as `observe`.
+    """
+    graph, items = settled.graph, settled.items
+    shapes = {name: array.shape[1:] for name, array in items.items()}
+    if graph.batched:
+        return observe(graph, shapes, find_cuts(graph, cut_tensors), items)
+    inputs = input_specs(graph, shapes)
+    return Observed(inputs=inputs, outputs=settled.outputs, cuts=(), batch_influence=0.0)
 
 
 def _notes(
@@ -227,52 +336,76 @@ def _profile(
     name: str,
     model_path: str,
     options: ProfileOptions,
-    model: CutModel,
-    measured: Mapping[tuple[int, int], RangeTimes],
+    measured: Sequence[tuple[CutModel, Measured]],
+    points: Points,
     provenance: Provenance,
 ) -> Profile:
-    share = Fraction(1)
-    rows = [measured[i, i + 1] for i in range(len(model.blocks))]
+    model, largest = measured[-1]
     return Profile(
         model=name,
         provenance=provenance,
         model_path=model_path,
         model_sha256=model.graph.sha256,
+        weights_files=model.graph.weights.names if model.graph.weights else (),
+        batched=model.graph.batched,
         boundary=options.boundary,
         inputs=model.crossings[0],
         outputs=model.crossings[-1],
+        states=tuple(options.states.items()),
         blocks=model.blocks,
-        block_times=(
-            BlockTimes(
-                device=options.device,
-                share=share,
-                p50_us=tuple(row.p50_us for row in rows),
-                p99_us=tuple(row.p99_us for row in rows),
-            ),
-        ),
-        stage_times=tuple(
-            StageTimes(
-                device=options.device,
-                share=share,
-                first_block=first,
-                end_block=end,
-                p50_us=times.p50_us,
-                p99_us=times.p99_us,
+        block_times=_block_times(options, model, largest),
+        stage_times=_stage_times(options, largest),
+        dimensions=points.dimensions,
+        sizes=points.sizes[-1] if points.sizes else (),
+        buckets=tuple(
+            Bucket(
+                sizes=sizes,
+                inputs=smaller.crossings[0],
+                outputs=smaller.crossings[-1],
+                cuts=tuple(block.cut for block in smaller.blocks),
+                cut_bytes=tuple(block.cut_bytes for block in smaller.blocks),
+                block_times=_block_times(options, smaller, times),
+                stage_times=_stage_times(options, times),
             )
-            for (first, end), times in measured.items()
-            if end > first + 1
+            for sizes, (smaller, times) in zip(points.sizes[:-1], measured[:-1], strict=True)
         ),
+    )
+
+
+def _block_times(
+    options: ProfileOptions, model: CutModel, measured: Measured
+) -> tuple[BlockTimes, ...]:
+    rows = [measured.times[i, i + 1] for i in range(len(model.blocks))]
+    return (
+        BlockTimes(
+            device=options.device,
+            share=Fraction(1),
+            p50_us=tuple(row.p50_us for row in rows),
+            p99_us=tuple(row.p99_us for row in rows),
+        ),
+    )
+
+
+def _stage_times(options: ProfileOptions, measured: Measured) -> tuple[StageTimes, ...]:
+    return tuple(
+        StageTimes(
+            device=options.device,
+            share=Fraction(1),
+            first_block=first,
+            end_block=end,
+            p50_us=times.p50_us,
+            p99_us=times.p99_us,
+        )
+        for (first, end), times in measured.times.items()
+        if end > first + 1
     )
 
 
 def _bound_inputs(graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]], max_batch: int) -> None:
-    item_bytes = sum(
-        int(np.prod(shapes[tensor.name], dtype=np.int64)) * np.dtype(tensor.dtype).itemsize
-        for tensor in graph.inputs
-    )
-    if item_bytes * max_batch > MAX_INPUT_BYTES:
+    size = sum(map(item_bytes, input_specs(graph, shapes)))
+    if size * max_batch > MAX_INPUT_BYTES:
         raise ModelError(
-            f"{graph.path}: a batch of {max_batch} items of {item_bytes:,} bytes is beyond"
+            f"{graph.path}: a batch of {max_batch} items of {size:,} bytes is beyond"
             f" {MAX_INPUT_BYTES:,} bytes; use a smaller --max-batch or --shape"
         )
 
@@ -290,5 +423,9 @@ def _examples_sha256(examples: Arrays) -> str:
     digest = hashlib.sha256()
     for name in sorted(examples):
         digest.update(f"{name} {examples[name].shape} ".encode())
-        digest.update(np.ascontiguousarray(examples[name]).data)
+        array = examples[name]
+        if array.dtype == object:
+            digest.update(msgspec.msgpack.encode(array.ravel().tolist()))
+        else:
+            digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()

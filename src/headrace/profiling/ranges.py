@@ -3,10 +3,14 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from headrace.domain.elements import element_dtype, in_rooms
+from headrace.domain.profile import TensorSpec
+from headrace.executors.base import held_together
 from headrace.profiling.cut_model import CutModel
 from headrace.profiling.items import Arrays, tiled
 from headrace.profiling.machine import one_quiet_core
@@ -15,10 +19,6 @@ from headrace.profiling.timing import Timed, time_rounds
 
 Range = tuple[int, int]
 """First block, and the index behind the last."""
-
-HELD_WEIGHTS_BYTES = 2**30
-"""Sessions open at a time hold at most this much weight (or one session, if that is larger).
-Ranges that do not fit are measured in a later group, which interleaves among itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,6 @@ def measure_ranges(
     """Time every range at every batch size, on one core, with what really flows between blocks.
 
     Args:
-        model: it, cut.
-        ranges: what to measure.
         max_batch: B; batch sizes are 1..B.
         items: model inputs, shape [n >= 1, ...]; repeated to fill a batch.
         budget_s: seconds for all.
@@ -89,7 +87,11 @@ def measure_ranges(
     groups = _groups(model, ranges)
     costs = [sum(end - first for first, end in group) for group in groups]
     measured: dict[Range, RangeTimes] = {}
-    finished = 0.0
+    finished = fraction = 0.0
+
+    def report(done: float) -> None:
+        on_progress(finished + fraction * done)
+
     wall_ns = busy_ns = 0
     for group, cost in zip(groups, costs, strict=True):
         fraction = cost / sum(costs)
@@ -101,7 +103,7 @@ def measure_ranges(
                 [task for row in tasks.values() for task in row],
                 budget_s * fraction,
                 core=timer_ns,
-                on_progress=partial(_report, on_progress, finished, fraction),
+                on_progress=report,
             )
             wall_ns += time.perf_counter_ns()
             busy_ns += timer_ns()
@@ -112,22 +114,18 @@ def measure_ranges(
                 p99_us=tuple(task.p99_us for task in row),
                 repeats=min(len(task.samples_ns) for task in row),
             )
+        del tasks, row  # and with them their sessions, before the next group opens its own
     return Measured(times=measured, core_share=min(1.0, busy_ns / wall_ns))
 
 
-def _report(
-    on_progress: Callable[[float], None], finished: float, fraction: float, done: float
-) -> None:
-    on_progress(finished + fraction * done)
-
-
 def _groups(model: CutModel, ranges: Sequence[Range]) -> list[list[Range]]:
-    """Consecutive ranges whose weights fit into memory together."""
+    """Consecutive ranges whose weights fit into memory together: those of a group are open at once,
+    and interleaved among themselves."""
     groups: list[list[Range]] = []
     held_bytes = 0
     for first, end in ranges:
         weights = sum(block.weights_bytes for block in model.blocks[first:end])
-        if not groups or held_bytes + weights > HELD_WEIGHTS_BYTES:
+        if not groups or not held_together(held_bytes + weights):
             groups.append([])
             held_bytes = 0
         groups[-1].append((first, end))
@@ -142,26 +140,31 @@ def _tasks(
     # Outputs are bound to memory of ours, as a worker binds them to its arena. One buffer per
     # crossing is enough, because one task runs at a time; batches are views of its beginning.
     buffers = [
-        {spec.name: np.empty((max_batch, *spec.item_shape), spec.dtype) for spec in specs}
+        {spec.name: np.empty((max_batch, *spec.item_shape), element_dtype(spec)) for spec in specs}
         for specs in model.crossings
     ]
     tasks: dict[Range, list[Timed]] = {}
+    lying = [_as_they_lie(*crossing) for crossing in zip(model.crossings, flowing, strict=True)]
     for first, end in group:
-        stage = (
-            model.opened[first]
-            if end == first + 1
-            else model.measurement.open(model.stage_bytes(first, end))
-        )
+        stage = model.open(first, end)
         names, written = (
             [spec.name for spec in model.crossings[crossing]] for crossing in (first, end)
         )
         tasks[first, end] = [
             Timed(
                 run=stage.bound(
-                    {name: flowing[first][name][:size] for name in names},
+                    {name: lying[first][name][:size] for name in names},
                     {name: buffers[end][name][:size] for name in written},
                 )
             )
             for size in range(1, max_batch + 1)
         ]
     return tasks
+
+
+def _as_they_lie(specs: Sequence[TensorSpec], arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """In a worker's memory: strings each in its room."""
+    return {
+        spec.name: in_rooms(arrays[spec.name], spec) if spec.dtype == "bytes" else arrays[spec.name]
+        for spec in specs
+    }

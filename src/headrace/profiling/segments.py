@@ -54,11 +54,11 @@ def cuts_for_equal_blocks(
     """As `choose_cuts`, by any source of run times.
 
     Args:
-        observed: the model and its usable cuts.
-        block_count: blocks to make.
         times_of: what crosses before, between and behind S segments -> their relative run times,
             shape (S,).
     """
+    if block_count == 1:
+        return ()
     cuts = _thinned(observed.cuts, MAX_SEGMENTS)
     if len(cuts) < block_count:
         return cuts
@@ -86,7 +86,9 @@ def segment_times(
     small: list[float] = []
     large: list[float] = []
     for index, (inputs, outputs) in enumerate(pairwise(crossings)):
-        segment = measurement.open(extract_stage(graph, inputs, outputs).SerializeToString())
+        segment = measurement.open(
+            extract_stage(graph, inputs, outputs).SerializeToString(), graph.weights
+        )
         names = [spec.name for spec in outputs]
         first = {name: array[:1] for name, array in feeds.items()}
         small.append(_best_of(segment, names, first, measurement)[0])

@@ -12,7 +12,7 @@ from math import ceil
 import msgspec
 
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import BlockTimes, Profile, StageTimes
+from headrace.domain.profile import BlockTimes, Bucket, Profile, StageTimes
 
 MOST_PARTS = 64
 WHOLE = Fraction(1)
@@ -58,10 +58,8 @@ def with_shares(profile: Profile, device: str, shares: Sequence[Fraction]) -> Pr
     ((14,),)
     """
     wanted = [share for share in shares if profile.times(device, share) is None]
-    times = profile.times(device, WHOLE)
-    if not wanted or times is None:
+    if not wanted or profile.times(device, WHOLE) is None:
         return profile
-    stages = [s for s in profile.stage_times if s.device == device and s.share == WHOLE]
     notes = tuple(
         f"{share} of a {device}: times of a whole one over {share}; the system divides a core"
         " evenly among its busy slots"
@@ -70,15 +68,31 @@ def with_shares(profile: Profile, device: str, shares: Sequence[Fraction]) -> Pr
     provenance = msgspec.structs.replace(
         profile.provenance, notes=(*profile.provenance.notes, *notes)
     )
+    blocks, parts = _with_parts(profile, device, wanted)
+    buckets = []
+    for bucket in profile.buckets:
+        own_blocks, own_parts = _with_parts(bucket, device, wanted)
+        buckets.append(
+            msgspec.structs.replace(bucket, block_times=own_blocks, stage_times=own_parts)
+        )
     return msgspec.structs.replace(
         profile,
         provenance=provenance,
-        block_times=(*profile.block_times, *(_part_of_blocks(times, share) for share in wanted)),
-        stage_times=(
-            *profile.stage_times,
-            *(_part_of_stage(stage, share) for share in wanted for stage in stages),
-        ),
+        block_times=blocks,
+        stage_times=parts,
+        buckets=tuple(buckets),
     )
+
+
+def _with_parts(
+    timed: Profile | Bucket, device: str, shares: Sequence[Fraction]
+) -> tuple[tuple[BlockTimes, ...], tuple[StageTimes, ...]]:
+    """Its times, and those of parts of the device."""
+    whole = [t for t in timed.block_times if t.device == device and t.share == WHOLE]
+    stages = [s for s in timed.stage_times if s.device == device and s.share == WHOLE]
+    blocks = [_part_of_blocks(times, share) for share in shares for times in whole]
+    parts = [_part_of_stage(stage, share) for share in shares for stage in stages]
+    return (*timed.block_times, *blocks), (*timed.stage_times, *parts)
 
 
 def _part_of_blocks(times: BlockTimes, share: Fraction) -> BlockTimes:

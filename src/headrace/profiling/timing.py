@@ -67,7 +67,6 @@ def time_rounds(
     that serves one stage leaves them. At least `MIN_ROUNDS` rounds are run whatever the budget.
 
     Args:
-        tasks: what to run.
         budget_s: seconds to spend, warm-up included.
         core: times the runs; of a device's kind of executor, `Measurement.timer_ns`.
         wall: times the budget.

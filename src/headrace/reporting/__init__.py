@@ -1,1 +1,1 @@
-"""Tables, comparisons and timelines from event logs and reports."""
+"""Tables and timelines from event logs and reports."""

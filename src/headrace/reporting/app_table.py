@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.domain.plan import Deployment, Plan
-from headrace.reporting.readable import ReadableTable
+from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.summary import milliseconds, rate
 
 if TYPE_CHECKING:
@@ -27,11 +27,12 @@ _READINGS = {
 
 def machines_table(plan: Plan) -> Table:
     """One row per entry: machines, batch, device, load, worst case, cost."""
-    table = ReadableTable(title=f"machines by {escape(plan.planner)}", title_justify="left")
-    for heading in ("app", "module", "machines"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("req/s", "collect", "run", "worst", "budget", "cost/h"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = ReadableTable(
+        *("app", "module", "machines"),
+        *map(figures, ("req/s", "collect", "run", "worst", "budget", "cost/h")),
+        title=f"machines by {escape(plan.planner)}",
+        title_justify="left",
+    )
     app = None
     for deployment in plan.deployments:
         if app not in (None, deployment.app):
@@ -134,10 +135,8 @@ def _cheaper(reason: "AppReason", *, short: bool) -> str:
 
 
 def _modules(modules: Sequence["ModuleReason"]) -> Table:
-    table = ReadableTable()
-    for heading in ("module", "worst", "of path", "of cost", "why", "one more machine"):
-        figure = heading == "worst" or heading.startswith("of ")
-        table.add_column(heading, justify="right" if figure else "left")
+    numbers = map(figures, ("worst", "of path", "of cost"))
+    table = ReadableTable("module", *numbers, "why", "one more machine")
     for module in modules:
         table.add_row(
             escape(module.module) + (" *" if module.critical else ""),

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from rich.table import Table
 
-from headrace.reporting.readable import ReadableTable
+from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.summary import rate
 from headrace.simulation.margin import Choice, Trial
 
@@ -13,11 +13,10 @@ from headrace.simulation.margin import Choice, Trial
 def margins_table(choice: Choice, attainment: float) -> Table:
     """One row per plan, with the margins that led to it; the chosen one is marked."""
     priced = choice.plan.options.objective == "least-cost"
-    table = ReadableTable(title="plans by margin, simulated", title_justify="left")
     headings = ["margin", "planned req/s", f"carried at {100 * attainment:g} %", "at planned"]
-    for heading in [*headings, "cost/h"] if priced else headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
+    headings += ["cost/h"] if priced else []
+    title = "plans by margin, simulated"
+    table = ReadableTable(*map(figures, headings), "", title=title, title_justify="left")
     for _, group in groupby(choice.trials, key=_figures):
         alike = list(group)
         chosen = any(trial is choice.best for trial in alike)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from itertools import groupby
-from typing import Literal
 
 from rich.console import Group
 from rich.markup import escape
@@ -11,30 +10,8 @@ from rich.table import Table
 from headrace.domain.plan import Pipeline, Plan, Slot, Stage
 from headrace.domain.problem import Objective
 from headrace.reporting.app_table import apps_table, machines_table
-from headrace.reporting.readable import ReadableTable
+from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.summary import milliseconds, rate
-
-_COLUMNS: Mapping[str, Literal["left", "right"]] = {
-    "model": "left",
-    "pipeline": "left",
-    "batch": "right",
-    "blocks": "left",
-    "on": "left",
-    "p99": "right",
-    "hop": "right",
-    "req/s": "right",
-}
-
-_READY_COLUMNS: Mapping[str, Literal["left", "right"]] = {
-    "model": "left",
-    "SLO ms": "right",
-    "pipeline": "left",
-    "stages (blocks)": "left",
-    "slots": "right",
-    "batch": "right",
-    "predicted p99 ms": "right",
-    "throughput /s": "right",
-}
 
 _OBJECTIVES: Mapping[Objective, str] = {
     "throughput": "requests/s of all models",
@@ -54,9 +31,12 @@ def plan_report(plan: Plan) -> Group:
 
 
 def stages_table(plan: Plan) -> Table:
-    table = ReadableTable(title=f"plan by {escape(plan.planner)}", title_justify="left")
-    for heading, justify in _COLUMNS.items():
-        table.add_column(heading, justify=justify, no_wrap=True)
+    table = ReadableTable(
+        *("model", "pipeline", figures("batch"), "blocks", "on"),
+        *map(figures, ("p99", "hop", "req/s")),
+        title=f"plan by {escape(plan.planner)}",
+        title_justify="left",
+    )
     for deployment in plan.deployments:
         label = deployment.model
         for pipeline in deployment.pipelines:
@@ -79,13 +59,28 @@ def stages_table(plan: Plan) -> Table:
     return table
 
 
-def ready_table(plan: Plan) -> Table:
-    """What a server that has just started serves, one row per pipeline."""
-    table = ReadableTable(title="READY", title_style="bold green")
-    for name, justify in _READY_COLUMNS.items():
-        table.add_column(name, justify=justify)
+def ready_table(plan: Plan, levels: Mapping[str, float] | None = None) -> Table:
+    """What a server that has just started serves, one row per pipeline.
+
+    Args:
+        levels: MODEL/PIPELINE/NUMBER of a stage -> how many times its profile it takes, as was
+            rehearsed.
+    """
+    table = ReadableTable(
+        *("model", figures("SLO ms"), "pipeline", "stages (blocks)"),
+        *map(figures, ("slots", "batch", "predicted p99 ms", "throughput /s")),
+        *([figures("x profile")] if levels else []),
+        title="READY",
+        title_style="bold green",
+    )
     for deployment in plan.deployments:
         for pipeline in deployment.pipelines:
+            names = [f"{deployment.name}/{pipeline.name}/{i}" for i in range(len(pipeline.stages))]
+            known = (
+                [f"{levels[name]:.2f}" if name in levels else "–" for name in names]
+                if levels
+                else []
+            )
             table.add_row(
                 escape(deployment.name),
                 f"{deployment.slo_us / 1000:g}",
@@ -95,6 +90,7 @@ def ready_table(plan: Plan) -> Table:
                 str(pipeline.batch_size),
                 f"{pipeline.latency_us / 1000:.1f}",
                 f"{pipeline.throughput_rps:.1f}",
+                *([" + ".join(known)] if known else []),
             )
     return table
 
@@ -102,7 +98,7 @@ def ready_table(plan: Plan) -> Table:
 def pools_table(plan: Plan) -> Table:
     """Which slots serve which stage."""
     table = ReadableTable.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim")
     table.add_column()
     for deployment in plan.deployments:
         for pipeline in deployment.pipelines:
@@ -147,6 +143,9 @@ def claims_table(plan: Plan) -> Table:
             f" {milliseconds(slowest)} of its budget of {milliseconds(deployment.budget_us)}"
             f" (SLO {milliseconds(deployment.slo_us)} less {plan.options.margin:.0%})",
         )
+    for demand in plan.demands:
+        if demand.shapes:
+            table.add_row("sizes", escape(f"{demand.model}: {_parts(demand.shapes)}"))
     table.add_row("objective", f"{_OBJECTIVES[plan.options.objective]}: {plan.objective:,.6g}")
     table.add_row("bound", _bound(plan))
     table.add_row("binding", escape(plan.binding))
@@ -155,6 +154,17 @@ def claims_table(plan: Plan) -> Table:
         table.add_row("cost", f"{plan.cost_per_hour:,.6g} per hour")
     table.add_row("planned in", f"{plan.runtime_s:.2f} s")
     return table
+
+
+def _parts(shapes: Mapping[str, float]) -> str:
+    """
+    >>> _parts({"16": 3.0, "64": 1.0})
+    '75% of the requests at 16, 25% at 64'
+    """
+    whole = sum(shapes.values())
+    parts = [f"{part / whole:.0%}" for part in shapes.values()]
+    first, *others = (f"{part} at {text}" for part, text in zip(parts, shapes, strict=True))
+    return ", ".join([first.replace(" at", " of the requests at", 1), *others])
 
 
 def _bound(plan: Plan) -> str:

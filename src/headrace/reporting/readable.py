@@ -31,6 +31,11 @@ class _Needs(NamedTuple):
     """Its longest line."""
 
 
+def figures(heading: str) -> Column:
+    """A column of numbers with their units."""
+    return Column(heading, justify="right")
+
+
 class ReadableTable(Table):
     """A `rich` table that folds, or is told line by line, where it would be cut."""
 

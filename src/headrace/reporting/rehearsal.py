@@ -17,13 +17,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from headrace.cost import TimedStage, cost_model
+from headrace.dispatch.apps.app_dispatcher import app_tables
+from headrace.dispatch.buckets import by_bucket
 from headrace.domain.base import Record
 from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
 from headrace.domain.plan import Deployment, Pipeline, Plan, Stage
 from headrace.domain.profile import Profile
 from headrace.metrics import percentile
-from headrace.reporting.readable import ReadableTable
+from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.summary import milliseconds, percent, rate
+from headrace.simulation.apps.scripts import scripts_of
 
 EXPECTED_ATTAINMENT = 0.95
 """Of a rehearsal, at the rate that the plan is for: below it, something takes time that no stage
@@ -56,6 +59,20 @@ class RehearsedStage(Record, frozen=True, kw_only=True):
         return None if self.level_p99 is None else round(self.level_p99 * self.predicted_p50_us)
 
 
+class RehearsedCode(Record, frozen=True, kw_only=True):
+    """Of an app's requests, what passed between answers and the calls that waited for them: its own
+    code, the way to its process and back, and the gateway."""
+
+    app: str
+    module: str | None
+    """Before the last call of this module; None: from the last answer to the request's own."""
+    requests: int
+    calls: float
+    """Of the module, per request; without one, of all modules."""
+    p50_us: int
+    p99_us: int
+
+
 class Rehearsal(Record, frozen=True, kw_only=True):
     """`headrace rehearse --json`, and the file beside the plan."""
 
@@ -64,24 +81,33 @@ class Rehearsal(Record, frozen=True, kw_only=True):
     attainment: dict[str, float | None]
     """In time / arrived, of each model or app, as the client saw it."""
     stages: tuple[RehearsedStage, ...]
+    code: tuple[RehearsedCode, ...] = ()
+    """Of apps that were served with their functions."""
     contradictions: tuple[str, ...]
     """What the plan promises and the rehearsal does not bear out; one paragraph each."""
+
+    @property
+    def levels(self) -> dict[str, float]:
+        """MODEL/PIPELINE/NUMBER of a stage -> how many times its profile it took."""
+        return {
+            f"{stage.model}/{stage.pipeline}/{stage.stage}": stage.level_p50
+            for stage in self.stages
+            if stage.level_p50 is not None
+        }
 
 
 def rehearsed_stages(
     plan: Plan, profiles: Mapping[str, Profile], header: EventLogHeader, events: Sequence[AnyEvent]
 ) -> tuple[RehearsedStage, ...]:
     """Compare every stage of `plan` with its runs in a server's log of it."""
+    plan, profiles = by_bucket(plan, profiles)
     batches = {event.batch: event for event in events if isinstance(event, Dispatched)}
     ran: defaultdict[tuple[str, str, int], list[tuple[int, int]]] = defaultdict(list)
     for event in events:
         if isinstance(event, Ran) and event.batch in batches:
             batch = batches[event.batch]
-            key = (
-                header.models[batch.model],
-                header.pipelines[batch.model][batch.pipeline],
-                event.stage,
-            )
+            pipeline = header.pipelines[batch.model][batch.pipeline]
+            key = (header.models[batch.model], pipeline, event.stage)
             ran[key].append((len(batch.requests), event.at_us - event.started_at_us))
     return tuple(
         _stage(deployment, pipeline, index, profiles, ran[deployment.name, pipeline.name, index])
@@ -117,6 +143,60 @@ def _stage(
         level_p50=percentile(levels, 500) / 1000 if known else None,
         level_p99=percentile(levels, 990) / 1000 if known else None,
     )
+
+
+def rehearsed_code(
+    plan: Plan, header: EventLogHeader, events: Sequence[AnyEvent]
+) -> tuple[RehearsedCode, ...]:
+    """What the apps' own code took, in a server's log of the plan."""
+    tables = app_tables(plan)
+    scripts = scripts_of(tables, header, events)
+    found = []
+    for table in tables:
+        own = scripts.get(table.name, ())
+        for index, module in enumerate(table.modules):
+            leads = [[c.lead_us for c in script.calls if c.module == index] for script in own]
+            calling = sorted(max(each) for each in leads if each)
+            if calling:
+                calls = sum(len(each) for each in leads) / len(own)
+                found.append(_code(table.name, module.name, calls, calling))
+        if own:
+            calls = sum(len(script.calls) for script in own) / len(own)
+            rests = sorted(script.rest_us for script in own)
+            found.append(_code(table.name, None, calls, rests))
+    return tuple(found)
+
+
+def _code(app: str, module: str | None, calls: float, took_us: Sequence[int]) -> RehearsedCode:
+    return RehearsedCode(
+        app=app,
+        module=module,
+        requests=len(took_us),
+        calls=calls,
+        p50_us=percentile(took_us, 500),
+        p99_us=percentile(took_us, 990),
+    )
+
+
+def code_contradictions(plan: Plan, code: Sequence[RehearsedCode]) -> tuple[str, ...]:
+    """Apps whose modules leave their code too little of the SLO."""
+    found = []
+    for claim in plan.apps:
+        took_us = {each.module: each.p99_us for each in code if each.app == claim.app.name}
+        path_us = claim.app.longest_path_us(
+            {module.name: took_us.get(module.name, 0) for module in claim.app.modules}
+        ) + took_us.get(None, 0)
+        needed_us = claim.worst_case_us + path_us
+        if needed_us > claim.app.slo_us:
+            found.append(
+                f"{claim.app.name}: its own code does not fit beside its modules\n"
+                f"  needs  {milliseconds(needed_us)}: {milliseconds(claim.worst_case_us)} for"
+                f" modules at worst, {milliseconds(path_us)} p99 for its code, the way to its"
+                " process and the gateway\n"
+                f"  has    {milliseconds(claim.app.slo_us)}\n"
+                "  try    `headrace rehearse --out`, and plan what it writes; or a longer SLO"
+            )
+    return tuple(found)
 
 
 def contradictions(
@@ -187,20 +267,36 @@ def _too_slow(deployment: Deployment, pipeline: Pipeline, latency_us: int) -> st
 
 def rehearsal_table(rehearsal: Rehearsal) -> ReadableTable:
     """One row per stage."""
-    table = ReadableTable(title="rehearsal: a full batch, alone and among its neighbours")
-    for heading in ("stage", "batch", "runs", "p50 ms", "p99 ms", "measured", "ratio"):
-        table.add_column(heading, justify="left" if heading == "stage" else "right")
+    headings = ("batch", "runs", "p50 ms", "p99 ms", "measured", "ratio")
+    title = "rehearsal: a full batch, alone and among its neighbours"
+    table = ReadableTable("stage", *map(figures, headings), title=title)
     for stage in rehearsal.stages:
-        known = stage.p50_us is not None and stage.p99_us is not None
+        measured = "too few"
+        if stage.p50_us is not None and stage.p99_us is not None:
+            measured = f"{stage.p50_us / 1000:.1f} / {stage.p99_us / 1000:.1f}"
         table.add_row(
             f"{stage.model}/{stage.pipeline}/{stage.stage}",
             str(stage.batch_size),
             str(stage.batches),
             f"{stage.predicted_p50_us / 1000:.1f}",
             f"{stage.predicted_p99_us / 1000:.1f}",
-            f"{(stage.p50_us or 0) / 1000:.1f} / {(stage.p99_us or 0) / 1000:.1f}"
-            if known
-            else "too few",
+            measured,
             f"{stage.level_p50:.2f}" if stage.level_p50 is not None else "–",
+        )
+    return table
+
+
+def code_table(code: Sequence[RehearsedCode]) -> ReadableTable:
+    """One row per module of every app, and one for what comes after all of them."""
+    table = ReadableTable(title="rehearsal: between the answers and calls of apps")
+    for heading in ("before", "calls", "requests", "p50 ms", "p99 ms"):
+        table.add_column(heading, justify="left" if heading == "before" else "right")
+    for each in code:
+        table.add_row(
+            f"{each.app}.{each.module}" if each.module else f"{each.app}: its answer",
+            f"{each.calls:.2f}",
+            str(each.requests),
+            f"{each.p50_us / 1000:.1f}",
+            f"{each.p99_us / 1000:.1f}",
         )
     return table

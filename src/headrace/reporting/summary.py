@@ -6,7 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.metrics import Distribution, Report, SlotUse, Summary
-from headrace.reporting.readable import ReadableTable
+from headrace.reporting.readable import ReadableTable, figures
 
 _LATENCY_ROWS: Mapping[str, Callable[[Distribution], float]] = {
     "latency p50": lambda latency: latency.p50_us,
@@ -68,10 +68,13 @@ def summary_table(report: Report, title: str) -> Table:
     columns = dict(report.models)
     if len(columns) != 1:
         columns["total"] = report.total
-    table = ReadableTable(title=escape(title), title_justify="left", caption_justify="left")
-    table.add_column("")
-    for name in columns:
-        table.add_column(name, justify="right")
+    table = ReadableTable(
+        "",
+        *map(figures, columns),
+        title=escape(title),
+        title_justify="left",
+        caption_justify="left",
+    )
     for label, cells in _rows(list(columns.values())).items():
         table.add_row(label, *cells)
     return table
@@ -97,11 +100,8 @@ def _rows(summaries: Sequence[Summary]) -> Mapping[str, list[str]]:
 
 def slots_table(slots: Sequence[SlotUse]) -> Table:
     """One row per slot: how busy it was, and with what batches."""
-    table = ReadableTable(title="slots", title_justify="left")
-    table.add_column("slot")
-    table.add_column("node")
-    for heading in ("utilisation", "batches", "mean batch size"):
-        table.add_column(heading, justify="right")
+    numbers = map(figures, ("utilisation", "batches", "mean batch size"))
+    table = ReadableTable("slot", "node", *numbers, title="slots", title_justify="left")
     for use in slots:
         size = "–" if use.mean_batch_size is None else f"{use.mean_batch_size:.2f}"
         table.add_row(use.slot, use.node, percent(use.utilisation), str(use.batches), size)

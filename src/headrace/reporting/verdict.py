@@ -14,10 +14,7 @@ VIOLATIONS_SHOWN = 50
 
 def verdict_table(found: Mapping[str, int]) -> Table:
     """One row per check: what it promises, and whether that holds."""
-    table = ReadableTable(title="verification", title_justify="left")
-    table.add_column("check")
-    table.add_column("promise")
-    table.add_column("")
+    table = ReadableTable("check", "promise", "", title="verification", title_justify="left")
     for check, promise in CHECKS.items():
         count = found.get(check, 0)
         verdict = f"[bold red]{count} broken[/bold red]" if count else "[green]ok[/green]"
@@ -26,17 +23,10 @@ def verdict_table(found: Mapping[str, int]) -> Table:
 
 
 def violations_table(violations: Sequence[Violation]) -> Table:
-    table = ReadableTable(title="violations", title_justify="left")
-    for heading in ("check", "where", "what", "needed", "available"):
-        table.add_column(heading)
+    headings = ("check", "where", "what", "needed", "available")
+    table = ReadableTable(*headings, title="violations", title_justify="left")
     for violation in violations[:VIOLATIONS_SHOWN]:
-        table.add_row(
-            violation.check,
-            escape(violation.where),
-            escape(violation.what),
-            escape(violation.needed),
-            escape(violation.available),
-        )
+        table.add_row(*(escape(getattr(violation, heading)) for heading in headings))
     hidden = len(violations) - VIOLATIONS_SHOWN
     if hidden > 0:
         table.caption = f"and {hidden} more; see --json"

@@ -14,7 +14,7 @@ from headrace.dispatch.policies import policy_named
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.events import AnyEvent
 from headrace.simulation import loop as loops
-from headrace.simulation.driver import NORMALS_AT_ONCE, sigma_of
+from headrace.simulation.driver import NORMALS_AT_ONCE, Slower, sigma_of
 from headrace.simulation.gateway import through_gateway
 from headrace.simulation.loop import loop_of
 
@@ -83,6 +83,7 @@ def run(
     *,
     rng: np.random.Generator | None = None,
     changes: Sequence[SlotChange] = (),
+    slower: Slower | None = None,
     log: list[AnyEvent] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> SessionOutcomes:
@@ -91,6 +92,7 @@ def run(
     Args:
         rng: for execution times with the profile's spread; None: always the medians.
         changes: of slots; at equal instants before everything else.
+        slower: how much longer batches take than profiled; None: they do not.
         log: filled with everything that happened, if given.
         on_progress: called with the number of arrivals so far, now and then.
 
@@ -100,7 +102,7 @@ def run(
     chosen = policy_named(policy)
     store = Store(topology, chosen, queue_max=10_000)
     loop = loop_of(chosen.module)
-    session = _open(topology, offered, rng, changes, logged=log is not None)
+    session = _open(topology, offered, rng, changes, slower, logged=log is not None)
     progress = session.progress
     step = PROGRESS_STEP if on_progress else NEVER_US
     progress["pause_at"] = step
@@ -140,6 +142,7 @@ def _open(
     offered: Offered,
     rng: np.random.Generator | None,
     changes: Sequence[SlotChange],
+    slower: Slower | None,
     *,
     logged: bool,
 ) -> loops.Session:
@@ -152,6 +155,8 @@ def _open(
         priority=offered.priority,
         sigma=np.zeros(0) if rng is None else _sigmas(topology),
         normals=np.zeros(0),
+        slower_stages=np.array(slower.stages if slower else (), dtype=np.float64),
+        slower_slots=np.array(slower.slots if slower else (), dtype=np.float64),
         ended_at_us=np.full(requests, -1, dtype=np.int64),
         reason=np.full(requests, -1, dtype=np.int64),
         busy_us=np.zeros(len(topology.slots), dtype=np.int64),
@@ -167,6 +172,8 @@ def _open(
     progress = session.progress
     progress["scheduled"] = progress["free_event"] = len(changes)
     progress["arrival_sequence"], progress["sequence"] = len(changes), len(changes) + 1
+    if slower is not None:
+        progress["slower_from"], progress["delay_us"] = slower.from_us, slower.delay_us
     return session
 
 

@@ -1,5 +1,6 @@
 """Slots and links in virtual time: the simulator's side of the dispatcher."""
 
+from dataclasses import dataclass
 from math import exp, log
 from typing import Protocol
 
@@ -47,6 +48,25 @@ class JitteredDurations:
         return max(1, round(p50_us * exp(sigma_of(stage, batch_size) * self._normals.pop())))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slower:
+    """How much longer batches really take than the profile says, from an instant on."""
+
+    stages: tuple[float, ...]
+    """Of the topology's stages, all routes one after the other: a factor of each."""
+    slots: tuple[float, ...]
+    """Of its slots; a batch takes both factors."""
+    delay_us: int = 0
+    """Of every batch on top."""
+    from_us: int = 0
+
+    def took_us(self, took_us: int, stage: int, slot: int, now_us: int) -> int:
+        """Of a batch that starts now and by the profile would take `took_us`."""
+        if now_us < self.from_us:
+            return took_us
+        return round(took_us * (self.stages[stage] * self.slots[slot])) + self.delay_us
+
+
 class CompletionReports(Protocol):
     """The part of the dispatcher that a driver reports to."""
 
@@ -59,13 +79,33 @@ class CompletionReports(Protocol):
     ) -> None: ...
 
 
+def first_stages(topology: Topology) -> list[list[int]]:
+    """Per model and route, the number of its first stage among all."""
+    stages = 0
+    numbers: list[list[int]] = []
+    for model in topology.models:
+        numbers.append([])
+        for route in model.routes:
+            numbers[-1].append(stages)
+            stages += len(route.stages)
+    return numbers
+
+
 class SimDriver:
     """Holds each slot and link for the profiled time. Set `reports` before the first arrival."""
 
     reports: CompletionReports
 
-    def __init__(self, topology: Topology, clock: Clock, durations: Durations) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        clock: Clock,
+        durations: Durations,
+        slower: Slower | None = None,
+    ) -> None:
         self._topology = topology
+        self._slower = slower
+        self._first_stage = first_stages(topology)
         self._clock = clock
         self._durations = durations
 
@@ -79,7 +119,12 @@ class SimDriver:
     def start_stage(self, batch: Batch, stage: int) -> None:
         attempt, started_at_us = batch.attempt, self._clock.now_us()
         table = self._topology.models[batch.model].routes[batch.pipeline].stages[stage]
-        ended_at_us = started_at_us + self._durations(table, batch.size)
+        took_us = self._durations(table, batch.size)
+        if self._slower is not None:
+            number = self._first_stage[batch.model][batch.pipeline] + stage
+            slot = batch.slot
+            took_us = self._slower.took_us(took_us, number, slot, started_at_us)
+        ended_at_us = started_at_us + took_us
         self._clock.call_at(
             ended_at_us,
             lambda: self.reports.on_ran(batch, stage, attempt, started_at_us, ended_at_us),

@@ -9,9 +9,13 @@ so that all of them are two passes over arrays. The whole of g_i is charged in f
 of it is the answer's: the sum is the same, and what is refused costs the gateway about as much.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
+from msgspec import structs
 
 from headrace.dispatch.kernel.layout import Ints
+from headrace.domain.events import AnyEvent, Arrived
 
 
 def through_gateway(arrived_at_us: Ints, gateway_us: Ints) -> Ints:
@@ -30,3 +34,21 @@ def through_gateway(arrived_at_us: Ints, gateway_us: Ints) -> Ints:
     taken = np.cumsum(gateway_us)
     passed: Ints = taken + np.maximum.accumulate(arrived_at_us - (taken - gateway_us))
     return passed
+
+
+def as_reached(events: list[AnyEvent], reached_at_us: Mapping[int, int]) -> list[AnyEvent]:
+    """Arrivals at the machine instead of at the dispatcher; latency counts from there.
+
+    Args:
+        reached_at_us: of the requests that had to wait for the gateway.
+    """
+    if not reached_at_us:
+        return events
+    found = [
+        structs.replace(event, at_us=reached_at_us[event.request])
+        if isinstance(event, Arrived) and event.request in reached_at_us
+        else event
+        for event in events
+    ]
+    found.sort(key=lambda event: event.at_us)
+    return found

@@ -50,7 +50,7 @@ SCHEDULED = ints("at_us", "sequence", "event")
 
 PROGRESS = ints(
     *("next_arrival", "arrival_sequence", "pause_at", "sequence", "scheduled", "free_event"),
-    *("normals_used", "logged"),
+    *("normals_used", "logged", "slower_from", "delay_us"),
 )
 
 
@@ -71,6 +71,10 @@ class Session(NamedTuple):
     """(stages x size_max,): of the logarithm of an execution time; empty: always the median."""
     normals: Any
     """Standard normal, one per execution."""
+    slower_stages: Any
+    """(stages,): as many times longer batches take, from `slower_from` on; `delay_us` on top."""
+    slower_slots: Any
+    """(S,): and as many times on these slots; empty: as profiled."""
     ended_at_us: Ints
     """(N,): when the request was answered; -1: not."""
     reason: Ints
@@ -90,6 +94,8 @@ DTYPES = {
     "progress": PROGRESS,
     "sigma": np.dtype("f8"),
     "normals": np.dtype("f8"),
+    "slower_stages": np.dtype("f8"),
+    "slower_slots": np.dtype("f8"),
     "heap": SCHEDULED,
     "events": EVENT,
 }
@@ -180,7 +186,11 @@ def _carry_out(s: State, session: Session, written: int) -> None:
         if kind == START_STAGE:
             table = s.routes[s.batches[a].route].first_stage + c
             entry_of = table * s.world[0].size_max + s.batches[a].size - 1
-            ends_at = at_us + _duration(s, session, entry_of)
+            took_us = _duration(s, session, entry_of)
+            if len(session.slower_slots) and at_us >= progress.slower_from:
+                factor = session.slower_stages[table] * session.slower_slots[journal[i + 6]]
+                took_us = round(took_us * factor) + progress.delay_us
+            ends_at = at_us + took_us
             _schedule(session, ends_at, RAN, a, b, c, journal[i + 5], at_us, ends_at)
         elif kind == ANSWERED:
             for place in range(i + 4, i + 4 + b):

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
+from headrace.dispatch.buckets import by_bucket
 from headrace.dispatch.kernel.layout import Ints
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import DocumentError, InfeasibleError
@@ -88,6 +89,7 @@ class Workload:
     @classmethod
     def of(cls, plan: Plan, profiles: Mapping[str, Profile]) -> "Workload":
         """Load in the mix that the plan's objective means, long enough to count misses."""
+        plan, profiles = by_bucket(plan, profiles)
         rates = offered_mix(plan)
         longest_slo_s = max(demand.slo_us for demand in plan.demands) / 1e6
         enough_s = max(REQUESTS_PER_MODEL / rate for rate in rates.values())

@@ -1,12 +1,21 @@
-"""Execution times as a server had them, instead of the profile's median and spread."""
+"""Execution times as a server had them, instead of the profile's median and spread.
+
+A batch takes longer the more slots of the machine are busy: processes share its cores, caches and
+memory. So times are drawn per stage, batch size and number of *neighbours*, the slots that were
+busy when the batch started: a load with fewer of them than the log's has shorter times, too. Where
+the log has too few batches with as many neighbours, those with any number speak for them.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from heapq import heappop, heappush
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
 from headrace.dispatch.kernel.layout import NEVER_US
+from headrace.dispatch.protocols import EventSink
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.errors import PlanError
 from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
@@ -30,10 +39,14 @@ class LevelledDurations:
         level = self._levels.get(id(stage), 1.0)
         return max(1, round(self._of_profile(stage, batch_size) * level))
 
+    def note(self, event: AnyEvent) -> None:
+        """Levels are the same whatever else happens."""
+
 
 class MeasuredDurations:
-    """Draws from the execution times in an event log, per stage and batch size.
+    """Draws from the execution times in an event log, per stage, batch size and neighbours.
 
+    It counts the slots that are busy: every call starts a batch, and `note` tells when one has run.
     A profile times a model alone on its core. In service the gateway, the other workers and
     whatever else runs there take their part; a log of the server knows how much. Likewise for the
     time from the end of one batch to the start of the next, which a busy gateway stretches.
@@ -42,6 +55,7 @@ class MeasuredDurations:
     def __init__(
         self,
         runs_us: Mapping[tuple[int, int], Sequence[int]],
+        beside_us: Mapping[tuple[int, int, int], Sequence[int]],
         gaps_us: Sequence[int],
         otherwise: Durations,
         rng: np.random.Generator,
@@ -49,21 +63,31 @@ class MeasuredDurations:
         """
         Args:
             runs_us: (identity of the stage table, batch size) -> execution times.
+            beside_us: the same by the number of neighbours as well, where there are enough.
             gaps_us: from the end of a batch to the start of one that was ready by then.
             otherwise: for stages and sizes that `runs_us` does not have.
         """
         self._runs_us = runs_us
+        self._beside_us = beside_us
+        self._busy = 0
         self._gaps_us = gaps_us
         self._otherwise = otherwise
         self._rng = rng
 
     def __call__(self, stage: StageTable, batch_size: int) -> int:
-        runs_us = self._runs_us.get((id(stage), batch_size))
+        key = id(stage), batch_size
+        runs_us = self._beside_us.get((*key, self._busy)) or self._runs_us.get(key)
+        self._busy += 1
         if runs_us is None:
             return self._otherwise(stage, batch_size)
         run = int(self._rng.integers(len(runs_us)))
         gap = int(self._rng.integers(len(self._gaps_us)))
         return runs_us[run] + self._gaps_us[gap]
+
+    def note(self, event: AnyEvent) -> None:
+        """What happens in the simulation that the times are drawn for."""
+        if isinstance(event, Ran) and self._busy:
+            self._busy -= 1
 
 
 def measured_durations(
@@ -71,7 +95,7 @@ def measured_durations(
     header: EventLogHeader,
     events: Sequence[AnyEvent],
     rng: np.random.Generator,
-) -> Durations:
+) -> "LevelledDurations | MeasuredDurations":
     """Collect the execution times of `topology`'s stages from a log of the same plan.
 
     Raises:
@@ -85,7 +109,8 @@ def measured_durations(
     batches = {event.batch: event for event in events if isinstance(event, Dispatched)}
     runs = [event for event in events if isinstance(event, Ran) and event.batch in batches]
     runs_us: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for run in runs:
+    beside_us: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for run, neighbours in zip(runs, _neighbours(runs), strict=True):
         batch = batches[run.batch]
         stages = topology.models[batch.model].routes[batch.pipeline].stages
         if not 0 <= run.stage < len(stages):
@@ -94,7 +119,9 @@ def measured_durations(
                 " stages, so it is not of this plan"
             )
         stage = stages[run.stage]
-        runs_us[id(stage), len(batch.requests)].append(run.at_us - run.started_at_us)
+        key, took_us = (id(stage), len(batch.requests)), run.at_us - run.started_at_us
+        runs_us[key].append(took_us)
+        beside_us[*key, neighbours].append(took_us)
     levels = {}
     for stage in (s for model in topology.models for route in model.routes for s in route.stages):
         ratios = [
@@ -109,8 +136,37 @@ def measured_durations(
     gaps_us = _gaps(runs, batches)
     if len(gaps_us) < LEAST_SAMPLES:
         return otherwise
-    enough = {key: took_us for key, took_us in runs_us.items() if len(took_us) >= LEAST_SAMPLES}
-    return MeasuredDurations(enough, gaps_us, otherwise, rng)
+    return MeasuredDurations(_enough(runs_us), _enough(beside_us), gaps_us, otherwise, rng)
+
+
+K = TypeVar("K")
+
+
+def _enough(taken_us: Mapping[K, Sequence[int]]) -> dict[K, Sequence[int]]:
+    return {key: took_us for key, took_us in taken_us.items() if len(took_us) >= LEAST_SAMPLES}
+
+
+def _neighbours(runs: Sequence[Ran]) -> list[int]:
+    """Of each run, how many others were under way when it started."""
+    counts = [0] * len(runs)
+    ends: list[int] = []
+    for index in sorted(range(len(runs)), key=lambda i: runs[i].started_at_us):
+        run = runs[index]
+        while ends and ends[0] <= run.started_at_us:
+            heappop(ends)
+        counts[index] = len(ends)
+        heappush(ends, run.at_us)
+    return counts
+
+
+def noting(durations: "LevelledDurations | MeasuredDurations", sink: EventSink) -> EventSink:
+    """A sink that lets the times know of every event first."""
+
+    def note(event: AnyEvent) -> None:
+        durations.note(event)
+        sink(event)
+
+    return note
 
 
 def _same_pipelines(header: EventLogHeader, topology: Topology) -> bool:
@@ -136,6 +192,6 @@ def _gaps(runs: Sequence[Ran], batches: Mapping[int, Dispatched]) -> list[int]:
             ready_at_us = ended_at_us.get((later.batch, later.stage - 1), NEVER_US)
             if later.stage == 0:
                 ready_at_us = batches[later.batch].at_us
-            if ready_at_us <= earlier.at_us:
+            if ready_at_us <= earlier.at_us <= later.started_at_us:
                 gaps.append(later.started_at_us - earlier.at_us)
     return gaps

@@ -1,4 +1,8 @@
-"""A change of plans in virtual time: the migration that the server runs, over simulated slots."""
+"""A change of plans in virtual time: the migration that the server runs, over simulated slots.
+
+Requests pass one gateway, whichever plan takes them, as in `simulation.gateway`: one after the
+other, each for what its model's profile says.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from headrace.dispatch.buckets import by_bucket
 from headrace.dispatch.changes.draining import DrainingDriver
 from headrace.dispatch.changes.handover import PlacedTopology
 from headrace.dispatch.changes.migration import Epoch, How, Migration
@@ -19,7 +24,9 @@ from headrace.domain.profile import Profile
 from headrace.domain.request import Request
 from headrace.simulation.clock import SimClock
 from headrace.simulation.driver import Durations, JitteredDurations, SimDriver, exact_durations
+from headrace.simulation.gateway import as_reached
 from headrace.simulation.offered.arrivals import Arrival
+from headrace.simulation.offered.sizes import size_mixes, to_buckets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,8 @@ def simulate_migration(
     Raises:
         PlanError: a request arrives for a model that is in neither plan at that time.
     """
+    arrivals = to_buckets(arrivals, size_mixes(*old) | size_mixes(*new), seed)
+    old, new = by_bucket(*old), by_bucket(*new)
     rng = np.random.default_rng(seed)
     durations: Durations = JitteredDurations(rng) if jitter else exact_durations
     session = SimulatedMigration(
@@ -81,6 +90,9 @@ class MigrationSession:
         of those that are not in it: not at all, they are preloaded."""
         self.failing_us: Mapping[int, int] = {}
         """How long the workers of slots of the new plan fail to load, from then on."""
+        self.reached_at_us: dict[int, int] = {}
+        """When requests reached the machine that had to wait for the gateway."""
+        self._gateway_free_at_us = 0
 
     def schedule(self, arrivals: Sequence[Arrival], at_us: int, how: How) -> None:
         """Offer the arrivals and migrate at `at_us`, as soon as the clock runs."""
@@ -121,9 +133,21 @@ class MigrationSession:
 
         def hand_over() -> None:
             self._offer(arrivals)
-            self.submit(number, arrival)
+            self._pass_gateway(number, arrival)
 
         self.clock.call_at(arrival.at_us, hand_over)
+
+    def _pass_gateway(self, number: int, arrival: Arrival) -> None:
+        target = self.old if self.migration is None else self.new
+        model = target.placed.number(arrival.model)
+        taken_us = 0 if model is None else target.placed.topology.models[model].gateway_us
+        free_at_us = max(arrival.at_us, self._gateway_free_at_us) + taken_us
+        self._gateway_free_at_us = free_at_us
+        if free_at_us > arrival.at_us:
+            self.reached_at_us[number] = arrival.at_us
+            self.clock.call_at(free_at_us, partial(self.submit, number, arrival))
+        else:
+            self.submit(number, arrival)
 
     def submit(self, number: int, arrival: Arrival) -> None:
         """Send one request to whichever plan takes it."""
@@ -142,7 +166,7 @@ class MigrationSession:
         request = Request(
             id=number,
             model=model,
-            arrived_at_us=arrival.at_us,
+            arrived_at_us=self.clock.now_us() if number in self.reached_at_us else arrival.at_us,
             deadline_at_us=arrival.at_us
             + (slo_us if arrival.timeout_us is None else arrival.timeout_us),
             priority=arrival.priority,
@@ -183,9 +207,12 @@ class SimulatedMigration(MigrationSession):
         self._clock.run()
 
     def logs(self) -> tuple[EpochLog, ...]:
-        """What happened in each epoch."""
+        """What happened in each epoch; requests arrived when they reached the machine."""
         return tuple(
-            EpochLog(epoch.placed.topology.event_log_header("virtual", self._policy), events)
+            EpochLog(
+                epoch.placed.topology.event_log_header("virtual", self._policy),
+                as_reached(events, self.reached_at_us),
+            )
             for epoch, events in zip((self.old, self.new), self._events, strict=True)
         )
 

@@ -6,22 +6,25 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from msgspec import structs
 
+from headrace.dispatch.buckets import by_bucket
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.kernel.layout import Ints
 from headrace.dispatch.protocols import Clock
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import PlanError
-from headrace.domain.events import AnyEvent, Arrived, EventLogHeader
+from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.domain.request import Request
 from headrace.simulation.clock import SimClock
 from headrace.simulation.compiled import Offered, SlotChange, behind_gateway, run
-from headrace.simulation.driver import SimDriver
-from headrace.simulation.measured import measured_durations
+from headrace.simulation.driver import SimDriver, Slower
+from headrace.simulation.gateway import as_reached
+from headrace.simulation.measured import measured_durations, noting
 from headrace.simulation.offered.arrivals import Arrival
+from headrace.simulation.offered.sizes import size_mixes, to_buckets
+from headrace.simulation.served_gateway import behind_served_gateway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +46,22 @@ def simulate(
     seed: int = 0,
     times: tuple[EventLogHeader, Sequence[AnyEvent]] | None = None,
     faults: Sequence[SlotFault] = (),
+    slower: Slower | None = None,
+    levels: Mapping[str, float] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[EventLogHeader, list[AnyEvent]]:
     """Run `arrivals` through the plan in virtual time.
 
     Args:
-        arrivals: in order of time.
+        arrivals: in order of time. Of a model of several sizes each request takes what its bucket
+            does, as if it were filled up to it.
         jitter: draw execution times from the profile's spread instead of taking its medians.
         seed: of the jitter; the arrivals have their own.
-        times: a server's event log of the same plan, to draw execution times from instead.
+        times: a server's event log of the same plan, to draw execution times and waits at the
+            gateway from instead.
+        slower: how much longer batches take than the profile, or `times`, say.
+        levels: with `times`: what the dispatcher knows of them before the first batch
+            (`Dispatcher.assume`), as a server does that was rehearsed.
         on_progress: called with the number of arrivals so far, now and then.
 
     Returns:
@@ -61,15 +71,22 @@ def simulate(
         PlanError: an arrival names a model, or a fault a slot, that the plan does not have; or
             `times` are of another plan.
     """
+    arrivals = to_buckets(arrivals, size_mixes(plan, profiles), seed)
+    plan, profiles = by_bucket(plan, profiles)
     topology = Topology.from_plan(plan, profiles)
     header = topology.event_log_header("virtual", policy)
     offered = _offered(list(requests_of(arrivals, topology)))
     reached_at_us = offered.arrived_at_us
-    passed_at_us = behind_gateway(topology, reached_at_us, offered.model)
+    rng = np.random.default_rng(seed)
+    if times is None:
+        passed_at_us = behind_gateway(topology, reached_at_us, offered.model)
+    else:
+        passed_at_us = behind_served_gateway(topology, times[1], reached_at_us, offered.model, rng)
+    late = np.flatnonzero(passed_at_us > reached_at_us).tolist()
+    waited = {i: int(reached_at_us[i]) for i in late}
     offered = dataclasses.replace(offered, arrived_at_us=passed_at_us)
     changes = _slot_changes(faults, topology)
     events: list[AnyEvent] = []
-    rng = np.random.default_rng(seed)
     if times is None:
         run(
             topology,
@@ -77,34 +94,23 @@ def simulate(
             offered,
             rng=rng if jitter else None,
             changes=changes,
+            slower=slower,
             log=events,
             on_progress=on_progress,
         )
-        return header, _as_reached(events, reached_at_us, passed_at_us)
+        return header, as_reached(events, waited)
     clock = SimClock()
-    driver = SimDriver(topology, clock, measured_durations(topology, *times, rng))
-    dispatcher = Dispatcher(topology, policy, clock, driver, events.append)
+    durations = measured_durations(topology, *times, rng)
+    driver = SimDriver(topology, clock, durations, slower)
+    dispatcher = Dispatcher(topology, policy, clock, driver, noting(durations, events.append))
     driver.reports = dispatcher
+    dispatcher.assume(levels or {})
     for change in changes:
         report = dispatcher.on_slot_gained if change.gained else dispatcher.on_slot_lost
         clock.call_at(change.at_us, partial(report, change.slot))
     replay(_requests(offered), clock, dispatcher.on_arrival, on_progress)
     clock.run()
-    return header, _as_reached(events, reached_at_us, passed_at_us)
-
-
-def _as_reached(events: list[AnyEvent], reached_at_us: Ints, passed_at_us: Ints) -> list[AnyEvent]:
-    """Arrivals at the machine instead of at the dispatcher; latency counts from there."""
-    if np.array_equal(reached_at_us, passed_at_us):
-        return events
-    found = [
-        structs.replace(event, at_us=int(reached_at_us[event.request]))
-        if isinstance(event, Arrived)
-        else event
-        for event in events
-    ]
-    found.sort(key=lambda event: event.at_us)
-    return found
+    return header, as_reached(events, waited)
 
 
 def _requests(offered: Offered) -> Iterator[Request]:

@@ -12,6 +12,9 @@ worst case  d_k + collecting a batch, by the plan's reading of the policy: b_k /
             Theorem 1); d_k on whole machines, else b_k / (n_k t_k) (twice); b_k / (n_k t_k) (group,
             Table III); for b_k = 1 at most d_k. The module's is the largest, at most its budget;
             the app's is the longest path over its modules, and budgets along every path fit too
+budget      SLO x (1 - margin), less the longest path of code before a module and gateway x calls
+            of it, less the code after all
+gateway     rate x calls x gateway, summed over modules, is at most a second per second
 dummy       what all machines carry beyond the module's rate
 cost        sum of n_k p_k, in proportion to load
 
@@ -26,7 +29,7 @@ from headrace.domain.app import App
 from headrace.domain.plan import AppClaim, Deployment, MachineLoad, Pipeline, Reading
 from headrace.verify.case import Case, at_most, same
 from headrace.verify.claims import check_cost, check_stated
-from headrace.verify.figures import check_figures
+from headrace.verify.figures import US_PER_S, check_figures
 from headrace.verify.resources import check_resources
 from headrace.verify.structure import check_profiles, check_shape
 
@@ -43,16 +46,13 @@ def check_apps(case: Case) -> None:
     throughputs = check_figures(case)
     check_resources(case, throughputs)
     _check_deployed(case)
+    _check_gateway(case)
     total = sum(_check_app(case, claim) for claim in case.plan.apps)
     case.expect("objective", "plan", "cost in proportion to load", total, case.plan.objective)
     if case.plan.demands or case.plan.options.objective != "least-cost":
-        case.report(
-            "objective",
-            "plan",
-            "a plan of apps is for least cost, and of apps only",
-            needed="least-cost, no demands",
-            available=f"{case.plan.options.objective}, {len(case.plan.demands)} demands",
-        )
+        what = "a plan of apps is for least cost, and of apps only"
+        stated = f"{case.plan.options.objective}, {len(case.plan.demands)} demands"
+        case.report("objective", "plan", what, "least-cost, no demands", stated)
     check_cost(case)
     check_stated(case)
 
@@ -61,25 +61,19 @@ def _check_deployed(case: Case) -> None:
     deployed = Counter((d.app, d.module) for d in case.plan.deployments)
     asked = {(claim.app.name, m.name) for claim in case.plan.apps for m in claim.app.modules}
     for app, module in sorted(asked | set(deployed), key=str):
-        wanted = int((app, module) in asked)
-        if deployed[app, module] != wanted:
-            case.report(
-                "apps",
-                f"{app}/{module}",
-                "times that the module is deployed",
-                needed=wanted,
-                available=deployed[app, module],
-            )
+        wanted, found = int((app, module) in asked), deployed[app, module]
+        case.expect("apps", f"{app}/{module}", "times that the module is deployed", wanted, found)
     names = Counter(p.name for d in case.plan.deployments for p in d.pipelines)
     for name, count in names.items():
         if count > 1:
-            case.report("names", name, "pipelines of this name", needed=1, available=count)
+            case.report("names", name, "pipelines of this name", 1, count)
 
 
 def _check_app(case: Case, claim: AppClaim) -> float:
     """Returns the app's recomputed cost."""
     app, name = claim.app, claim.app.name
     budget_us = floor(app.slo_us * (1 - Fraction(str(case.plan.options.margin))))
+    budget_us = max(0, budget_us - _overhead_us(case, app))
     case.expect("budget", name, "budget (us)", budget_us, claim.budget_us)
     worst: dict[str, int] = {}
     budgets: dict[str, int] = {}
@@ -94,16 +88,39 @@ def _check_app(case: Case, claim: AppClaim) -> float:
     if len(worst) == len(app.modules):
         path_us = app.longest_path_us(worst)
         case.expect("worst-case", name, "longest path (us)", path_us, claim.worst_case_us)
-        for what, us in (("worst case", path_us), ("budgets", app.longest_path_us(budgets))):
-            if us > budget_us:
-                case.report(
-                    "worst-case",
-                    name,
-                    f"{what} (us) along the longest path exceed the app's budget",
-                    needed=us,
-                    available=budget_us,
-                )
+        for which, us in (("worst case", path_us), ("budgets", app.longest_path_us(budgets))):
+            what = f"{which} (us) along the longest path exceed the app's budget"
+            case.limit("worst-case", name, what, us, budget_us)
     return cost
+
+
+def _overhead_us(case: Case, app: App) -> int:
+    """The longest path of the app's code before each module and its calls' way through the gateway,
+    one after the other, and the code after all of them."""
+    before_us = {}
+    for module in app.modules:
+        profile = case.profiles.get(module.model)
+        gateway_us = profile.gateway_us if profile else 0
+        before_us[module.name] = module.code_us + ceil(gateway_us * module.fan_out.mean)
+    return app.longest_path_us(before_us) + app.code_us
+
+
+def _check_gateway(case: Case) -> None:
+    """One event loop passes all calls of all modules."""
+    needed_us = 0.0
+    for claim in case.plan.apps:
+        for module in claim.app.modules:
+            profile = case.profiles.get(module.model)
+            if profile is not None:
+                needed_us += claim.app.rate_rps * module.fan_out.mean * profile.gateway_us
+    if not at_most(needed_us, US_PER_S):
+        case.report(
+            "gateway",
+            "plan",
+            "time of the gateway (us of every second) for all calls",
+            needed=needed_us,
+            available=US_PER_S,
+        )
 
 
 def _check_module(case: Case, app: App, deployment: Deployment, reading: Reading) -> int:
@@ -112,17 +129,15 @@ def _check_module(case: Case, app: App, deployment: Deployment, reading: Reading
     module = app.module(str(deployment.module))
     rate_rps = app.rate_rps * module.fan_out.mean
     if deployment.model != module.model or deployment.slo_us != app.slo_us:
-        case.report(
-            "apps",
-            where,
-            "model and SLO (us) of the module",
-            needed=f"{module.model}, {app.slo_us}",
-            available=f"{deployment.model}, {deployment.slo_us}",
+        needed, stated = (
+            f"{one}, {us}"
+            for one, us in ((module.model, app.slo_us), (deployment.model, deployment.slo_us))
         )
+        case.report("apps", where, "model and SLO (us) of the module", needed, stated)
     case.expect("apps", where, "rate (rps)", rate_rps, deployment.rate_rps or 0.0)
     loads = [pipeline.load for pipeline in deployment.pipelines]
     if not loads or any(load is None for load in loads):
-        case.report("load", where, "entries with a load", needed="all, and one", available=loads)
+        case.report("load", where, "entries with a load", "all, and one", loads)
         return 0
     remaining, cost, worst_us, ratio = 0.0, 0.0, 0, 0.0
     for index in range(len(loads) - 1, -1, -1):
@@ -132,36 +147,19 @@ def _check_module(case: Case, app: App, deployment: Deployment, reading: Reading
         last = index + 1 == len(loads)
         own_us, price, entry_ratio = _check_entry(case, pipeline, load, remaining, reading, last)
         worst_us, cost = max(worst_us, own_us), cost + price
-        if not at_most(ratio, entry_ratio):
-            case.report(
-                "load",
-                f"{where}/{pipeline.name}",
-                "throughput / price is below that of an entry behind it",
-                needed=ratio,
-                available=entry_ratio,
-            )
+        what = "throughput / price is below that of an entry behind it"
+        case.limit("load", f"{where}/{pipeline.name}", what, ratio, entry_ratio)
         ratio = entry_ratio
-    case.expect(
-        "load", where, "dummy load (rps)", _dummy(remaining, rate_rps), deployment.dummy_rps
-    )
+    extra = remaining - rate_rps
+    dummy = extra if extra > 1e-9 * max(1.0, rate_rps) else 0.0
+    case.expect("load", where, "dummy load (rps)", dummy, deployment.dummy_rps)
     if not at_most(rate_rps, remaining * (1 + 1e-9)):
-        case.report("rates", where, "rate (rps)", needed=rate_rps, available=remaining)
+        case.report("rates", where, "rate (rps)", rate_rps, remaining)
     case.expect("cost", where, "cost of all entries", cost, deployment.cost_per_hour or 0.0)
     case.expect("worst-case", where, "slowest entry (us)", worst_us, deployment.worst_case_us or 0)
-    if worst_us > deployment.budget_us:
-        case.report(
-            "worst-case",
-            where,
-            "worst case (us) exceeds the module's budget",
-            needed=worst_us,
-            available=deployment.budget_us,
-        )
+    what = "worst case (us) exceeds the module's budget"
+    case.limit("worst-case", where, what, worst_us, deployment.budget_us)
     return worst_us
-
-
-def _dummy(carried_rps: float, rate_rps: float) -> float:
-    extra = carried_rps - rate_rps
-    return extra if extra > 1e-9 * max(1.0, rate_rps) else 0.0
 
 
 def _check_entry(
@@ -176,37 +174,23 @@ def _check_entry(
     where = pipeline.name
     if len(pipeline.stages) != 1 or not pipeline.stages[0].pool:
         found = [len(stage.pool) for stage in pipeline.stages]
-        case.report(
-            "depth", where, "slots of its stages", needed="one stage, with slots", available=found
-        )
+        case.report("depth", where, "slots of its stages", "one stage, with slots", found)
         return load.worst_case_us, 0.0, 0.0
     stage = pipeline.stages[0]
     slots = len(stage.pool)
     whole = same(load.machines, float(round(load.machines))) and load.machines >= 1
     if not (whole or (last and 0 < load.machines < 1)) or slots != ceil(load.machines - 1e-9):
-        case.report(
-            "load",
-            where,
-            "machines",
-            needed=f"a whole number, or below 1 in the last entry; {slots} slots hold it",
-            available=load.machines,
-        )
+        needed = f"a whole number, or below 1 in the last entry; {slots} slots hold it"
+        case.report("load", where, "machines", needed, load.machines)
     one_rps = stage.throughput_rps / slots
     case.expect("load", where, "load (rps)", load.machines * one_rps, load.rate_rps)
     case.expect("load", where, "load of a machine (rps)", load.rate_rps / slots, load.machine_rps)
     case.expect("load", where, "remaining load (rps)", remaining_rps, load.remaining_rps)
     collect_us = _collect_us(pipeline, load, remaining_rps, reading, one_rps)
     if abs(collect_us - load.collect_us) > ROUNDING_US:
-        case.report(
-            "worst-case", where, "collecting (us)", needed=collect_us, available=load.collect_us
-        )
-    case.expect(
-        "worst-case",
-        where,
-        "worst case (us)",
-        stage.latency_us + load.collect_us,
-        load.worst_case_us,
-    )
+        case.report("worst-case", where, "collecting (us)", collect_us, load.collect_us)
+    total_us = stage.latency_us + load.collect_us
+    case.expect("worst-case", where, "worst case (us)", total_us, load.worst_case_us)
     kind = case.types.get(stage.device)
     price = float(kind.price_per_hour or 0.0) * float(stage.share) if kind else 0.0
     case.expect("cost", where, "cost of its machines", load.machines * price, load.cost_per_hour)
@@ -214,11 +198,7 @@ def _check_entry(
 
 
 def _collect_us(
-    pipeline: Pipeline,
-    load: MachineLoad,
-    remaining_rps: float,
-    reading: Reading,
-    one_rps: float,
+    pipeline: Pipeline, load: MachineLoad, remaining_rps: float, reading: Reading, one_rps: float
 ) -> int:
     """The longest wait for a full batch (Theorem 1; Table III for the other readings)."""
     batch, duration_us = pipeline.batch_size, pipeline.stages[0].latency_us

@@ -25,9 +25,7 @@ def check_binding(case: Case) -> None:
         for found in form.finditer(case.plan.binding):
             truth = check(case, found.groups())
             if truth is not None:
-                case.report(
-                    "claims", "plan", "binding constraint", needed=truth, available=found[0]
-                )
+                case.report("claims", "plan", "binding constraint", truth, found[0])
 
 
 def _used(case: Case, device: str) -> Fraction:

@@ -104,9 +104,7 @@ class Case:
         ]
         self._by_name = {(each.model, each.pipeline.name): each for each in self.pipelines}
 
-    def report(
-        self, check: str, where: str, what: str, *, needed: object, available: object
-    ) -> None:
+    def report(self, check: str, where: str, what: str, needed: object, available: object) -> None:
         assert check in CHECKS, check
         self.violations.append(
             Violation(
@@ -117,7 +115,12 @@ class Case:
     def expect(self, check: str, where: str, what: str, computed: float, claimed: float) -> None:
         """Report a claimed number that is not the computed one."""
         if not same(computed, claimed):
-            self.report(check, where, what, needed=computed, available=claimed)
+            self.report(check, where, what, computed, claimed)
+
+    def limit(self, check: str, where: str, what: str, needed: float, available: float) -> None:
+        """Report a computed number that exceeds what there is."""
+        if not at_most(needed, available):
+            self.report(check, where, what, needed, available)
 
     def stage_of(self, tenant: Tenant) -> Stage | None:
         """The stage that a tenant names, or None."""

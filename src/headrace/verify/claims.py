@@ -32,7 +32,7 @@ def _check_modules_figures(case: Case) -> None:
 
 def _only_of_apps(case: Case, where: str, name: str, value: object) -> None:
     what = f"{name!r} belongs to modules of apps"
-    case.report("claims", where, what, needed="nothing", available=value)
+    case.report("claims", where, what, "nothing", value)
 
 
 def _check_rates(case: Case, throughputs: Throughputs) -> None:
@@ -40,18 +40,10 @@ def _check_rates(case: Case, throughputs: Throughputs) -> None:
         model, dummy = deployment.model, deployment.dummy_rps
         throughput = throughputs.deployments.get(model, 0.0)
         if not (dummy >= 0 and at_most(dummy, throughput)):
-            case.report(
-                "dummy",
-                model,
-                "dummy load (rps)",
-                needed=f"0..{throughput}",
-                available=dummy,
-            )
+            case.report("dummy", model, "dummy load (rps)", f"0..{throughput}", dummy)
         demand = case.demands.get(model)
         if demand is not None and demand.rate_rps is not None:
-            carried = throughput - dummy
-            if not at_most(demand.rate_rps, carried):
-                case.report("rates", model, "rate (rps)", needed=demand.rate_rps, available=carried)
+            case.limit("rates", model, "rate (rps)", demand.rate_rps, throughput - dummy)
 
 
 def _cost_per_hour(case: Case) -> float | None:
@@ -71,9 +63,7 @@ def check_cost(case: Case) -> float | None:
     claimed = case.plan.cost_per_hour
     if cost is None or claimed is None:
         if cost is not claimed:
-            case.report(
-                "cost", "plan", "cost per hour of the devices used", needed=cost, available=claimed
-            )
+            case.report("cost", "plan", "cost per hour of the devices used", cost, claimed)
     else:
         case.expect("cost", "plan", "cost per hour of the devices used", cost, claimed)
     return cost
@@ -91,13 +81,8 @@ def _check_objective(case: Case, throughputs: Throughputs, cost: float | None) -
         case "least-cost":
             value = cost
     if value is None:
-        case.report(
-            "objective",
-            "plan",
-            "least cost needs the price of every device used",
-            needed="prices",
-            available="none",
-        )
+        what = "least cost needs the price of every device used"
+        case.report("objective", "plan", what, "prices", "none")
     else:
         name = f"objective ({case.plan.options.objective})"
         case.expect("objective", "plan", name, value, case.plan.objective)
@@ -107,24 +92,14 @@ def _check_bound(case: Case) -> None:
     plan = case.plan
     if plan.bound is None or plan.gap is None:
         if plan.bound is not plan.gap:
-            case.report(
-                "bound",
-                "plan",
-                "a bound and a gap are stated together",
-                needed="both or neither",
-                available=f"bound {plan.bound}, gap {plan.gap}",
-            )
+            what, stated = "a bound and a gap are stated together", f"{plan.bound}, gap {plan.gap}"
+            case.report("bound", "plan", what, "both or neither", f"bound {stated}")
         return
     least_cost = plan.options.objective == "least-cost"
     worse, better = (plan.bound, plan.objective) if least_cost else (plan.objective, plan.bound)
     if not (math.isfinite(plan.bound) and at_most(worse, better)):
-        case.report(
-            "bound",
-            "plan",
-            "the objective is better than its proven bound",
-            needed=plan.objective,
-            available=plan.bound,
-        )
+        what = "the objective is better than its proven bound"
+        case.report("bound", "plan", what, plan.objective, plan.bound)
     gap = abs(plan.bound - plan.objective) / plan.objective if plan.objective else 0.0
     case.expect("bound", "plan", "gap", gap, plan.gap)
 
@@ -135,19 +110,11 @@ def check_stated(case: Case) -> None:
     plan = case.plan
     unproven = plan.gap is None or not plan.gap <= OPTIMAL_GAP
     if plan.stopped == "infeasible" or (plan.stopped == "optimal" and unproven):
-        case.report(
-            "stopped",
-            "plan",
-            f"a plan that stopped as {plan.stopped!r}",
-            needed=f"a gap of at most {OPTIMAL_GAP}",
-            available=plan.gap,
-        )
+        what = f"a plan that stopped as {plan.stopped!r}"
+        case.report("stopped", "plan", what, f"a gap of at most {OPTIMAL_GAP}", plan.gap)
     if plan.planner != plan.options.planner or not plan.binding or not plan.runtime_s >= 0:
-        case.report(
-            "claims",
-            "plan",
-            "planner as in its options, binding constraint, runtime",
-            needed=f"{plan.options.planner!r}, some text, at least 0 s",
-            available=f"{plan.planner!r}, {plan.binding!r}, {plan.runtime_s} s",
-        )
+        what = "planner as in its options, binding constraint, runtime"
+        needed = f"{plan.options.planner!r}, some text, at least 0 s"
+        stated = f"{plan.planner!r}, {plan.binding!r}, {plan.runtime_s} s"
+        case.report("claims", "plan", what, needed, stated)
     check_binding(case)

@@ -1,12 +1,18 @@
 """Are the numbers those of the profiles: latency, transfer, throughput."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, inf
 
 from headrace.domain.plan import Stage
-from headrace.domain.profile import Profile
+from headrace.domain.profile import Bucket, Profile
 from headrace.verify.case import Case, PlannedPipeline, at_most
+
+OF_ALL_PIPELINES = "throughput (rps) of all pipelines"
+
+US_PER_S = 1e6
+"""Time that the one gateway has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +50,9 @@ def check_figures(case: Case) -> Throughputs:
         deployments = _check_gateway(case, deployments)
     else:
         for deployment, own in zip(case.plan.deployments, _own(case, pipelines), strict=True):
-            case.expect(
-                "throughput",
-                deployment.model,
-                "throughput (rps) of all pipelines",
-                own,
-                deployment.throughput_rps,
-            )
+            claimed = deployment.throughput_rps
+            case.expect("throughput", deployment.model, OF_ALL_PIPELINES, own, claimed)
     return Throughputs(pipelines=pipelines, deployments=deployments)
-
-
-US_PER_S = 1e6
-"""Time that the one gateway has."""
 
 
 def _gateway_us(case: Case, rates_rps: dict[str, float]) -> float:
@@ -75,23 +72,10 @@ def _check_gateway(case: Case, own_rps: dict[str, float]) -> dict[str, float]:
     for deployment in case.plan.deployments:
         own, claimed = own_rps[deployment.model], deployment.throughput_rps
         if not (claimed >= 0 and at_most(claimed, own)):
-            case.report(
-                "throughput",
-                deployment.model,
-                "throughput (rps) of all pipelines",
-                needed=f"0..{own}",
-                available=claimed,
-            )
+            case.report("throughput", deployment.model, OF_ALL_PIPELINES, f"0..{own}", claimed)
         passed[deployment.model] = min(own, claimed)
-    needed_us = _gateway_us(case, passed)
-    if not at_most(needed_us, US_PER_S):
-        case.report(
-            "gateway",
-            "plan",
-            "time of the gateway (us of every second) for all requests",
-            needed=needed_us,
-            available=US_PER_S,
-        )
+    what = "time of the gateway (us of every second) for all requests"
+    case.limit("gateway", "plan", what, _gateway_us(case, passed), US_PER_S)
     return passed
 
 
@@ -118,14 +102,9 @@ def _check_pipeline(case: Case, planned: PlannedPipeline) -> float:
         hop_us = transfer_us(case, profile, stage, after, planned.pipeline.batch_size)
         case.expect("latency", where, "p99 latency (us)", rates.p99_us, stage.latency_us)
         case.expect("transfer", where, "transfer (us)", hop_us, stage.transfer_us)
-        case.expect(
-            "throughput",
-            where,
-            "throughput (rps) of the pool",
-            rates.total_rps,
-            stage.throughput_rps,
-        )
-        slowest = min(slowest, rates.total_rps)
+        total_rps, claimed_rps = rates.total_rps, stage.throughput_rps
+        case.expect("throughput", where, "throughput (rps) of the pool", total_rps, claimed_rps)
+        slowest = min(slowest, total_rps)
         total_us += rates.p99_us + hop_us
     _check_totals(case, planned, total_us, slowest)
     return slowest
@@ -133,16 +112,9 @@ def _check_pipeline(case: Case, planned: PlannedPipeline) -> float:
 
 def _check_totals(case: Case, planned: PlannedPipeline, total_us: int, slowest_rps: float) -> None:
     claimed = planned.pipeline
-    case.expect(
-        "latency", planned.where, "latency (us) of stages and hops", total_us, claimed.latency_us
-    )
-    case.expect(
-        "throughput",
-        planned.where,
-        "throughput (rps) of the slowest stage",
-        slowest_rps,
-        claimed.throughput_rps,
-    )
+    where, what = planned.where, "throughput (rps) of the slowest stage"
+    case.expect("latency", where, "latency (us) of stages and hops", total_us, claimed.latency_us)
+    case.expect("throughput", where, what, slowest_rps, claimed.throughput_rps)
     demand = case.demands.get(planned.model)
     if demand is not None:
         budget_us = floor(demand.slo_us * (1 - Fraction(str(case.plan.options.margin))))
@@ -150,36 +122,56 @@ def _check_totals(case: Case, planned: PlannedPipeline, total_us: int, slowest_r
         if profile is not None:
             total_us += profile.gateway_us
         if total_us > budget_us:
-            case.report(
-                "slo",
-                planned.where,
-                f"exceeds the latency budget of an SLO of {demand.slo_us} us",
-                needed=f"{total_us} us",
-                available=f"{budget_us} us",
-            )
+            what = f"exceeds the latency budget of an SLO of {demand.slo_us} us"
+            case.report("slo", planned.where, what, f"{total_us} us", f"{budget_us} us")
 
 
-def latency_us(profile: Profile, stage: Stage, batch_size: int) -> tuple[int, int] | None:
+def latency_us(
+    profile: Profile, stage: Stage, batch_size: int, shapes: Mapping[str, float] | None = None
+) -> tuple[float, int] | None:
     """p50 and p99 of a batch, the cost model's rule restated.
 
     Those of the stage where it was measured whole at this batch size, else sums over its blocks;
-    the server's own part once on top. None where it was not profiled; the structure checks say so.
+    the server's own part once on top. Of a model of several sizes the mean p50, weighted by
+    `shapes` or else evenly, and the largest p99: a batch holds one size only. None where it was not
+    profiled; the structure checks say so.
     """
-    if batch_size < 1 or not 0 <= stage.first_block < stage.end_block <= len(profile.blocks):
+    own = _timed_us(profile, len(profile.blocks), stage, batch_size)
+    if own is None or not profile.buckets:
+        return own and (own[0] + profile.batch_overhead_us, own[1] + profile.batch_overhead_us)
+    total = weights = 0.0
+    longest_us = 0
+    everything: tuple[Profile | Bucket, ...] = (profile, *profile.buckets)
+    for timed in everything:
+        took_us = _timed_us(timed, len(profile.blocks), stage, batch_size)
+        if took_us is None:
+            return None
+        weight = shapes.get("x".join(map(str, timed.sizes)), 0.0) if shapes else 1.0
+        weights += weight
+        total += weight * took_us[0]
+        longest_us = max(longest_us, took_us[1])
+    overhead_us = profile.batch_overhead_us
+    return (total / weights + overhead_us if weights else inf), longest_us + overhead_us
+
+
+def _timed_us(
+    timed: Profile | Bucket, block_count: int, stage: Stage, batch_size: int
+) -> tuple[int, int] | None:
+    """What the device takes at one size."""
+    if batch_size < 1 or not 0 <= stage.first_block < stage.end_block <= block_count:
         return None
     column = batch_size - 1
     place = (stage.device, stage.share, stage.first_block, stage.end_block)
-    for whole in profile.stage_times:
+    for whole in timed.stage_times:
         if (whole.device, whole.share, whole.first_block, whole.end_block) == place:
             if column < len(whole.p50_us):
-                own_us = profile.batch_overhead_us
-                return whole.p50_us[column] + own_us, whole.p99_us[column] + own_us
+                return whole.p50_us[column], whole.p99_us[column]
             break
-    for times in profile.block_times:
+    for times in timed.block_times:
         if (times.device, times.share) == place[:2]:
             if column >= times.max_batch:
                 return None
-            p50_us = p99_us = profile.batch_overhead_us
+            p50_us = p99_us = 0
             for block in range(stage.first_block, stage.end_block):
                 p50_us += times.p50_us[block][column]
                 p99_us += times.p99_us[block][column]
@@ -213,12 +205,14 @@ def stage_rates(case: Case, planned: PlannedPipeline, index: int) -> StageRates 
     """
     stage, batch = planned.stages[index], planned.pipeline.batch_size
     profile, kind = case.profiles.get(planned.model), case.types.get(stage.device)
-    latency = latency_us(profile, stage, batch) if profile else None
+    demand = case.demands.get(planned.model)
+    shapes = None if demand is None else demand.shapes
+    latency = latency_us(profile, stage, batch, shapes) if profile else None
     if profile is None or kind is None or latency is None:
         return None
     p50_us, p99_us = latency
     taken_us = p50_us
-    if stage.device == "cpu" and len(case.nodes) == 1 and index == 0 and not case.plan.apps:
+    if stage.device == "cpu" and len(case.nodes) == 1 and index == 0:
         # The gateway has the same cores: the first slot of a request pays its time.
         taken_us += batch * profile.gateway_us
     running_rps = batch * 1e6 / taken_us * kind.max_utilisation

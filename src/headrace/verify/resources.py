@@ -12,15 +12,15 @@ time     of a slot: the sum over its tenants of rate / what it can do with all i
          tenant is busy throughput / (slots x running rate) <= 1
 
 Rates are recomputed ones. For links the larger of claimed and recomputed counts: a claim is a plan
-to send. Cost: linear in slots + stages x pool, but for links (nodes of a hop's two pools).
+to send. Cost: linear in slots + stages x pool.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from fractions import Fraction
 
 from headrace.domain.plan import Slot
-from headrace.verify.case import Case, at_most
+from headrace.verify.case import Case
 from headrace.verify.figures import Throughputs, stage_rates
 
 
@@ -42,30 +42,18 @@ def _check_devices(case: Case) -> None:
     for (node, device, index), slots in _by_device(case).items():
         total = sum((slot.share for slot in slots), Fraction(0))
         if total > 1:
-            case.report(
-                "devices",
-                f"{node}/{device}-{index}",
-                "its slots' shares sum to more than the device",
-                needed=total,
-                available=1,
-            )
+            what = "its slots' shares sum to more than the device"
+            case.report("devices", f"{node}/{device}-{index}", what, total, 1)
 
 
 def _check_memory(case: Case) -> None:
     held = _blocks_held(case)
     for (node, device, index), slots in _by_device(case).items():
         kind = case.types.get(device)
-        if kind is None or kind.memory_bytes is None:
-            continue
-        needed = sum(_weights(case, slot, held) for slot in slots)
-        if needed > kind.memory_bytes:
-            case.report(
-                "memory",
-                f"{node}/{device}-{index}",
-                "weights (bytes) of its slots exceed the memory",
-                needed=needed,
-                available=kind.memory_bytes,
-            )
+        if kind is not None and kind.memory_bytes is not None:
+            needed = sum(_weights(case, slot, held) for slot in slots)
+            what = "weights (bytes) of its slots exceed the memory"
+            case.limit("memory", f"{node}/{device}-{index}", what, needed, kind.memory_bytes)
 
 
 def _blocks_held(case: Case) -> dict[str, dict[str, set[int]]]:
@@ -96,17 +84,9 @@ def _check_links(case: Case, throughputs: Throughputs) -> None:
     for direction, traffic in (("leaving", leaving), ("entering", entering)):
         for name, bytes_per_s in traffic.items():
             node = case.nodes.get(name)
-            if node is None or node.bandwidth_gbps is None:
-                continue
-            limit = node.bandwidth_gbps * 1e9 / 8
-            if not at_most(bytes_per_s, limit):
-                case.report(
-                    "links",
-                    f"node {name}",
-                    f"planned traffic (bytes/s) {direction}",
-                    needed=bytes_per_s,
-                    available=limit,
-                )
+            if node is not None and node.bandwidth_gbps is not None:
+                what, most = f"planned traffic (bytes/s) {direction}", node.bandwidth_gbps * 1e9 / 8
+                case.limit("links", f"node {name}", what, bytes_per_s, most)
 
 
 def _traffic(case: Case, throughputs: Throughputs) -> tuple[dict[str, float], dict[str, float]]:
@@ -125,22 +105,16 @@ def _traffic(case: Case, throughputs: Throughputs) -> tuple[dict[str, float], di
             per_pair = rps * profile.blocks[stage.end_block - 1].cut_bytes
             per_pair /= len(stage.pool) * len(after.pool)
             sources, targets = _nodes_of(case, stage.pool), _nodes_of(case, after.pool)
-            for ends, others, traffic in (
-                (sources, targets, leaving),
-                (targets, sources, entering),
-            ):
-                there = sum(others.values())
+            ways = ((sources, targets, leaving), (targets, sources, entering))
+            for ends, others, traffic in ways:
+                slots_over_there = others.total()
                 for name, slots in ends.items():
-                    traffic[name] += per_pair * slots * (there - others.get(name, 0))
+                    traffic[name] += per_pair * slots * (slots_over_there - others[name])
     return leaving, entering
 
 
-def _nodes_of(case: Case, pool: Sequence[str]) -> dict[str, int]:
-    nodes: dict[str, int] = defaultdict(int)
-    for name in pool:
-        if name in case.slots:
-            nodes[case.slots[name].node] += 1
-    return nodes
+def _nodes_of(case: Case, pool: Sequence[str]) -> Counter[str]:
+    return Counter(case.slots[name].node for name in pool if name in case.slots)
 
 
 def _check_time(case: Case, throughputs: Throughputs) -> None:
@@ -154,12 +128,6 @@ def _check_time(case: Case, throughputs: Throughputs) -> None:
                 continue
             for name, slot_rps in rates.slots_rps.items():
                 busy[name] += rps * slot_rps / total_rps / rates.running_rps
+    what = "part of its time that its tenants need"
     for slot in case.plan.slots:
-        if not at_most(busy[slot.name], 1.0):
-            case.report(
-                "time",
-                f"slot {slot.name}",
-                "part of its time that its tenants need",
-                needed=busy[slot.name],
-                available=1.0,
-            )
+        case.limit("time", f"slot {slot.name}", what, busy[slot.name], 1.0)

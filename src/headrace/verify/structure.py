@@ -2,11 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from fractions import Fraction
 from math import floor
 
 from headrace.domain.plan import Slot, Stage, Tenant
+from headrace.domain.problem import Demand
 from headrace.verify.case import Case, PlannedPipeline
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -34,81 +35,51 @@ def check_shape(case: Case) -> None:
 
 def _check_demands(case: Case) -> None:
     deployed = Counter(deployment.model for deployment in case.plan.deployments)
+    for model in [demand.model for demand in case.plan.demands]:
+        case.expect("demands", model, "demand is not deployed exactly once", 1, deployed[model])
     for demand in case.plan.demands:
-        if deployed[demand.model] != 1:
-            case.report(
-                "demands",
-                demand.model,
-                "demand is not deployed exactly once",
-                needed=1,
-                available=deployed[demand.model],
-            )
+        _check_sizes(case, demand)
     margin = Fraction(str(case.plan.options.margin))
     for deployment in case.plan.deployments:
-        asked = case.demands.get(deployment.model)
+        model, asked = deployment.model, case.demands.get(deployment.model)
         if asked is None:
-            case.report(
-                "demands",
-                deployment.model,
-                "deployed without a demand",
-                needed=", ".join(case.demands),
-                available=deployment.model,
-            )
-        elif asked.slo_us != deployment.slo_us:
-            case.report(
-                "demands",
-                deployment.model,
-                "SLO (us) is not the demand's",
-                needed=asked.slo_us,
-                available=deployment.slo_us,
-            )
+            known = ", ".join(case.demands)
+            case.report("demands", model, "deployed without a demand", known, model)
         slo_us = asked.slo_us if asked else deployment.slo_us
+        case.expect("demands", model, "SLO (us) is not the demand's", slo_us, deployment.slo_us)
         budget_us = floor(slo_us * (1 - margin))
-        case.expect(
-            "budget", deployment.model, "latency budget (us)", budget_us, deployment.budget_us
-        )
+        case.expect("budget", model, "latency budget (us)", budget_us, deployment.budget_us)
         if not deployment.pipelines:
-            case.report("served", deployment.model, "no pipeline", needed=1, available=0)
+            case.report("served", model, "no pipeline", 1, 0)
+
+
+def _check_sizes(case: Case, demand: Demand) -> None:
+    """Parts of the requests are given to sizes that there are."""
+    profile = case.profiles.get(demand.model)
+    if profile is None:
+        return
+    known = {"x".join(map(str, sizes)) for sizes in profile.all_sizes if sizes}
+    for text in sorted(demand.shapes.keys() - known):
+        case.report("demands", demand.model, "a size without a bucket", sorted(known), text)
 
 
 def check_profiles(case: Case, models: Collection[str]) -> None:
     """Every one of `models` has its profile, named once with its hash, and no other has."""
     named = Counter(ref.model for ref in case.plan.profiles)
     for model in models:
-        if named[model] != 1:
-            case.report(
-                "profiles",
-                model,
-                "not named by exactly one profile reference",
-                needed=1,
-                available=named[model],
-            )
+        what = "not named by exactly one profile reference"
+        case.expect("profiles", model, what, 1, named[model])
         profile = case.profiles.get(model)
-        if profile is None or profile.model != model:
-            case.report(
-                "profiles",
-                model,
-                "no profile of this model",
-                needed=model,
-                available=profile.model if profile else "none",
-            )
+        found = profile.model if profile else "none"
+        if found != model:
+            case.report("profiles", model, "no profile of this model", model, found)
     for ref in case.plan.profiles:
         if ref.model not in models:
-            case.report(
-                "profiles",
-                ref.model,
-                "profile reference without a demand",
-                needed=", ".join(models),
-                available=ref.model,
-            )
+            what, known = "profile reference without a demand", ", ".join(models)
+            case.report("profiles", ref.model, what, known, ref.model)
         if not _SHA256.fullmatch(ref.sha256) or not ref.path:
-            case.report(
-                "profiles",
-                ref.model,
-                "reference lacks a path or a SHA-256",
-                needed="a path and 64 hexadecimal digits",
-                available=f"{ref.path!r}, {ref.sha256!r}",
-            )
+            what, stated = "reference lacks a path or a SHA-256", f"{ref.path!r}, {ref.sha256!r}"
+            case.report("profiles", ref.model, what, "a path and 64 hexadecimal digits", stated)
 
 
 def _check_names(case: Case) -> None:
@@ -118,19 +89,14 @@ def _check_names(case: Case) -> None:
     for where, names in groups:
         for name, count in Counter(names).items():
             if count > 1 or not name:
-                case.report("names", where, f"name {name!r}", needed=1, available=count)
+                case.report("names", where, f"name {name!r}", 1, count)
 
 
 def _check_depth(case: Case, planned: PlannedPipeline) -> None:
-    options = case.plan.options
-    if not options.min_stages <= len(planned.stages) <= options.max_stages:
-        case.report(
-            "depth",
-            planned.where,
-            "number of stages",
-            needed=f"{options.min_stages}..{options.max_stages}",
-            available=len(planned.stages),
-        )
+    least, most = case.plan.options.min_stages, case.plan.options.max_stages
+    depth = len(planned.stages)
+    if not least <= depth <= most:
+        case.report("depth", planned.where, "number of stages", f"{least}..{most}", depth)
 
 
 def _check_blocks(case: Case, planned: PlannedPipeline) -> None:
@@ -138,26 +104,21 @@ def _check_blocks(case: Case, planned: PlannedPipeline) -> None:
     at = 0
     for index, stage in enumerate(planned.stages):
         if stage.first_block != at or stage.end_block <= stage.first_block:
-            case.report(
-                "blocks",
+            where, what = (
                 planned.stage_where(index),
                 "does not continue where the stage before ends",
-                needed=f"[{at}, more than {at})",
-                available=f"[{stage.first_block}, {stage.end_block})",
             )
+            stated = f"[{stage.first_block}, {stage.end_block})"
+            case.report("blocks", where, what, f"[{at}, more than {at})", stated)
         at = stage.end_block
-    if profile is not None and at != len(profile.blocks):
-        case.report(
-            "blocks", planned.where, "blocks covered", needed=len(profile.blocks), available=at
-        )
+    if profile is not None:
+        case.expect("blocks", planned.where, "blocks covered", len(profile.blocks), at)
 
 
 def _check_batch(case: Case, planned: PlannedPipeline) -> None:
     batch, most = planned.pipeline.batch_size, case.plan.options.max_batch
     if batch < 1 or (most is not None and batch > most):
-        case.report(
-            "batch", planned.where, "batch size", needed=f"1..{most or 'profiled'}", available=batch
-        )
+        case.report("batch", planned.where, "batch size", f"1..{most or 'profiled'}", batch)
         return
     profile = case.profiles.get(planned.model)
     if profile is None:
@@ -170,48 +131,26 @@ def _check_batch(case: Case, planned: PlannedPipeline) -> None:
             profile.max_batch(stage.device, stage.share), len(whole.p50_us) if whole else 0
         )
         if batch > profiled:
-            case.report(
-                "batch",
-                planned.stage_where(index),
-                f"batch size on {stage.share} of a {stage.device!r} is not profiled",
-                needed=f"at most {profiled}",
-                available=batch,
-            )
+            what = f"batch size on {stage.share} of a {stage.device!r} is not profiled"
+            case.report("batch", planned.stage_where(index), what, f"at most {profiled}", batch)
 
 
 def _check_stage(case: Case, where: str, stage: Stage) -> None:
     kind = case.types.get(stage.device)
     if kind is None or stage.share not in kind.shares:
-        case.report(
-            "share",
-            where,
-            "device type or share that the cluster does not offer",
-            needed="; ".join(
-                f"{k.name}: {', '.join(str(share) for share in k.shares)}"
-                for k in case.types.values()
-            ),
-            available=f"{stage.device}: {stage.share}",
-        )
+        what = "device type or share that the cluster does not offer"
+        offered = "; ".join(f"{k.name}: {_listed(k.shares)}" for k in case.types.values())
+        case.report("share", where, what, offered, f"{stage.device}: {stage.share}")
     if not stage.pool:
-        case.report("pool", where, "has no slot", needed="at least 1", available=0)
+        case.report("pool", where, "has no slot", "at least 1", 0)
     for name, count in Counter(stage.pool).items():
         slot = case.slots.get(name)
         if slot is None or count > 1:
-            case.report(
-                "pool",
-                where,
-                f"slot {name!r} must exist and be listed once",
-                needed=1,
-                available=count if slot else "no such slot",
-            )
+            what = f"slot {name!r} must exist and be listed once"
+            case.report("pool", where, what, 1, count if slot else "no such slot")
         elif (slot.device, slot.share) != (stage.device, stage.share):
-            case.report(
-                "slot-match",
-                where,
-                f"slot {name!r} is of another kind",
-                needed=f"{stage.share} {stage.device}",
-                available=f"{slot.share} {slot.device}",
-            )
+            wanted, found = (f"{one.share} {one.device}" for one in (stage, slot))
+            case.report("slot-match", where, f"slot {name!r} is of another kind", wanted, found)
 
 
 def _check_place(case: Case, slot: Slot) -> None:
@@ -219,21 +158,14 @@ def _check_place(case: Case, slot: Slot) -> None:
     node, kind = case.nodes.get(slot.node), case.types.get(slot.device)
     there = node.devices.get(slot.device, 0) if node else 0
     if not 0 <= slot.device_index < there:
-        case.report(
-            "place",
-            where,
-            f"device {slot.device_index} of type {slot.device!r} on node {slot.node!r}",
-            needed=f"index below {there}",
-            available=slot.device_index,
-        )
+        what = f"device {slot.device_index} of type {slot.device!r} on node {slot.node!r}"
+        case.report("place", where, what, f"index below {there}", slot.device_index)
     if kind is not None and slot.share not in kind.shares:
-        case.report(
-            "share",
-            where,
-            "share is not legal",
-            needed=", ".join(str(share) for share in kind.shares),
-            available=slot.share,
-        )
+        case.report("share", where, "share is not legal", _listed(kind.shares), slot.share)
+
+
+def _listed(shares: Iterable[Fraction]) -> str:
+    return ", ".join(map(str, shares))
 
 
 def _check_tenants(case: Case) -> None:
@@ -246,26 +178,19 @@ def _check_tenants(case: Case) -> None:
             if stage is not None and id(stage) not in pools:
                 pools[id(stage)] = frozenset(stage.pool)
             if stage is None or slot.name not in pools[id(stage)] or not once:
-                case.report(
-                    "tenants",
-                    f"slot {slot.name}",
-                    f"tenant {_label(tenant)}",
-                    needed="a stage whose pool lists this slot, once",
-                    available="no such stage" if stage is None else f"pool {list(stage.pool)}",
-                )
+                needed = "a stage whose pool lists this slot, once"
+                found = "no such stage" if stage is None else f"pool {list(stage.pool)}"
+                where, what = f"slot {slot.name}", f"tenant {_label(tenant)}"
+                case.report("tenants", where, what, needed, found)
     for planned in case.pipelines:
         for index, stage in enumerate(planned.stages):
-            tenant = Tenant(model=planned.model, pipeline=planned.pipeline.name, stage=index)
+            label = planned.stage_where(index)
             for name in stage.pool:
                 held = case.slots.get(name)
-                if held is not None and not any(_label(t) == _label(tenant) for t in held.tenants):
-                    case.report(
-                        "tenants",
-                        _label(tenant),
-                        f"slot {name!r} of its pool does not list it",
-                        needed=_label(tenant),
-                        available=", ".join(map(_label, held.tenants)) or "no tenant",
-                    )
+                listed = [] if held is None else [_label(tenant) for tenant in held.tenants]
+                if held is not None and label not in listed:
+                    what, found = f"slot {name!r} of its pool does not list it", ", ".join(listed)
+                    case.report("tenants", label, what, label, found or "no tenant")
 
 
 def _label(tenant: Tenant) -> str:

@@ -4,8 +4,8 @@ Decisions only: events in (a request is accepted, a call is answered or refused)
 out. The simulator draws how many calls a module gets; the server learns it from the tensors or from
 the app's own function. Neither knows a rule that is not here:
 
-deadline  of a call: the request's, less the longest path of budgets behind its module; where less
-          time is left than the budgets, that time divided in their proportion
+deadline  of a call: the request's, less the longest path of budgets, and of the app's own code,
+          behind its module; where less time is left than that, that time divided in proportion
 priority  the request's, at every call
 hopeless  a call that nobody can answer in time, or that was refused, ends the request: its other
           calls are cancelled, and no further one is made
@@ -36,7 +36,9 @@ class ModuleTable:
     after: tuple[int, ...]
     budget_us: int
     behind_us: int
-    """The longest path of budgets behind it: what a call must leave for the rest of the app."""
+    """The longest path of budgets and app code behind it: what a call must leave for the rest."""
+    code_us: int = 0
+    """Of the app's own code, before its calls are made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class AppTable:
     slo_us: int
     priority: int
     modules: tuple[ModuleTable, ...]
+    code_us: int = 0
+    """Of the app's own code, after the last answer."""
 
     def index(self, module: str) -> int:
         """
@@ -89,9 +93,13 @@ def _table(plan: Plan, app: App) -> AppTable:
         if name not in deployed:
             raise PlanError(f"app {app.name!r}: the plan does not deploy its module {name!r}")
     budgets = {name: plan.deployments[deployed[name]].budget_us for name in order}
+    code_us = {module.name: module.code_us for module in app.modules}
     behind: dict[str, int] = {}
     for name in reversed(order):
-        behind[name] = max((budgets[b] + behind[b] for a, b in app.edges if a == name), default=0)
+        behind[name] = max(
+            (code_us[b] + budgets[b] + behind[b] for a, b in app.edges if a == name),
+            default=app.code_us,
+        )
     return AppTable(
         name=app.name,
         slo_us=app.slo_us,
@@ -104,9 +112,11 @@ def _table(plan: Plan, app: App) -> AppTable:
                 after=tuple(order.index(b) for a, b in app.edges if a == name),
                 budget_us=budgets[name],
                 behind_us=behind[name],
+                code_us=code_us[name],
             )
             for name in order
         ),
+        code_us=app.code_us,
     )
 
 

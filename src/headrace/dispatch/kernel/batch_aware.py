@@ -27,8 +27,9 @@ from typing import Any
 from headrace.compilation.loops import hot, inlined, kernel
 from headrace.dispatch.kernel import reactive
 from headrace.dispatch.kernel.contract import SLOT_RECOVERY_US, Decision, drop, send, wait
+from headrace.dispatch.kernel.drift import predicted_us
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
-from headrace.dispatch.kernel.layout import NEVER_US, State, merged
+from headrace.dispatch.kernel.layout import NEVER_US, SHIFT, State, merged
 from headrace.dispatch.kernel.queues import at, swap, to_front
 from headrace.dispatch.kernel.reactive import path_us, take_slot
 from headrace.dispatch.topology import ModelRoutes, Route, Topology
@@ -65,6 +66,7 @@ FIELDS = merged(
             "due_at": -1,
             "given": 0,
             "seen": 0,
+            "place": 0,
             "first_at": 0,
             "tightest_at": 0,
         },
@@ -114,6 +116,7 @@ on_transferred, on_started, on_ended = (
     reactive.on_ended,
 )
 on_slot_lost, on_slot_gained = reactive.on_slot_lost, reactive.on_slot_gained
+on_level_changed = reactive.on_level_changed
 
 
 @kernel
@@ -151,13 +154,13 @@ def _count_given(s: State, model: int, now_us: int) -> bool:
         stage = s.stages[s.routes[route].first_stage]
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.slots[s.pools[i]]
-            slot.given, slot.seen, slot.route = 0, 0, route
+            slot.given, slot.seen, slot.route, slot.place = 0, 0, route, i
             slot.tightest_at = slot.first_at = NEVER_US
             left |= slot.alive == 1
             if slot.due_at < 0:
                 # Machines of one configuration are due in turn, not all at once.
                 turn = i - stage.first_pool
-                wait_us = turn * full_us(s, route) // (stage.end_pool - stage.first_pool)
+                wait_us = turn * full_us(s, route, i) // (stage.end_pool - stage.first_pool)
                 slot.due_at = now_us + s.routes[route].collect_us + wait_us
     for place in range(s.models[model].queued):
         request = s.requests[at(s, model, place)]
@@ -183,15 +186,22 @@ def ends_at(s: State, slot: int, place: int, given: int, now_us: int) -> int:
     route = s.routes[mine.route]
     batches = place // route.batch_size
     size = min(route.batch_size, given - batches * route.batch_size)
-    start_at = max(now_us, mine.free_at) + batches * full_us(s, mine.route)
-    return start_at + path_us(s, mine.route, size)
+    start_at = max(now_us, mine.free_at) + batches * full_us(s, mine.route, mine.place)
+    return start_at + path_us(s, mine.route, mine.place, size)
 
 
 @inlined
-def full_us(s: State, route: int) -> int:
-    """How long a full batch holds a machine."""
+def full_us(s: State, route: int, place: int) -> int:
+    """How long a full batch holds the machine at that place of `pools`."""
     mine = s.routes[route]
-    return s.p50_us[mine.first_stage * s.world[0].size_max + mine.batch_size - 1]
+    return predicted_us(s, mine.first_stage, place, mine.batch_size)
+
+
+@inlined
+def longest_us(s: State, route: int, place: int) -> int:
+    """What a batch of any size takes there at most, spread included."""
+    mine = s.routes[route]
+    return (mine.longest_us * s.level[place] >> SHIFT) + mine.late_us
 
 
 # -- who is given a request -----------------------------------------------------------------------
@@ -300,7 +310,8 @@ def _first_to_start(s: State, model: int, deadline_at: int, now_us: int, filled:
         mine, stage = s.routes[route], s.stages[s.routes[route].first_stage]
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.slots[s.pools[i]]
-            start_at = max(now_us, slot.free_at) + slot.given // mine.batch_size * full_us(s, route)
+            full = slot.given // mine.batch_size
+            start_at = max(now_us, slot.free_at) + full * full_us(s, route, i)
             idle = slot.given == 0 and slot.free_at <= now_us and filled < 4
             if start_at < best_at and _fits(
                 s, s.pools[i], deadline_at, now_us, 0 if idle else filled
@@ -319,7 +330,7 @@ def _least_us(s: State, model: int, now_us: int) -> int:
             slot = s.slots[s.pools[i]]
             if slot.alive:
                 wait_us = max(0, slot.free_at - now_us)
-                least_us = min(least_us, wait_us + path_us(s, route, 1))
+                least_us = min(least_us, wait_us + path_us(s, route, i, 1))
     return least_us
 
 
@@ -343,7 +354,7 @@ def _start_or_wait(s: State, model: int, now_us: int) -> Decision:
             elif s.models[model].closed or _goes_at(s, route, s.pools[i], now_us) <= now_us:
                 size = min(slot.given, mine.batch_size)
                 _gather(s, model, s.pools[i], size)
-                take_slot(s, mine.first_stage, s.pools[i], size, now_us, 0)
+                take_slot(s, mine.first_stage, i, size, now_us, 0)
                 slot.due_at = slot.free_at
                 return send(route, size)
             else:
@@ -356,7 +367,7 @@ def _goes_at(s: State, route: int, slot: int, now_us: int) -> int:
     """When an idle machine starts what it was given, if no more comes."""
     mine, own = s.routes[route], s.slots[slot]
     # By the longest that it may take: the batch may fill while we wait.
-    at_us = own.tightest_at - mine.longest_us
+    at_us = own.tightest_at - longest_us(s, route, own.place)
     if s.world[0].rule != CONSECUTIVE:
         return now_us if own.given >= mine.batch_size else at_us
     if own.given < mine.batch_size:

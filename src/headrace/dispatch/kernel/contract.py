@@ -15,6 +15,7 @@ wait, where a batch goes next, and when. Between an arrival and an answer it is 
     forget           the batch ends here, answered or dropped: release what it still holds
     reroute          a slot ahead of the batch is lost: another way from that stage on
     on_slot_lost, on_slot_gained   a slot has left its pools, or is back and idle
+    on_level_changed               batches of a stage take longer or shorter on a slot (`drift`)
 
 They are compiled functions of a `State` and integers, without effects outside the state. A caller
 is compiled for the policy's kind of state, so that `s.policy.decide(s, ...)` is a plain call,
@@ -122,6 +123,8 @@ class PolicyModule(Protocol):
 
     def on_slot_gained(self, s: State, slot: int, now_us: int) -> None: ...
 
+    def on_level_changed(self, s: State, stage: int, place: int, now_us: int) -> None: ...
+
 
 @cache
 def tables_of(policy: PolicyModule) -> dict[str, Table]:
@@ -155,6 +158,11 @@ def at_once(_s: State, _hop: int, now_us: int) -> int:
 @hot
 def ignore_arrival(_s: State, _request: int) -> None:
     """Of `on_arrived`."""
+
+
+@hot
+def ignore_level(_s: State, _stage: int, _place: int, _now_us: int) -> None:
+    """Of `on_level_changed`."""
 
 
 @hot

@@ -26,6 +26,7 @@ import numpy as np
 
 from headrace.compilation.loops import inlined, kernel
 from headrace.dispatch.kernel import queues
+from headrace.dispatch.kernel.drift import slack_us
 from headrace.dispatch.kernel.flow import leave_ready, note_path
 from headrace.dispatch.kernel.journal import ENDED, WAKE, WAKE_QUEUE, WAKE_SLOT, note
 from headrace.dispatch.kernel.layout import HOP, State, Table
@@ -189,7 +190,7 @@ def _largest_in_time(s: State, model: int, now_us: int) -> tuple[int, int]:
 
 @inlined
 def _in_time(s: State, route: int, size: int, end_at: int, deadline_at: int) -> bool:
-    return end_at + s.slack_us[route * s.world[0].size_max + size - 1] <= deadline_at
+    return end_at + slack_us(s, route, size) <= deadline_at
 
 
 # -- paths aside, back, and moved -----------------------------------------------------------------
@@ -202,7 +203,8 @@ def _place(s: State, route: int, stage: int) -> int:
 
 @inlined
 def _copy(hop: Any, to: Any) -> None:
-    to.slot, to.start_at, to.latency_us = hop.slot, hop.start_at, hop.latency_us
+    to.slot, to.place = hop.slot, hop.place
+    to.start_at, to.latency_us = hop.start_at, hop.latency_us
     to.transfer_at, to.transfer_us = hop.transfer_at, hop.transfer_us
 
 
@@ -345,7 +347,7 @@ def _settle_crossed(s: State, crossed: int, now_us: int) -> None:
     for i in range(crossed):
         batch = s.displaced[i]
         mine, first_hop = s.batches[batch], batch * world.stages_max
-        mine.displaced_in = world.event
+        mine.displaced_in, mine.held_up = world.event, 1
         leave_ready(s, batch, s.kept[first_hop].slot)
         if mine.crossed:
             s.displaced[world.evicted] = batch

@@ -17,6 +17,7 @@ overlaps for a moment, which scans cope with.
 """
 
 from headrace.compilation.loops import inlined, kernel
+from headrace.dispatch.kernel.drift import predicted_us
 from headrace.dispatch.kernel.layout import NEVER_US, State, Table
 from headrace.dispatch.kernel.links import transfer_us
 from headrace.dispatch.kernel.probing import (
@@ -116,9 +117,34 @@ def _keep_place(
             sent_at = behind(s, uplink(s, from_slot), old.transfer_at, at_us)
             transfer_at = behind(s, downlink(s, old.slot), old.transfer_at, sent_at)
     kept_at = behind(s, old.slot, old.start_at, transfer_at + length_us)
-    if kept_at < found.start_at:
-        found.slot, found.start_at = old.slot, kept_at
+    latency_us = predicted_us(s, table, old.place, size)
+    if kept_at + latency_us < found.start_at + found.latency_us:
+        found.slot, found.place = old.slot, old.place
+        found.start_at, found.latency_us = kept_at, latency_us
         found.transfer_at, found.transfer_us = transfer_at, length_us
+
+
+@kernel
+def relevel(s: State, table: int, place: int) -> None:
+    """Batches of a stage take longer or shorter on a slot: so do those that are reserved there, and
+    what is behind them moves. What runs is `extend_overruns`'s."""
+    slot = s.pools[place]
+    line = s.lines[slot]
+    i = line.first
+    while i >= 0:
+        interval, hop = s.reserved[i], i // 3
+        batch, stage = hop // s.world[0].stages_max, hop % s.world[0].stages_max
+        mine = s.batches[batch]
+        same = s.routes[mine.route].first_stage + stage == table
+        if same and s.slots[slot].running_hop != hop:
+            latency_us = predicted_us(s, table, place, mine.size)
+            s.hops[hop].latency_us = latency_us
+            interval.end = interval.start + latency_us
+            note_moved(s, hop)
+        i = interval.after
+    line.full_to = 0  # gaps may have opened
+    push_back(s, slot)
+    follow_moved(s)
 
 
 @kernel

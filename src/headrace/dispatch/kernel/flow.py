@@ -19,10 +19,12 @@ decides afresh, so that none is ever taken back.
 from headrace.compilation.loops import inlined, kernel
 from headrace.dispatch.kernel import queues
 from headrace.dispatch.kernel.contract import DROP, NO_REASON, SEND
+from headrace.dispatch.kernel.drift import fade, observe_end, of_stage_us, predicted_us, slack_us
 from headrace.dispatch.kernel.journal import (
     ANSWERED,
     ARRIVED,
     CANCELLED,
+    DEADLINE,
     DISPATCHED,
     DRAINING,
     DROPPED,
@@ -68,7 +70,8 @@ def arrive(
 ) -> None:
     """Take a request; from here on it is answered or refused exactly once."""
     world, queue = s.world[0], s.models[model]
-    note(s, ARRIVED, arrived_at, request_id, model, deadline_at)
+    if world.logged:
+        note(s, ARRIVED, arrived_at, request_id, model, deadline_at)
     if world.draining:
         note(s, DROPPED, now_us, request_id, DRAINING, RETRY_US)
         return
@@ -143,6 +146,7 @@ def decide(s: State, model: int, now_us: int) -> None:
             enter_stage(s, batch, now_us)
         elif decision.what == DROP:
             request = queues.take_first(s, model)
+            fade(s, model, now_us)
             reason, retry_after_us = decision.reason, decision.retry_after_us
             note(s, DROPPED, now_us, s.requests[request].id, reason, retry_after_us)
             free_request(s, request)
@@ -201,7 +205,11 @@ def join_slot(s: State, batch: int, slot: int, now_us: int) -> None:
 def advance_slot(s: State, slot: int, now_us: int) -> None:
     """Start the batch whose turn it is, if the slot is idle and the time has come."""
     line = s.slots[slot]
-    if line.running >= 0 or line.first_ready < 0:
+    if line.running >= 0:
+        return
+    if s.world[0].drifted:
+        _drop_hopeless(s, slot, now_us)
+    if line.first_ready < 0:
         return
     batch = _first_reserved(s, line.first_ready)
     hop = hop_of(s, batch)
@@ -212,11 +220,31 @@ def advance_slot(s: State, slot: int, now_us: int) -> None:
             note(s, WAKE, start_at, WAKE_SLOT, slot, 0)
         return
     leave_ready(s, batch, slot)
-    line.running = batch
+    line.running, line.started_at = batch, now_us
     s.policy.on_started(s, hop, now_us)
     mine = s.batches[batch]
     note(s, START_STAGE, now_us, batch, mine.id, mine.stage)
     add_two(s, mine.attempt, slot)
+
+
+@kernel
+def _drop_hopeless(s: State, slot: int, now_us: int) -> None:
+    """What was dispatched before its times were known to be others, and is late for everybody by
+    now, is not worth the slot's time."""
+    line = s.slots[slot]
+    while line.first_ready >= 0:
+        batch = _first_reserved(s, line.first_ready)
+        mine, hop = s.batches[batch], s.hops[hop_of(s, batch)]
+        stage = s.routes[mine.route].first_stage + mine.stage
+        end_at = now_us + predicted_us(s, stage, hop.place, mine.size)
+        route = s.routes[mine.route]
+        for later in range(stage + 1, route.first_stage + route.stages):
+            end_at += of_stage_us(s, later, mine.size)
+        # It may be as much faster than its median as the slack allows it to be slower.
+        if end_at <= mine.last_deadline_at + slack_us(s, mine.route, mine.size):
+            return
+        leave_ready(s, batch, slot)
+        drop_batch(s, batch, DEADLINE, end_at - mine.last_deadline_at, now_us)
 
 
 @kernel
@@ -315,6 +343,7 @@ def advance_links(s: State, now_us: int) -> None:
 def finish(s: State, batch: int, now_us: int) -> None:
     """The last stage has run."""
     mine = s.batches[batch]
+    observe_end(s, batch, now_us)
     mine.stage += 1  # all stages are over: nothing is left to release
     s.policy.forget(s, batch)
     first = batch * s.world[0].size_max
@@ -332,11 +361,12 @@ def note_path(s: State, batch: int, first_stage: int, now_us: int) -> None:
     """The batch got its path, or the rest of it from `first_stage` on a new one."""
     mine, world = s.batches[batch], s.world[0]
     pipeline = mine.route - s.models[mine.model].first_route
+    end = mine.hops if world.logged else first_stage
     note(s, DISPATCHED, now_us, mine.id, mine.model, pipeline)
-    add_four(s, first_stage, mine.size, mine.hops - first_stage, batch)
+    add_four(s, first_stage, mine.size, end - first_stage, batch)
     for i in range(mine.size):
         add(s, s.requests[s.members[batch * world.size_max + i]].id)
-    for stage in range(first_stage, mine.hops):
+    for stage in range(first_stage, end):
         hop = s.hops[batch * world.stages_max + stage]
         add_four(s, hop.slot, hop.transfer_at, hop.transfer_us, hop.start_at)
         add(s, hop.latency_us)

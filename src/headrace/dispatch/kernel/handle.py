@@ -8,12 +8,12 @@ from typing import Any
 from headrace.compilation import loops
 from headrace.compilation.loops import entry, kernel, ready, source_key
 from headrace.compilation.tables import TableKind, Where, table_at
-from headrace.dispatch.kernel import flow, reports
+from headrace.dispatch.kernel import drift, flow, reports
 from headrace.dispatch.kernel.contract import PolicyModule, tables_of
 from headrace.dispatch.kernel.journal import WAKE_QUEUE, WAKE_SLOT
 from headrace.dispatch.kernel.layout import State
 
-ARRIVE, TRANSFERRED, RAN, FAILED, LOST, GAINED, CANCEL, DRAIN, AWAKE = range(9)
+ARRIVE, TRANSFERRED, RAN, FAILED, LOST, GAINED, CANCEL, DRAIN, AWAKE, LEVEL = range(10)
 
 
 @kernel
@@ -29,6 +29,7 @@ def handle(
     CANCEL       request id
     DRAIN
     AWAKE        what, which (of WAKE in the journal)
+    LEVEL        stage, level (see `drift`)
     """
     s.world[0].event += 1
     if event == ARRIVE:
@@ -49,6 +50,8 @@ def handle(
         flow.cancel(s, now_us, a)
     elif event == DRAIN:
         s.world[0].draining = 1
+    elif event == LEVEL:
+        drift.assume(s, now_us, a, b)
 
 
 @kernel

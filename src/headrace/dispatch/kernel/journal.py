@@ -18,7 +18,9 @@ object of each number that it reads, so that they are few:
     WAKE            at, what, which, 0                                     to be woken then
 
 The kinds up to SLOT_GAINED are for the log of events, with the numbers of an event in its order
-(of ANSWERED: one event for each of its requests).
+(of ANSWERED: one event for each of its requests). Where nobody reads that (`world.logged` is 0),
+ARRIVED, TRANSFERRED and RAN are not written, and DISPATCHED has no hops: half of all numbers are
+for the log alone.
 
 What an event is about comes first: the report of an arrival begins with ARRIVED, that of a run with
 RAN unless it is stale.

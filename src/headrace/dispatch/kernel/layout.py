@@ -20,6 +20,11 @@ NEVER_US = 1 << 62
 """Later than every instant, and longer than every duration."""
 
 
+SHIFT = 16
+ONE = 1 << SHIFT
+"""A level of 1: batches take what the profile says (`drift`)."""
+
+
 def ints(*names: str) -> np.dtype[Any]:
     """A record of whole numbers."""
     return np.dtype([(name, "i8") for name in names])
@@ -58,37 +63,57 @@ WORLD = ints(
     *("stages_max", "size_max", "queue_max", "queue_room", "slots", "nodes", "has_links"),
     *("draining", "next_batch", "free_batch", "free_request", "first_batch", "last_batch"),
     *("batches", "requests", "first_waiting", "links_wake_at", "journal", "event", "apart"),
+    *("logged", "drifted"),
 )
 """One row: limits, counters and the heads of lists. `journal`: how many numbers were written.
-`event`: how many there were. `apart`: requests that are."""
+`event`: how many there were. `apart`: requests that are. `logged`: 0 where nobody reads the log of
+events. `drifted`: places and routes whose times are not the profile's any more."""
 
 MODEL = ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at", "closed")
 """`fill_size`: the queue waits until it has so many requests; 0: a decision is due.
 `closed`: nobody can join those that a decision is about."""
 
-ROUTE = ints("batch_size", "first_stage", "stages")
+ROUTE = ints(
+    *("batch_size", "first_stage", "stages"),
+    *("slo_us", "late_us", "missed", "missed_us"),
+)
+"""`slo_us`: of its model. `late_us`: learned slack; `missed`, `missed_us`: of deadlines, lately
+(`drift`)."""
 
 STAGE = np.dtype(
-    [*ints("first_pool", "end_pool", "input_bytes", "output_bytes").descr, ("bytes_per_us", "f8")]
+    [
+        *ints("first_pool", "end_pool", "input_bytes", "output_bytes").descr,
+        ("bytes_per_us", "f8"),
+        *ints("route", "level", "least_level", "spread", "reported_at").descr,
+    ]
 )
-"""`bytes_per_us`: no link into the stage is faster; 0: there may be none to cross."""
+"""`bytes_per_us`: no link into the stage is faster; 0: there may be none to cross. `level`: of its
+pool on the whole; `least_level`: of any place of it; `spread`: of its times (`drift`)."""
 
-SLOT = ints("node", "alive", "running", "first_ready", "wake_at")
-"""`running`: the batch on the slot. `first_ready`: of a list of batches that wait for it."""
+LEARNED = ints(
+    *("reports", "up", "up_total", "up_most", "up_count", "down", "down_total", "down_count")
+)
+"""Of a place, see `drift`: reports since its worker started; two tests, and the ratios since the
+sum of each was last 0: their total, the largest, and how many."""
+
+SLOT = ints("node", "alive", "running", "first_ready", "wake_at", "started_at")
+"""`running`: the batch on the slot, since `started_at`. `first_ready`: of a list of batches that
+wait for it."""
 
 NODE = np.dtype(
     [("bytes_per_us", "f8"), *ints("sending", "sending_attempt", "sending_to", "receiving").descr]
 )
 """`bytes_per_us` 0: never the limit. `sending`: id of the batch on the uplink, -1: idle."""
 
-HOP = ints("slot", "transfer_at", "transfer_us", "start_at", "latency_us")
+HOP = ints("slot", "place", "transfer_at", "transfer_us", "start_at", "latency_us")
+"""`place`: where the slot stands in `pools`, for the stage."""
 
 BATCH = ints(
     *("id", "model", "route", "size", "stage", "attempt", "deadline_at", "last_deadline_at"),
-    *("hops", "next_ready", "next_waiting", "before", "after"),
+    *("hops", "next_ready", "next_waiting", "before", "after", "held_up"),
 )
 """`deadline_at`, `last_deadline_at`: the tightest and the loosest of its requests. `hops`: stages
-that have a hop, those that are over included."""
+that have a hop, those that are over included. `held_up`: if it is late, not for times (`drift`)."""
 
 REQUEST = ints("id", "arrived_at", "deadline_at", "priority", "after", "apart", "losses")
 """`apart`: only requests of the same number run in one batch; 0 for nearly all (see `splitting`).
@@ -100,14 +125,17 @@ COMMON: dict[str, Table] = {
     "world": Table(
         rows=lambda n: 1,
         item=WORLD,
-        empty={**FIRST_NONE, "first_waiting": -1, "links_wake_at": -1},
+        empty={**FIRST_NONE, "first_waiting": -1, "links_wake_at": -1, "logged": 1},
     ),
     "models": Table(rows=lambda n: n.models, item=MODEL, empty={"wake_at": -1}),
     "routes": Table(rows=lambda n: n.routes, item=ROUTE),
-    "stages": Table(rows=lambda n: n.stages, item=STAGE),
+    "stages": Table(rows=lambda n: n.stages, item=STAGE, empty={"level": ONE, "least_level": ONE}),
     "pools": Table(rows=lambda n: n.places),
+    "level": Table(rows=lambda n: n.places, empty={"": ONE}),
+    "learned": Table(rows=lambda n: n.places, item=LEARNED),
     "p50_us": Table(rows=lambda n: n.stages * n.size_max),
     "slack_us": Table(rows=lambda n: n.routes * n.size_max),
+    "profiled_slack_us": Table(rows=lambda n: n.routes * n.size_max),
     "slots": Table(
         rows=lambda n: n.slots,
         item=SLOT,
@@ -126,8 +154,10 @@ COMMON: dict[str, Table] = {
 
 models    routes of all models lie one after the other, as do `stages` of all routes
 pools     slots of all stages, one pool after the other
-p50_us    entry stage x size_max + b - 1 is batch size b
-slack_us  entry route x size_max + b - 1: how much later than by medians a batch may end
+level     of each place of `pools`: batches there take so many times what is profiled (`drift`)
+p50_us    as profiled: entry stage x size_max + b - 1 is batch size b
+slack_us  entry route x size_max + b - 1: how much later than by medians a batch may end; at first
+          `profiled_slack_us` (read it with `drift.slack_us`)
 path      routes x stages_max: the hops that the last decision has found for each route
 members   batches x size_max: rows of a batch's requests
 queues    models x queue_room: rings of requests, most urgent first

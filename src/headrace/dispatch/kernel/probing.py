@@ -4,20 +4,20 @@ A probe walks a route's stages. With at_0 = now, stage i takes, of its pool's sl
 minimises (key, start, place in the pool):
 
     sent   = earliest common gap of uplink(from) and downlink(slot) from at_i on, for the transfer
-    start  = earliest gap of the slot from sent + transfer on, for the stage's median
-    key    = start + median; where tensors leave the node, when the slot's uplink takes them then
-    at_i+1 = start + median
+    start  = earliest gap of the slot from sent + transfer on, for what the stage takes there
+    key    = start + that time; where tensors leave the node, when the slot's uplink takes them then
+    at_i+1 = start + that time, which is the stage's median, corrected by what is learned (`drift`)
 
 It is greedy per stage, as the paper's: O(pool) per stage in the worst case, each with a few scans.
-Three bounds make it O(1) mostly, and change no answer: the slot that seems free first
-(`_seems_free_first`, without scans) is looked at first, and is the answer if nothing can beat it; a
+Three bounds make it O(1) mostly, and change no answer: the slot that seems to end first
+(`_seems_first`, without scans) is looked at first, and is the answer if nothing can beat it; a
 slot that is known to be full until too late is passed by; and slots of one node share a transfer.
 """
 
 from typing import Any
 
 from headrace.compilation.loops import inlined, kernel
-from headrace.dispatch.kernel.layout import NEVER_US, State
+from headrace.dispatch.kernel.layout import NEVER_US, SHIFT, State
 from headrace.dispatch.kernel.links import transfer_us
 from headrace.dispatch.kernel.reservation_tables import (
     DOWNLINK,
@@ -62,17 +62,19 @@ def earliest_transfer(
 
 
 @kernel
-def _seems_free_first(s: State, table: Any, at_us: int, length_us: int) -> tuple[int, int]:
-    """(Place in `pools`, instant), as far as is known without a search through reservations.
+def _seems_first(s: State, table: Any, at_us: int, median_us: int) -> tuple[int, int]:
+    """(Place in `pools`, end), as far as is known without a search through reservations.
 
-    No slot of the pool can be used earlier.
+    No slot of the pool can end earlier.
     """
     best, best_at = table.first_pool, NEVER_US
+    least_at = at_us + (median_us * table.least_level >> SHIFT)
     for i in range(table.first_pool, table.end_pool):
-        free_at = full_to(s, s.pools[i], at_us, length_us)
-        if free_at < best_at:
-            best, best_at = i, free_at
-            if free_at == at_us:
+        length_us = median_us * s.level[i] >> SHIFT
+        end_at = full_to(s, s.pools[i], at_us, length_us) + length_us
+        if end_at < best_at:
+            best, best_at = i, end_at
+            if end_at == least_at:
                 break
     return best, best_at
 
@@ -97,20 +99,21 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
     """
     table = s.stages[stage]
     world = s.world[0]
-    latency_us = s.p50_us[stage * world.size_max + size - 1]
+    median_us = s.p50_us[stage * world.size_max + size - 1]
     crosses = from_slot >= 0 and table.input_bytes > 0 and world.has_links != 0
     leaves = table.output_bytes > 0 and world.has_links != 0
     best, best_start, best_key, best_place = -1, 0, 0, 0
-    best_transfer_at, best_transfer_us = at_us, 0
+    best_transfer_at, best_transfer_us, best_us = at_us, 0, 0
     transfer_at, length_us = at_us, 0
     ready_at = at_us  # at the earliest, on whatever node
     if crosses and table.bytes_per_us > 0:
         ready_at += round(size * table.input_bytes / table.bytes_per_us)
-    first, seems_free_at = _seems_free_first(s, table, ready_at, latency_us)
+    first, seems_to_end_at = _seems_first(s, table, ready_at, median_us)
     world.probes += 1
     for turn in range(table.first_pool - 1, table.end_pool):
         i = first if turn < table.first_pool else turn
         slot = s.pools[i]
+        latency_us = median_us * s.level[i] >> SHIFT
         if best >= 0:
             # Of slots that are equally good the pool's first is taken.
             beaten_from = best_key - latency_us + (i < best_place)
@@ -135,13 +138,13 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
             key = leaving_at(s, slot, key, size * table.output_bytes)
         if best < 0 or _goes_before(key, start, i, best_key, best_start, best_place):
             best, best_start, best_key, best_place = slot, start, key, i
-            best_transfer_at, best_transfer_us = transfer_at, length_us
-            if i == first and key == seems_free_at + latency_us:
-                break  # as early as it seemed, and no other seems to be free before
+            best_transfer_at, best_transfer_us, best_us = transfer_at, length_us, latency_us
+            if i == first and key == seems_to_end_at:
+                break  # as early as it seemed, and no other seems to end before
     if best < 0:
         return False
     hop = s.path[place]
-    hop.slot, hop.start_at, hop.latency_us = best, best_start, latency_us
+    hop.slot, hop.place, hop.start_at, hop.latency_us = best, best_place, best_start, best_us
     hop.transfer_at, hop.transfer_us = best_transfer_at, best_transfer_us
     return True
 
@@ -181,7 +184,8 @@ def take_path(s: State, batch: int, stage: int, place: int, from_slot: int) -> N
     """Make `path[place]` the hop of that stage, and reserve it."""
     row = batch * s.world[0].stages_max + stage
     found, hop = s.path[place], s.hops[row]
-    hop.slot, hop.start_at, hop.latency_us = found.slot, found.start_at, found.latency_us
+    hop.slot, hop.place = found.slot, found.place
+    hop.start_at, hop.latency_us = found.start_at, found.latency_us
     hop.transfer_at, hop.transfer_us = found.transfer_at, found.transfer_us
     reserve(s, 3 * row + SLOT, hop.slot, hop.start_at, hop.start_at + hop.latency_us)
     if hop.transfer_us:

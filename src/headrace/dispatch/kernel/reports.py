@@ -2,6 +2,7 @@
 
 from headrace.compilation.loops import inlined, kernel
 from headrace.dispatch.kernel.contract import NO_REASON
+from headrace.dispatch.kernel.drift import observe, renew_slot
 from headrace.dispatch.kernel.flow import (
     RETRY_US,
     advance_links,
@@ -56,8 +57,9 @@ def on_transferred(
     if current:
         hop = hop_of(s, row)
         to_slot = s.hops[hop].slot
-        note(s, TRANSFERRED, now_us, batch_id, stage, s.hops[hop - 1].slot)
-        add_two(s, to_slot, started_at)
+        if s.world[0].logged:
+            note(s, TRANSFERRED, now_us, batch_id, stage, s.hops[hop - 1].slot)
+            add_two(s, to_slot, started_at)
         s.policy.on_transferred(s, hop, now_us)
         join_slot(s, row, to_slot, now_us)
     advance_links(s, now_us)
@@ -102,10 +104,15 @@ def on_ran(
 def _leave_slot(s: State, row: int, stage: int, started_at: int, ended_at: int, now_us: int) -> int:
     hop = hop_of(s, row)
     slot = s.hops[hop].slot
-    note(s, RAN, ended_at, s.batches[row].id, stage, slot)
-    add(s, started_at)
+    if s.world[0].logged:
+        note(s, RAN, ended_at, s.batches[row].id, stage, slot)
+        add(s, started_at)
     s.slots[slot].running = -1
     s.policy.on_ended(s, hop, now_us)
+    batch = s.batches[row]
+    took_us = now_us - s.slots[slot].started_at
+    table = s.routes[batch.route].first_stage + stage
+    observe(s, table, s.hops[hop].place, batch.size, took_us, now_us)
     return slot
 
 
@@ -147,6 +154,7 @@ def on_slot_lost(s: State, now_us: int, slot: int) -> None:
     last = s.world[0].last_batch
     while row >= 0:
         after = s.batches[row].after if row != last else -1
+        s.batches[row].held_up = 1  # late for want of a slot says nothing of times
         lost = _stage_on(s, row, slot)
         if lost >= 0 and lost == s.batches[row].stage:
             _restart_stage(s, row, count_loss(s, row) if row == ran else 0, now_us)
@@ -207,5 +215,6 @@ def on_slot_gained(s: State, now_us: int, slot: int) -> None:
     """The slot is (back) in service, idle."""
     note(s, SLOT_GAINED, now_us, slot, 0, 0)
     s.slots[slot].alive = 1
+    renew_slot(s, slot, now_us)
     s.policy.on_slot_gained(s, slot, now_us)
     decide_all(s, now_us)

@@ -24,7 +24,7 @@ that delays nobody.
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.compilation.loops import hot, inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import displacement, feedback, probing, reservation_tables
 from headrace.dispatch.kernel.contract import (
     DROP,
@@ -37,11 +37,13 @@ from headrace.dispatch.kernel.contract import (
     send,
     wait,
 )
+from headrace.dispatch.kernel.drift import of_stage_us, slack_us
 from headrace.dispatch.kernel.feedback import (
     extend_overruns,
     follow_moved,
     move,
     place_anew,
+    relevel,
     stretch,
 )
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT
@@ -70,14 +72,13 @@ FIELDS = merged(
     displacement.FIELDS,
     {
         "world": {"fill_idle_path": 0},
-        "models": {"slo_us": 0, "fastest_us": 0},
+        "models": {"slo_us": 0, "gateway_us": 0},
         "routes": {"shrunk": 0, "waiting": 0, "end_at": 0, "done": 0},
     },
 )
 """`fill_idle_path`: a partial batch waits until its deadline forces it (the paper) even where its
 whole path is idle; 0: it starts at once there.
-`slo_us`: who has more time left is not sent before its path is idle. `fastest_us`: what one
-request takes alone.
+`slo_us`: who has more time left is not sent before its path is idle. `gateway_us`: of a request.
 `shrunk`: since its path was last idle, a batch was smaller than planned because full ones came too
 late. `waiting`, `end_at`, `done`: scratch of a decision that compares routes."""
 
@@ -88,7 +89,7 @@ def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> No
     """Parameters: `fill_idle_path`, see FIELDS; 0 unless given."""
     state.world["fill_idle_path"] = parameters.get("fill_idle_path", 0)
     state.models["slo_us"] = [model.slo_us for model in topology.models]
-    state.models["fastest_us"] = [model.fastest_us for model in topology.models]
+    state.models["gateway_us"] = [model.gateway_us for model in topology.models]
     displacement.lay_out(state, topology)
 
 
@@ -133,7 +134,7 @@ def _full_batch(s: State, model: int, route: int, now_us: int) -> Decision:
     """A batch of the planned size, on the path that `_mark_usable` found; DROP: it is late."""
     table = s.routes[route]
     planned = table.batch_size
-    if table.end_at + _slack(s, route, planned) > tightest(s, model, planned):
+    if table.end_at + slack_us(s, route, planned) > tightest(s, model, planned):
         return drop(DEADLINE, 0)
     if table.waiting == 0:
         table.shrunk = 0
@@ -152,12 +153,12 @@ def _smaller_batch(s: State, model: int, route: int, now_us: int) -> Decision:
     table = s.routes[route]
     planned = table.batch_size
     idle_end_at = table.end_at - table.waiting
-    hurry = idle_end_at + _slack(s, route, planned) > tightest(s, model, planned)
+    hurry = idle_end_at + slack_us(s, route, planned) > tightest(s, model, planned)
     if table.shrunk and not hurry:
         return drop(DEADLINE, 0)
     for size in range(planned - 1, 0, -1):
         waiting, end_at = probe(s, route, size, now_us)
-        if end_at + _slack(s, route, size) <= tightest(s, model, size):
+        if end_at + slack_us(s, route, size) <= tightest(s, model, size):
             decision = _settle(s, model, route, size, waiting, end_at, now_us)
             table.shrunk = decision.what == SEND
             return decision
@@ -187,11 +188,6 @@ def _least_waiting(s: State, first: int, end: int) -> int:
     return best
 
 
-@inlined
-def _slack(s: State, route: int, size: int) -> int:
-    return s.slack_us[route * s.world[0].size_max + size - 1]
-
-
 @kernel
 def _settle(
     s: State, model: int, route: int, size: int, waiting: int, end_at: int, now_us: int
@@ -206,7 +202,7 @@ def _settle(
             return send(route, queued)
     # Until a batch of `size` would be late. While it waits anyway for slots and links, waiting for
     # requests costs nothing. Then the next smaller size is the largest that makes it.
-    spare_us = tightest(s, model, queued) - end_at - _slack(s, route, size)
+    spare_us = tightest(s, model, queued) - end_at - slack_us(s, route, size)
     return wait(now_us + max(1, spare_us + waiting), size)
 
 
@@ -224,7 +220,7 @@ def _send_or_hold(
         return send(route, size)
     spare_us = min(spare_us, tightest(s, model, size) - s.models[model].slo_us - now_us)
     start_at = s.path[route * s.world[0].stages_max].start_at
-    wait_us = min(spare_us, max(waiting - _slack(s, route, size), start_at - now_us))
+    wait_us = min(spare_us, max(waiting - slack_us(s, route, size), start_at - now_us))
     if wait_us <= 0:
         return send(route, size)
     # Whoever comes behind those that wait does not change that.
@@ -243,11 +239,23 @@ def _refuse_late(s: State, model: int, held: Decision, now_us: int) -> Decision:
         deadline_at = s.requests[at(s, model, i)].deadline_at
         if deadline_at < tightest_at:
             tightest_at, place = deadline_at, i
-    start_by = tightest_at - queue.fastest_us
+    start_by = tightest_at - _fastest_us(s, model)
     if start_by >= now_us:
         return wait(min(held.at_us, start_by + 1), held.size)
     to_front(s, model, place)
     return drop(DEADLINE, _backlog_us(s, model, now_us))
+
+
+@kernel
+def _fastest_us(s: State, model: int) -> int:
+    """What one request takes alone (`ModelRoutes.fastest_us`, as it is by now)."""
+    fastest_us = NEVER_US
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        alone_us, first = slack_us(s, route, 1), s.routes[route].first_stage
+        for stage in range(first, first + s.routes[route].stages):
+            alone_us += of_stage_us(s, stage, 1)
+        fastest_us = min(fastest_us, alone_us)
+    return s.models[model].gateway_us + fastest_us
 
 
 @kernel
@@ -272,7 +280,7 @@ def _backlog_us(s: State, model: int, now_us: int) -> int:
     for route in range(s.models[model].first_route, s.models[model].end_route):
         if s.routes[route].waiting >= 0:
             _, end_at = probe(s, route, 1, now_us)
-            first_end = min(first_end, end_at + _slack(s, route, 1))
+            first_end = min(first_end, end_at + slack_us(s, route, 1))
     return max(1, first_end - s.requests[at(s, model, 0)].deadline_at)
 
 
@@ -338,6 +346,11 @@ def on_slot_lost(s: State, slot: int) -> None:
 @hot
 def on_slot_gained(s: State, slot: int, _now_us: int) -> None:
     note_running(s, slot, -1)
+
+
+@hot
+def on_level_changed(s: State, stage: int, place: int, _now_us: int) -> None:
+    relevel(s, stage, place)
 
 
 # -- order of execution ---------------------------------------------------------------------------

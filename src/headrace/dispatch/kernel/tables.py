@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.dispatch.kernel.contract import tables_of
-from headrace.dispatch.kernel.layout import Ints, Sizes, State, Table
+from headrace.dispatch.kernel.layout import ONE, Ints, Sizes, State, Table
 from headrace.dispatch.policies import Policy
 from headrace.dispatch.topology import StageTable, Topology
 
@@ -23,8 +23,14 @@ _NOTHING = StageTable(0, 0, (), (), (), 0)
 class Store:
     """The arrays of one dispatcher's state, and how they grow."""
 
-    def __init__(self, topology: Topology, policy: Policy, *, queue_max: int) -> None:
-        """An idle system: all slots alive, nothing reserved, empty queues."""
+    def __init__(
+        self, topology: Topology, policy: Policy, *, queue_max: int, logged: bool = True
+    ) -> None:
+        """An idle system: all slots alive, nothing reserved, empty queues.
+
+        Args:
+            logged: the journal has what is for the log alone, too.
+        """
         self.tables = tables_of(policy.module)
         self._sizes = _sizes_of(topology)
         self._tuple = _tuple_of(tuple(self.tables))
@@ -35,7 +41,7 @@ class Store:
             }
         )
         _lay_out(self.state, topology, self._sizes)
-        self.state.world["queue_max"] = queue_max
+        self.state.world["queue_max"], self.state.world["logged"] = queue_max, logged
         policy.module.lay_out(self.state, topology, policy.parameters)
         self.grow(FIRST_ROWS)
 
@@ -111,7 +117,8 @@ def _lay_out(state: Any, topology: Topology, sizes: Sizes) -> None:
     world["stages_max"], world["size_max"] = sizes.stages_max, sizes.size_max
     world["slots"], world["nodes"] = sizes.slots, sizes.nodes
     world["has_links"] = any(speed is not None for speed in topology.node_bytes_per_us)
-    ends = np.cumsum([len(model.routes) for model in topology.models])
+    route_counts = [len(model.routes) for model in topology.models]
+    ends = np.cumsum(route_counts)
     state.models["first_route"], state.models["end_route"] = _before(ends), ends
     state.routes["batch_size"] = [route.batch_size for route in routes]
     state.routes["stages"] = [len(route.stages) for route in routes]
@@ -130,8 +137,18 @@ def _lay_out(state: Any, topology: Topology, sizes: Sizes) -> None:
     state.pools[:] = [slot for stage in stages for slot in stage.slots]
     state.p50_us[:] = _padded([stage.p50_us for stage in stages], sizes.size_max)
     state.slack_us[:] = _padded([route.slack_us for route in routes], sizes.size_max)
+    state.profiled_slack_us[:] = state.slack_us
+    state.stages["route"] = np.repeat(np.arange(len(routes)), state.routes["stages"])
+    state.stages["spread"] = [_spread(stage) for stage in stages]
+    state.routes["slo_us"] = np.repeat([model.slo_us for model in topology.models], route_counts)
     state.slots["node"] = topology.slot_node
     state.nodes["bytes_per_us"] = [speed or 0.0 for speed in topology.node_bytes_per_us]
+
+
+def _spread(stage: StageTable) -> int:
+    """p99 / p50 - 1 of the batch size where it is largest (`drift`)."""
+    spreads = (p99 / max(1, p50) - 1 for p50, p99 in zip(stage.p50_us, stage.p99_us, strict=True))
+    return round(ONE * max(1 / 32, *spreads))
 
 
 def _fastest_into(topology: Topology, before: StageTable, stage: StageTable) -> float:

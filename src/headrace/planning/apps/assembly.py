@@ -22,7 +22,6 @@ from headrace.planning.apps.machines import Entry, Schedule, remaining_rps
 from headrace.planning.apps.order import path_us
 from headrace.planning.apps.solve import AppSolution
 from headrace.planning.common.assembly import cost_per_hour
-from headrace.planning.common.candidates import budget_us
 from headrace.planning.common.packing import SlotSize
 from headrace.planning.common.placement import Pool, place
 
@@ -127,7 +126,7 @@ def assemble_apps(
                 app=one.app,
                 reading=one.solution.reading,
                 worst_case_us=one.path_us,
-                budget_us=budget_us(one.app.slo_us, problem.options.margin),
+                budget_us=one.case.budget_us,
                 cost_per_hour=sum(module.cost_per_hour or 0.0 for module in modules),
             )
         )

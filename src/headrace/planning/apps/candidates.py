@@ -21,15 +21,15 @@ are larger, are untouched; without this, a module with one request per second wo
 a second on an idle machine.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
 import numpy as np
 
-from headrace.cost import TimedStage, cost_model
-from headrace.domain.app import App
+from headrace.cost import TimedStage, cost_model, shares_gateway_cores
+from headrace.domain.app import App, topological_order
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Reading
@@ -128,14 +128,11 @@ def worst_case_us(
     >>> worst_case_us("remaining", a, 8.0, 2), worst_case_us("twice", a, 8.0, 2)
     (2750000, 4000000)
     """
-    batch, duration = candidate.batch, candidate.duration_us
-    if reading == "remaining":
-        return duration + collect_us(batch, duration, remaining_rps)
-    if reading == "twice":
-        if machines >= 1:
-            return 2 * duration
-        return duration + collect_us(batch, duration, machines * candidate.rate_rps)
-    return duration + collect_us(batch, duration, machines * candidate.rate_rps)
+    duration = candidate.duration_us
+    if reading == "twice" and machines >= 1:
+        return 2 * duration
+    rate_rps = remaining_rps if reading == "remaining" else machines * candidate.rate_rps
+    return duration + collect_us(candidate.batch, duration, rate_rps)
 
 
 def app_case(problem: Problem, app: App) -> AppCase:
@@ -148,14 +145,14 @@ def app_case(problem: Problem, app: App) -> AppCase:
     """
     names = [module.name for module in app.modules]
     waits = {name: [a for a, b in app.edges if b == name] for name in names}
-    order: list[str] = []
-    while len(order) < len(names):
-        order += [n for n in names if n not in order and all(a in order for a in waits[n])]
+    order = topological_order(names, app.edges, app.name)
     check_prices(problem.cluster)
     limit = problem.options.max_batch
     return AppCase(
         name=app.name,
-        budget_us=budget_us(app.slo_us, problem.options.margin),
+        budget_us=max(
+            0, budget_us(app.slo_us, problem.options.margin) - overhead_us(app, problem.profiles)
+        ),
         modules=tuple(
             ModuleCase.of(
                 name,
@@ -168,6 +165,17 @@ def app_case(problem: Problem, app: App) -> AppCase:
         ),
         before=tuple(tuple(order.index(a) for a in waits[name]) for name in order),
     )
+
+
+def overhead_us(app: App, profiles: Mapping[str, Profile]) -> int:
+    """What a request takes besides its modules: the longest path of the app's own code and of the
+    gateway, which passes the calls of a module one after the other."""
+    costs = cost_model(profiles)
+    before_us = {
+        module.name: module.code_us + ceil(module.fan_out.mean * costs.gateway_us(module.model))
+        for module in app.modules
+    }
+    return app.longest_path_us(before_us) + app.code_us
 
 
 def planned_rps(options: PlanOptions, app: App, module: str) -> float:
@@ -198,7 +206,8 @@ def profile_candidates(
 ) -> list[Candidate]:
     """Every (slot kind, batch size) that was profiled, the model run whole.
 
-    Throughput is that of a pipeline stage: batch / p50 x max_utilisation.
+    Throughput is that of a pipeline stage: batch / p50 x max_utilisation; where the slot has the
+    gateway's cores, p50 + batch x gateway_us in place of p50.
     """
     blocks = len(profile.blocks)
     costs = cost_model({profile.model: profile})
@@ -208,6 +217,7 @@ def profile_candidates(
         memory = device.memory_bytes
         if memory is not None and profile.weights_bytes(0, blocks) > memory:
             continue
+        shared_us = profile.gateway_us if shares_gateway_cores(cluster, kind.device) else 0
         largest = profile.max_batch(kind.device, kind.share)
         whole = TimedStage.whole_model(profile, kind.device, kind.share)
         for batch in range(1, min(largest, max_batch or largest) + 1):
@@ -216,7 +226,10 @@ def profile_candidates(
                 Candidate(
                     batch=batch,
                     duration_us=latency.p99_us,
-                    rate_rps=1e6 * batch / latency.p50_us * device.max_utilisation,
+                    rate_rps=1e6
+                    * batch
+                    / (latency.p50_us + batch * shared_us)
+                    * device.max_utilisation,
                     device=kind.device,
                     share=kind.share,
                     price=float(device.price_per_hour or 0.0) * float(kind.share),

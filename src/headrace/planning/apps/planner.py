@@ -114,7 +114,7 @@ def _too_slow(case: AppCase, planner: str) -> str:
     return (
         f"app {case.name!r}: {why}\n"
         f"  needs     {needed / 1000:g} ms, of which {slowest[1].name!r} {slowest[0] / 1000:g} ms\n"
-        f"  has       {case.budget_us / 1000:g} ms (SLO less margin)\n"
+        f"  has       {case.budget_us / 1000:g} ms (SLO less margin, gateway and the app's code)\n"
         f"  try       an SLO of {needed / 1000:g} ms"
         + ("" if needed > case.budget_us else ", or --planner least-cost")
     )

@@ -120,7 +120,10 @@ def _pair_up(pipelines: Pipelines, devices: Ints) -> Allotments:
     for best, count in zip(alone, devices - pairs, strict=True):
         if best is not None and count:
             chosen.append((best.row, int(count)))
-    return _allotments(pipelines, chosen, len(devices))
+    rows = np.array([row for row, _ in chosen], dtype=np.int64)
+    counts = np.array([count for _, count in chosen], dtype=np.int64)
+    slots = np.where(pipelines.kinds[rows] >= 0, counts[:, None], 0)
+    return Allotments.of(pipelines, rows, slots, len(devices))
 
 
 def _best(pipelines: Pipelines, kinds: Ints) -> _Best | None:
@@ -132,19 +135,3 @@ def _best(pipelines: Pipelines, kinds: Ints) -> _Best | None:
         return None
     rates = np.where(mine, pipelines.rates_rps.min(axis=1), -np.inf)
     return _Best(row=int(rates.argmax()), rps=float(rates.max()))
-
-
-def _allotments(pipelines: Pipelines, chosen: list[tuple[int, int]], kind_count: int) -> Allotments:
-    rows = np.array([row for row, _ in chosen], dtype=np.int64)
-    counts = np.array([count for _, count in chosen], dtype=np.int64)
-    kinds = pipelines.kinds[rows]
-    use = np.zeros((len(rows), kind_count), dtype=np.int64)
-    at, stage = np.nonzero(kinds >= 0)
-    use[at, kinds[at, stage]] = counts[at]
-    return Allotments(
-        pipeline=rows,
-        slots=np.where(kinds >= 0, counts[:, None], 0),
-        use=use,
-        throughput_rps=counts * pipelines.rates_rps[rows].min(axis=1, initial=np.inf),
-        waste=np.zeros(len(rows)),
-    )

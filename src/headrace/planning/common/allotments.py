@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headrace.planning.common.candidates import Floats, Ints, Pipelines
+from headrace.planning.common.candidates import Floats, Ints, Pipelines, Rows
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.hardware import Hardware
 
@@ -29,7 +29,7 @@ CHUNK = 500_000
 
 
 @dataclass(frozen=True, slots=True)
-class Allotments:
+class Allotments(Rows):
     """Of one demand. A allotments, P stages, K kinds."""
 
     pipeline: npt.NDArray[np.intp]
@@ -43,16 +43,29 @@ class Allotments:
     waste: Floats
     """Shape (A,): in units of the objective."""
 
-    def __len__(self) -> int:
-        return len(self.pipeline)
-
-    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> "Allotments":
-        return Allotments(
-            pipeline=self.pipeline[rows],
-            slots=self.slots[rows],
-            use=self.use[rows],
-            throughput_rps=self.throughput_rps[rows],
-            waste=self.waste[rows],
+    @classmethod
+    def of(
+        cls,
+        pipelines: Pipelines,
+        rows: Ints,
+        slots: Ints,
+        kind_count: int,
+        waste: float | Floats = 0.0,
+    ) -> "Allotments":
+        """Of so many slots, shape (A, P), for the stages of these pipelines."""
+        kinds = pipelines.kinds[rows]
+        used = kinds >= 0
+        use = np.zeros((len(rows), kind_count), dtype=np.int64)
+        for stage in range(kinds.shape[1]):
+            mine = np.flatnonzero(used[:, stage])
+            np.add.at(use, (mine, kinds[mine, stage]), slots[mine, stage])
+        pools = np.where(used, slots * np.where(used, pipelines.rates_rps[rows], 1.0), np.inf)
+        return cls(
+            pipeline=rows,
+            slots=slots,
+            use=use,
+            throughput_rps=pools.min(axis=1, initial=np.inf),
+            waste=np.broadcast_to(waste, len(rows)),
         )
 
 
@@ -77,7 +90,8 @@ def allotments_within(
     prices = np.where(used, slot_prices[pipelines.kinds], 0.0)
     # Per request per second, if slots were divisible; a bound on what any count wastes.
     waste_rate = np.maximum((prices / pipelines.rates_rps).sum(axis=1) - request_price, 0.0)
-    found: list[Allotments] = []
+    nothing = np.empty((0, used.shape[1]), np.int64)
+    found = [Allotments.of(pipelines, np.empty(0, np.intp), nothing, len(hardware.kinds))]
     for row, stage, multiple in _multiples(pipelines, hardware, waste_rate, waste_max):
         if deadline is not None:
             deadline.check()
@@ -86,21 +100,10 @@ def allotments_within(
         slots = np.where(used[row], np.maximum(need, 1.0), 0.0)
         waste = (slots * prices[row]).sum(axis=1) - request_price * throughput
         good = np.flatnonzero(waste <= waste_max)
-        rows, counts = row[good], slots[good].astype(np.int64)
-        use = _use(pipelines.kinds[rows], counts, len(hardware.kinds))
-        fits = _fits(use, hardware)
-        rows, counts, use = rows[fits], counts[fits], use[fits]
-        pools = np.where(used[rows], counts * _finite(pipelines.rates_rps[rows]), np.inf)
-        found.append(
-            Allotments(
-                pipeline=rows,
-                slots=counts,
-                use=use,
-                throughput_rps=pools.min(axis=1, initial=np.inf),
-                waste=np.maximum(waste[good][fits], 0.0),
-            )
-        )
-    return _best_of_each_use(_concatenate(found, pipelines, hardware), pipelines, hardware)
+        counts, wasted = slots[good].astype(np.int64), np.maximum(waste[good], 0.0)
+        listed = Allotments.of(pipelines, row[good], counts, len(hardware.kinds), wasted)
+        found.append(listed.take(_fits(listed.use, hardware)))
+    return _best_of_each_use(Allotments.joined(found), pipelines, hardware)
 
 
 def memory_limited(pipelines: Pipelines, hardware: Hardware) -> npt.NDArray[np.bool_]:
@@ -135,14 +138,6 @@ def _multiples(
         yield np.repeat(row[part], lengths), np.repeat(stage[part], lengths), multiple
 
 
-def _use(kinds: Ints, slots: Ints, kind_count: int) -> Ints:
-    use = np.zeros((len(kinds), kind_count), dtype=np.int64)
-    for stage in range(kinds.shape[1]):
-        rows = np.flatnonzero(kinds[:, stage] >= 0)
-        np.add.at(use, (rows, kinds[rows, stage]), slots[rows, stage])
-    return use
-
-
 def _fits(use: Ints, hardware: Hardware) -> npt.NDArray[np.bool_]:
     """Whether the shares add up to no more than there is; packing them exactly comes later."""
     fits = np.ones(len(use), dtype=bool)
@@ -150,22 +145,6 @@ def _fits(use: Ints, hardware: Hardware) -> npt.NDArray[np.bool_]:
         mine = hardware.kind_device == i
         fits &= use[:, mine] @ hardware.shares[mine] <= count + 1e-9
     return fits
-
-
-def _finite(rates: Floats) -> Floats:
-    return np.where(np.isfinite(rates), rates, 0.0)
-
-
-def _concatenate(found: list[Allotments], pipelines: Pipelines, hardware: Hardware) -> Allotments:
-    stages, kinds = pipelines.kinds.shape[1], len(hardware.kinds)
-    empty = np.empty(0)
-    return Allotments(
-        pipeline=np.concatenate([np.empty(0, np.intp), *(a.pipeline for a in found)]),
-        slots=np.concatenate([np.empty((0, stages), np.int64), *(a.slots for a in found)]),
-        use=np.concatenate([np.empty((0, kinds), np.int64), *(a.use for a in found)]),
-        throughput_rps=np.concatenate([empty, *(a.throughput_rps for a in found)]),
-        waste=np.concatenate([empty, *(a.waste for a in found)]),
-    )
 
 
 def _best_of_each_use(

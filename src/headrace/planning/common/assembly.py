@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Stopped, Tenant
-from headrace.domain.problem import Problem
+from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.allotments import Allotments
-from headrace.planning.common.candidates import budget_us
+from headrace.planning.common.candidates import CostTables, budget_us
 from headrace.planning.common.models import Model
 from headrace.planning.common.packing import SlotSize
 from headrace.planning.common.placement import Pool, place
@@ -120,37 +120,56 @@ def _deployment(
         _pipeline(model, name, member, [next(pool_names) for _ in member.slots])
         for name, member in members
     )
+    return deployment_of(problem, model.demand, pipelines)
+
+
+def deployment_of(problem: Problem, demand: Demand, pipelines: tuple[Pipeline, ...]) -> Deployment:
     return Deployment(
-        model=model.demand.model,
-        slo_us=model.demand.slo_us,
-        budget_us=budget_us(model.demand.slo_us, problem.options.margin),
+        model=demand.model,
+        slo_us=demand.slo_us,
+        budget_us=budget_us(demand.slo_us, problem.options.margin),
         pipelines=pipelines,
         throughput_rps=sum(pipeline.throughput_rps for pipeline in pipelines),
     )
 
 
 def _pipeline(model: Model, name: str, member: _Member, pools: Sequence[Sequence[str]]) -> Pipeline:
-    tables, row = model.tables, member.row
-    batch = int(model.pipelines.batch[row])
-    depth = len(member.slots)
-    kinds = [int(kind) for kind in model.pipelines.kinds[row, :depth]]
-    ends = [int(end) for end in model.pipelines.ends[row, :depth]]
+    pipelines, depth = model.pipelines, len(member.slots)
+    kinds = pipelines.kinds[member.row, :depth].tolist()
+    ends = pipelines.ends[member.row, :depth].tolist()
+    stages = list(zip(kinds, [0, *ends], ends, strict=False))
+    return pipeline_of(name, model.tables, int(pipelines.batch[member.row]), stages, pools)
+
+
+def pipeline_of(
+    name: str,
+    tables: CostTables,
+    batch: int,
+    places: Sequence[tuple[int, int, int]],
+    pools: Sequence[Sequence[str]],
+) -> Pipeline:
+    """The document of a pipeline.
+
+    Args:
+        places: per stage its kind of slot, first block and end block.
+        pools: per stage the names of its slots.
+    """
     stages = []
-    for at, (kind, end) in enumerate(zip(kinds, ends, strict=True)):
-        first = ends[at - 1] if at else 0
-        last = at + 1 == depth
-        transfer = 0 if last else int(tables.transfer_us[batch - 1, kind, kinds[at + 1], end])
+    for at, ((kind, first, end), pool) in enumerate(zip(places, pools, strict=True)):
+        candidate = (batch - 1, kind, first, end)
+        transfer = 0
+        if at + 1 < len(places):
+            transfer = int(tables.transfer_us[batch - 1, kind, places[at + 1][0], end])
         stages.append(
             Stage(
                 first_block=first,
                 end_block=end,
                 device=tables.kinds[kind].device,
                 share=tables.kinds[kind].share,
-                pool=tuple(pools[at]),
-                latency_us=int(tables.p99_us[batch - 1, kind, first, end]),
+                pool=tuple(pool),
+                latency_us=int(tables.p99_us[candidate]),
                 transfer_us=transfer,
-                throughput_rps=member.slots[at]
-                * float(tables.rate_rps[batch - 1, kind, first, end]),
+                throughput_rps=len(pool) * float(tables.rate_rps[candidate]),
             )
         )
     return Pipeline(

@@ -18,16 +18,18 @@ link share  the node's bandwidth / (bytes per item x devices on the node / share
             narrowest node that has the device type; a node's slots together then never exceed
             its link, wherever they are placed. The model's own input and output are free
 budget      SLO x (1 - margin), rounded down (PPipe 5.4)
+sizes       of a model of several: p99 is the largest of any bucket, p50 the mean over buckets by
+            their parts of the requests (batches hold one bucket each), bytes those of the largest
 
 Nothing is charged for building a batch, as in the paper: the margin pays for it. The paper's
 artifact charges (batch - 1) / expected rate; it would be added where `_first_stages` starts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from math import floor
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +38,7 @@ from headrace import cost
 from headrace.cost import cost_model, link_bytes_per_us, range_sums
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import DocumentError
-from headrace.domain.problem import Demand, Problem
+from headrace.domain.problem import Demand, Problem, bucket_shares
 from headrace.domain.profile import Profile
 
 Ints = npt.NDArray[np.int64]
@@ -80,7 +82,24 @@ class CostTables:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipelines:
+class Rows:
+    """Base of tables whose fields are arrays with a row per entry."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Self:
+        return type(self)(*(getattr(self, table.name)[rows] for table in fields(self)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """The rows of all, at least one, in order."""
+        names = [table.name for table in fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelines(Rows):
     """Feasible pipelines of one model, one per row; P is the largest number of stages."""
 
     kinds: Ints
@@ -95,19 +114,6 @@ class Pipelines:
     """Shape (C, P): of one slot per stage; infinite after the last."""
     weights_bytes: Ints
     """Shape (C, P): of one slot per stage; 0 after the last."""
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> "Pipelines":
-        return Pipelines(
-            kinds=self.kinds[rows],
-            ends=self.ends[rows],
-            batch=self.batch[rows],
-            latency_us=self.latency_us[rows],
-            rates_rps=self.rates_rps[rows],
-            weights_bytes=self.weights_bytes[rows],
-        )
 
 
 def budget_us(slo_us: int, margin: float) -> int:
@@ -138,7 +144,7 @@ def cost_tables(problem: Problem, demand: Demand) -> CostTables:
     profile, cluster = problem.profiles[demand.model], problem.cluster
     kinds = usable_kinds(cluster)
     costs = cost_model(problem.profiles)
-    p50, p99 = costs.tables(demand.model, kinds, problem.options.max_batch)
+    p50, p99 = _times(problem, demand, kinds)
     weights = range_sums(np.array([block.weights_bytes for block in profile.blocks]))
     for k, kind in enumerate(kinds):
         memory = cluster.device_type(kind.device).memory_bytes
@@ -167,6 +173,19 @@ def cost_tables(problem: Problem, demand: Demand) -> CostTables:
         weights_bytes=weights,
         gateway_us=gateway_us,
     )
+
+
+def _times(problem: Problem, demand: Demand, kinds: Sequence[SlotKind]) -> tuple[Times, Ints]:
+    """What a batch takes of a slot, on average over the sizes that come; and at worst."""
+    profile, most = problem.profiles[demand.model], problem.options.max_batch
+    if not profile.dimensions:
+        return cost_model(problem.profiles).tables(demand.model, kinds, most)
+    flat = profile.flat()
+    costs = cost_model({each.model: each for each in flat})
+    tables = [costs.tables(each.model, kinds, most) for each in flat]
+    parts = bucket_shares(profile, demand.shapes)
+    p50 = np.average([p50 for p50, _ in tables], axis=0, weights=parts)
+    return p50, np.maximum.reduce([p99 for _, p99 in tables])
 
 
 def _link_part(cluster: Cluster, device: str) -> float:
@@ -234,17 +253,9 @@ def feasible_pipelines(
                     " or profile fewer blocks"
                 )
     if not found:
-        return _rows(
-            tables, 0, np.empty((0, depth), int), np.empty((0, depth), int), np.empty(0, int)
-        )
-    return Pipelines(
-        kinds=np.concatenate([p.kinds for p in found]),
-        ends=np.concatenate([p.ends for p in found]),
-        batch=np.concatenate([p.batch for p in found]),
-        latency_us=np.concatenate([p.latency_us for p in found]),
-        rates_rps=np.concatenate([p.rates_rps for p in found]),
-        weights_bytes=np.concatenate([p.weights_bytes for p in found]),
-    )
+        none = np.empty((0, depth), int)
+        return _rows(tables, 0, none, none, np.empty(0, int))
+    return Pipelines.joined(found)
 
 
 def _pipelines_of_batch(
@@ -253,7 +264,9 @@ def _pipelines_of_batch(
     """Grow partial pipelines stage by stage; drop one as soon as it cannot end in time."""
     blocks = tables.block_count
     rest_us = least_rest_us(tables.p99_us[b])
-    kinds, ends = (axis.reshape(-1, 1) for axis in _pairs(len(tables.kinds), blocks))
+    # All (kind, end block) of a first stage.
+    pairs = np.meshgrid(np.arange(len(tables.kinds)), np.arange(1, blocks + 1), indexing="ij")
+    kinds, ends = (axis.reshape(-1, 1) for axis in pairs)
     # A charge for building the batch would start here instead of at 0.
     latency = tables.p99_us[b][kinds[:, 0], 0, ends[:, 0]]
     found = []
@@ -270,12 +283,6 @@ def _pipelines_of_batch(
             tables, b, kinds[~whole], ends[~whole], latency[~whole], budget, rest_us
         )
     return found
-
-
-def _pairs(kinds: int, blocks: int) -> tuple[Ints, Ints]:
-    """All (kind, end block) of a first stage."""
-    kind, end = np.meshgrid(np.arange(kinds), np.arange(1, blocks + 1), indexing="ij")
-    return kind.ravel(), end.ravel()
 
 
 def least_rest_us(p99_us: Times) -> Ints:
@@ -308,18 +315,11 @@ def _extend(
         hop_us = tables.transfer_us[b][kinds[rows, -1]][:, next_kind, block]
         total = latency[rows, None] + hop_us + tables.p99_us[b][next_kind, block, next_end]
         row, column = np.nonzero(total + rest_us[next_end] <= budget)
-        grown.append(
-            (
-                np.column_stack([kinds[rows[row]], next_kind[column]]),
-                np.column_stack([ends[rows[row]], next_end[column]]),
-                total[row, column],
-            )
-        )
-    return (
-        np.concatenate([k for k, _, _ in grown]),
-        np.concatenate([e for _, e, _ in grown]),
-        np.concatenate([t for _, _, t in grown]),
-    )
+        more_kinds = np.column_stack([kinds[rows[row]], next_kind[column]])
+        more_ends = np.column_stack([ends[rows[row]], next_end[column]])
+        grown.append((more_kinds, more_ends, total[row, column]))
+    all_kinds, all_ends, all_latencies = zip(*grown, strict=True)
+    return np.concatenate(all_kinds), np.concatenate(all_ends), np.concatenate(all_latencies)
 
 
 def _pad(table: Ints, width: int, value: int) -> Ints:

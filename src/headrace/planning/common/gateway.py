@@ -8,14 +8,17 @@ they can do, models get less of it:
 max-min      every model gets min(its own, weight x z) of one z, the largest that fits. If the
              gateway is the limit then z = 1e6 / sum(weight x gateway_us), which no plan can beat,
              so the plan is optimal; otherwise its smallest throughput / weight stays as it was
-throughput   models that cost the gateway least first, after what every model must have; no plan
-             passes on more than 1e6 / (least gateway_us)
+throughput   after the rates that are asked for, every model without one gets the same part of what
+             its slots can do, so that none is left with nothing; what then remains goes to the
+             others, those that cost the gateway least first. No plan passes on more than
+             1e6 / (least gateway_us): the gap to that is stated
 least-cost   rates are given: as for max-min, but never below a model's rate
 
-Rates that do not fit are refused before anything is planned. Decision 0029.
+Rates that do not fit are refused before anything is planned, those of apps' calls included: each
+passes the gateway as a client's request does. Decision 0029.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -29,11 +32,16 @@ OPTIMAL_GAP = 1e-6
 
 def refuse_for_gateway(problem: Problem) -> PlanResult | None:
     """A refusal where the rates asked for take more time than one gateway has."""
-    costs_us = gateway_costs_us(problem)
-    needed = sum(
-        (demand.rate_rps or 0.0) * cost
-        for demand, cost in zip(problem.demands, costs_us, strict=True)
-    )
+    costs = cost_model(problem.profiles)
+    called = [
+        (f"{app.name}.{module.name}", app.module_rate_rps(module.name), module.model)
+        for app in problem.apps
+        for module in app.modules
+    ]
+    asked = [(demand.model, demand.rate_rps or 0.0, demand.model) for demand in problem.demands]
+    shares = {name: (rps, costs.gateway_us(model)) for name, rps, model in (*asked, *called)}
+    needed = sum(rps * cost for rps, cost in shares.values())
+    each = _each({name: cost for name, (_, cost) in shares.items()})
     if needed <= US_PER_S:
         return None
     return PlanResult(
@@ -42,7 +50,7 @@ def refuse_for_gateway(problem: Problem) -> PlanResult | None:
         bound=None,
         runtime_s=0.0,
         refusal="the rates need more time than the gateway has\n"
-        f"  needs  {needed / US_PER_S:.3g} s of every second, {_each(problem.demands, costs_us)}\n"
+        f"  needs  {needed / US_PER_S:.3g} s of every second, {each}\n"
         "  has    1 s: one event loop passes all requests\n"
         f"  try    rates of {US_PER_S / needed:.2g} times these, or several servers",
     )
@@ -77,7 +85,8 @@ def within_gateway(problem: Problem, result: PlanResult) -> PlanResult:
         stopped = "heuristic"
     binding = plan.binding
     if passed != own:
-        says = f"gateway: it takes {_each(problem.demands, costs_us)}: {_most(problem, costs_us)}"
+        each = dict(zip((demand.model for demand in problem.demands), costs_us, strict=True))
+        says = f"gateway: it takes {_each(each)}: {_most(problem, costs_us)}"
         binding = says if bound == objective else f"{says}; {binding}"
     plan = replace(
         plan,
@@ -96,17 +105,30 @@ def _passed_on(problem: Problem, own: Sequence[float], costs_us: Sequence[int]) 
     if sum(rps * cost for rps, cost in zip(own, costs_us, strict=True)) <= US_PER_S:
         return list(own)
     least = [demand.rate_rps or 0.0 for demand in problem.demands]
-    left_us = US_PER_S - sum(rps * cost for rps, cost in zip(least, costs_us, strict=True))
     if problem.options.objective == "throughput":
-        passed = list(least)
-        for i in sorted(range(len(own)), key=lambda i: (costs_us[i], i)):
-            more = own[i] - least[i]
-            if costs_us[i]:
-                more = min(more, left_us / costs_us[i])
-            passed[i] += more
-            left_us -= more * costs_us[i]
-        return passed
+        return _same_part(problem.demands, own, costs_us)
     return _in_proportion(problem.demands, own, least, costs_us)
+
+
+def _same_part(
+    demands: Sequence[Demand], own: Sequence[float], costs_us: Sequence[int]
+) -> list[float]:
+    """Rates that are asked for, then one part of `own` for all others, then what remains."""
+    passed = [demand.rate_rps or 0.0 for demand in demands]
+    left_us = US_PER_S - sum(rps * cost for rps, cost in zip(passed, costs_us, strict=True))
+    free = [i for i, demand in enumerate(demands) if demand.rate_rps is None]
+    wanted_us = sum(own[i] * costs_us[i] for i in free)
+    part = min(1.0, left_us / wanted_us) if wanted_us else 1.0
+    for i in free:
+        passed[i] = part * own[i]
+    left_us -= part * wanted_us
+    for i in sorted(range(len(own)), key=lambda i: (costs_us[i], i)):
+        more = own[i] - passed[i]
+        if costs_us[i]:
+            more = min(more, max(0.0, left_us) / costs_us[i])
+        passed[i] += more
+        left_us -= more * costs_us[i]
+    return passed
 
 
 def _in_proportion(
@@ -164,15 +186,19 @@ def _objective(problem: Problem, deployments: Sequence[Deployment], plan: Plan) 
             return plan.objective
 
 
-def _each(demands: Sequence[Demand], costs_us: Sequence[int]) -> str:
-    """ "39 us per request", or of each model."""
-    if len(demands) == 1:
-        return f"{costs_us[0]} us per request"
-    pairs = zip(demands, costs_us, strict=True)
-    return ", ".join(f"{cost} us per request of {demand.model!r}" for demand, cost in pairs)
+def _each(costs_us: Mapping[str, int]) -> str:
+    """ "39 us per request", or of each model or module."""
+    if len(costs_us) == 1:
+        return f"{next(iter(costs_us.values()))} us per request"
+    return ", ".join(f"{cost} us per request of {name!r}" for name, cost in costs_us.items())
 
 
 def _most(problem: Problem, costs_us: Sequence[int]) -> str:
     if len(costs_us) == 1:
         return f"at most {US_PER_S / costs_us[0]:,.0f} requests/s"
-    return "one second of every second in all"
+    most = "one second of every second in all"
+    if problem.options.objective == "throughput" and any(
+        d.rate_rps is None for d in problem.demands
+    ):
+        most += ", of which each model without a rate gets the same part of what its slots can do"
+    return most

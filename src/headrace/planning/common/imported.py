@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from headrace.catalog.ppipe.artifact import ReferencePipeline, ReferencePlan
 from headrace.domain.errors import InfeasibleError
-from headrace.domain.plan import Deployment, Pipeline, Plan, Stage, Tenant
+from headrace.domain.plan import Pipeline, Plan, Tenant
 from headrace.domain.problem import Problem
-from headrace.planning.common.candidates import CostTables, SlotKind, budget_us, cost_tables
+from headrace.planning.common.assembly import deployment_of, pipeline_of
+from headrace.planning.common.candidates import CostTables, SlotKind, cost_tables
 from headrace.planning.common.packing import SlotSize, pack
 from headrace.planning.common.placement import Pool, place
 
@@ -38,15 +39,7 @@ def place_reference(reference: ReferencePlan, problem: Problem) -> Plan:
             _pipeline(f"p{i}", pipeline, tables, [next(pool_names) for _ in pipeline.partitions])
             for i, pipeline in enumerate(entry.pipelines)
         )
-        deployments.append(
-            Deployment(
-                model=demand.model,
-                slo_us=demand.slo_us,
-                budget_us=budget_us(demand.slo_us, problem.options.margin),
-                pipelines=pipelines,
-                throughput_rps=sum(pipeline.throughput_rps for pipeline in pipelines),
-            )
-        )
+        deployments.append(deployment_of(problem, demand, pipelines))
     return Plan(
         planner=PLANNER,
         options=replace(problem.options, planner=PLANNER),
@@ -97,33 +90,12 @@ def _check_room(pools: Sequence[Pool], problem: Problem) -> None:
 def _pipeline(
     name: str, reference: ReferencePipeline, tables: CostTables, pools: Sequence[Sequence[str]]
 ) -> Pipeline:
-    partitions, batch = reference.partitions, reference.batch_size - 1
-    kinds = [tables.kinds.index(SlotKind(p.device, p.share)) for p in partitions]
-    ends = [min(partition.end_block, tables.block_count) for partition in partitions]
-    stages = []
-    for at, partition in enumerate(partitions):
-        candidate = (batch, kinds[at], partition.first_block, ends[at])
-        last = at + 1 == len(partitions)
-        stages.append(
-            Stage(
-                first_block=partition.first_block,
-                end_block=ends[at],
-                device=partition.device,
-                share=partition.share,
-                pool=tuple(pools[at]),
-                latency_us=int(tables.p99_us[candidate]),
-                transfer_us=(
-                    0
-                    if last
-                    else int(tables.transfer_us[batch, kinds[at], kinds[at + 1], ends[at]])
-                ),
-                throughput_rps=partition.slots * float(tables.rate_rps[candidate]),
-            )
+    places = [
+        (
+            tables.kinds.index(SlotKind(partition.device, partition.share)),
+            partition.first_block,
+            min(partition.end_block, tables.block_count),
         )
-    return Pipeline(
-        name=name,
-        batch_size=reference.batch_size,
-        stages=tuple(stages),
-        latency_us=sum(stage.latency_us + stage.transfer_us for stage in stages),
-        throughput_rps=min(stage.throughput_rps for stage in stages),
-    )
+        for partition in reference.partitions
+    ]
+    return pipeline_of(name, tables, reference.batch_size, places, pools)

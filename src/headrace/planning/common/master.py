@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.domain.problem import Demand, Objective
-from headrace.planning.common.candidates import Floats, Ints
+from headrace.planning.common.candidates import Floats, Ints, Pipelines
 from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.solver import LinearModel
 
@@ -45,6 +45,17 @@ class Wanted:
     @classmethod
     def of(cls, demand: Demand, least_pipeline_rps: float) -> "Wanted":
         return cls(weight=demand.weight, least_rps=max(demand.rate_rps or 0.0, least_pipeline_rps))
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What is counted: slots of devices for the pipelines of every demand, to some goal."""
+
+    hardware: Hardware
+    wanted: Sequence[Wanted]
+    columns: Sequence[Pipelines]
+    """Per demand; each non-empty."""
+    goal: Goal
 
 
 def smallest_normalised(throughputs: Sequence[float], wanted: Sequence[Wanted]) -> float:

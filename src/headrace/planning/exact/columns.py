@@ -22,7 +22,7 @@ from math import lcm
 import numpy as np
 
 from headrace.compilation.loops import compiled
-from headrace.planning.common.candidates import Floats, Ints, Pipelines, SlotKind
+from headrace.planning.common.candidates import Floats, Ints, Pipelines, Rows, SlotKind
 
 _ROUNDING = 1e-12
 """Relative; two ways of computing the same units per request differ by less."""
@@ -49,7 +49,7 @@ class PoolStock:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Rows):
     """Of one demand. C columns, P stages at most."""
 
     pools: Ints
@@ -63,23 +63,11 @@ class Columns:
     source: Ints
     """Shape (C,): row of the demand's `Pipelines`."""
 
-    def __len__(self) -> int:
-        return len(self.source)
-
     @property
     def units_per_rps(self) -> Floats:
         """Shape (C, P): units that one request per second costs, were slots divisible."""
         per_rps: Floats = self.units / self.rates_rps
         return per_rps
-
-    def take(self, rows: Ints) -> "Columns":
-        return Columns(
-            pools=self.pools[rows],
-            units=self.units[rows],
-            rates_rps=self.rates_rps[rows],
-            groups=self.groups[rows],
-            source=self.source[rows],
-        )
 
 
 def units_per_device(kinds: Sequence[SlotKind]) -> int:

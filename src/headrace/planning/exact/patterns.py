@@ -54,13 +54,15 @@ def patterns_within(
         TooManyPatterns: there are more than PATTERNS_MAX.
     """
     arguments = (columns.pools, columns.rates_rps, stage_prices, request_price, most_rps, waste_max)
-    counts = _count(*arguments)
-    first = np.concatenate([[0], np.cumsum(counts)])
+    stages, nowhere = columns.pools.shape[1], np.zeros(0)
+    first = np.zeros(len(columns) + 1, np.int64)
+    counts = _list(*arguments, first, np.zeros((0, stages), np.int64), nowhere, nowhere)
+    first[1:] = np.cumsum(counts)
     if first[-1] > PATTERNS_MAX:
         raise TooManyPatterns
-    slots = np.zeros((first[-1], columns.pools.shape[1]), np.int64)
+    slots = np.zeros((first[-1], stages), np.int64)
     carried, waste = np.zeros(first[-1]), np.zeros(first[-1])
-    _fill(*arguments, first, slots, carried, waste)
+    _list(*arguments, first, slots, carried, waste)
     order = np.lexsort((waste, np.repeat(np.arange(len(columns)), counts)))
     return Patterns(first=first, slots=slots[order], carried_rps=carried[order], waste=waste[order])
 
@@ -147,30 +149,6 @@ def _pattern(
 
 
 @compiled
-def _count(
-    pools: Ints,
-    rates: Floats,
-    prices: Floats,
-    request_price: float,
-    most_rps: float,
-    waste_max: float,
-) -> np.ndarray:
-    """Shape (C,): patterns of each column."""
-    counts = np.zeros(len(pools), np.int64)
-    slots = np.zeros(pools.shape[1], np.int64)
-    for column in range(len(pools)):
-        affordable = _affordable(column, pools, rates, prices, request_price, most_rps, waste_max)
-        for stage in range(pools.shape[1]):
-            if pools[column, stage] >= 0:
-                for multiple in range(1, int(affordable / rates[column, stage]) + 1):
-                    waste = _pattern(
-                        column, stage, multiple, pools, rates, prices, request_price, slots
-                    )
-                    counts[column] += 0.0 <= waste <= waste_max
-    return counts
-
-
-@compiled
 def _affordable(
     column: int,
     pools: Ints,
@@ -191,7 +169,7 @@ def _affordable(
 
 
 @compiled
-def _fill(
+def _list(
     pools: Ints,
     rates: Floats,
     prices: Floats,
@@ -202,11 +180,12 @@ def _fill(
     slots: np.ndarray,
     carried: np.ndarray,
     wastes: np.ndarray,
-) -> None:
+) -> np.ndarray:
+    """Shape (C,): patterns of each column; written down from `first` on as far as there is room."""
+    counts = np.zeros(len(pools), np.int64)
     found = np.zeros(pools.shape[1], np.int64)
     for column in range(len(pools)):
         affordable = _affordable(column, pools, rates, prices, request_price, most_rps, waste_max)
-        at = first[column]
         for stage in range(pools.shape[1]):
             if pools[column, stage] >= 0:
                 for multiple in range(1, int(affordable / rates[column, stage]) + 1):
@@ -214,7 +193,10 @@ def _fill(
                         column, stage, multiple, pools, rates, prices, request_price, found
                     )
                     if 0.0 <= waste <= waste_max:
-                        slots[at] = found
-                        carried[at] = multiple * rates[column, stage]
-                        wastes[at] = waste
-                        at += 1
+                        at = first[column] + counts[column]
+                        counts[column] += 1
+                        if at < len(carried):
+                            slots[at] = found
+                            carried[at] = multiple * rates[column, stage]
+                            wastes[at] = waste
+    return counts

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.compilation.loops import compiled
-from headrace.planning.common.candidates import Floats, Ints
+from headrace.planning.common.candidates import Floats, Ints, Rows
 from headrace.planning.exact.columns import Columns
 from headrace.planning.exact.patterns import Patterns
 
@@ -47,7 +47,7 @@ class _ValueTable(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class BestPatterns:
+class BestPatterns(Rows):
     """The patterns of one demand, each the best of its use, in lexicographic order of use."""
 
     column: Ints
@@ -76,14 +76,8 @@ def best_patterns(columns: Columns, patterns: Patterns, units: Ints) -> BestPatt
     order = fits[np.lexsort((column[fits], -patterns.carried_rps[fits], *use[fits].T[::-1]))]
     new = np.ones(len(order), dtype=bool)
     new[1:] = (np.diff(use[order], axis=0) != 0).any(axis=1)
-    best = order[new]
-    return BestPatterns(
-        column=column[best],
-        slots=patterns.slots[best],
-        carried_rps=patterns.carried_rps[best],
-        waste=patterns.waste[best],
-        use=use[best],
-    )
+    every = BestPatterns(column, patterns.slots, patterns.carried_rps, patterns.waste, use)
+    return every.take(order[new])
 
 
 class ValueFunction:

@@ -29,7 +29,7 @@ from headrace.planning.common.allotments import Allotments, memory_limited
 from headrace.planning.common.candidates import Pipelines
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.hardware import Hardware
-from headrace.planning.common.master import Goal, Wanted
+from headrace.planning.common.master import Counting
 from headrace.planning.common.packing import SlotSize, pack
 from headrace.planning.exact.columns import (
     Columns,
@@ -59,44 +59,36 @@ ROUNDING_PART = 0.25
 """Of the time left, for a rounded plan to begin with."""
 
 
-def search_exactly_pooled(
-    hardware: Hardware,
-    wanted: Sequence[Wanted],
-    columns: Sequence[Pipelines],
-    goal: Goal,
-    deadline: Deadline,
-) -> PooledResult | None:
-    """The best counts for feasible pipelines; None if this is not a problem for it.
-
-    Args:
-        columns: per demand; each non-empty.
-    """
+def search_exactly_pooled(asked: Counting, deadline: Deadline) -> PooledResult | None:
+    """The best counts for feasible pipelines; None if this is not a problem for it."""
+    goal, wanted = asked.goal, asked.wanted
     # Of one demand alone, throughput and throughput / weight are largest together.
     if goal not in ("max-min", "least-cost") and not (goal == "throughput" and len(wanted) == 1):
         return None
-    if not _always_fits(hardware, columns):
+    if not _always_fits(asked):
         return None
-    counting = _Counting(hardware, columns)
     half = deadline.part(TIME_PART)
     if goal == "least-cost":
-        return counting.least_cost(wanted, half)
+        return _Engines(asked).least_cost(half)
     if goal == "throughput":
-        wanted = [Wanted(weight=1.0, least_rps=want.least_rps) for want in wanted]
-    if hardware.owned.sum() > LARGE_DEVICES:
-        return counting.beside_bound(wanted, deadline)
+        wanted = [replace(want, weight=1.0) for want in wanted]
+    engines = _Engines(replace(asked, wanted=wanted, goal="max-min"))
+    if asked.hardware.owned.sum() > LARGE_DEVICES:
+        return engines.beside_bound(deadline)
     try:
-        return counting.largest(wanted, half)
+        return engines.largest(half)
     except (OutOfReach, OutOfTime):
-        start = counting.to_begin_with(wanted, deadline)
-        return search(hardware, wanted, columns, goal, deadline, start)
+        start = engines.to_begin_with(deadline)
+        return search(replace(asked, wanted=wanted), deadline, start)
 
 
-class _Counting:
-    """A problem whose demands share nothing but units of devices."""
+class _Engines:
+    """For a problem whose demands share nothing but units of devices."""
 
-    def __init__(self, hardware: Hardware, columns: Sequence[Pipelines]) -> None:
-        self._hardware, self._pipelines = hardware, columns
-        self._columns = [_columns(hardware, pipelines) for pipelines in columns]
+    def __init__(self, asked: Counting) -> None:
+        hardware = asked.hardware
+        self._asked, self._hardware = asked, hardware
+        self._columns = [_columns(hardware, pipelines) for pipelines in asked.columns]
         self._per_device = units_per_device(hardware.kinds)
         self._stock = PoolStock(
             pool_type=np.arange(len(hardware.devices)),
@@ -105,38 +97,36 @@ class _Counting:
             room=np.zeros(0, dtype=np.int64),
         )
 
-    def largest(self, wanted: Sequence[Wanted], deadline: Deadline) -> PooledResult:
+    def largest(self, deadline: Deadline) -> PooledResult:
         """The largest min throughput / weight, by tables.
 
         Raises:
             OutOfReach, OutOfTime: too large for tables, or no time left.
         """
-        found = search_freely(self._stock, wanted, self._columns, self._per_device, deadline)
-        return self._proven(found)
+        wanted, per_device = self._asked.wanted, self._per_device
+        return self._proven(search_freely(self._stock, wanted, self._columns, per_device, deadline))
 
-    def least_cost(self, wanted: Sequence[Wanted], deadline: Deadline) -> PooledResult | None:
+    def least_cost(self, deadline: Deadline) -> PooledResult | None:
         """The cheapest devices that carry the rates, by tables; None if these do not end."""
-        prices = self._hardware.prices
+        wanted, per_device, prices = self._asked.wanted, self._per_device, self._hardware.prices
         assert prices is not None, "checked before planning"
         try:
             return self._proven(
-                search_least_cost(
-                    self._stock, wanted, self._columns, self._per_device, prices, deadline
-                )
+                search_least_cost(self._stock, wanted, self._columns, per_device, prices, deadline)
             )
         except (OutOfReach, OutOfTime):
             return None
 
-    def beside_bound(self, wanted: Sequence[Wanted], deadline: Deadline) -> PooledResult | None:
+    def beside_bound(self, deadline: Deadline) -> PooledResult | None:
         """Max-min by rounding, with only the pipelines that counting needs; None if that fails.
 
         Any others would only give the relaxation the choice between equals, some of them coarser.
         """
         few = [
             mine.take(counted.source)
-            for mine, counted in zip(self._pipelines, self._columns, strict=True)
+            for mine, counted in zip(self._asked.columns, self._columns, strict=True)
         ]
-        result = search_beside_bound(self._hardware, wanted, few, "max-min", deadline, companions=0)
+        result = search_beside_bound(replace(self._asked, columns=few), deadline, companions=0)
         if result is None or result.chosen is None:
             return result
         allotments = tuple(
@@ -145,19 +135,18 @@ class _Counting:
         )
         return replace(result, chosen=replace(result.chosen, allotments=allotments))
 
-    def to_begin_with(
-        self, wanted: Sequence[Wanted], deadline: Deadline
-    ) -> ChosenAllotments | None:
+    def to_begin_with(self, deadline: Deadline) -> ChosenAllotments | None:
         """The better of two plans that are soon found: by rounding, and by walks.
 
         Walks allow no two demands to share a device. So their plan is never below the artifact's,
         which rounds up more and allows fewer pipelines.
         """
         soon = deadline.part(ROUNDING_PART)
-        rounded = search_beside_bound(self._hardware, wanted, self._pipelines, "max-min", soon)
+        rounded = search_beside_bound(self._asked, soon)
         floor = 0.0 if rounded is None or rounded.objective is None else rounded.objective
         whole = replace(self._stock, increment=self._per_device, increments=self._hardware.owned)
         walking = deadline.part(TIME_PART)
+        wanted = self._asked.wanted
         walked = search_exactly(whole, wanted, self._columns, walking, floor).chosen
         if walked is not None:
             return self._allotments(walked)
@@ -175,9 +164,9 @@ class _Counting:
 
     def _allotments(self, chosen: Sequence[PipelineSet]) -> ChosenAllotments:
         hardware = self._hardware
-        every = zip(self._pipelines, self._columns, chosen, strict=True)
+        every = zip(self._asked.columns, self._columns, chosen, strict=True)
         allotments = tuple(
-            _allotments(hardware, pipelines, counted.source[mine.columns], mine)
+            Allotments.of(pipelines, counted.source[mine.columns], mine.slots, len(hardware.kinds))
             for pipelines, counted, mine in every
         )
         # Which patterns cut the devices matters only where cost is counted.
@@ -185,8 +174,9 @@ class _Counting:
         return ChosenAllotments(allotments=allotments, cut=cut)
 
 
-def _always_fits(hardware: Hardware, columns: Sequence[Pipelines]) -> bool:
-    if any(memory_limited(pipelines, hardware).any() for pipelines in columns):
+def _always_fits(asked: Counting) -> bool:
+    hardware = asked.hardware
+    if any(memory_limited(pipelines, hardware).any() for pipelines in asked.columns):
         return False
     return all(
         always_pack(tuple(kind.share for kind in hardware.kinds if kind.device == device))
@@ -226,21 +216,4 @@ def _columns(hardware: Hardware, pipelines: Pipelines) -> Columns:
         pools=pools,
         units=slot_units(hardware.kinds),
         groups=np.zeros((len(pipelines), 0), dtype=np.int64),
-    )
-
-
-def _allotments(
-    hardware: Hardware, pipelines: Pipelines, rows: np.ndarray, chosen: PipelineSet
-) -> Allotments:
-    kinds, slots = pipelines.kinds[rows], chosen.slots
-    use = np.zeros((len(rows), len(hardware.kinds)), dtype=np.int64)
-    row, stage = np.nonzero(kinds >= 0)
-    np.add.at(use, (row, kinds[row, stage]), slots[row, stage])
-    rates = np.where(kinds >= 0, pipelines.rates_rps[rows], 1.0)
-    return Allotments(
-        pipeline=rows,
-        slots=slots,
-        use=use,
-        throughput_rps=np.where(kinds >= 0, slots * rates, np.inf).min(axis=1),
-        waste=np.zeros(len(rows)),
     )

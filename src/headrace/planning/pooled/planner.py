@@ -17,7 +17,7 @@ from headrace.planning.common.assembly import Claim, assemble
 from headrace.planning.common.binding import binding_constraint
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.hardware import Hardware
-from headrace.planning.common.master import Wanted
+from headrace.planning.common.master import Counting, Wanted
 from headrace.planning.common.models import model_of
 from headrace.planning.pooled.refusal import refuse_capacity, refuse_latency
 from headrace.planning.pooled.search import search
@@ -45,14 +45,12 @@ def plan_pooled(problem: Problem) -> PlanResult:
         )
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
     columns = [model.pipelines for model in models]
-    goal = problem.options.objective
+    asked = Counting(hardware, wanted, columns, problem.options.objective)
     # Imported where it is used: numba takes a fifth of a second to load (decision 0009).
     from headrace.planning.pooled.exactly import search_exactly_pooled
 
     searching = Deadline(deadline.left_s - _placing_s(problem))
-    result = search_exactly_pooled(hardware, wanted, columns, goal, searching)
-    if result is None:
-        result = search(hardware, wanted, columns, goal, searching)
+    result = search_exactly_pooled(asked, searching) or search(asked, searching)
     if result.chosen is None:
         proven = result.stopped == "infeasible"
         return PlanResult(

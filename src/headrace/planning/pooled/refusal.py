@@ -16,7 +16,7 @@ from headrace.planning.common.candidates import (
 )
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.hardware import Hardware
-from headrace.planning.common.master import Wanted
+from headrace.planning.common.master import Counting, Wanted
 from headrace.planning.common.models import Model, model_of
 from headrace.planning.common.packing import fit_alone
 from headrace.planning.pooled.relaxation import relax
@@ -181,8 +181,8 @@ def _carried(hardware: Hardware, models: Sequence[Model], deadline: Deadline) ->
     ]
     if not any(want.weight for want in rated):
         rated = [Wanted(weight=want.least_rps, least_rps=want.least_rps) for want in rated]
-    result = search(hardware, rated, [m.pipelines for m in models], "max-min", deadline)
-    return result.objective
+    asked = Counting(hardware, rated, [m.pipelines for m in models], "max-min")
+    return search(asked, deadline).objective
 
 
 def _refuse_rates(models: Sequence[Model], fraction: float, has: str, more: str) -> str:
@@ -216,11 +216,7 @@ def _more_devices(
 
 
 def _more_of(
-    problem: Problem,
-    hardware: Hardware,
-    models: Sequence[Model],
-    device: int,
-    deadline: Deadline,
+    problem: Problem, hardware: Hardware, models: Sequence[Model], device: int, deadline: Deadline
 ) -> int | None:
     """The least number of further devices of one type that makes the problem feasible.
 
@@ -232,9 +228,8 @@ def _more_of(
     wanted = [Wanted.of(model.demand, model.least_rps) for model in models]
     columns = [model.pipelines for model in models]
     try:
-        relaxation = relax(
-            roomy, wanted, columns, "fewest-more-devices", time_limit_s=deadline.left_s
-        )
+        asked = Counting(roomy, wanted, columns, "fewest-more-devices")
+        relaxation = relax(asked, time_limit_s=deadline.left_s)
     except OutOfTime:
         return None
     if relaxation is None:

@@ -1,14 +1,13 @@
 """The linear relaxation: a bound in a millisecond, and what slots and requests are worth."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.planning.common.candidates import Floats, Ints, Pipelines
+from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.common.deadline import OutOfTime
 from headrace.planning.common.hardware import Hardware
-from headrace.planning.common.master import Goal, Master, Wanted
+from headrace.planning.common.master import Counting, Goal, Master
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +29,7 @@ class Relaxation:
     """Per demand, rows of the pipelines that the relaxation uses."""
 
 
-def relax(
-    hardware: Hardware,
-    wanted: Sequence[Wanted],
-    columns: Sequence[Pipelines],
-    goal: Goal,
-    *,
-    time_limit_s: float,
-) -> Relaxation | None:
+def relax(asked: Counting, *, time_limit_s: float) -> Relaxation | None:
     """Solve with fractional slots and devices; None if even that is infeasible.
 
     Then n = throughput / rate, so a request per second of a pipeline costs 1 / rate slots per
@@ -46,9 +38,10 @@ def relax(
     Raises:
         OutOfTime: not solved within `time_limit_s`.
     """
-    master = Master(hardware, wanted, goal, integer=False)
+    goal = asked.goal
+    master = Master(asked.hardware, asked.wanted, goal, integer=False)
     carried = []
-    for demand, pipelines in enumerate(columns):
+    for demand, pipelines in enumerate(asked.columns):
         at, stage = np.nonzero(pipelines.kinds >= 0)
         slots = (at, pipelines.kinds[at, stage], 1 / pipelines.rates_rps[at, stage])
         carried.append(master.add_work(demand, np.ones(len(pipelines)), slots))
@@ -63,12 +56,10 @@ def relax(
         request = request + duals[master.weight_rows]
     if goal == "throughput":
         request = request + 1.0
+    slot = _raised(asked.hardware, goal, duals[master.device_rows], duals[master.kind_rows])
     return Relaxation(
         bound=solution.objective,
-        prices=SlotPrices(
-            slot=_raised(hardware, goal, duals[master.device_rows], duals[master.kind_rows]),
-            request=request,
-        ),
+        prices=SlotPrices(slot=slot, request=request),
         active=tuple(np.flatnonzero(solution.values[mine] > 1e-9) for mine in carried),
     )
 

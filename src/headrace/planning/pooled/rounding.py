@@ -10,7 +10,7 @@ COMPANIONS that are nearly as good, get whole slots and whole devices by one sma
 gap falls as 1 / devices. Cost: 0.02 s without companions, 0.1 to 2 s with eight; NODES bounds it.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from headrace.planning.common.allotments import Allotments
 from headrace.planning.common.candidates import Floats, Ints, Pipelines
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.hardware import Hardware
-from headrace.planning.common.master import Goal, Master, Wanted
+from headrace.planning.common.master import Counting, Master
 from headrace.planning.common.packing import unpackable_devices
 from headrace.planning.pooled.relaxation import Relaxation
 from headrace.planning.pooled.selection import ChosenAllotments
@@ -32,24 +32,18 @@ NODES = 1_000
 
 
 def round_relaxation(
-    hardware: Hardware,
-    wanted: Sequence[Wanted],
-    columns: Sequence[Pipelines],
-    goal: Goal,
-    relaxation: Relaxation,
-    deadline: Deadline,
-    companions: int = COMPANIONS,
+    asked: Counting, relaxation: Relaxation, deadline: Deadline, companions: int = COMPANIONS
 ) -> ChosenAllotments | None:
     """Whole slots for the relaxation's pipelines; None if none fit, or none were found in time.
 
     Args:
-        columns: per demand; each non-empty.
         companions: pipelines of each demand beside those of the relaxation.
     """
+    hardware, columns = asked.hardware, asked.columns
     rows = [
         _few(pipelines, relaxation, demand, companions) for demand, pipelines in enumerate(columns)
     ]
-    program = _RoundingProgram(hardware, wanted, goal)
+    program = _RoundingProgram(asked)
     for demand, (pipelines, mine) in enumerate(zip(columns, rows, strict=True)):
         program.add(demand, pipelines.take(mine))
     solution = program.master.model.solve(
@@ -81,8 +75,8 @@ def _few(pipelines: Pipelines, relaxation: Relaxation, demand: int, companions: 
 class _RoundingProgram:
     """carried <= slots x rate for every stage; slots and devices whole."""
 
-    def __init__(self, hardware: Hardware, wanted: Sequence[Wanted], goal: Goal) -> None:
-        self.master = Master(hardware, wanted, goal, integer=True)
+    def __init__(self, asked: Counting) -> None:
+        self.master = Master(asked.hardware, asked.wanted, asked.goal, integer=True)
         self.slots: list[Ints] = []
         """Per demand, shape (C, P): columns of the model; of what is no stage, any."""
 
@@ -114,13 +108,5 @@ def _allotments(hardware: Hardware, pipelines: Pipelines, rows: Ints, values: Fl
     rates = np.where(used, pipelines.rates_rps[rows], 1.0)
     throughput = np.where(used, counts * rates, np.inf).min(axis=1, initial=np.inf)
     counts = np.where(used, np.ceil(throughput[:, None] / rates - 1e-9), 0).astype(np.int64)
-    use = np.zeros((len(rows), len(hardware.kinds)), dtype=np.int64)
-    row, stage = np.nonzero(used)
-    np.add.at(use, (row, pipelines.kinds[rows][row, stage]), counts[row, stage])
-    return Allotments(
-        pipeline=rows,
-        slots=counts,
-        use=use,
-        throughput_rps=throughput,
-        waste=np.zeros(len(rows)),
-    )
+    enough = Allotments.of(pipelines, rows, counts, len(hardware.kinds))
+    return replace(enough, throughput_rps=throughput)

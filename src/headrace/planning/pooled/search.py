@@ -18,17 +18,14 @@ it. Source: PPipe's equations 16 to 27 (appendix A.2) by columns, decision 0008.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headrace.domain.plan import Stopped
 from headrace.planning.common.allotments import Allotments, allotments_within
-from headrace.planning.common.candidates import Pipelines
-from headrace.planning.common.deadline import Deadline as Deadline
-from headrace.planning.common.deadline import OutOfTime
-from headrace.planning.common.hardware import Hardware
-from headrace.planning.common.master import Goal, Wanted, is_maximised, smallest_normalised
+from headrace.planning.common.deadline import Deadline, OutOfTime
+from headrace.planning.common.master import Counting, is_maximised, smallest_normalised
 from headrace.planning.common.packing import unpackable_devices
 from headrace.planning.pooled.relaxation import Relaxation, relax
 from headrace.planning.pooled.rounding import COMPANIONS, round_relaxation
@@ -81,42 +78,32 @@ INFEASIBLE = PooledResult(stopped="infeasible", chosen=None, objective=None, bou
 
 
 def search(
-    hardware: Hardware,
-    wanted: Sequence[Wanted],
-    columns: Sequence[Pipelines],
-    goal: Goal,
-    deadline: Deadline,
-    start: ChosenAllotments | None = None,
+    asked: Counting, deadline: Deadline, start: ChosenAllotments | None = None
 ) -> PooledResult:
     """The best counts for feasible pipelines.
 
     Args:
-        columns: per demand; each non-empty.
         start: a plan to improve on; what is not better than it need not be looked at.
     """
     try:
-        relaxation = relax(hardware, wanted, columns, goal, time_limit_s=deadline.left_s)
+        relaxation = relax(asked, time_limit_s=deadline.left_s)
     except OutOfTime:
         return PooledResult(stopped="time-limit", chosen=None, objective=None, bound=None)
     if relaxation is None:
         return INFEASIBLE
-    searching = ColumnSearch(hardware, wanted, columns, goal, deadline, relaxation)
+    searching = ColumnSearch(asked, deadline, relaxation)
+    devices = asked.hardware.owned.sum()
     if start is not None:
         searching.learn(start)
-    elif hardware.owned.sum() > ROUNDED_DEVICES:
+    elif devices > ROUNDED_DEVICES:
         searching.round()
-    if hardware.owned.sum() > LARGE_DEVICES and searching.found:
+    if devices > LARGE_DEVICES and searching.found:
         return searching.as_it_stands()
     return searching.run()
 
 
 def search_beside_bound(
-    hardware: Hardware,
-    wanted: Sequence[Wanted],
-    columns: Sequence[Pipelines],
-    goal: Goal,
-    deadline: Deadline,
-    companions: int = COMPANIONS,
+    asked: Counting, deadline: Deadline, companions: int = COMPANIONS
 ) -> PooledResult | None:
     """Bound and repair alone; None if that gives no plan.
 
@@ -124,12 +111,12 @@ def search_beside_bound(
         companions: pipelines of each demand beside those of the bound.
     """
     try:
-        relaxation = relax(hardware, wanted, columns, goal, time_limit_s=deadline.left_s)
+        relaxation = relax(asked, time_limit_s=deadline.left_s)
     except OutOfTime:
         return None
     if relaxation is None:
         return INFEASIBLE
-    searching = ColumnSearch(hardware, wanted, columns, goal, deadline, relaxation)
+    searching = ColumnSearch(asked, deadline, relaxation)
     searching.round(companions)
     return searching.as_it_stands() if searching.found else None
 
@@ -146,18 +133,10 @@ def _leanest(allotments: Allotments, count: int) -> Allotments:
 
 
 class ColumnSearch:
-    def __init__(
-        self,
-        hardware: Hardware,
-        wanted: Sequence[Wanted],
-        columns: Sequence[Pipelines],
-        goal: Goal,
-        deadline: Deadline,
-        relaxation: Relaxation,
-    ) -> None:
-        self._hardware, self._wanted, self._columns = hardware, wanted, columns
-        self._goal, self._deadline, self._relaxation = goal, deadline, relaxation
-        self._sign = 1.0 if is_maximised(goal) else -1.0
+    def __init__(self, asked: Counting, deadline: Deadline, relaxation: Relaxation) -> None:
+        self._asked, self._deadline, self._relaxation = asked, deadline, relaxation
+        self._hardware, self._columns, self._goal = asked.hardware, asked.columns, asked.goal
+        self._sign = 1.0 if is_maximised(asked.goal) else -1.0
         self._bound = relaxation.bound
         self._best: ChosenAllotments | None = None
         self._objective = -np.inf * self._sign
@@ -175,15 +154,7 @@ class ColumnSearch:
 
     def round(self, companions: int = COMPANIONS) -> None:
         """Bound and repair."""
-        chosen = round_relaxation(
-            self._hardware,
-            self._wanted,
-            self._columns,
-            self._goal,
-            self._relaxation,
-            self._deadline,
-            companions,
-        )
+        chosen = round_relaxation(self._asked, self._relaxation, self._deadline, companions)
         if chosen is not None:
             self.learn(chosen)
 
@@ -289,11 +260,8 @@ class ColumnSearch:
         """The best selection that can be placed; None after too many that cannot."""
         while True:
             selection = select(
-                self._hardware,
-                self._wanted,
-                self._columns,
+                self._asked,
                 listed,
-                self._goal,
                 time_limit_s=self._deadline.left_s,
                 start=self._best,
                 excluded=self._excluded,
@@ -331,7 +299,7 @@ class ColumnSearch:
         if self._goal == "throughput":
             return sum(throughputs)
         if self._goal == "max-min":
-            return smallest_normalised(throughputs, self._wanted)
+            return smallest_normalised(throughputs, self._asked.wanted)
         cut = np.bincount(
             hardware.pattern_device, weights=chosen.cut, minlength=len(hardware.devices)
         )
@@ -351,14 +319,7 @@ class ColumnSearch:
             off = self._off() + 2 * self._tolerance()
             listed = [allotments.take(allotments.waste <= off) for allotments in listed]
             tidy = select_tidiest(
-                self._hardware,
-                self._wanted,
-                self._columns,
-                listed,
-                self._goal,
-                best,
-                time_limit_s=left_s,
-                excluded=self._excluded,
+                self._asked, listed, best, time_limit_s=left_s, excluded=self._excluded
             )
             worse = self._sign * (self._objective - self._worth(tidy))
             if worse <= self._tolerance() and self._packable(tidy):
@@ -378,8 +339,7 @@ class ColumnSearch:
             fits = (kinds < 0) | (pipelines.weights_bytes <= room)
             light.append(pipelines.take(np.flatnonzero(fits.all(axis=1))))
         if self._best is None and all(map(len, light)):
-            result = search(hardware, self._wanted, light, self._goal, self._deadline)
-            self._best = result.chosen
+            self._best = search(replace(self._asked, columns=light), self._deadline).chosen
         if self._best is None:
             return PooledResult(stopped="heuristic", chosen=None, objective=None, bound=self._bound)
         worth = self._worth(self._best)

@@ -1,14 +1,13 @@
 """Choose among listed allotments: the integer problem, small enough to be solved to proof."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headrace.planning.common.allotments import Allotments
 from headrace.planning.common.candidates import Floats, Ints, Pipelines
-from headrace.planning.common.hardware import Hardware
-from headrace.planning.common.master import Goal, Master, Wanted, smallest_normalised
+from headrace.planning.common.master import Counting, Master, Wanted, smallest_normalised
 from headrace.planning.common.solver import Status
 
 TIDY_NODES = 500
@@ -44,15 +43,14 @@ class _SelectionProgram:
 
     def __init__(
         self,
-        hardware: Hardware,
-        wanted: Sequence[Wanted],
+        asked: Counting,
         listed: Sequence[Allotments],
-        goal: Goal,
+        excluded: Sequence[Excluded],
         *,
         gains: Sequence[Floats] | None = None,
     ) -> None:
-        self.hardware, self.listed = hardware, listed
-        self.master = Master(hardware, wanted, goal, integer=True)
+        self.hardware, self.listed = asked.hardware, listed
+        self.master = Master(asked.hardware, asked.wanted, asked.goal, integer=True)
         self.units: list[Ints] = []
         for demand, allotments in enumerate(listed):
             unit, kind = np.nonzero(allotments.use)
@@ -64,8 +62,10 @@ class _SelectionProgram:
                     gain=gains[demand] if gains is not None else None,
                 )
             )
+        self._limit_memory(asked.columns)
+        self._exclude(excluded)
 
-    def limit_memory(self, columns: Sequence[Pipelines]) -> None:
+    def _limit_memory(self, columns: Sequence[Pipelines]) -> None:
         """Rows that every packing of weights into memory obeys; few sets obey them and do not fit.
 
         All weights fit in all memory together; and of slots heavier than 1 / (r + 1) of the
@@ -104,7 +104,7 @@ class _SelectionProgram:
             mine = (kinds >= 0) & (self.hardware.kind_device[kinds] == device)
             yield allotments, np.where(mine, pipelines.weights_bytes[allotments.pipeline], 0), units
 
-    def exclude(self, combinations: Sequence[Excluded]) -> None:
+    def _exclude(self, combinations: Sequence[Excluded]) -> None:
         """No superset of any of these combinations."""
         for combination in combinations:
             columns = [
@@ -172,29 +172,21 @@ def identity_of(chosen: ChosenAllotments) -> Excluded:
 
 
 def select(
-    hardware: Hardware,
-    wanted: Sequence[Wanted],
-    columns: Sequence[Pipelines],
+    asked: Counting,
     listed: Sequence[Allotments],
-    goal: Goal,
     *,
     time_limit_s: float,
     start: ChosenAllotments | None = None,
     excluded: Sequence[Excluded] = (),
 ) -> Selection:
     """The best set of `listed` allotments; `start` is one to improve on."""
-    choice = _SelectionProgram(hardware, wanted, listed, goal)
-    choice.limit_memory(columns)
-    choice.exclude(excluded)
+    choice = _SelectionProgram(asked, listed, excluded)
     return choice.solve(time_limit_s=time_limit_s, start=start)
 
 
 def select_tidiest(
-    hardware: Hardware,
-    wanted: Sequence[Wanted],
-    columns: Sequence[Pipelines],
+    asked: Counting,
     listed: Sequence[Allotments],
-    goal: Goal,
     best: ChosenAllotments,
     *,
     time_limit_s: float,
@@ -204,40 +196,31 @@ def select_tidiest(
 
     Plans then stay the same when nothing that matters changed. Never worse than `best`.
     """
-    held = _held(wanted, goal, best)
-    choice = _SelectionProgram(
-        hardware, held, listed, "fewest-devices", gains=_untidiness(hardware, columns, listed)
-    )
-    choice.limit_memory(columns)
-    choice.exclude(excluded)
-    if goal == "throughput":
+    tidier = replace(asked, wanted=_held(asked, best), goal="fewest-devices")
+    choice = _SelectionProgram(tidier, listed, excluded, gains=_untidiness(asked, listed))
+    if asked.goal == "throughput":
         choice.master.hold_throughput(sum(best.throughputs()) * (1 - 1e-9))
-    if goal == "least-cost":
+    if asked.goal == "least-cost":
         choice.master.hold_cost(best.cut)
     tidy = choice.solve(time_limit_s=time_limit_s, start=best, node_limit=TIDY_NODES).chosen
     return best if tidy is None else tidy
 
 
-def _held(wanted: Sequence[Wanted], goal: Goal, best: ChosenAllotments) -> list[Wanted]:
-    if goal != "max-min":
-        return list(wanted)
-    smallest = smallest_normalised(best.throughputs(), wanted)
+def _held(asked: Counting, best: ChosenAllotments) -> Sequence[Wanted]:
+    if asked.goal != "max-min":
+        return asked.wanted
+    smallest = smallest_normalised(best.throughputs(), asked.wanted)
     return [
-        Wanted(
-            weight=want.weight,
-            least_rps=max(want.least_rps, want.weight * smallest * (1 - 1e-9)),
-        )
-        for want in wanted
+        replace(want, least_rps=max(want.least_rps, want.weight * smallest * (1 - 1e-9)))
+        for want in asked.wanted
     ]
 
 
-def _untidiness(
-    hardware: Hardware, columns: Sequence[Pipelines], listed: Sequence[Allotments]
-) -> list[Floats]:
+def _untidiness(asked: Counting, listed: Sequence[Allotments]) -> list[Floats]:
     """Slots x latency, scaled so that all slots together weigh less than half a device."""
-    longest = max((int(p.latency_us.max(initial=1)) for p in columns), default=1)
-    scale = 0.5 / (longest * max(1, int(hardware.slots_max.sum())))
+    longest = max((int(p.latency_us.max(initial=1)) for p in asked.columns), default=1)
+    scale = 0.5 / (longest * max(1, int(asked.hardware.slots_max.sum())))
     return [
         a.slots.sum(axis=1) * p.latency_us[a.pipeline] * scale
-        for a, p in zip(listed, columns, strict=True)
+        for a, p in zip(listed, asked.columns, strict=True)
     ]

@@ -65,6 +65,10 @@ class InvalidInput(Exception):
         super().__init__(shown if len(shown) <= MAX_SENTENCE else shown[: MAX_SENTENCE - 1] + "…")
 
 
+class WrongItemError(ValueError):
+    """A module was called with something that is not one item of its model."""
+
+
 class Caller(Protocol):
     """The request on whose behalf the function runs (`runner`)."""
 
@@ -207,11 +211,16 @@ def fits(spec: TensorSpec, array: NDArray[Any]) -> bool:
     )
 
 
+def strings(value: ArrayLike) -> NDArray[Any]:
+    """Texts or bytes as `bytes` objects."""
+    array = np.array(value, dtype=object)
+    flat = [text.encode() if isinstance(text, str) else bytes(text) for text in array.ravel()]
+    return np.array([*flat, None], dtype=object)[:-1].reshape(array.shape)
+
+
 def _output(spec: TensorSpec, value: ArrayLike) -> NDArray[Any]:
     if spec.dtype == "bytes":
-        array = np.array(value, dtype=object)
-        flat = [text.encode() if isinstance(text, str) else bytes(text) for text in array.ravel()]
-        array = np.array([*flat, None], dtype=object)[:-1].reshape(array.shape)
+        array = strings(value)
     else:
         array = np.ascontiguousarray(value, dtype=spec.dtype)
     shape = array.shape

@@ -110,8 +110,9 @@ class _Process:
                 command,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), beats.fileno()),
-                # Ctrl-C reaches the gateway only, which drains before it stops us.
-                start_new_session=True,
+                # As for workers: Ctrl-C reaches the gateway only, which drains before it stops us,
+                # and niceness holds.
+                process_group=0,
             )
         except OSError:
             ours.close()

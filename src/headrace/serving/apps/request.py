@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.dispatch.apps.app_dispatcher import AppRun, Call, Ended, Step
+from headrace.domain.elements import element_dtype, pack, raw, unpack
 from headrace.domain.profile import TensorSpec
 from headrace.domain.request import DropReason
 from headrace.serving.apps import frames
@@ -56,9 +57,15 @@ class AppRequest:
         send: Callable[[frames.FromGateway, Tensors], None],
         errors: ErrorLog,
         counters: Mapping[str, ModelCounters],
+        on_call: Callable[[int], None],
         on_end: Callable[["AppRequest", Answer | Refusal | None], None],
     ) -> None:
-        """`send`: to where its function runs. `on_end` gets None where nobody waits."""
+        """
+        Args:
+            send: to where its function runs.
+            on_call: gets the dispatcher's number of a call that it has just taken.
+            on_end: gets None where nobody waits.
+        """
         self.run = run
         self.inference = inference
         self._arrived_at_us = arrived_at_us
@@ -67,6 +74,7 @@ class AppRequest:
         self._send = send
         self._errors = errors
         self._counters = counters
+        self._on_call = on_call
         self._on_end = on_end
         self._waiting: dict[int, tuple[Submission, int]] = {}
         """By the dispatcher's call: the submission, and the function's number of it."""
@@ -139,7 +147,8 @@ class AppRequest:
             self._refuse(step.ended, f"module {module!r} can no longer answer in time")
             return
         call = step.calls[0]
-        inputs = CheckedInputs(name, 1, tuple(tensors))
+        rooms = map(_as_engine_takes, model.inputs, tensors)
+        inputs = CheckedInputs(name, 1, tuple(rooms))
         on_end = partial(self._on_end_of_call, call, model)
         submission = Submission(self._modules, self._counters[name], on_end)
         self._waiting[call.id] = submission, number
@@ -148,6 +157,8 @@ class AppRequest:
         submission.start(
             inputs, max(1, call.deadline_at_us - now_us), call.priority, self.inference.client
         )
+        if submission.request is not None:
+            self._on_call(submission.request)
 
     def _on_end_of_call(
         self, call: Call, model: ServedModel, ending: Answer | Late | Refusal
@@ -223,13 +234,30 @@ class AppRequest:
 
 def _is_item(specs: tuple[TensorSpec, ...], tensors: Tensors) -> bool:
     return len(tensors) == len(specs) and all(
-        array.dtype == spec.dtype and array.shape == spec.item_shape
+        fits(spec, array) and all(len(text) <= spec.max_bytes for text in _texts(array))
         for spec, array in zip(specs, tensors, strict=True)
     )
 
 
+def _texts(array: NDArray[Any]) -> list[bytes]:
+    return array.ravel().tolist() if array.dtype == object else []
+
+
+def _as_engine_takes(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
+    """Strings each in its room."""
+    if spec.dtype != "bytes":
+        return array
+    rooms = np.zeros(array.shape, element_dtype(spec))
+    pack(_texts(array), rooms)
+    return raw(rooms)
+
+
 def _arrays(specs: tuple[TensorSpec, ...], answer: Answer) -> list[NDArray[Any]]:
-    return [
-        np.frombuffer(data, dtype=spec.dtype).reshape(spec.item_shape)
-        for spec, data in zip(specs, answer.outputs, strict=True)
-    ]
+    return [_array(spec, data) for spec, data in zip(specs, answer.outputs, strict=True)]
+
+
+def _array(spec: TensorSpec, data: memoryview) -> NDArray[Any]:
+    array = np.frombuffer(data, dtype=element_dtype(spec))
+    if spec.dtype == "bytes":
+        array = np.array([*unpack(array), None], dtype=object)[:-1]
+    return array.reshape(spec.item_shape)

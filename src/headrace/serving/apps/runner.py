@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headrace.domain.profile import TensorSpec
-from headrace.serving.apps.api import AppFunction, InvalidInput, checked_outputs, serve_from_here
+from headrace.serving.apps.api import (
+    AppFunction,
+    InvalidInput,
+    WrongItemError,
+    checked_outputs,
+    serve_from_here,
+    strings,
+)
 from headrace.serving.apps.error_log import MAX_TRACEBACK, described
 from headrace.serving.apps.frames import (
     Answer,
@@ -176,15 +183,26 @@ def _item(
 ) -> tuple[NDArray[Any], ...]:
     """
     Raises:
-        ValueError: the function called the module with something that is not one item.
+        WrongItemError: the function called the module with something that is not one item.
     """
     if len(tensors) != len(specs):
-        raise ValueError(f"{name}: got {len(tensors)} tensors, its model has {len(specs)} inputs")
+        raise WrongItemError(
+            f"{name}: got {len(tensors)} tensors, its model has {len(specs)} inputs"
+        )
     arrays = []
     for spec, given in zip(specs, tensors, strict=True):
-        array = np.ascontiguousarray(given, dtype=spec.dtype)
+        if spec.dtype == "bytes":
+            array = strings(given)
+            longest = max(map(len, array.ravel()), default=0)
+            if longest > spec.max_bytes:
+                raise WrongItemError(
+                    f"{name}: input {spec.name!r} takes strings of {spec.max_bytes} bytes at most,"
+                    f" got {longest}"
+                )
+        else:
+            array = np.ascontiguousarray(given, dtype=spec.dtype)
         if array.shape != spec.item_shape and not _scalar(array, spec):
-            raise ValueError(
+            raise WrongItemError(
                 f"{name}: input {spec.name!r} needs shape {spec.item_shape}, got {array.shape}"
             )
         arrays.append(array.reshape(spec.item_shape))

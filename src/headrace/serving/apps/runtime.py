@@ -6,7 +6,7 @@ kept here, so that none of it depends on what a function does.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -16,9 +16,9 @@ import msgspec
 
 from headrace.dispatch.apps.admission import Admission, admission
 from headrace.dispatch.apps.app_dispatcher import AppRun, AppTable, app_tables
-from headrace.dispatch.protocols import EventSink
+from headrace.dispatch.protocols import EventSink, OpenSink
 from headrace.domain.errors import PlanError
-from headrace.domain.events import Answered, Arrived, Dropped, EventLogHeader
+from headrace.domain.events import Answered, AnyEvent, Arrived, Called, Dropped, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.serving.apps import frames
 from headrace.serving.apps.error_log import ErrorLog
@@ -34,8 +34,6 @@ FIRST_REQUEST = 1 << 40
 NO_BATCH = -1
 """An app's answer comes from no batch."""
 _STOPPED = "the server is shutting down and takes no new requests"
-
-OpenSink = Callable[[EventLogHeader], EventSink]
 
 
 class ModuleEngine(Modules, Protocol):
@@ -56,19 +54,23 @@ class ModuleEngine(Modules, Protocol):
     async def stop(self) -> None: ...
 
 
+def _ignore(event: AnyEvent) -> None:
+    """The sink where nobody reads the log."""
+
+
 class AppLog:
     """Opens event logs in which the plan's apps stand beside their modules."""
 
     def __init__(self, names: tuple[str, ...], open_sink: OpenSink) -> None:
         """`names`: of all apps that are served."""
         self.names = names
-        self.sink: EventSink = lambda event: None
+        self.sink: EventSink = _ignore
         self.first = 0
         """The first app's index among the models of the log."""
         self._open = open_sink
         self._next: tuple[EventSink, int] | None = None
 
-    def open(self, header: EventLogHeader) -> EventSink:
+    def open(self, header: EventLogHeader) -> EventSink | None:
         """The log of another plan, which the apps' own events go to from `turn` on: the plan may
         yet fail to load."""
         sink = self._open(
@@ -78,7 +80,7 @@ class AppLog:
                 pipelines=(*header.pipelines, *(() for _ in self.names)),
             )
         )
-        self._next = sink, len(header.models)
+        self._next = sink or _ignore, len(header.models)
         return sink
 
     def turn(self) -> None:
@@ -100,16 +102,21 @@ class AppInService:
         modules = [models[f"{table.name}.{module.name}"] for module in table.modules]
         self.table = table
         self.fastest_us = tuple(model.fastest_us for model in modules)
+        app = next(claim.app for claim in plan.apps if claim.app.name == function.name)
         self.admission: Admission = admission(plan, table, self.fastest_us)
         self.model = ServedModel(
             name=function.name,
+            version=str(app.version),
             inputs=function.inputs,
             outputs=function.outputs,
             slo_us=table.slo_us,
             fastest_us=self.admission.fastest_us,
             max_items=1,
-            rate_rps=next(c.app.rate_rps for c in plan.apps if c.app.name == function.name),
+            # An app is planned for what is asked of it, no more.
+            planned_rps=app.rate_rps,
+            rate_rps=app.rate_rps,
             batched=False,
+            app=True,
         )
 
 
@@ -304,9 +311,20 @@ class AppRuntime:
             send=self._host.send,
             errors=self._errors,
             counters=self._counters,
+            on_call=lambda call: sink(Called(self._engine.now_us(), number, call)),
             on_end=partial(self._on_end, sink),
         )
         request.begin()
+
+    def log_refused(self, model: str, refusal: Refusal) -> None:
+        """See `core.protocol.Backend`. Without effect for an app that is not served any more."""
+        self._follow_plan()
+        app = self._apps.get(model)
+        if app is not None:
+            now_us, number = self._engine.now_us(), next(self._ids)
+            index = self._log.first + self._log.names.index(model)
+            self._log.sink(Arrived(now_us, number, index, now_us + app.table.slo_us))
+            self._log.sink(Dropped(now_us, number, refusal.reason, refusal.retry_after_us))
 
     def cancel(self, inference: Inference) -> None:
         """The client went away: `on_done` will not be called. Harmless when already done."""

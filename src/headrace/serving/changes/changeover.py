@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.dispatch.changes.migration import How
-from headrace.dispatch.protocols import EventSink
-from headrace.domain.events import EventLogHeader
+from headrace.dispatch.protocols import OpenSink
 from headrace.domain.plan import Plan
 from headrace.executors.table import ExecutorChoice
 from headrace.serving.changes.vetting import read_served_plan, vet
@@ -27,7 +26,7 @@ class MovableEngine(Protocol):
         served: ServedPlan,
         *,
         how: How,
-        open_sink: Callable[[EventLogHeader], EventSink] | None,
+        open_sink: OpenSink | None,
         on_switch: Callable[[], None],
     ) -> MigrationReport: ...
 
@@ -40,7 +39,7 @@ class Changeover:
         engine: MovableEngine,
         plan_path: Path,
         executor: ExecutorChoice,
-        open_sink: Callable[[EventLogHeader], EventSink],
+        open_sink: OpenSink,
     ) -> None:
         """`plan_path`: the file that `reload` reads again; the one the server began with."""
         self.plan_path = plan_path.resolve()
@@ -71,7 +70,7 @@ class Changeover:
             self.check(served.plan)
             logger.info("loading the workers of %s", plan_path)
             report = await self._engine.migrate(
-                served,
+                served.by_bucket(),
                 how=how,
                 open_sink=self._open_sink,
                 on_switch=partial(self._switched, plan_path),

@@ -99,6 +99,7 @@ def main(path: Path, executor: ExecutorChoice) -> Verdict:
     try:
         served = read_served_plan(path)
         refuse_violations(served)
+        served = served.by_bucket()
         stages = stage_index(served.plan, served.profiles)
         worker_specs(served.plan, served.profiles, served.folders, stages, executor, 0)
     except HeadraceError as error:

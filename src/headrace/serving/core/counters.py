@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from headrace.domain.events import Answered, AnyEvent, Dispatched, Ran
+from headrace.dispatch.protocols import BatchCounts
 from headrace.serving.workers.status import AppsStatus, EngineStatus
 
 LATENCY_BOUNDS_US = (
@@ -20,24 +20,23 @@ LATENCY_BOUNDS_US = (
 """100 us to 10 s, five steps a decade: an SLO attainment can be read off within 20 %."""
 
 
-class ModelCounters:
+class ModelCounters(BatchCounts):
     """What happened to one model's inferences. Fields are added to directly: it is the hot path."""
 
     __slots__ = (
         "answered",
-        "batches",
-        "computed",
-        "computed_us",
         "items",
         "last_at_ms",
         "late",
         "latency_counts",
         "latency_sum_us",
         "refused",
-        "run_us",
+        "sequences_given_up",
+        "sequences_open",
     )
 
     def __init__(self) -> None:
+        super().__init__()
         self.answered = 0
         """In time."""
         self.late = 0
@@ -46,16 +45,12 @@ class ModelCounters:
         """Reason -> inferences."""
         self.latency_counts = [0] * (len(LATENCY_BOUNDS_US) + 1)
         self.latency_sum_us = 0
+        self.sequences_open: int | None = None
+        """None: the model is not asked in sequences."""
+        self.sequences_given_up = 0
+        """After they were idle."""
         self.last_at_ms = 0
         """Wall clock of the last answer, milliseconds since 1970."""
-        self.batches: dict[int, int] = {}
-        """Batch size -> batches dispatched."""
-        self.run_us: dict[int, int] = {}
-        """Batch size -> microseconds that slots ran for it, all stages."""
-        self.computed = 0
-        """Items answered, of those whose batch is known."""
-        self.computed_us = 0
-        """Of these: how long slots ran for the batch that each was in, summed over items."""
 
     @property
     def compute_sum_us(self) -> int:
@@ -83,52 +78,6 @@ class ModelCounters:
 
     def count_refusal(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
-
-
-@dataclass(slots=True)
-class _OpenBatch:
-    counters: ModelCounters
-    size: int
-    run_us: int = 0
-    """In all stages so far."""
-
-
-class BatchCounter:
-    """An event sink that counts batches by size, the time slots ran for them, and for each item."""
-
-    def __init__(self, models: list[ModelCounters]) -> None:
-        """`models` in the order of the event log's header."""
-        self._models = models
-        self._open: dict[int, _OpenBatch] = {}
-
-    def __call__(self, event: AnyEvent) -> None:
-        kind = type(event)
-        if kind is Ran:
-            assert isinstance(event, Ran)
-            known = self._open.get(event.batch)
-            if known is not None:
-                run_us = event.at_us - event.started_at_us
-                known.run_us += run_us
-                by_size = known.counters.run_us
-                by_size[known.size] = by_size.get(known.size, 0) + run_us
-        elif kind is Answered:
-            assert isinstance(event, Answered)
-            known = self._open.get(event.batch)
-            if known is not None:
-                known.counters.computed += 1
-                known.counters.computed_us += known.run_us
-        elif kind is Dispatched:
-            assert isinstance(event, Dispatched)
-            if event.first_stage == 0 and event.batch not in self._open:
-                counters, size = self._models[event.model], len(event.requests)
-                counters.batches[size] = counters.batches.get(size, 0) + 1
-                self._remember(event.batch, counters, size)
-
-    def _remember(self, batch: int, counters: ModelCounters, size: int) -> None:
-        # Batches end in about the order in which they began: the oldest can be forgotten.
-        self._open[batch] = _OpenBatch(counters, size)
-        if len(self._open) > 1024:
-            del self._open[next(iter(self._open))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +110,7 @@ def measures(counters: Mapping[str, ModelCounters], status: EngineStatus) -> Ite
     yield _requests(counters)
     yield _latencies(counters)
     yield _batches(counters)
+    yield from _sequences(counters)
     yield from _gauges(status)
     yield from _slots(status)
     if status.apps is not None:
@@ -220,6 +170,30 @@ def _batches(counters: Mapping[str, ModelCounters]) -> Measure:
     )
 
 
+def _sequences(counters: Mapping[str, ModelCounters]) -> Iterator[Measure]:
+    known = [
+        (name, model.sequences_open, model.sequences_given_up)
+        for name, model in counters.items()
+        if model.sequences_open is not None
+    ]
+    if not known:
+        return
+    yield Measure(
+        name="sequences_open",
+        what="sequences whose state is kept",
+        kind="gauge",
+        labels=("model",),
+        samples=[((name,), opened) for name, opened, _ in known],
+    )
+    yield Measure(
+        name="sequences_given_up",
+        what="sequences whose state was dropped after they were idle",
+        kind="counter",
+        labels=("model",),
+        samples=[((name,), given_up) for name, _, given_up in known],
+    )
+
+
 def _gauges(status: EngineStatus) -> Iterator[Measure]:
     for name, what, value in (
         ("open_inferences", "accepted, not yet answered", status.open_inferences),
@@ -230,6 +204,13 @@ def _gauges(status: EngineStatus) -> Iterator[Measure]:
         ("plan_number", "the plan in service is this server's so many-th", status.plans_served),
         ("migrating", "1 while another plan is taking over", int(status.migrating)),
         ("held_requests", "wait for slots of the new plan", status.held_requests),
+        ("outside_requests", "items with time that wait outside", status.outside_requests),
+        (
+            "answer_tail_seconds",
+            "last stage's report to answer written",
+            status.answer_tail_us / 1e6,
+        ),
+        ("loop_lag_seconds", "how late the loop calls what is due", status.loop_lag_us / 1e6),
     ):
         yield Measure(name=name, what=what, kind="gauge", samples=[((), value)])
 
@@ -255,6 +236,17 @@ def _slots(status: EngineStatus) -> Iterator[Measure]:
         kind="gauge",
         labels=("why",),
         samples=[((why,), count) for why, count in status.outages.items()],
+    )
+    yield Measure(
+        name="stage_time_ratio",
+        what="how many times its profile a stage takes on a slot, from start to report",
+        kind="gauge",
+        labels=("slot", "stage"),
+        samples=[
+            ((slot.name, stage), ratio)
+            for slot in status.slots
+            for stage, ratio in slot.time_ratios
+        ],
     )
 
 

@@ -1,14 +1,15 @@
-"""Where events go: counters always, and a file per plan where a log is wanted."""
+"""Where events go: to a file per plan, where a log is wanted."""
 
 import asyncio
 import logging
+from collections import defaultdict
 from pathlib import Path
 
 from headrace.catalog.event_log import EventLogWriter
 from headrace.dispatch.protocols import EventSink
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import AnyEvent, EventLogHeader
-from headrace.serving.core.counters import BatchCounter, ModelCounters
+from headrace.serving.core.counters import ModelCounters
 
 logger = logging.getLogger(__name__)
 
@@ -23,30 +24,26 @@ class EpochLogs:
     """
 
     def __init__(self, path: Path | None) -> None:
-        """`path` None: events are only counted."""
-        self.counters: dict[str, ModelCounters] = {}
-        """By model: all that any plan of this server served."""
+        """`path` None: there are no logs."""
+        self.counters: defaultdict[str, ModelCounters] = defaultdict(ModelCounters)
+        """By model as clients know it, made when first asked for: all that any plan served."""
         self._path = path
         self._logs: list[EventLogWriter] = []
         self._opened = 0
 
-    def open(self, header: EventLogHeader) -> EventSink:
+    def open(self, header: EventLogHeader) -> EventSink | None:
         """The sink for the events of another plan.
 
         Raises:
             DocumentError: its log cannot be written.
         """
         self._opened += 1
-        count = BatchCounter(
-            [self.counters.setdefault(name, ModelCounters()) for name in header.models]
-        )
         if self._path is None:
-            return count
+            return None
         log = EventLogWriter(epoch_path(self._path, self._opened), header)
         self._logs.append(log)
 
         def sink(event: AnyEvent) -> None:
-            count(event)
             try:
                 log.append(event)
             except DocumentError as error:

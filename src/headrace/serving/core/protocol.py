@@ -8,17 +8,19 @@ that is invalid, or refused before it was read, is counted by the core and never
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import partial
+from typing import Final, Literal, Protocol
 
 from headrace.domain.errors import OverloadError
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.core.hopeless import Hopeless
+from headrace.serving.core.sequences import Sequences, Step
+from headrace.serving.core.shaped_signature import signature_for
 from headrace.serving.core.signature import (
     CheckedInputs,
     Fault,
     InvalidError,
     Signature,
-    signature_of,
 )
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
 from headrace.serving.engine.timer import monotonic_us
@@ -49,6 +51,11 @@ class Backend(Submitting, Protocol):
 
     def status(self) -> EngineStatus: ...
 
+    def log_refused(self, model: str, refusal: Refusal) -> None:
+        """An inference for the model was refused before it was read: one request, of which nothing
+        more is known. For the event log; nobody is told."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Late:
@@ -77,6 +84,8 @@ class Invalid:
     message: str
     fault: Fault
 
+
+SEQUENCE_IDLE_US: Final = 60_000_000
 
 Ending = Answer | Late | Refusal | Invalid
 
@@ -126,12 +135,19 @@ class Submission:
     def ended(self) -> bool:
         return self._on_end is None
 
+    @property
+    def request(self) -> int | None:
+        """The dispatcher's number of its first item; None: it was not accepted, or has ended."""
+        number = -1 if self._inference is None else self._inference.first_request
+        return None if number < 0 else number
+
     def start(
         self,
         inputs: CheckedInputs,
         timeout_us: int | None = None,
         priority: int = 0,
         client: int = 0,
+        peer: str = "",
         arrived_at_us: int | None = None,
     ) -> None:
         """Hand it to the backend.
@@ -139,7 +155,7 @@ class Submission:
         Args:
             timeout_us: from arrival to the deadline; None: the model's objective.
             priority: smaller is served first.
-            client: see `Inference`.
+            client, peer: see `Inference`.
             arrived_at_us: on the engine's clock; None: now.
         """
         self._started_at_us = monotonic_us()
@@ -147,10 +163,12 @@ class Submission:
             model=inputs.model,
             items=inputs.items,
             inputs=inputs.buffers,
+            sizes=inputs.alone,
             on_done=self._on_done,
             timeout_us=timeout_us,
             priority=priority,
             client=client,
+            peer=peer,
             arrived_at_us=arrived_at_us,
         )
         try:
@@ -187,6 +205,17 @@ class Submission:
         on_end(Late(result) if late else result)
 
 
+class Cancellable(Protocol):
+    """An inference on its way."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    def cancel(self) -> None:
+        """Whoever asked went away. Without effect once it has ended."""
+        ...
+
+
 class Asked(Protocol):
     """An inference that was read and checked."""
 
@@ -201,6 +230,11 @@ class Asked(Protocol):
     @property
     def priority(self) -> int:
         """Smaller is served first."""
+        ...
+
+    @property
+    def step(self) -> Step | None:
+        """Of a sequence, by `step_of`; None: the model keeps no state."""
         ...
 
 
@@ -228,17 +262,24 @@ class _KnownModel:
     signature: Signature
     counters: ModelCounters
     hopeless: Hopeless
+    sequences: Sequences | None
+    """None: the model keeps no state."""
 
 
 class ProtocolCore:
     """What every front of a server is made from. All methods run on the loop's thread."""
 
     def __init__(
-        self, backend: Backend, counters: Mapping[str, ModelCounters] | None = None
+        self,
+        backend: Backend,
+        counters: Mapping[str, ModelCounters] | None = None,
+        sequence_idle_us: int = SEQUENCE_IDLE_US,
     ) -> None:
         """`counters`: by model, to share them with whoever counts batches; models that come later
-        must be in it by then. None: its own."""
+        must be in it by then. None: its own. `sequence_idle_us`: after which a sequence is given
+        up."""
         self._backend = backend
+        self._sequence_idle_us = sequence_idle_us
         if counters is None:
             counters = {name: ModelCounters() for name in backend.models}
         self.counters = counters
@@ -252,8 +293,9 @@ class ProtocolCore:
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
-        """What can be asked for now, by name, in the plan's order."""
-        return self._backend.models
+        """What can be asked for now, as clients see it, by name, in the plan's order."""
+        known = self._known
+        return {name: known[name].signature.model for name in self._backend.models if name in known}
 
     @property
     def ready(self) -> bool:
@@ -265,6 +307,9 @@ class ProtocolCore:
         self._retired = True
 
     def status(self) -> EngineStatus:
+        for known in self._known.values():
+            if known.sequences is not None:
+                known.sequences.give_up_idle()
         return self._backend.status()
 
     def signature(self, model: str) -> Signature:
@@ -283,9 +328,16 @@ class ProtocolCore:
         the middle of asking for them, and are refused by the backend."""
         for name, model in self._backend.models.items():
             known = self._known.get(name)
-            if known is None or known.signature.model != model:
+            asked = model.as_asked(self._sequence_idle_us)
+            if known is None or known.signature.model != asked:
+                # A model that stays has the same tensors: its sequences go on.
+                sequences = known.sequences if known is not None else None
+                if sequences is None and model.states:
+                    log = partial(self._backend.log_refused, name)
+                    idle_us, counters = self._sequence_idle_us, self.counters[name]
+                    sequences = Sequences(model, idle_us, counters, log)
                 self._known[name] = _KnownModel(
-                    signature_of(model), self.counters[name], Hopeless(model)
+                    signature_for(asked), self.counters[name], Hopeless(asked), sequences
                 )
         for callback in self._on_change:
             callback()
@@ -309,19 +361,25 @@ class ProtocolCore:
             return None
         return self.refuse(model, known.signature.model.refuse_timeout(timeout_us))
 
-    def hopeless(self, model: str) -> Refusal | None:
+    def hopeless(self, model: str, arrived_at_us: int | None) -> Refusal | None:
         """What an inference that states neither timeout nor priority would be told, known without
         reading it: give it to `refuse`; None: read and submit it. O(1)."""
         known = self._known.get(model)
-        return None if known is None else known.hopeless.refusal()
+        return None if known is None else known.hopeless.refusal(arrived_at_us)
 
     def submit(
-        self, model: str, client: Client, number: int = 0, arrived_at_us: int | None = None
-    ) -> Submission | None:
+        self,
+        model: str,
+        client: Client,
+        number: int = 0,
+        peer: str = "",
+        arrived_at_us: int | None = None,
+    ) -> Cancellable | None:
         """Read, check and submit one inference.
 
         Args:
             number: whoever asks, in what is common to all that it asks for; 0: not known.
+            peer: whom it belongs to; empty: not known.
             arrived_at_us: when it reached this machine, on the engine's clock (of real loops, the
                 system's monotonic one); its deadline counts from then. None: now.
 
@@ -337,9 +395,36 @@ class ProtocolCore:
         except InvalidError as error:
             client.end(self.invalid(model, error))
             return None
-        submission = Submission(self._backend, known.counters, client.end, known.hopeless)
-        submission.start(asked.inputs, asked.timeout_us, asked.priority, number, arrived_at_us)
-        return None if submission._on_end is None else submission
+        if known.sequences is not None:
+            assert asked.step is not None, "`step_of` says so"
+            at_us = arrived_at_us or monotonic_us()  # its deadline does not wait
+            return known.sequences.submit(
+                asked.step,
+                asked.inputs,
+                lambda inputs, on_end: self._start(
+                    known, asked, inputs, on_end, number, peer, at_us
+                ),
+                client.end,
+                lambda error: client.end(self.invalid(model, error)),
+            )
+        submission = self._start(
+            known, asked, asked.inputs, client.end, number, peer, arrived_at_us
+        )
+        return None if submission.ended else submission
+
+    def _start(
+        self,
+        known: _KnownModel,
+        asked: Asked,
+        inputs: CheckedInputs,
+        on_end: Callable[[Answer | Late | Refusal], None],
+        number: int,
+        peer: str,
+        arrived_at_us: int | None,
+    ) -> Submission:
+        submission = Submission(self._backend, known.counters, on_end, known.hopeless)
+        submission.start(inputs, asked.timeout_us, asked.priority, number, peer, arrived_at_us)
+        return submission
 
     def invalid(self, model: str, error: InvalidError) -> Invalid:
         """The ending of an inference that a front could not even begin to read; counts it."""
@@ -347,6 +432,7 @@ class ProtocolCore:
         return Invalid(str(error), error.fault)
 
     def refuse(self, model: str, refusal: Refusal) -> Refusal:
-        """The ending of an inference that a front has no room to read; counts it."""
+        """The ending of an inference that is refused before it is read; counted and logged."""
         self._known[model].counters.count_refusal(refusal.reason)
+        self._backend.log_refused(model, refusal)
         return refusal

@@ -8,10 +8,12 @@ bytes do not justify, and what a front reads needs no second check. What fails r
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from headrace.domain.elements import element_dtype, joined, raw, unpack
 from headrace.domain.profile import TensorSpec
 from headrace.serving.engine.inference import Buffer, ServedModel
 
@@ -28,9 +30,11 @@ DATATYPES = {
     "float16": "FP16",
     "float32": "FP32",
     "float64": "FP64",
+    "bfloat16": "BF16",
     "bytes": "BYTES",
 }
-"""numpy's name -> the clients'. Strings (BYTES) belong to apps; models have numbers only."""
+"""Our name -> the clients'."""
+FLOATS = frozenset({"BF16", "FP16", "FP32", "FP64"})
 
 MAX_TIMEOUT_US = 3_600_000_000
 """One hour."""
@@ -40,17 +44,6 @@ MAX_APP_TENSOR_BYTES = 1 << 31
 one is 0: numpy cannot make an array of shape [0, 2**62]."""
 MAX_STRINGS = 1 << 16
 """In one tensor: each becomes an object, which takes the gateway 0.3 us and 40 bytes or more."""
-
-Fault = Literal["malformed", "too-large", "unknown-encoding", "not-representable", "unknown-model"]
-"""What is wrong with an inference, for protocols that tell these apart."""
-
-
-class InvalidError(Exception):
-    """The inference cannot be served as it stands; one sentence for the client."""
-
-    def __init__(self, sentence: str, fault: Fault = "malformed") -> None:
-        super().__init__(sentence)
-        self.fault: Fault = fault
 
 
 class GivenTensor(Protocol):
@@ -64,8 +57,20 @@ class GivenTensor(Protocol):
 
     @property
     def shape(self) -> Sequence[int]:
-        """The first dimension counts items; an app's inputs have none."""
+        """With the dimension that counts items, where the model has one."""
         ...
+
+
+Fault = Literal["malformed", "too-large", "unknown-encoding", "not-representable", "unknown-model"]
+"""What is wrong with an inference, for protocols that tell these apart."""
+
+
+class InvalidError(Exception):
+    """The inference cannot be served as it stands; one sentence for the client."""
+
+    def __init__(self, sentence: str, fault: Fault = "malformed") -> None:
+        super().__init__(sentence)
+        self.fault: Fault = fault
 
 
 _MISSING: Buffer = bytearray()
@@ -85,10 +90,59 @@ class TensorLayout:
     item_count: int
     item_bytes: int
     rank: int
+    """Of what clients send and get."""
+    batch_axis: int | None
+    """Which of their dimensions counts items; None: none does."""
+    strings: bool
+    max_bytes: int
+    """Of one string of a model."""
+
+    def shape(self, items: int) -> list[int]:
+        """What clients send and get of so many items."""
+        if self.batch_axis is None:
+            return self.item_shape
+        return [*self.item_shape[: self.batch_axis], items, *self.item_shape[self.batch_axis :]]
+
+    def batch_first(self, data: Buffer, items: int) -> Buffer:
+        """What a client sent, as the engine takes it."""
+        if not self.batch_axis or items == 1:
+            return data
+        sent = np.frombuffer(data, self.dtype).reshape(self.shape(items))
+        return raw(np.ascontiguousarray(np.moveaxis(sent, self.batch_axis, 0)))
+
+    def as_sent(self, data: memoryview, items: int) -> memoryview:
+        """What the engine gave, as clients get it in binary."""
+        if self.strings:
+            return joined(unpack(self._as_filed(data, items)))
+        if not self.batch_axis or items == 1:
+            return data
+        return raw(self._as_filed(data, items)).data
+
+    def as_values(self, data: memoryview, items: int) -> list[Any]:
+        """What the engine gave, one value after the other; strings as texts.
+
+        Raises:
+            InvalidError: a number is NaN or infinite.
+        """
+        array = self._as_filed(data, items)
+        if self.strings:
+            return [text.decode(errors="replace") for text in unpack(array)]
+        if self.datatype == "BF16":
+            array = array.astype(np.float32)
+        if self.datatype in FLOATS and not np.isfinite(array).all():
+            raise not_finite(self.name)
+        values: list[Any] = array.ravel().tolist()
+        return values
+
+    def _as_filed(self, data: memoryview, items: int) -> NDArray[Any]:
+        given = np.frombuffer(data, self.dtype).reshape(items, *self.item_shape)
+        if not self.batch_axis or items == 1:
+            return given
+        return np.ascontiguousarray(np.moveaxis(given, 0, self.batch_axis))
 
 
-def layout_of(index: int, spec: TensorSpec) -> TensorLayout:
-    dtype = np.dtype(spec.dtype)
+def layout_of(index: int, spec: TensorSpec, batched: bool = True) -> TensorLayout:
+    dtype = element_dtype(spec)
     return TensorLayout(
         index=index,
         name=spec.name,
@@ -97,7 +151,10 @@ def layout_of(index: int, spec: TensorSpec) -> TensorLayout:
         item_shape=list(spec.item_shape),
         item_count=spec.item_count,
         item_bytes=spec.item_count * dtype.itemsize,
-        rank=len(spec.item_shape) + 1,
+        rank=len(spec.item_shape) + batched,
+        batch_axis=spec.batch_axis if batched else None,
+        strings=spec.dtype == "bytes",
+        max_bytes=spec.max_bytes,
     )
 
 
@@ -109,6 +166,12 @@ class CheckedInputs:
     items: int
     buffers: tuple[Buffer, ...]
     """In the model's order, C-contiguous."""
+    outputs: Sequence[TensorLayout] = ()
+    """What is sent of its answer."""
+    sizes: tuple[int, ...] = ()
+    """Of the dynamic dimensions, of a model of several sizes."""
+    alone: tuple[int, ...] = ()
+    """The same, where it is computed at sizes that are no bucket's."""
 
 
 class Signature:
@@ -116,8 +179,11 @@ class Signature:
 
     def __init__(self, model: ServedModel) -> None:
         self.model = model
-        self.inputs = {spec.name: layout_of(i, spec) for i, spec in enumerate(model.inputs)}
-        self.outputs = [layout_of(i, spec) for i, spec in enumerate(model.outputs)]
+        batched = model.batched
+        self.inputs = {
+            spec.name: layout_of(i, spec, batched) for i, spec in enumerate(model.inputs)
+        }
+        self.outputs = [layout_of(i, spec, batched) for i, spec in enumerate(model.outputs)]
         self.output_index = {spec.name: i for i, spec in enumerate(model.outputs)}
 
     def check(
@@ -141,29 +207,35 @@ class Signature:
                 raise InvalidError(self._wrong_inputs(given))
             rows = self._rows(tensor, layout)
             if items and rows != items:
-                raise InvalidError(f"the inputs differ in their first dimension: {items}, {rows}")
+                raise InvalidError(f"the inputs differ in their number of items: {items}, {rows}")
             items = rows
-            data = buffers[layout.index] = read(tensor, layout, items)
-            if layout.datatype == "BOOL":
-                _check_bools(tensor.name, data)
-        return CheckedInputs(self.model.name, items, tuple(buffers))
+            data = read(tensor, layout, items)
+            buffers[layout.index] = self.batch_first(data, layout, items)
+        return CheckedInputs(self.model.name, items, tuple(buffers), self.outputs)
+
+    @staticmethod
+    def batch_first(data: Buffer, layout: TensorLayout, items: int) -> Buffer:
+        """A tensor as the engine takes it."""
+        return layout.batch_first(_bools(data) if layout.datatype == "BOOL" else data, items)
 
     def _rows(self, tensor: GivenTensor, layout: TensorLayout) -> int:
         """Number of items."""
         if tensor.datatype != layout.datatype:
             raise InvalidError(_wrong_datatype(tensor, layout))
-        shape = tensor.shape
-        if len(shape) != layout.rank or shape[1:] != layout.item_shape:
-            needed = ", ".join(["n", *map(str, layout.item_shape)])
+        shape, axis = tensor.shape, layout.batch_axis
+        items = 1 if axis is None or len(shape) != layout.rank else shape[axis]
+        if list(shape) != layout.shape(items):
+            needed = ", ".join("n" if dim < 0 else str(dim) for dim in layout.shape(-1))
             raise InvalidError(
                 f"input {quoted(tensor.name)}: needs shape [{needed}], got {shape_text(shape)}"
             )
-        if not 1 <= shape[0] <= self.model.max_items:
+        if not 1 <= items <= self.model.max_items:
+            where = "the first dimension" if axis == 0 else f"dimension {axis}"
             raise InvalidError(
-                f"input {quoted(tensor.name)}: the first dimension must lie in"
-                f" 1..{self.model.max_items}, got {shape_text(shape[:1])[1:-1]}"
+                f"input {quoted(tensor.name)}: {where} must lie in 1..{self.model.max_items},"
+                f" got {shape_text([items])[1:-1]}"
             )
-        return shape[0]
+        return items
 
     def _wrong_inputs(self, given: Sequence[GivenTensor]) -> str:
         names = ", ".join(quoted(tensor.name) for tensor in given[:8]) or "none"
@@ -199,14 +271,14 @@ class AppSignature(Signature):
                     f" (-1: any length), got {shape_text(shape)}"
                 )
             _check_extent(tensor, layout)
-            data = arrays[layout.index] = read(tensor, layout, 1)
-            if layout.datatype == "BOOL":
-                _check_bools(tensor.name, data)
-        return CheckedInputs(self.model.name, 1, tuple(arrays[i] for i in range(len(arrays))))
+            data = read(tensor, layout, 1)
+            arrays[layout.index] = _bools(data) if layout.datatype == "BOOL" else data
+        ordered = tuple(arrays[i] for i in range(len(arrays)))
+        return CheckedInputs(self.model.name, 1, ordered, self.outputs)
 
 
 def signature_of(model: ServedModel) -> Signature:
-    return (Signature if model.batched else AppSignature)(model)
+    return (AppSignature if model.app else Signature)(model)
 
 
 def within(what: str, value: int, least: int, most: int, unit: str = "") -> None:
@@ -250,6 +322,16 @@ def _check_extent(tensor: GivenTensor, layout: TensorLayout) -> None:
         )
 
 
-def _check_bools(name: str, data: Buffer) -> None:
-    if memoryview(cast(Any, data)).nbytes and int(np.frombuffer(data, dtype=np.uint8).max()) > 1:
-        raise InvalidError(f"input {quoted(name)}: a BOOL is one byte, 0 or 1")
+def _bools(data: Buffer) -> Buffer:
+    """Any byte but 0 is true, as Triton has it; executors and apps get 0 and 1 alone."""
+    held = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
+    plain = held.view(np.uint8)
+    return data if not plain.size or int(plain.max()) <= 1 else plain != 0
+
+
+def not_finite(output: str) -> InvalidError:
+    """The refusal to write an output as JSON."""
+    return InvalidError(
+        f"output {output!r} holds NaN or infinity, which JSON cannot carry; ask for binary data",
+        "not-representable",
+    )

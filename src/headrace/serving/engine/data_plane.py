@@ -1,23 +1,26 @@
 """Everything between a submitted inference and the workers' links: the table of
-pending requests, dispatcher, driver.
+pending requests, waiting room, dispatcher, driver.
 
 Knows no process and no socket, so that a test runs the very same code over a virtual-time loop
 with fake workers behind the links.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from headrace.dispatch.changes.draining import DrainingDriver
 from headrace.dispatch.changes.handover import PlacedTopology
 from headrace.dispatch.changes.migration import Epoch
 from headrace.dispatch.dispatcher import Dispatcher
-from headrace.dispatch.protocols import Clock, EventSink
+from headrace.dispatch.protocols import BatchCounts, Clock, EventSink
 from headrace.dispatch.topology import Topology
+from headrace.domain.events import Arrived, Dropped
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
-from headrace.serving.engine.inference import Inference, ServedModel
+from headrace.serving.engine.inference import Inference, Refusal, ServedModel
 from headrace.serving.engine.live_driver import LiveDriver, WorkerLink
 from headrace.serving.engine.pending import CallSoon, PendingRequests
+from headrace.serving.engine.waiting_room import WaitingRoom
 from headrace.serving.workers.stage_io import StageIndex, stage_index
 from headrace.serving.workers.transport import Transport
 
@@ -37,17 +40,20 @@ class DataPlane:
         call_soon: CallSoon,
         links: Sequence[WorkerLink],
         transport: Transport,
-        sink: EventSink,
+        sink: EventSink | None,
+        counts: Mapping[str, BatchCounts] | None = None,
         policy: str = "reservation",
         queue_limit: int = 10_000,
         pending: PendingRequests | None = None,
     ) -> None:
-        """`links` holds one entry per slot of the plan, in its order. `pending`: one table
-        that plans share which follow each other; None: its own.
+        """`links` holds one entry per slot of the plan, in its order. `counts`: by model as
+        clients know it, whose buckets count as one; makes those that are missing. None: nobody
+        reads them. `pending`: one table that plans share which follow each other; None: its own.
 
         Raises:
             PlanError: the plan names something that does not exist.
         """
+        self._now_us, self._sink = clock.now_us, sink
         placed = PlacedTopology.from_plan(plan, profiles)
         self.topology = placed.topology
         self.models = served_models(plan, self.topology, profiles)
@@ -56,9 +62,23 @@ class DataPlane:
         self.pending = pending or PendingRequests(clock.now_us, call_soon)
         self.driver = LiveDriver(stage_index(plan, profiles), clock, links, transport, self.pending)
         self.draining = DrainingDriver(self.topology, clock, self.driver)
-        self.dispatcher = Dispatcher(self.topology, policy, clock, self.draining, sink, queue_limit)
+        counts = defaultdict(BatchCounts) if counts is None else counts
+        counted = [counts[model.bucket_of or name] for name, model in self.models.items()]
+        self.dispatcher = Dispatcher(
+            self.topology, policy, clock, self.draining, sink, queue_limit, counted
+        )
         self.draining.dispatcher = self.dispatcher
         self.driver.reports = self.draining
+        self.room = WaitingRoom(
+            self.topology,
+            clock,
+            self.draining.submit,
+            self.pending.wants,
+            queue_limit,
+            self.pending.slow,
+            [number for number, deployment in enumerate(plan.deployments) if deployment.app],
+        )
+        self.driver.on_ended = self.room.ended
         self.epoch = Epoch(placed, self.draining)
         """What a migration needs to know of this plan."""
         if pending is None:
@@ -73,8 +93,19 @@ class DataPlane:
         model = self.models.get(inference.model)
         if model is None:
             raise ValueError(f"model {inference.model!r} is not served")
-        for request in self.pending.open(inference, self.number[model.name], model):
-            self.draining.submit(request)
+        requests = self.pending.open(inference, self.number[model.name], model)
+        if not self.room.take(requests, inference.peer):
+            for request in requests:
+                self.draining.submit(request)
+
+    def log_refused(self, model: str, refusal: Refusal) -> None:
+        """One that came no further than the front: the event log has all there were."""
+        if self._sink is None:
+            return
+        now_us, number = self._now_us(), self.pending.number()
+        deadline_at_us = now_us + self.models[model].slo_us
+        self._sink(Arrived(now_us, number, self.number[model], deadline_at_us))
+        self._sink(Dropped(now_us, number, refusal.reason, refusal.retry_after_us))
 
 
 def served_models(
@@ -82,16 +113,31 @@ def served_models(
 ) -> dict[str, ServedModel]:
     """Describe the plan's models as clients see them, in the plan's order."""
     asked_rps = {demand.model: demand.rate_rps for demand in plan.demands}
+    versions = {demand.model: str(demand.version) for demand in plan.demands}
+    flat = {deployment.model: profiles[deployment.model] for deployment in plan.deployments}
     return {
         model.name: ServedModel(
             name=model.name,
+            version=versions.get(model.name, "1"),
             inputs=profiles[deployment.model].inputs,
             outputs=profiles[deployment.model].outputs,
             slo_us=model.slo_us,
             fastest_us=model.fastest_us,
-            max_items=MAX_BATCHES_PER_INFERENCE * max(r.batch_size for r in model.routes),
+            items_within=model.items_within,
+            least_us=model.least_us,
+            max_items=MAX_BATCHES_PER_INFERENCE * max(r.batch_size for r in model.routes)
+            if profiles[deployment.model].batched
+            else 1,
+            batched=profiles[deployment.model].batched,
+            states=profiles[deployment.model].state_indices(),
             planned_rps=deployment.throughput_rps,
             rate_rps=deployment.rate_rps or asked_rps.get(deployment.model),
+            dimensions=flat[deployment.model].dimensions,
+            sizes=flat[deployment.model].sizes,
+            inner=tuple(spec for block in flat[deployment.model].blocks for spec in block.cut)
+            if flat[deployment.model].dimensions
+            else (),
+            bucket_of=flat[deployment.model].bucket_of,
         )
         for deployment, model in zip(plan.deployments, topology.models, strict=True)
     }

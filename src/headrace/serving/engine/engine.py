@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from headrace.dispatch.changes.migration import How
-from headrace.dispatch.protocols import EventSink
-from headrace.domain.events import AnyEvent, EventLogHeader
+from headrace.dispatch.protocols import BatchCounts, EventSink, OpenSink
+from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.executors.table import AUTO, ExecutorChoice
+from headrace.serving.engine.drift_watch import LOOK_EVERY_S, DriftWatch
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_migration import LiveMigration, MigrationError, MigrationReport
@@ -42,11 +43,13 @@ class Engine:
         executor: ExecutorChoice = AUTO,
         processes: int | None = None,
         sink: EventSink | None = None,
+        counts: Mapping[str, BatchCounts] | None = None,
         queue_limit: int = 4096,
         arena_bytes: int | None = None,
         seed: int = 0,
         cores: tuple[int, ...] | None = None,
         worker_memory_bytes: int | None = None,
+        levels: Mapping[str, float] | None = None,
     ) -> None:
         """Check the plan against its profiles; nothing is started yet.
 
@@ -55,12 +58,15 @@ class Engine:
             profile_folders: by model name; what a profile's relative paths are relative to.
             policy: None: of each plan the one that it was made for.
             processes: that emulated slots share; None: one for each slot.
-            sink: gets every event, on the loop's thread; must be fast.
+            sink: gets every event, on the loop's thread; must be fast. None: nobody reads them.
+            counts: by model, under whatever plan; see `DataPlane`.
             queue_limit: requests that may wait for batches, per model.
             arena_bytes: shared memory for tensors; None: enough for the plan.
             seed: of emulated slots' execution times.
             cores: that workers may be kept on; None: those of this process.
             worker_memory_bytes: most data memory of one worker; None: any.
+            levels: MODEL/PIPELINE/NUMBER of a stage -> how many times its profile it takes, as far
+                as that is known before the first batch.
 
         Raises:
             PlanError: the plan names something that does not exist.
@@ -74,12 +80,15 @@ class Engine:
             seed=seed,
             cores=cores,
             worker_memory_bytes=worker_memory_bytes,
+            counts=counts,
         )
-        served = ServedPlan(plan=plan, profiles=profiles, folders=profile_folders)
+        served = ServedPlan(
+            plan=plan, profiles=profiles, folders=profile_folders, levels=levels or {}
+        )
         self._current = PlanInService(served, self._options)
         self.models: Mapping[str, ServedModel] = self._current.models
         """By name, in the plan's order."""
-        self._sink = sink or _ignore
+        self._sink = sink
         self._clock: LiveClock | None = None
         self._pending: PendingRequests | None = None
         self._former: PlanInService | None = None
@@ -91,6 +100,7 @@ class Engine:
         self._started = False
         self._draining = False
         self._idle = asyncio.Event()
+        self._drift_watch = DriftWatch()
 
     # -- what it is doing ----------------------------------------------------------------------
 
@@ -121,6 +131,8 @@ class Engine:
         plans = [plan for plan in (self._current, self._former) if plan is not None]
         slots = {slot.name: slot for plan in reversed(plans) for slot in plan.slots()}
         planes = [plan.plane for plan in plans if plan.plane is not None]
+        delays = self._pending.delays if self._pending else None
+        now_us = self._clock.now_us() if self._clock else 0
         arenas = [plan.arena for plan in plans if plan.arena is not None]
         return EngineStatus(
             slots=tuple(slots.values()),
@@ -133,6 +145,9 @@ class Engine:
             plans_served=self._plans_served,
             migrating=self._migrating is not None,
             held_requests=self._migration.core.held if self._migration else 0,
+            outside_requests=sum(plane.room.waiting for plane in planes),
+            answer_tail_us=delays.tail.us(now_us) if delays else 0,
+            loop_lag_us=delays.lag.us(now_us) if delays else 0,
         )
 
     # -- its life ------------------------------------------------------------------------------
@@ -147,6 +162,7 @@ class Engine:
         self._clock = LiveClock(loop)
         self._pending = PendingRequests(self._clock.now_us, loop.call_soon)
         self._pending.on_idle = self._idle.set
+        self._clock.on_late = self._pending.delays.lag.note
         self._pending.on_abandoned = self._forget
         self._pending.retry_in_us = self._retry_in_us
         try:
@@ -156,6 +172,12 @@ class Engine:
             await self.stop()
             raise
         self._started = True
+        loop.call_later(LOOK_EVERY_S, self._look_at_times)
+
+    def _look_at_times(self) -> None:
+        if self._started:
+            self._drift_watch.report(self._current.levels())
+            asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look_at_times)
 
     async def drain(self, grace_s: float) -> bool:
         """Refuse new work as "draining", answer what was accepted; True: all of it was."""
@@ -163,6 +185,7 @@ class Engine:
         if self._pending is None or self._current.plane is None:
             return True
         if self._migration is None:
+            self._current.plane.room.open()
             self._current.plane.dispatcher.drain()
         self._idle.clear()
         if self._pending.open_inferences:
@@ -213,6 +236,12 @@ class Engine:
         else:
             self._migration.submit(inference)
 
+    def log_refused(self, model: str, refusal: Refusal) -> None:
+        """See `core.protocol.Backend`. Without effect for a model that is not served any more."""
+        plane = self._current.plane
+        if plane is not None and model in plane.models:
+            plane.log_refused(model, refusal)
+
     def cancel(self, inference: Inference) -> None:
         """The client went away: `on_done` will not be called. Harmless when already done."""
         if self._pending is not None:
@@ -239,14 +268,14 @@ class Engine:
         served: ServedPlan,
         *,
         how: How = "drain",
-        open_sink: Callable[[EventLogHeader], EventSink] | None = None,
+        open_sink: OpenSink | None = None,
         on_switch: Callable[[], None] = lambda: None,
     ) -> MigrationReport:
         """Move to another plan; no accepted request is lost. The old plan serves until the new
         one's workers have loaded, and for good if that fails.
 
         Args:
-            open_sink: gives the sink of the new plan's event log for its first line.
+            open_sink: gives the sink of the new plan's event log, if any, for its first line.
             on_switch: called when arrivals begin to go to the new plan, and `models` are its.
 
         Raises:
@@ -259,7 +288,7 @@ class Engine:
             raise MigrationError("the server is starting or shutting down; its plan stays")
         fresh = PlanInService(served, self._options)
         _check_tensors(self._current, fresh)
-        sink = open_sink or (lambda header: _ignore)
+        sink = open_sink or (lambda header: None)
         task = asyncio.get_running_loop().create_task(self._move(fresh, how, sink, on_switch))
         self._migrating = task
         try:
@@ -274,7 +303,7 @@ class Engine:
         self,
         fresh: PlanInService,
         how: How,
-        open_sink: Callable[[EventLogHeader], EventSink],
+        open_sink: OpenSink,
         on_switch: Callable[[], None],
     ) -> MigrationReport:
         former = self._current
@@ -297,6 +326,7 @@ class Engine:
             report = await migration.switch()
             self._migration = None
             if self._draining and fresh.plane is not None:
+                fresh.plane.room.open()
                 fresh.plane.dispatcher.drain()
             self._former = None
             await former.stop()
@@ -313,12 +343,11 @@ def _check_tensors(old: PlanInService, new: PlanInService) -> None:
     """
     for name, model in new.models.items():
         before = old.models.get(name)
-        if before is not None and (before.inputs, before.outputs) != (model.inputs, model.outputs):
+        if before is not None and any(
+            getattr(before, part) != getattr(model, part)
+            for part in ("inputs", "outputs", "states")
+        ):
             raise MigrationError(
-                f"model {name!r} has other inputs or outputs in the new plan; requests that are"
-                " under way would be misread\n  try    another name for the changed model"
+                f"model {name!r} has other inputs, outputs or states in the new plan; requests that"
+                " are under way would be misread\n  try    another name for the changed model"
             )
-
-
-def _ignore(event: AnyEvent) -> None:
-    """The sink of an engine that nobody logs."""

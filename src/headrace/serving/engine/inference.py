@@ -1,14 +1,16 @@
 """What passes between the engine and whoever submits to it: plain types, no I/O."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from headrace.domain.elements import item_bytes
 from headrace.domain.profile import TensorSpec
 from headrace.domain.request import DropReason
+
+MANY = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +18,8 @@ class ServedModel:
     """A model as clients see it."""
 
     name: str
+    version: str = "1"
+    """The only one that it has."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     slo_us: int
@@ -28,23 +32,78 @@ class ServedModel:
     """Requests per second that the plan says it can take."""
     rate_rps: float | None = None
     """Requests per second that the problem asks for; None: as much as possible."""
+    items_within: Callable[[int], int] = field(default=lambda _: MANY, compare=False)
+    """Timeout, us -> the most items of one inference that can ever be answered in it."""
+    least_us: Callable[[int], int] = field(default=lambda _: 0, compare=False)
+    """Items -> the least timeout in which they can be answered."""
     batched: bool = True
-    """False: an app. Its tensors have no batch dimension, and -1 in a shape is any length."""
+    """False: one inference is one item; no tensor has a dimension of items."""
+    states: tuple[tuple[int, int], ...] = ()
+    """(input, output): what that output was in one step of a sequence is that input of the next."""
+    sequence_idle_us: int | None = None
+    """Clients ask in sequences, whose states the server keeps, until they are idle for so long."""
+    dimensions: tuple[str, ...] = ()
+    """Of a model of several sizes, or a bucket of one: names of its dynamic dimensions."""
+    sizes: tuple[int, ...] = ()
+    """Of `dimensions`, that its tensors have; of a whole model, the largest."""
+    inner: tuple[TensorSpec, ...] = ()
+    """Of a bucket: what crosses its cuts."""
+    bucket_of: str = ""
+    """The model that it is a bucket of."""
+    buckets: tuple["ServedModel", ...] = ()
+    """Of a whole model of several sizes, smallest first."""
+    pad: bool = False
+    """Inputs are filled up with zeros to the sizes of their bucket."""
+    app: bool = False
+    """Its tensors are arrays of their own shapes, where -1 is any length."""
     input_item_bytes: tuple[int, ...] = field(init=False)
     """Bytes of one item of each input."""
 
     def __post_init__(self) -> None:
-        sizes = tuple(spec.item_count * np.dtype(spec.dtype).itemsize for spec in self.inputs)
-        object.__setattr__(self, "input_item_bytes", sizes)
+        object.__setattr__(self, "input_item_bytes", tuple(map(item_bytes, self.inputs)))
 
-    def refuse_timeout(self, timeout_us: int, retry_after_us: int = 0) -> "Refusal":
+    def as_asked(self, sequence_idle_us: int) -> "ServedModel":
+        """Without its states, which clients neither send nor get; one item is one step."""
+        if not self.states:
+            return self
+        given, kept = zip(*self.states, strict=True)
+        return replace(
+            self,
+            inputs=tuple(spec for i, spec in enumerate(self.inputs) if i not in given),
+            outputs=tuple(spec for i, spec in enumerate(self.outputs) if i not in kept),
+            max_items=1,
+            states=(),
+            sequence_idle_us=sequence_idle_us,
+        )
+
+    def item_bytes(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Of each input at these sizes; none are its own."""
+        if not sizes:
+            return self.input_item_bytes
+        at = dict(zip(self.dimensions, sizes, strict=True))
+        return tuple(item_bytes(spec.at(at)) for spec in self.inputs)
+
+    def refuse_timeout(self, timeout_us: int) -> "Refusal":
         """The refusal of a timeout that is shorter than `fastest_us`."""
         return Refusal(
             reason="deadline",
-            message=f"{'model' if self.batched else 'app'} {self.name!r} needs at least"
+            message=f"{'app' if self.app else 'model'} {self.name!r} needs at least"
             f" {self.fastest_us / 1000:.1f} ms, but the request allows {timeout_us / 1000:.1f} ms;"
             " give it a longer timeout",
-            retry_after_us=retry_after_us,
+            retry_after_us=0,
+            never=True,
+        )
+
+    def refuse_items(self, items: int, timeout_us: int) -> "Refusal":
+        """The refusal of more items than `items_within` the timeout: trying again never helps."""
+        return Refusal(
+            reason="deadline",
+            message=f"model {self.name!r} cannot answer {items} items within"
+            f" {timeout_us / 1000:.1f} ms, however idle it is; send at most"
+            f" {self.items_within(timeout_us)} items at a time, or allow at least"
+            f" {self.least_us(items) / 1000:.1f} ms",
+            retry_after_us=0,
+            never=True,
         )
 
 
@@ -81,7 +140,9 @@ class Refusal:
     message: str
     """One sentence for the client: why, and what would help."""
     retry_after_us: int
-    """When trying again makes sense; 0: at once, or never for this request."""
+    """When trying again makes sense; 0: not known, or never."""
+    never: bool = False
+    """As it stands it cannot be answered, however idle the server is."""
 
 
 Buffer = bytes | bytearray | memoryview | NDArray[Any]
@@ -105,12 +166,17 @@ class Inference:
     on_done: OnDone
     """Called exactly once, on the loop's thread, never from inside `submit`. It must not raise.
     Not called after `Engine.cancel`."""
+    sizes: tuple[int, ...] = ()
+    """Of a bucket's dynamic dimensions, where they are smaller than its own: its items run alone,
+    at these sizes, and outputs have them too."""
     timeout_us: int | None = None
     """The request's own objective, from arrival; None: the model's."""
     priority: int = 0
     """Smaller is served first."""
     client: int = 0
-    """Whoever asks, as far as fronts can tell clients apart; 0: not known."""
+    """Whoever asks, as far as fronts can tell clients apart: a connection; 0: not known."""
+    peer: str = ""
+    """Whom that client belongs to: a user of this machine, or an address; empty: not known."""
     arrived_at_us: int | None = None
     """When it reached this machine, on the engine's clock; its deadline counts from then. None:
     when it is submitted."""

@@ -37,6 +37,10 @@ class LiveClock:
         self._sequence = count()
         self._timer = make_timer(loop, self._run_due)
         self._timer_at_us: int | None = None
+        self._due_at_us = 0
+        """When the timer was to ring, or was set where that was past."""
+        self.on_late: Callable[[int, int], None] = lambda lag_us, now_us: None
+        """Called as often as the timer rings, with how late it does."""
         self._running = False
         self._stopped = False
         if keeps_system_time(loop):
@@ -63,10 +67,14 @@ class LiveClock:
         self._timer.close()
 
     def _set_timer(self) -> None:
-        self._timer_at_us = self._scheduled[0][0]
-        self._timer.set(self._timer_at_us)
+        at_us = self._timer_at_us = self._scheduled[0][0]
+        self._due_at_us = max(at_us, self.now_us())
+        self._timer.set(at_us)
 
     def _run_due(self) -> None:
+        now_us = self.now_us()
+        if self._timer_at_us is not None and now_us >= self._timer_at_us:
+            self.on_late(now_us - self._due_at_us, now_us)
         self._timer_at_us = None
         self._running = True
         scheduled = self._scheduled

@@ -2,17 +2,18 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from headrace.dispatch.kernel.drift import OVERRUN, OVERRUN_US
 from headrace.dispatch.protocols import Batch, BatchReports, Clock
 from headrace.domain.errors import OverloadError
 from headrace.domain.request import DropReason, Request
 from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.frames import Failed, Finished, Run
-from headrace.serving.workers.stage_io import HERE, Home, Region, StageIndex
+from headrace.serving.workers.stage_io import HERE, Home, Region, StageIndex, StageIO
 from headrace.serving.workers.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ class RunningBatch:
     stage: int
     attempt: int
     tensors: BatchTensors
+    overrun_us: int
+    """Beyond that it overruns by far."""
 
 
 class LiveDriver:
@@ -98,6 +101,8 @@ class LiveDriver:
         """Batches, with the stage, for whose tensors there was no room, the most urgent first."""
         self._moving = 0
         """Transfers under way."""
+        self.on_ended: Callable[[Sequence[Request], DropReason | None], None] = _ignore
+        """Called with requests that are answered, or refused and why; in a dispatcher's step."""
 
     @property
     def running_batches(self) -> int:
@@ -136,7 +141,9 @@ class LiveDriver:
                 self._transport.free(self._forget(batch).region)
             return False
         tensors.written = written
-        self._running[slot] = RunningBatch(batch, stage, batch.attempt, tensors)
+        self._running[slot] = RunningBatch(
+            batch, stage, batch.attempt, tensors, OVERRUN_US + OVERRUN * io.planned.latency_us
+        )
         self._links[slot].run(
             Run(
                 batch.id,
@@ -146,21 +153,27 @@ class LiveDriver:
                 tensors.region.tensor_offsets,
                 written.tensor_offsets,
                 slot,
+                self._sizes(batch, io),
             )
         )
         return True
 
+    def _sizes(self, batch: Batch, io: StageIO) -> tuple[int, ...]:
+        """Of a request that runs alone at sizes of its own."""
+        return self._pending.sizes_of(batch.requests[0]) if io.dimensions else ()
+
     def answer(self, batch: Batch) -> None:
-        group = self._stages[batch.model][batch.pipeline][-1].outputs
+        io = self._stages[batch.model][batch.pipeline][-1]
+        group = io.outputs.at(io.dimensions, self._sizes(batch, io))
         region = self._forget(batch).region
         view = self._transport.view
-        # One copy per batch: the answers outlive the region, and are slices of this.
-        answers = [
-            memoryview(bytes(view[offset : offset + batch.size * width]))
+        tensors = [
+            view[offset : offset + batch.size * width]
             for offset, width in zip(region.tensor_offsets, group.item_bytes, strict=True)
         ]
+        self._pending.answer(batch.requests, group, tensors)
         self._transport.free(region)
-        self._pending.answer(batch.requests, group, answers)
+        self.on_ended(batch.requests, None)
 
     def refuse(self, request: Request, reason: DropReason, retry_after_us: int) -> None:
         batch_id = self._batch_of.pop(request.id, None)
@@ -168,6 +181,7 @@ class LiveDriver:
             # The dispatcher drops all requests of a batch or none.
             self._abandon(tensors)
         self._pending.refuse(request, reason, retry_after_us, self._said)
+        self.on_ended((request,), reason)
 
     # -- batches for which there is no room ------------------------------------------------------
 
@@ -194,6 +208,8 @@ class LiveDriver:
         if running is None:
             return
         tensors = running.tensors
+        if frame.ended_at_us - frame.started_at_us > running.overrun_us:
+            self._pending.blame(running.batch.requests)
         self._transport.free(tensors.region)
         assert tensors.written is not None, "a running batch has somewhere to write"
         tensors.region, tensors.written = tensors.written, None
@@ -233,6 +249,7 @@ class LiveDriver:
         """The worker's process is gone and writes nothing any more."""
         running, self._running[slot] = self._running[slot], None
         if running is not None:
+            self._pending.blame(running.batch.requests)
             self._stop_writing(running.tensors)
             if running.stage == 0 and not running.tensors.unwanted:
                 # The dispatcher queues such requests afresh; their inputs are gathered again.
@@ -249,12 +266,13 @@ class LiveDriver:
     # -- tensors -------------------------------------------------------------------------------
 
     def _gather(self, batch: Batch) -> BatchTensors:
-        group = self._stages[batch.model][batch.pipeline][0].inputs
-        region = self._transport.allocate(group, batch.size, HERE)
+        io = self._stages[batch.model][batch.pipeline][0]
+        region = self._transport.allocate(io.inputs, batch.size, HERE)
         tensors = self._tensors[batch.id] = BatchTensors(region)
         for request in batch.requests:
             self._batch_of[request.id] = batch.id
         view = self._transport.view
+        group = io.inputs.at(io.dimensions, self._sizes(batch, io))
         self._pending.write_inputs(batch.requests, group, view, region.tensor_offsets)
         return tensors
 
@@ -299,6 +317,10 @@ class LiveDriver:
             return None
         self._running[slot] = None
         return running
+
+
+def _ignore(requests: Sequence[Request], refused: DropReason | None) -> None:
+    """Where nobody asks how requests end."""
 
 
 _FOLDERS = re.compile(r"(?<![\w.])(?:/[^\s/:'\"]+)+/(?=[^\s/])")

@@ -146,6 +146,7 @@ class LiveMigration:
     async def switch(self) -> MigrationReport:
         """Let devices change hands; returns when the old plan has nothing left."""
         self._began_at_us = self._clock.now_us()
+        self._old_plane.room.open()
         self.core.start()
         try:
             await self._over.wait()

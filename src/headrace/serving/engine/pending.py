@@ -12,8 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
+
 from headrace.domain.request import DropReason, Request
 from headrace.serving.engine.inference import Answer, Buffer, Inference, Refusal, ServedModel
+from headrace.serving.engine.loop_delays import LoopDelays
 from headrace.serving.engine.offenders import Offenders
 from headrace.serving.workers.stage_io import TensorGroup
 
@@ -34,7 +37,7 @@ class PendingInference:
     """Inputs as plain bytes."""
     missing: int
     """Items that have no answer yet."""
-    outputs: list[bytearray] = field(default_factory=list)
+    outputs: list[memoryview] = field(default_factory=list)
     """Where the items of a larger inference are put together."""
 
 
@@ -50,10 +53,15 @@ class PendingRequests:
         self._call_soon = call_soon
         self._pending: dict[int, PendingInference] = {}
         self._results: list[tuple[Inference, Answer | Refusal]] = []
+        self._reported_at_us: int | None = None
+        """When the first batch ended whose answers are not handed over yet."""
         self._abandoned: list[int] = []
         self._next_request = 0
         self.open_inferences = 0
         self.offenders = Offenders()
+        self.slow = Offenders()
+        """Peers whose batches often overrun."""
+        self.delays = LoopDelays()
         self.on_abandoned: Callable[[int], None] = lambda request_id: None
         """Called for requests nobody waits for any more; they may leave the queue."""
         self.on_idle: Callable[[], None] = lambda: None
@@ -85,7 +93,8 @@ class PendingRequests:
         self._next_request += inference.items
         self.open_inferences += 1
         requests = []
-        apart = inference.client in self.offenders
+        apart = inference.client in self.offenders or bool(inference.sizes)
+        told_at_us = deadline_at_us - self.delays.off_deadline_us(timeout_us, now_us)
         for request_id in range(first, self._next_request):
             self._pending[request_id] = entry
             requests.append(
@@ -94,12 +103,26 @@ class PendingRequests:
                     model=number,
                     # Of the log, whose instants follow each other: when the dispatcher heard of it.
                     arrived_at_us=now_us,
-                    deadline_at_us=deadline_at_us,
+                    deadline_at_us=told_at_us,
                     priority=inference.priority,
                     apart=apart,
                 )
             )
         return requests
+
+    def number(self) -> int:
+        """For a request that will never be here."""
+        self._next_request += 1
+        return self._next_request - 1
+
+    def wants(self, request_id: int) -> bool:
+        """Whether somebody still waits for this request."""
+        return request_id in self._pending
+
+    def sizes_of(self, request: Request) -> tuple[int, ...]:
+        """See `Inference.sizes`; none of a request that nobody waits for any more."""
+        entry = self._pending.get(request.id)
+        return () if entry is None else entry.inference.sizes
 
     def cancel(self, inference: Inference) -> None:
         """Forget an inference; its result, if there is one, is not handed over."""
@@ -140,24 +163,34 @@ class PendingRequests:
     ) -> None:
         """Split a batch's outputs, each of shape (batch, item bytes), among its requests.
 
-        The tensors must stay as they are: answers are slices of them.
+        The tensors are copied, once each: answers outlive them.
         """
         ended_at_us = self._now_us()
+        if self._reported_at_us is None:
+            self._reported_at_us = ended_at_us
+        copied: list[memoryview] = []
+        peers: set[str] = set()
         for position, request in enumerate(requests):
             entry = self._pending.pop(request.id, None)
             if entry is None:
                 continue
-            rows = tuple(
-                tensor[position * width : (position + 1) * width]
-                for tensor, width in zip(tensors, group.item_bytes, strict=True)
-            )
             if entry.inference.items > 1:
-                complete = _assemble(entry, request.id, group, rows)
+                complete = _assemble(entry, request.id, group, tensors, position)
                 if complete is None:
                     continue
-                rows = complete
+                rows, ended_at_us = complete, self._now_us()
+            else:
+                if not copied:
+                    # One copy for the whole batch: most are of single items.
+                    copied = [memoryview(bytes(tensor)) for tensor in tensors]
+                    ended_at_us = self._now_us()
+                rows = tuple(
+                    tensor[position * width : (position + 1) * width]
+                    for tensor, width in zip(copied, group.item_bytes, strict=True)
+                )
             self.open_inferences -= 1
             self.offenders.note(entry.inference.client, bad=False)
+            peers.add(entry.inference.peer)
             self._hand_over(
                 entry,
                 Answer(
@@ -167,6 +200,9 @@ class PendingRequests:
                     ended_at_us=ended_at_us,
                 ),
             )
+        if self.slow:
+            for peer in peers:
+                self.slow.note(peer, bad=False)
 
     def refuse(
         self, request: Request, reason: DropReason, retry_after_us: int, detail: str = ""
@@ -188,6 +224,16 @@ class PendingRequests:
                 retry_after_us += self.retry_in_us(entry.model.name)
             self._hand_over(entry, _refusal(entry, reason, retry_after_us))
 
+    def blame(self, requests: Sequence[Request]) -> None:
+        """The batch of these has overrun by far, or has lost its worker; see `offenders`."""
+        entries = [self._pending[request.id] for request in requests if request.id in self._pending]
+        peers = {entry.inference.peer for entry in entries}
+        if len(peers) == 1:
+            self.slow.note(peers.pop(), bad=True)
+            return
+        for client in {entry.inference.client for entry in entries}:
+            self.offenders.note(client, bad=True)
+
     def refuse_all(self, reason: DropReason, message: str) -> None:
         """The engine stops: nobody must wait for ever."""
         for entry in set(self._pending.values()):
@@ -197,6 +243,7 @@ class PendingRequests:
     def flush(self) -> None:
         """Hand over all results that are ready."""
         results, self._results = self._results, []
+        reported_at_us, self._reported_at_us = self._reported_at_us, None
         abandoned, self._abandoned = self._abandoned, []
         for request_id in abandoned:
             self.on_abandoned(request_id)
@@ -206,6 +253,9 @@ class PendingRequests:
             except Exception:
                 # One client's connection must not cost the others their answers.
                 logger.exception("on_done of request %d raised", inference.first_request)
+        if reported_at_us is not None:
+            now_us = self._now_us()
+            self.delays.tail.note(now_us - reported_at_us, now_us)
         if not self.open_inferences:
             self.on_idle()
 
@@ -233,7 +283,8 @@ def _checked_rows(inference: Inference, model: ServedModel) -> tuple[bytes | mem
     if len(inference.inputs) != len(model.inputs):
         raise ValueError(f"{model.name}: {len(inference.inputs)} inputs, needs {len(model.inputs)}")
     rows = tuple(_plain(buffer) for buffer in inference.inputs)
-    for row, spec, width in zip(rows, model.inputs, model.input_item_bytes, strict=True):
+    widths = model.item_bytes(inference.sizes)
+    for row, spec, width in zip(rows, model.inputs, widths, strict=True):
         if len(row) != inference.items * width:
             raise ValueError(
                 f"{model.name}: input {spec.name!r} has {len(row)} bytes,"
@@ -247,23 +298,33 @@ def _plain(buffer: Buffer) -> bytes | memoryview:
 
 
 def _assemble(
-    entry: PendingInference, request_id: int, group: TensorGroup, rows: Sequence[memoryview]
+    entry: PendingInference,
+    request_id: int,
+    group: TensorGroup,
+    tensors: Sequence[memoryview],
+    position: int,
 ) -> tuple[memoryview, ...] | None:
     """Put one item of a larger inference in its place; the whole when it was the last."""
     items = entry.inference.items
     if not entry.outputs:
-        entry.outputs = [bytearray(items * width) for width in group.item_bytes]
+        # Not zeroed: every byte is written before anybody sees it, and zeroing 17 MB at once would
+        # hold up the loop for milliseconds.
+        sizes = [items * width for width in group.item_bytes]
+        entry.outputs = [np.empty(size, dtype=np.uint8).data for size in sizes]
     item = request_id - entry.inference.first_request
-    for output, width, row in zip(entry.outputs, group.item_bytes, rows, strict=True):
-        output[item * width : (item + 1) * width] = row
+    for output, width, tensor in zip(entry.outputs, group.item_bytes, tensors, strict=True):
+        output[item * width : (item + 1) * width] = tensor[position * width :][:width]
     entry.missing -= 1
-    return None if entry.missing else tuple(memoryview(output) for output in entry.outputs)
+    return None if entry.missing else tuple(entry.outputs)
 
 
 def _refusal(entry: PendingInference, reason: DropReason, retry_after_us: int) -> Refusal:
     timeout_us = entry.deadline_at_us - entry.arrived_at_us
     if reason == "deadline" and timeout_us < entry.model.fastest_us:
-        return entry.model.refuse_timeout(timeout_us, retry_after_us)
+        return entry.model.refuse_timeout(timeout_us)
+    items = entry.inference.items
+    if reason == "deadline" and items > 1 and items > entry.model.items_within(timeout_us):
+        return entry.model.refuse_items(items, timeout_us)
     message = _sentence(entry.model.name, timeout_us, reason, retry_after_us)
     return Refusal(reason=reason, message=message, retry_after_us=retry_after_us)
 

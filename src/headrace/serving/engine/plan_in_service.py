@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from headrace.dispatch.buckets import by_bucket
+from headrace.dispatch.dispatcher import StageTime
 from headrace.dispatch.policies import policy_for
-from headrace.dispatch.protocols import Clock, EventSink
+from headrace.dispatch.protocols import BatchCounts, Clock, EventSink
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
@@ -34,6 +36,19 @@ class ServedPlan:
     """By model name."""
     folders: Mapping[str, Path]
     """By model name; what a profile's relative paths are relative to."""
+    levels: Mapping[str, float] = field(default_factory=dict)
+    """MODEL/PIPELINE/NUMBER of a stage -> how many times its profile it takes; as learned later
+    where nothing is said."""
+
+    def by_bucket(self) -> "ServedPlan":
+        """As the engine serves it, with a deployment per bucket (`dispatch.buckets`)."""
+        plan, profiles = by_bucket(self.plan, self.profiles)
+        if plan is self.plan:
+            return self
+        folders = {
+            name: self.folders[profile.bucket_of or name] for name, profile in profiles.items()
+        }
+        return replace(self, plan=plan, profiles=profiles, folders=folders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +70,8 @@ class ServiceOptions:
     """That workers may be kept on, the first ones first; None: those of this process."""
     worker_memory_bytes: int | None = None
     """Most data memory of one worker; None: any."""
+    counts: Mapping[str, BatchCounts] | None = None
+    """See `DataPlane`."""
 
 
 class PlanInService:
@@ -88,7 +105,7 @@ class PlanInService:
         self,
         clock: Clock,
         pending: PendingRequests,
-        sink: EventSink,
+        sink: EventSink | None,
         cores: Mapping[object, int] | None = None,
     ) -> None:
         """Extract stage files and build the data plane; no worker runs yet.
@@ -131,10 +148,12 @@ class PlanInService:
             # This machine stands in for all nodes of the plan, and so for the links between them.
             transport=TimedLinks(SharedMemory(self.arena), clock),
             sink=sink,
+            counts=options.counts,
             policy=self._policy,
             queue_limit=options.queue_limit,
             pending=pending,
         )
+        self.plane.dispatcher.assume(served.levels)
         self.supervisor.connect(self.plane.driver)
 
     async def start(self, slots: Sequence[int] | None = None) -> None:
@@ -196,8 +215,13 @@ class PlanInService:
             for route in model.routes
         )
 
+    def levels(self) -> list[StageTime]:
+        """What its stages really take; nothing before `prepare` and after `stop`."""
+        return [] if self.plane is None else self.plane.dispatcher.levels()
+
     def slots(self) -> tuple[SlotStatus, ...]:
         supervised = self.supervisor.slots if self.supervisor else ()
+        times = self.levels()
         return tuple(
             SlotStatus(
                 name=slot.name,
@@ -208,8 +232,11 @@ class PlanInService:
                 executor=keeper.spec.executor,
                 core=keeper.spec.core,
                 outage=keeper.outage,
+                time_ratios=tuple((time.stage, time.ratio) for time in times if time.slot == index),
             )
-            for slot, keeper in zip(self.served.plan.slots, supervised, strict=False)
+            for index, (slot, keeper) in enumerate(
+                zip(self.served.plan.slots, supervised, strict=False)
+            )
         )
 
 

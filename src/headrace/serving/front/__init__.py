@@ -11,4 +11,6 @@ http           HTTP/1.1 itself; http_messages its responses and limits; encoding
 inferences     `/infer`: from an exchange to the core, from an ending to a response
 v2, v2_apps    inference requests and answers; v2_tensors JSON tensors; v2_documents metadata
 admin          `headrace migrate`; prometheus /metrics
+
+tcp_front is what HTTP and gRPC have in common; guard applies access to one request; grpc is a room.
 """

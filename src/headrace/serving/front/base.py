@@ -23,6 +23,7 @@ from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.engine.live_migration import MigrationReport
 from headrace.serving.front.access import Access
 from headrace.serving.front.http_messages import Limits
+from headrace.serving.front.tls import TlsFiles
 
 Migrate = Callable[[Path, How], Awaitable[MigrationReport]]
 """Takes a plan file into service."""
@@ -44,6 +45,8 @@ class FrontOptions:
     access: Access
     """Who may ask."""
     limits: Limits = field(default_factory=Limits)
+    tls: TlsFiles | None = None
+    """None: the port speaks in the clear."""
     migrate: Migrate | None = None
     """Changes the plan; None: the server keeps the one it began with."""
     beside: "Front | None" = None

@@ -7,26 +7,26 @@ from functools import partial
 
 import msgspec
 
-from headrace.serving.core.protocol import ProtocolCore, Submission
+from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.engine.inference import ServedModel
 from headrace.serving.front import v2_documents
-from headrace.serving.front.access import THROUGH_A_PROXY, Access, Denial
+from headrace.serving.front.access import Access
+from headrace.serving.front.guard import deny, meet
 from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_exchange import HttpExchange
 from headrace.serving.front.http_messages import Limits, Response, json_response, problem
 from headrace.serving.front.inferences import Aside, InferenceHandler, Later
 from headrace.serving.front.prometheus import Exposition
-from headrace.serving.front.seats import KNOWN, STRANGER
-from headrace.serving.front.v2 import VERSION
+from headrace.serving.front.seats import STRANGER
 from headrace.serving.front.v2_tensors import JSON_ERRORS
 
 _SMALL_BODY_BYTES = 1 << 16
 _UNSERVED = {
-    b"systemsharedmemory": "shared memory regions are not served here",
-    b"cudasharedmemory": "shared memory regions are not served here",
-    b"repository": "models come from the plan; serve another plan to change them",
-    b"trace": "trace settings are not served here; see `headrace serve --events`",
-    b"logging": "log settings cannot be changed over HTTP",
+    b"systemsharedmemory": v2_documents.NO_SHARED_MEMORY,
+    b"cudasharedmemory": v2_documents.NO_SHARED_MEMORY,
+    b"repository": v2_documents.NO_LOADING,
+    b"trace": v2_documents.NO_TRACE_SETTINGS,
+    b"logging": v2_documents.NO_LOG_SETTINGS,
 }
 """What Triton's clients can ask for besides, by the path's second part."""
 
@@ -39,6 +39,8 @@ class Resource:
     handle: Callable[[HttpExchange], None]
     open: bool = False
     """Needs no token."""
+    admit: Callable[[HttpExchange], Response | None] | None = None
+    """Whether its head alone shows that a request cannot be served: the refusal."""
 
 
 def _later(delay_s: float, call: Callable[[], None]) -> None:
@@ -89,18 +91,17 @@ class Gateway:
     # -- the Handler's side -------------------------------------------------------------------
 
     def meet(self, connection: HttpConnection) -> None:
-        peer, local = connection.ends()
-        if self._access.knows_at_once(peer):
-            connection.introduce(*self._access.identify(peer, local))
-        else:
-            self._aside(
-                partial(self._access.identify, peer, local),
-                lambda future: connection.introduce(*future.result()),
-            )
+        meet(self._access, connection, self._aside)
 
     def admit(self, exchange: HttpExchange) -> Response | None:
         resource = self._resource(exchange.target)
-        denial = self._deny(exchange, needs_token=resource is None or not resource.open)
+        denial = deny(
+            self._access,
+            exchange.connection,
+            exchange.headers.get(b"host"),
+            exchange.headers,
+            needs_token=resource is None or not resource.open,
+        )
         if denial is not None:
             header = b"WWW-Authenticate: Bearer\r\n" if denial.status == 401 else b""
             return problem(denial.status, denial.sentence, header)
@@ -111,7 +112,7 @@ class Gateway:
             return problem(503, sentence, b"Retry-After: 1\r\n")
         if resource is None and _announces_much(exchange.headers):
             return self._nothing_here(exchange.target)
-        return None
+        return None if resource is None or resource.admit is None else resource.admit(exchange)
 
     def handle(self, exchange: HttpExchange) -> None:
         resource = self._resource(exchange.target)
@@ -125,37 +126,8 @@ class Gateway:
             resource.handle(exchange)
 
     def abandon(self, exchange: HttpExchange) -> None:
-        if isinstance(exchange.work, Submission):
+        if exchange.work is not None:
             exchange.work.cancel()
-
-    # -- access -------------------------------------------------------------------------------
-
-    def _deny(self, exchange: HttpExchange, needs_token: bool) -> Denial | None:
-        headers, connection = exchange.headers, exchange.connection
-        host, origin = headers.get(b"host"), headers.get(b"origin")
-        if host is None or host != connection.known_host or origin is not None:
-            denial = self._access.check_origin(host, origin, connection.ends()[1][0])
-            if denial is not None:
-                return denial
-            connection.known_host = host
-        if connection.trusted:
-            fields = tuple(headers)
-            if fields == connection.known_fields:
-                return None
-            if not self._access.is_forwarded(fields):
-                connection.known_fields = fields
-                return None
-            # For good: a proxy passes many clients' requests on over one connection.
-            connection.trusted = False
-            connection.stand(STRANGER)
-        if not needs_token:
-            return None
-        if not self._access.needs_token:
-            return THROUGH_A_PROXY
-        denial = self._access.check_token(headers.get(b"authorization"))
-        if denial is None and connection.standing == STRANGER:
-            connection.stand(KNOWN)
-        return denial
 
     # -- paths --------------------------------------------------------------------------------
 
@@ -182,27 +154,42 @@ class Gateway:
             b"/config": Resource(get, _always(json_response(v2_documents.config_document(model)))),
             b"/ready": Resource(get, self._ready),
             b"/stats": Resource(get, partial(self._statistics, name)),
-            b"/infer": Resource((b"POST",), self._handlers[name].handle),
+            b"/infer": Resource(
+                (b"POST",), self._handlers[name].handle, admit=self._handlers[name].admit
+            ),
         }
         base = b"/v2/models/" + name.encode()
-        bases = (base, base + b"/versions/" + VERSION.encode())
-        return {prefix + path: resource for prefix in bases for path, resource in relative.items()}
+        bases = (base, base + b"/versions/" + model.version.encode())
+        stored = b"/v2/repository/models/" + name.encode()
+        return {
+            stored + b"/load": Resource((b"POST",), self._load),
+            stored + b"/unload": Resource((b"POST",), _always(_NO_UNLOADING)),
+            **{prefix + path: resource for prefix in bases for path, resource in relative.items()},
+        }
 
     def _nothing_here(self, target: bytes) -> Response:
         parts = target.partition(b"?")[0].split(b"/")
         if len(parts) < 3 or parts[1] != b"v2":
             return problem(404, "nothing is served under this path; see /v2 and /metrics")
+        if parts[2:4] == [b"repository", b"models"] and len(parts) == 6:
+            name = parts[4].decode("latin-1")
+            if name not in self._core.models:
+                sentence = f"{self._core.unknown(name).message}; {v2_documents.NO_LOADING}"
+                return problem(404, sentence)
         if parts[2] in _UNSERVED:
             return problem(501, _UNSERVED[parts[2]])
         if parts[2] != b"models" or len(parts) < 4:
             return problem(404, "nothing is served under this path; see /v2")
         name = parts[3].decode("latin-1")
-        if name not in self._core.models:
+        model = self._core.models.get(name)
+        if model is None:
             return problem(404, self._core.unknown(name).message)
         if parts[4:5] == [b"trace"]:
             return problem(501, _UNSERVED[b"trace"])
-        if parts[4:5] == [b"versions"] and parts[5:6] != [VERSION.encode()]:
-            return problem(404, f"model {name!r} has version {VERSION} only")
+        if parts[-1] in (b"generate", b"generate_stream"):
+            return problem(501, v2_documents.NO_GENERATING)
+        if parts[4:5] == [b"versions"] and parts[5:6] != [model.version.encode()]:
+            return problem(404, f"model {name!r} has version {model.version} only")
         return problem(404, f"model {name!r} has /infer, /ready, /config and /stats only")
 
     # -- everything but inference ---------------------------------------------------------------
@@ -217,6 +204,18 @@ class Gateway:
                 problem(503, sentence, b"Retry-After: 1\r\n", ready=False, slots_out=out)
             )
 
+    def _load(self, exchange: HttpExchange) -> None:
+        """A model of the plan is loaded already; it can be with nothing else than the plan says."""
+        try:
+            asked = msgspec.json.decode(exchange.body or b"{}", type=_LoadRequest)
+        except JSON_ERRORS as error:
+            exchange.respond(problem(400, f"the load request is not as it should be: {error}"))
+            return
+        if asked.parameters:
+            exchange.respond(problem(501, v2_documents.NO_OVERRIDING))
+        else:
+            self._ready(exchange)
+
     def _index(self, exchange: HttpExchange) -> None:
         ready = self._core.ready
         try:
@@ -228,13 +227,11 @@ class Gateway:
         exchange.respond(json_response([v2_documents.index_entry(m, ready) for m in models]))
 
     def _statistics(self, name: str, exchange: HttpExchange) -> None:
-        document = v2_documents.statistics_document(name, self._core.counters[name])
+        document = v2_documents.statistics_of(self._core, name)
         exchange.respond(json_response({"model_stats": [document]}))
 
     def _all_statistics(self, exchange: HttpExchange) -> None:
-        documents = [
-            v2_documents.statistics_document(*item) for item in self._core.counters.items()
-        ]
+        documents = [v2_documents.statistics_of(self._core, name) for name in self._core.counters]
         exchange.respond(json_response({"model_stats": documents}))
 
     def _metrics(self, exchange: HttpExchange) -> None:
@@ -243,6 +240,13 @@ class Gateway:
 
 class _IndexRequest(msgspec.Struct):
     ready: bool = False
+
+
+class _LoadRequest(msgspec.Struct):
+    parameters: dict[str, msgspec.Raw] = {}
+
+
+_NO_UNLOADING = problem(501, v2_documents.NO_LOADING)
 
 
 def _always(response: Response) -> Callable[[HttpExchange], None]:

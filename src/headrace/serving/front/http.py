@@ -19,7 +19,8 @@ Limits. Each is checked before memory is taken for what it bounds: the head by b
 it comes in, the body by its announced length and by what really comes, all bodies of all
 connections together by `buffered_bytes`, connections by number. Each state has a deadline, kept as
 one instant per connection and enforced by `HttpServer.sweep`, so it costs no timer: up to half a
-second late.
+second late. A request that comes in crumbs is read ever more seldom, so that 1,100 connections that
+send a byte now and then do not hold up the loop (`_note_crumb`).
 
 Refusing while a request is half read: the rest of what the client sends is not read into memory
 (`_deaf`), the answer is written, the sending half is closed, and what still comes is thrown away
@@ -32,8 +33,7 @@ A general framework costs more per request than the whole answer of a small mode
 
 import asyncio
 from collections import deque
-from socket import socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import httptools
 
@@ -46,7 +46,7 @@ from headrace.serving.front.http_messages import (
     internal_error,
     problem,
 )
-from headrace.serving.front.seats import STRANGER, Peer
+from headrace.serving.front.tcp_connection import TcpConnection
 
 if TYPE_CHECKING:
     from headrace.serving.front.http_server import HttpServer
@@ -68,21 +68,22 @@ _ONCE = frozenset(
 _IDLE, _HEAD, _BODY = 0, 1, 2
 _NEVER = float("inf")
 
+_CRUMB_BYTES = 64
+_CRUMBS_AT_ONCE = 4
+_DOZE_S, _DOUBLED_MOST = 0.4, 3
+"""Between two reads of a connection that sends crumbs: 0.4, 0.8, 1.6 and then 3.2 s, in sweeps."""
+
 
 class _RefusedError(Exception):
     """Leaves the parser once the request's fate is known; the response waits in the exchange."""
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class HttpConnection(TcpConnection):
     """One client. Requests are answered in the order in which they came."""
 
-    transport: asyncio.Transport
-
     def __init__(self, server: "HttpServer") -> None:
+        super().__init__(server)
         self._server = server
-        server.accepted += 1
-        self.number = server.accepted
-        """Tells clients apart that keep their connections."""
         self._limits = server.limits
         self._handler = server.handler
         self._parser = httptools.HttpRequestParser(self)
@@ -100,69 +101,29 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._read_paused = False
         self._write_paused = False
         self.deadline_s = server.tick_s + server.limits.idle_timeout_s
-        self.peer: Peer | None = None
-        """Who is at the other end; None: not known yet."""
-        self.standing = STRANGER
-        self.in_reserve = False
-        """Its seat is for one urgent request."""
-        self.trusted = False
-        """Whether the other end needs no token."""
-        self.known_host: bytes | None = None
-        """The last Host header that was found to be ours."""
-        self.known_fields: tuple[bytes, ...] = ()
-        """Names of the last headers that were found to come from no proxy."""
         self.retry_at_us = 0
         """Until then a request like the last refused one has no chance."""
-        self._ends: tuple[tuple[str, int], tuple[str, int]] | None = None
-        self._socket: socket | None = None
-        """To look at what has not been read; it is the transport's, and never closed here."""
-        self._arrived_at_us: int | None = None
-        self._waited = False
-        """What is read next waited because we did not read."""
-        self._early: list[bytes] = []
-        """Sent before the peer was known."""
-
-    def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
-        """(address, port) of the other end and of ours."""
-        if self._ends is None:
-            peer = self.transport.get_extra_info("peername") or ("", 0)
-            local = self.transport.get_extra_info("sockname") or ("", 0)
-            self._ends = (peer[0], peer[1]), (local[0], local[1])
-        return self._ends
+        self.held_us = 0
+        """How long its last refusal was held back."""
+        self._crumbs = 0
+        """Reads in a row that brought next to nothing of a request that is half sent."""
+        self.wakes_s = _NEVER
+        """When a connection that is not read for its crumbs is read again."""
 
     # -- asyncio's side -----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports do not derive from asyncio's.
-        self.transport = cast("asyncio.Transport", transport)
-        self._server.connections.add(self)
-        self._socket = self._server.socket_of(transport)
+        super().connection_made(transport)
         self._handler.meet(self)
 
-    def introduce(self, peer: Peer, trusted: bool) -> None:
-        """The peer is known now: give it a seat, or turn it away."""
-        if self.transport.is_closing():
-            return
-        self.peer, self.trusted = peer, trusted
-        seat = self._server.seats.take(self)
-        self.in_reserve = seat == "reserve"
-        if seat == "none":
-            if len(self._server.connections) > 2 * self._limits.connections:
-                self.transport.abort()
-                return
-            sentence = f"all {self._limits.connections} connections are in use"
-            self._refuse(problem(503, sentence, b"Retry-After: 1\r\n"))
-            self._advance()
-        early, self._early = self._early, []
-        for data in early:
-            self.data_received(data)
-        if early:
-            self._waited = True
-            self.transport.resume_reading()
-
-    def stand(self, standing: int) -> None:
-        """It has shown the token, or turned out to speak for others."""
-        self._server.seats.stand(self, standing)
+    def turn_away(self) -> bool:
+        if len(self._server.connections) > 2 * self._limits.connections:
+            self.transport.abort()
+            return False
+        sentence = f"all {self._limits.connections} connections are in use"
+        self._refuse(problem(503, sentence, b"Retry-After: 1\r\n"))
+        self._advance()
+        return True
 
     @property
     def busy(self) -> bool:
@@ -178,20 +139,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             self.transport.abort()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        server = self._server
-        self._arrived_at_us = server.arrivals.before_read(self._socket, self._waited)
-        self._waited = False
-        return server.buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self._server.buffer[:nbytes])
-
-    def data_received(self, data: bytes | memoryview) -> None:
-        if self.peer is None:
-            self._early.append(bytes(data))
-            self.transport.pause_reading()
-            return
+    def read(self, data: bytes | memoryview) -> None:
         if self._deaf:
             self._throw_away(len(data))
             return
@@ -208,22 +156,38 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             if self._reading == _HEAD and self._head_bytes > self._limits.head_bytes:
                 self._refuse(head_too_large(self._limits))
+            elif self._reading == _IDLE:
+                self._crumbs = 0
+            elif len(data) < _CRUMB_BYTES:
+                self._note_crumb()
         if self.current is None:
             self._advance()
         if self._queue and not self._read_paused and len(self._queue) > self._limits.pipelined:
             self._read_paused = True
             self.transport.pause_reading()
 
+    def _note_crumb(self) -> None:
+        """Whoever sends a request byte by byte is read ever more seldom: a crowd of them would hold
+        up the loop for others."""
+        self._crumbs += 1
+        doubled = self._crumbs - _CRUMBS_AT_ONCE
+        if doubled >= 0 and not self.transport.is_closing():
+            self.wakes_s = self._server.tick_s + _DOZE_S * (1 << min(doubled, _DOUBLED_MOST))
+            self.transport.pause_reading()
+
+    def wake(self) -> None:
+        """Read again."""
+        self.wakes_s = _NEVER
+        if not self.transport.is_closing() and not self._read_paused:
+            self._waited = True
+            self.transport.resume_reading()
+
     def eof_received(self) -> None:
         # A client that half-closes looks like one that went away: its work is cancelled.
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.connections.discard(self)
-        self._server.seats.leave(self)
-        if self._socket is not None:
-            self._socket.detach()
-            self._socket = None
+        super().connection_lost(exc)
         self._deaf = True
         self.deadline_s = _NEVER
         self._release(self._incoming)
@@ -324,7 +288,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             )
 
     def on_message_complete(self) -> None:
-        self._incoming.arrived_at_us = self._arrived_at_us
+        self._incoming.arrived_at_us = self.arrived_at_us
         self._queue.append(self._incoming)
         self._incoming = HttpExchange(self)
         self._reading = _IDLE

@@ -58,7 +58,7 @@ class HttpExchange:
         self.refusal: Response | None = None
         """Decided before the request was complete."""
         self.work: Any = None
-        """For the handler: what it does for this exchange."""
+        """For the handler: what it does for this exchange; `cancel` ends it."""
 
     @property
     def gone(self) -> bool:

@@ -43,6 +43,12 @@ class Limits:
     """Beyond `connections`: for the owner, for those with the token, and for health probes."""
     pipelined: int = 16
     """Requests read ahead on one connection; beyond, the server stops reading from it."""
+    calls: int = 1024
+    """Of gRPC: open on one connection."""
+    calls_of_strangers: int = 8
+    """The same, before the token was shown: health probes."""
+    calls_streamed: int = 64
+    """Inferences of one stream that are answered at once; beyond, the server stops reading it."""
     head_timeout_s: float = 10.0
     body_timeout_s: float = 60.0
     idle_timeout_s: float = 300.0

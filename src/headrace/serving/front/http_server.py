@@ -2,23 +2,41 @@
 
 import asyncio
 import socket
+from typing import Generic, Protocol, TypeVar
 
 from headrace.serving.front.arrivals import Arrivals
 from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_exchange import Handler
 from headrace.serving.front.http_messages import Limits
-from headrace.serving.front.seats import Seats
+from headrace.serving.front.seats import Seated, Seats
 
 _READ_BYTES = 1 << 18
 
 
-class HttpServer:
-    """What all connections of one server share. Give `connect` to `loop.create_server`."""
+class Connection(Seated, Protocol):
+    """What a server knows of each, whatever they speak."""
 
-    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
-        self.handler = handler
+    transport: asyncio.Transport
+    deadline_s: float
+
+    def time_out(self) -> None:
+        """The deadline passed."""
+        ...
+
+    def close_if_idle(self) -> None:
+        """The server drains: end, now or once everything was answered."""
+        ...
+
+
+Kind = TypeVar("Kind", bound=Connection)
+
+
+class Connections(Generic[Kind]):
+    """What all connections of one server share."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self.connections: set[HttpConnection] = set()
+        self.connections: set[Kind] = set()
         self.seats = Seats(self.limits)
         self.arrivals = Arrivals()
         self.buffer = memoryview(bytearray(_READ_BYTES))
@@ -26,13 +44,8 @@ class HttpServer:
         self.closing = False
         """Each answer is its connection's last."""
         self.buffered_bytes = 0
-        self.accepted = 0
-        """Connections so far."""
         self.tick_s = 0.0
         """Coarse time, as of the last sweep: deadlines need no clock reading per request."""
-
-    def connect(self) -> "HttpConnection":
-        return HttpConnection(self)
 
     def socket_of(self, transport: asyncio.BaseTransport) -> socket.socket | None:
         """A view of the transport's socket, where the kernel stamps what it receives."""
@@ -58,3 +71,21 @@ class HttpServer:
         """Close every connection at once."""
         for connection in tuple(self.connections):
             connection.transport.abort()
+
+
+class HttpServer(Connections[HttpConnection]):
+    """Give `connect` to `loop.create_server`."""
+
+    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
+        super().__init__(limits)
+        self.handler = handler
+
+    def connect(self) -> HttpConnection:
+        return HttpConnection(self)
+
+    def sweep(self, now_s: float) -> None:
+        """As above, and read again what came in crumbs."""
+        super().sweep(now_s)
+        for connection in tuple(self.connections):
+            if now_s >= connection.wakes_s:
+                connection.wake()

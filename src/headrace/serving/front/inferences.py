@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 from headrace.serving.core.protocol import (
+    Cancellable,
     Ending,
     Invalid,
     Late,
     ProtocolCore,
-    Submission,
     kind_of,
 )
 from headrace.serving.core.signature import Fault, InvalidError
@@ -33,8 +33,12 @@ Aside = Callable[[Callable[[], Any], Callable[["Future[Any]"], None]], None]
 Later = Callable[[float, Callable[[], None]], Any]
 """Calls the second after so many seconds, on the loop's thread."""
 
-SHORTEST_PACE_US, LONGEST_PACE_US = 5_000, 50_000
-"""How long a refusal is held back from a client that came back before its time."""
+_JSON_LENGTH = b"inference-header-content-length"
+
+LEAST_WAIT_US = 5_000
+"""Who comes back sooner than this, or than it was told, comes back before its time."""
+HELD_US, LONGEST_HELD_US = 50_000, 200_000
+"""How much later its refusal is told: the first time, and doubled each time up to the second."""
 
 _STATUS_OF: dict[Fault, int] = {
     "malformed": 400,
@@ -60,11 +64,33 @@ class InferenceHandler:
         self._model = model
         self._limits = limits
         self.codec = codec_of(core.signature(model), limits.json_bytes)
+        served = core.signature(model).model
+        self._most_bytes = served.max_items * sum(served.input_item_bytes)
+        if served.app:
+            self._most_bytes = limits.body_bytes  # its tensors are of any length
         self.aside = aside
         self._later = later
 
+    def admit(self, exchange: HttpExchange) -> Response | None:
+        """What the head alone tells: which model, and with binary tensors how large they are. A
+        timeout and a priority stand in the body."""
+        headers = exchange.headers
+        length, json_length = headers.get(b"content-length"), headers.get(_JSON_LENGTH)
+        if length is None or json_length is None or b"content-encoding" in headers:
+            return None
+        if not json_length.isdigit() or len(json_length) > 12:
+            return None  # said when the body is read
+        tensors_bytes = int(length) - int(json_length)
+        if tensors_bytes <= self._most_bytes:
+            return None
+        message = (
+            f"the tensors are {tensors_bytes} bytes; model {self._model!r} takes at most"
+            f" {self._most_bytes} in one request"
+        )
+        return _invalid(self._core.invalid(self._model, InvalidError(message, "too-large")))
+
     def handle(self, exchange: HttpExchange) -> None:
-        refusal = self._core.hopeless(self._model)
+        refusal = self._core.hopeless(self._model, exchange.arrived_at_us)
         if refusal is not None and _states_no_objective(exchange):
             self.refuse(exchange, self._core.refuse(self._model, refusal))
             return
@@ -77,28 +103,29 @@ class InferenceHandler:
             partial(self._on_inflated, exchange),
         )
 
-    def _submit(self, exchange: HttpExchange) -> Submission | None:
-        client = HttpInference(self, exchange)
+    def _submit(self, exchange: HttpExchange) -> Cancellable | None:
+        client, connection = HttpInference(self, exchange), exchange.connection
+        peer = "" if connection.peer is None else str(connection.peer.key)
         return self._core.submit(
-            self._model, client, exchange.connection.number, exchange.arrived_at_us
+            self._model, client, connection.number, peer, exchange.arrived_at_us
         )
 
     def refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
-        """Tell it at once; or, to a client that was told to come later and came back before, a
-        little later. It can ask nothing else meanwhile, so a connection is refused at most some
-        hundred times per second however fast it asks again, and costs others little."""
+        """Tell it at once; or later, to a client that came back before its time. It can ask nothing
+        else meanwhile, so however fast it asks again it is soon refused 5 times per second and
+        costs others little."""
         response = _refused(refusal)
         if kind_of(refusal) != "overloaded":
             exchange.respond(response)
             return
         connection, now_us = exchange.connection, monotonic_us()
-        wait_us = max(SHORTEST_PACE_US, refusal.retry_after_us)
-        if now_us >= connection.retry_at_us:
-            connection.retry_at_us = now_us + wait_us
+        wait_us = max(LEAST_WAIT_US, refusal.retry_after_us)
+        early = now_us < connection.retry_at_us
+        held_us = min(max(HELD_US, 2 * connection.held_us), LONGEST_HELD_US) if early else 0
+        connection.held_us, connection.retry_at_us = held_us, now_us + held_us + wait_us
+        if not early:
             exchange.respond(response)
             return
-        held_us = min(wait_us, LONGEST_PACE_US)
-        connection.retry_at_us = now_us + held_us + wait_us
         exchange.replace_body(b"")
         self._later(held_us / 1e6, partial(exchange.respond, response))
 
@@ -131,7 +158,7 @@ class HttpInference:
     def read(self) -> Ask:
         exchange = self._exchange
         ask = self._ask = self._handler.codec.decode(
-            exchange.body, exchange.headers.get(b"inference-header-content-length")
+            exchange.body, exchange.headers.get(_JSON_LENGTH)
         )
         return ask
 
@@ -170,7 +197,7 @@ def _states_no_objective(exchange: HttpExchange) -> bool:
     """Whether the model's own objective and priority hold for it, seen without parsing it."""
     if b"content-encoding" in exchange.headers:
         return False
-    body, length = exchange.body, exchange.headers.get(b"inference-header-content-length")
+    body, length = exchange.body, exchange.headers.get(_JSON_LENGTH)
     end = len(body) if length is None or not length.isdigit() else int(length[:12])
     # An escape could spell any name.
     return all(body.find(word, 0, end) < 0 for word in (b'"timeout"', b'"priority"', b"\\u"))
@@ -188,13 +215,17 @@ def _refused(refusal: Refusal) -> Response:
         return problem(400, refusal.message, reason=refusal.reason)
     if kind == "broken":
         return problem(500, refusal.message, reason=refusal.reason)
-    seconds = max(1, -(-refusal.retry_after_us // 1_000_000))
+    status = 429 if kind == "overloaded" else 503
+    if refusal.never:
+        return problem(status, refusal.message, reason=refusal.reason)
+    retry_after_us = refusal.retry_after_us or 1_000_000
+    seconds = -(-retry_after_us // 1_000_000)
     return problem(
-        429 if kind == "overloaded" else 503,
+        status,
         refusal.message,
         b"Retry-After: %d\r\n" % seconds,
         reason=refusal.reason,
-        retry_after_ms=refusal.retry_after_us / 1000,
+        retry_after_ms=retry_after_us / 1000,
     )
 
 

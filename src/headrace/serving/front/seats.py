@@ -25,6 +25,7 @@ there is room; activity is the order in which a peer's connections stand in its 
 import ipaddress
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal, Protocol
 
 from headrace.serving.front.http_messages import Limits
@@ -40,6 +41,10 @@ class Peer:
     key: Hashable
     """User id, or address."""
     standing: int
+
+
+CONNECTION_NUMBERS = count(1)
+"""Tell clients apart that keep their connections, whichever front they came to."""
 
 
 class Seated(Protocol):

@@ -20,6 +20,7 @@ def _front(module: str, name: str) -> MakeFront:
 
 FRONTS: dict[str, MakeFront] = {
     "http": _front("http_front", "HttpFront"),
+    "grpc": _front("grpc.front", "GrpcFront"),
     "admin": _front("admin", "AdminFront"),
 }
 """Name -> front: a new one is one new file, and one line here."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 
+from headrace.serving.core.sequences import Step, step_of
 from headrace.serving.core.signature import (
     MAX_PRIORITY,
     MAX_TIMEOUT_US,
@@ -24,14 +24,12 @@ from headrace.serving.core.signature import (
 )
 from headrace.serving.engine.inference import Answer, Buffer
 from headrace.serving.front.http_messages import BINARY, Response
+from headrace.serving.front.strings import from_json, in_rooms, split
 from headrace.serving.front.v2_tensors import read_json_tensor
 
 MAX_ID_LENGTH = 256
 _HEADS_MAX = 256
 """Prepared answer heads per model; clients choose outputs, so their number needs a bound."""
-
-VERSION = "1"
-"""The only version that any model has: another plan is another server."""
 
 ABSENT = msgspec.Raw(b"")
 
@@ -64,7 +62,9 @@ class _Parameters(msgspec.Struct, gc=False):
     timeout: int | None = None
     priority: int | None = None
     binary_data_output: bool | None = None
-    sequence_id: msgspec.Raw = ABSENT
+    sequence_id: int | str | None = None
+    sequence_start: bool = False
+    sequence_end: bool = False
 
 
 class _Request(msgspec.Struct, gc=False):
@@ -88,6 +88,7 @@ class Ask:
     id: str | None
     wanted: tuple[tuple[int, bool], ...]
     """(index of the model's output, binary or JSON), in the order in which to answer."""
+    step: Step | None
 
 
 class BodyReader:
@@ -103,6 +104,8 @@ class BodyReader:
     def read(self, tensor: GivenInput, layout: TensorLayout, items: int) -> Buffer:
         """The data of one tensor whose shape was checked; see `Signature.check`."""
         size = None if tensor.parameters is None else binary_size(tensor.parameters)
+        if layout.strings:
+            return in_rooms(tensor, layout, self.strings(tensor, size))
         if size is None:
             if tensor.data is ABSENT:
                 raise InvalidError(no_data(tensor))
@@ -120,6 +123,22 @@ class BodyReader:
         self.at = end
         return data
 
+    def strings(self, tensor: GivenInput, size: int | None) -> list[bytes]:
+        """Of a tensor whose binary data has `size` bytes; None: it stands in the JSON."""
+        if size is None:
+            if tensor.data is ABSENT:
+                raise InvalidError(no_data(tensor))
+            return from_json(tensor, tensor.data)
+        return split(tensor, self.take(tensor, size))
+
+    def take(self, tensor: GivenInput, size: int) -> memoryview:
+        """The next bytes, of a tensor whose size its shape does not tell."""
+        at, end = self.at, self.at + size
+        if tensor.data is not ABSENT or size < 0 or end > len(self.view):
+            raise InvalidError(wrong_size(tensor, size, max(0, len(self.view) - at)))
+        self.at = end
+        return self.view[at:end]
+
 
 class ModelCodec:
     """Reads requests for one model and writes its answers."""
@@ -129,12 +148,15 @@ class ModelCodec:
     def __init__(self, signature: Signature, json_bytes_max: int = 16 << 20) -> None:
         self.signature = signature
         self._name = signature.model.name
+        self._version = signature.model.version
         self._json_bytes_max = json_bytes_max
         self._outputs = signature.outputs
+        self._fixed = not any(spec.strings for spec in signature.outputs)
+        """Whether sizes of answers follow from their shapes."""
         self._all_json = tuple((i, False) for i in range(len(signature.outputs)))
         self._all_binary = tuple((i, True) for i in range(len(signature.outputs)))
-        self._heads: dict[tuple[int, tuple[tuple[int, bool], ...]], bytes] = {}
-        """(items, wanted) -> the JSON of an all-binary answer, but for its id."""
+        self._heads: dict[tuple[Any, ...], bytes] = {}
+        """(items, sizes, wanted) -> the JSON of an all-binary answer, but for its id."""
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -165,8 +187,12 @@ class ModelCodec:
             left = len(view) - reader.at
             raise InvalidError(f"the body has {left} bytes more than its tensors need")
         parameters = request.parameters or _NO_PARAMETERS
-        if parameters.sequence_id is not ABSENT:
-            raise InvalidError("parameter 'sequence_id': sequences are not served here")
+        step = step_of(
+            self.signature.model,
+            parameters.sequence_id,
+            parameters.sequence_start,
+            parameters.sequence_end,
+        )
         if request.id is not None and len(request.id) > MAX_ID_LENGTH:
             raise InvalidError(f"the id is longer than {MAX_ID_LENGTH} characters")
         timeout_us, priority = parameters.timeout, parameters.priority
@@ -180,6 +206,7 @@ class ModelCodec:
             priority=priority or 0,
             id=request.id,
             wanted=self._wanted(request.outputs, bool(parameters.binary_data_output)),
+            step=step,
         )
 
     def _wanted(
@@ -214,9 +241,10 @@ class ModelCodec:
         Raises:
             InvalidError: JSON was asked for, and a value is NaN or infinite.
         """
-        if not all(binary for _, binary in ask.wanted):
+        if not self._fixed or not all(binary for _, binary in ask.wanted):
             return self._encode_mixed(ask, answer)
-        key = (ask.inputs.items, ask.wanted)
+        items = ask.inputs.items
+        key = (items, ask.inputs.sizes, ask.wanted)
         text = self._heads.get(key)
         if text is None:
             text = msgspec.json.encode(self._document(ask, answer))
@@ -224,40 +252,40 @@ class ModelCodec:
                 self._heads[key] = text
         if ask.id is not None:
             text = b'{"id":' + msgspec.json.encode(ask.id) + b"," + text[1:]
-        return with_tail(text, [answer.outputs[index] for index, _ in ask.wanted])
+        outputs = ask.inputs.outputs
+        return with_tail(
+            text, [outputs[i].as_sent(answer.outputs[i], items) for i, _ in ask.wanted]
+        )
 
     def _encode_mixed(self, ask: Ask, answer: Answer) -> Response:
         document = self._document(ask, answer)
         if ask.id is not None:
             document["id"] = ask.id
+        tail = []
         for described, (index, binary) in zip(document["outputs"], ask.wanted, strict=True):
-            if not binary:
-                spec = self._outputs[index]
-                values = np.frombuffer(answer.outputs[index], dtype=spec.dtype)
-                if values.dtype.kind == "f" and not np.isfinite(values).all():
-                    raise InvalidError(
-                        f"output {spec.name!r} holds NaN or infinity, which JSON cannot carry;"
-                        " ask for binary data",
-                        "not-representable",
-                    )
-                described["data"] = values.tolist()
+            spec, data = ask.inputs.outputs[index], answer.outputs[index]
+            if binary:
+                tail.append(spec.as_sent(data, ask.inputs.items))
+                described["parameters"] = {"binary_data_size": tail[-1].nbytes}
+            else:
+                described["data"] = spec.as_values(data, ask.inputs.items)
         text = msgspec.json.encode(document)
-        tail = [answer.outputs[index] for index, binary in ask.wanted if binary]
         return with_tail(text, tail) if tail else Response(200, text)
 
     def _document(self, ask: Ask, answer: Answer) -> dict[str, Any]:
         outputs = []
         for index, binary in ask.wanted:
-            spec = self._outputs[index]
+            spec = ask.inputs.outputs[index]
             described: dict[str, Any] = {
                 "name": spec.name,
                 "datatype": spec.datatype,
-                "shape": [ask.inputs.items, *spec.item_shape],
+                "shape": spec.shape(ask.inputs.items),
             }
             if binary:
-                described["parameters"] = {"binary_data_size": answer.outputs[index].nbytes}
+                sent_bytes = ask.inputs.items * spec.item_bytes
+                described["parameters"] = {"binary_data_size": sent_bytes}
             outputs.append(described)
-        return {"model_name": self._name, "model_version": VERSION, "outputs": outputs}
+        return {"model_name": self._name, "model_version": self._version, "outputs": outputs}
 
 
 def with_tail(text: bytes, tail: Sequence[memoryview]) -> Response:

@@ -5,27 +5,27 @@ bytes; in JSON a flat list of texts. Shapes were bounded by the signature; here 
 compared with the request's own bytes before anything is converted.
 """
 
-import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.domain.elements import joined
 from headrace.serving.core.signature import (
+    Given,
     InvalidError,
     Signature,
     TensorLayout,
-    quoted,
-    shape_text,
+    not_finite,
 )
 from headrace.serving.engine.inference import Answer, AppAnswer, Buffer
 from headrace.serving.front.http_messages import Response
+from headrace.serving.front.strings import as_objects
 from headrace.serving.front.v2 import (
     ABSENT,
-    VERSION,
     Ask,
     BodyReader,
     GivenInput,
@@ -35,13 +35,13 @@ from headrace.serving.front.v2 import (
     with_tail,
     wrong_size,
 )
-from headrace.serving.front.v2_tensors import JSON_ERRORS, read_json_tensor, sized
+from headrace.serving.front.v2_tensors import read_json_tensor, sized
 
 _LENGTH = struct.Struct("<I")
 
 
 def codec_of(signature: Signature, json_bytes_max: int) -> ModelCodec:
-    return (ModelCodec if signature.model.batched else AppCodec)(signature, json_bytes_max)
+    return (AppCodec if signature.model.app else ModelCodec)(signature, json_bytes_max)
 
 
 class AppReader(BodyReader):
@@ -51,13 +51,11 @@ class AppReader(BodyReader):
 
     def read(self, tensor: GivenInput, layout: TensorLayout, items: int) -> Buffer:
         size = None if tensor.parameters is None else binary_size(tensor.parameters)
+        if layout.strings:
+            return as_objects(tensor, self.strings(tensor, size))
         if size is None:
             return _from_json(tensor, layout)
-        at, end = self.at, self.at + size
-        if tensor.data is not ABSENT or size < 0 or end > len(self.view):
-            raise InvalidError(wrong_size(tensor, size, max(0, len(self.view) - at)))
-        self.at = end
-        return _from_binary(tensor, layout, self.view[at:end])
+        return array_of(tensor, layout, self.take(tensor, size), wrong_size)
 
 
 class AppCodec(ModelCodec):
@@ -81,7 +79,7 @@ class AppCodec(ModelCodec):
                 "shape": list(array.shape),
             }
             if binary:
-                data = _to_binary(array)
+                data = to_binary(array)
                 described["parameters"] = {"binary_data_size": data.nbytes}
                 tail.append(data)
             else:
@@ -90,7 +88,7 @@ class AppCodec(ModelCodec):
         document: dict[str, Any] = {} if ask.id is None else {"id": ask.id}
         document |= {
             "model_name": self._name,
-            "model_version": VERSION,
+            "model_version": self._version,
             "outputs": outputs,
         }
         text = msgspec.json.encode(document)
@@ -100,55 +98,32 @@ class AppCodec(ModelCodec):
 def _from_json(tensor: GivenInput, layout: TensorLayout) -> NDArray[Any]:
     if tensor.data is ABSENT:
         raise InvalidError(no_data(tensor))
-    if layout.datatype == "BYTES":
-        try:
-            texts = msgspec.json.decode(bytes(tensor.data), type=list[str])
-        except JSON_ERRORS as error:
-            raise InvalidError(f"input {quoted(tensor.name)}: `data`: {error}") from error
-        return _strings(tensor, [text.encode() for text in texts])
     values = read_json_tensor(
         tensor.name, tensor.shape, tensor.data, sized(layout, tensor.shape), tensor.shape[0]
     )
     return values.reshape(tensor.shape)
 
 
-def _from_binary(tensor: GivenInput, layout: TensorLayout, data: memoryview) -> NDArray[Any]:
-    if layout.datatype == "BYTES":
-        return _strings(tensor, _split(tensor, data))
+def array_of(
+    tensor: Given,
+    layout: TensorLayout,
+    data: memoryview,
+    wrong_size: Callable[[Given, int, int], str],
+) -> NDArray[Any]:
+    """A tensor's binary data, numbers, as an array of its own shape.
+
+    Raises:
+        InvalidError: in the words of `wrong_size`(tensor, size, needed).
+    """
     own = sized(layout, tensor.shape)
     if data.nbytes != own.item_bytes * tensor.shape[0]:
         raise InvalidError(wrong_size(tensor, data.nbytes, own.item_bytes * tensor.shape[0]))
     return np.frombuffer(data, dtype=layout.dtype).reshape(tensor.shape)
 
 
-def _split(tensor: GivenInput, data: memoryview) -> list[bytes]:
-    """At most one string more than the shape has."""
-    found: list[bytes] = []
-    at, needed = 0, math.prod(tensor.shape)
-    while at < len(data) and len(found) <= needed:
-        end = at + _LENGTH.size
-        length = _LENGTH.unpack_from(data, at)[0] if end <= len(data) else len(data)
-        if end + length > len(data):
-            raise InvalidError(f"input {quoted(tensor.name)}: its last string is cut off")
-        found.append(bytes(data[end : end + length]))
-        at = end + length
-    return found
-
-
-def _strings(tensor: GivenInput, texts: Sequence[bytes]) -> NDArray[Any]:
-    needed = math.prod(tensor.shape)
-    if len(texts) != needed:
-        got = len(texts) if len(texts) < needed else "more"
-        raise InvalidError(
-            f"input {quoted(tensor.name)}: shape {shape_text(tensor.shape)} needs {needed}"
-            f" strings, got {got}"
-        )
-    return np.array([*texts, None], dtype=object)[:-1].reshape(tensor.shape)
-
-
-def _to_binary(array: NDArray[Any]) -> memoryview:
+def to_binary(array: NDArray[Any]) -> memoryview:
     if array.dtype == object:
-        return memoryview(b"".join(_LENGTH.pack(len(text)) + text for text in array.ravel()))
+        return joined(array.ravel().tolist())
     return memoryview(array.tobytes())
 
 
@@ -156,9 +131,6 @@ def _to_json(array: NDArray[Any], name: str) -> list[Any]:
     if array.dtype == object:
         return [text.decode(errors="replace") for text in array.ravel()]
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise InvalidError(
-            f"output {name!r} holds NaN or infinity, which JSON cannot carry; ask for binary data",
-            "not-representable",
-        )
+        raise not_finite(name)
     values: list[Any] = array.ravel().tolist()
     return values

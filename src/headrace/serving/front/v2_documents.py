@@ -3,16 +3,31 @@
 from importlib.metadata import version
 from typing import Any
 
-from headrace.domain.profile import TensorSpec
+from msgspec.structs import replace
+
+from headrace.domain.profile import TensorSpec, size_text
 from headrace.serving.core.counters import ModelCounters
+from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.core.signature import DATATYPES
 from headrace.serving.engine.inference import ServedModel
-from headrace.serving.front.v2 import VERSION
 
 PLATFORM = "headrace_plan"
 _CONFIG_TYPES = {"bytes": "TYPE_STRING"}
 """Where Triton's configuration calls a type otherwise than the protocol does."""
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "model_repository")
+EXTENSIONS = (
+    "binary_tensor_data",
+    "model_configuration",
+    "statistics",
+    "model_repository",
+    "sequence",
+)
+
+NO_SHARED_MEMORY = "shared memory regions are not served here"
+NO_LOADING = "models come from the plan; serve another plan, or change it with `headrace migrate`"
+NO_OVERRIDING = "a model's files and configuration come from the plan; load it without parameters"
+NO_GENERATING = "generate is not served here; use infer"
+NO_TRACE_SETTINGS = "trace settings are not served here; see `headrace serve --events`"
+NO_LOG_SETTINGS = "log settings cannot be changed over the network"
 
 
 def server_document() -> dict[str, Any]:
@@ -20,10 +35,10 @@ def server_document() -> dict[str, Any]:
 
 
 def model_document(model: ServedModel) -> dict[str, Any]:
-    """Metadata; -1 stands for the number of items."""
+    """Metadata; -1 stands for the number of items, and for dimensions that requests differ in."""
     return {
         "name": model.name,
-        "versions": [VERSION],
+        "versions": [model.version],
         "platform": PLATFORM,
         "inputs": [_tensor_document(spec, model.batched) for spec in model.inputs],
         "outputs": [_tensor_document(spec, model.batched) for spec in model.outputs],
@@ -31,16 +46,25 @@ def model_document(model: ServedModel) -> dict[str, Any]:
 
 
 def config_document(model: ServedModel) -> dict[str, Any]:
-    """The part of Triton's model configuration that holds here; objectives as parameters."""
-    return {
+    """The part of Triton's model configuration that holds here; objectives as parameters.
+
+    Triton's `max_batch_size` says that the batch is first everywhere; 0, that `dims` are all there
+    are.
+    """
+    first = model.batched and not any(spec.batch_axis for spec in (*model.inputs, *model.outputs))
+    document = {
         "name": model.name,
         "platform": PLATFORM,
         "backend": "headrace",
-        "max_batch_size": model.max_items if model.batched else 0,
-        "input": [_config_tensor(spec) for spec in model.inputs],
-        "output": [_config_tensor(spec) for spec in model.outputs],
+        "max_batch_size": model.max_items if first else 0,
+        "input": [_config_tensor(spec, model.batched and not first) for spec in model.inputs],
+        "output": [_config_tensor(spec, model.batched and not first) for spec in model.outputs],
         "parameters": {name: {"string_value": text} for name, text in _parameters(model).items()},
     }
+    if model.sequence_idle_us is not None:
+        idle = {"max_sequence_idle_microseconds": model.sequence_idle_us}
+        document["sequence_batching"] = idle
+    return document
 
 
 def _parameters(model: ServedModel) -> dict[str, str]:
@@ -49,17 +73,33 @@ def _parameters(model: ServedModel) -> dict[str, str]:
     for name, value_rps in (("planned_rps", model.planned_rps), ("rate_rps", model.rate_rps)):
         if value_rps is not None:
             found[name] = f"{value_rps:.6g}"
+    if model.buckets:
+        shares = [each.planned_rps or 0.0 for each in model.buckets]
+        found["dimensions"] = ",".join(model.dimensions)
+        found["sizes"] = ",".join(size_text(each.sizes) for each in model.buckets)
+        found["size_shares"] = ",".join(f"{share / sum(shares):.6g}" for share in shares)
+        for spec in model.inputs:
+            dims = spec.dims or ("",) * len(spec.item_shape)
+            axis = spec.batch_axis
+            found[f"dims.{spec.name}"] = ",".join((*dims[:axis], "#", *dims[axis:]))
     return found
 
 
 def index_entry(model: ServedModel, ready: bool) -> dict[str, Any]:
-    entry = {"name": model.name, "version": VERSION, "state": "READY" if ready else "UNAVAILABLE"}
+    state = "READY" if ready else "UNAVAILABLE"
+    entry = {"name": model.name, "version": model.version, "state": state}
     if not ready:
         entry["reason"] = "a stage has no slot, or the server is shutting down"
     return entry
 
 
-def statistics_document(name: str, counters: ModelCounters) -> dict[str, Any]:
+def statistics_of(core: ProtocolCore, name: str) -> dict[str, Any]:
+    """`statistics_document` of a model, an app, or a module of one."""
+    model = core.models.get(name)
+    return statistics_document(name, core.counters[name], "1" if model is None else model.version)
+
+
+def statistics_document(name: str, counters: ModelCounters, version: str = "1") -> dict[str, Any]:
     """Counts since the start; durations in nanoseconds, as Triton's statistics extension has them.
 
     Tensors go to and from workers while batches wait and run, so nothing is known of
@@ -69,7 +109,7 @@ def statistics_document(name: str, counters: ModelCounters) -> dict[str, Any]:
     refused = sum(counters.refused.values())
     return {
         "name": name,
-        "version": VERSION,
+        "version": version,
         "last_inference": counters.last_at_ms,
         "inference_count": counters.items,
         "execution_count": sum(counters.batches.values()),
@@ -99,17 +139,24 @@ def _duration(count: int, sum_us: int) -> dict[str, int]:
     return {"count": count, "ns": sum_us * 1000}
 
 
+def _open(spec: TensorSpec) -> TensorSpec:
+    """-1 where requests may differ."""
+    dims = spec.dims or ("",) * len(spec.item_shape)
+    shape = tuple(-1 if name else size for name, size in zip(dims, spec.item_shape, strict=True))
+    return replace(spec, item_shape=shape)
+
+
 def _tensor_document(spec: TensorSpec, batched: bool) -> dict[str, Any]:
     return {
         "name": spec.name,
         "datatype": DATATYPES[spec.dtype],
-        "shape": [-1, *spec.item_shape] if batched else list(spec.item_shape),
+        "shape": list(_open(spec).shape if batched else _open(spec).item_shape),
     }
 
 
-def _config_tensor(spec: TensorSpec) -> dict[str, Any]:
+def _config_tensor(spec: TensorSpec, with_batch: bool) -> dict[str, Any]:
     return {
         "name": spec.name,
         "data_type": _CONFIG_TYPES.get(spec.dtype, f"TYPE_{DATATYPES[spec.dtype]}"),
-        "dims": list(spec.item_shape),
+        "dims": list(_open(spec).shape if with_batch else _open(spec).item_shape),
     }

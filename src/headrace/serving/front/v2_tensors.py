@@ -2,6 +2,7 @@
 
 import types
 from collections.abc import Sequence
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -9,8 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.domain.elements import raw
 from headrace.domain.profile import TensorSpec
 from headrace.serving.core.signature import (
+    FLOATS,
     InvalidError,
     TensorLayout,
     layout_of,
@@ -56,17 +59,18 @@ def read_json_tensor(
     if depth not in (1, spec.rank):
         raise InvalidError(f"{where}`data` must be a flat list, or nested as its shape is")
     try:
-        values = msgspec.json.decode(text, type=_list_type(spec.dtype.kind, depth))
+        kind: type = float if spec.datatype in FLOATS else bool if spec.dtype.kind == "b" else int
+        values = msgspec.json.decode(text, type=list_type(kind, depth))
     except JSON_ERRORS as error:
         raise InvalidError(f"{where}`data`: {error}") from error
     if depth > 1:
-        values = _flatten(values, shape, where)
+        values = flatten(values, shape, where)
     if len(values) != needed:
         raise InvalidError(f"{where}shape {shape_text(shape)} needs {needed} numbers in `data`")
     return _to_array(values, spec, where)
 
 
-def _flatten(values: list[Any], shape: Sequence[int], where: str) -> list[Any]:
+def flatten(values: list[Any], shape: Sequence[int], where: str) -> list[Any]:
     """Undo the nesting, if it is the shape's."""
     for length in shape[1:]:
         if any(len(inner) != length for inner in values):
@@ -83,20 +87,15 @@ def _to_array(values: list[Any], spec: TensorLayout, where: str) -> NDArray[Any]
         return np.array(values, dtype=spec.dtype)
     with np.errstate(over="ignore"):
         array = np.array(values, dtype=spec.dtype)
-    if spec.dtype.kind == "f" and not np.isfinite(array).all():
+    if spec.datatype in FLOATS and not np.isfinite(array).all():
         raise InvalidError(f"{where}a number does not fit into {spec.datatype}")
-    return array
+    return raw(array) if spec.datatype == "BF16" else array
 
 
-_LIST_TYPES: dict[tuple[str, int], Any] = {}
-
-
-def _list_type(kind: str, depth: int) -> Any:
+@cache
+def list_type(kind: type, depth: int) -> Any:
     """`list[list[… float]]`; ranks come from models, so there are few."""
-    known = _LIST_TYPES.get((kind, depth))
-    if known is None:
-        known = {"f": float, "i": int, "u": int, "b": bool}[kind]
-        for _ in range(depth):
-            known = types.GenericAlias(list, (known,))
-        _LIST_TYPES[kind, depth] = known
-    return known
+    nested: Any = kind
+    for _ in range(depth):
+        nested = types.GenericAlias(list, (nested,))
+    return nested

@@ -69,6 +69,8 @@ class Run(Frame, frozen=True, array_like=True, gc=False, tag="run"):
     """In the order of the stage's inputs."""
     output_offsets: tuple[int, ...]
     slot: int = 0
+    sizes: tuple[int, ...] = ()
+    """Of the stage's dynamic dimensions, where they are smaller than those it was loaded for."""
 
 
 class Finished(Frame, frozen=True, array_like=True, gc=False, tag="finished"):
@@ -96,6 +98,9 @@ class Failed(Frame, frozen=True, array_like=True, gc=False, tag="failed"):
 
 class Beat(Frame, frozen=True, array_like=True, gc=False, tag="beat"):
     """Worker to gateway: the process runs, whatever its batch is doing (`pulse`)."""
+
+    waited_us: int = 0
+    """Time in which its main thread was ready to run and had no core, since it started."""
 
 
 class Stop(Frame, frozen=True, array_like=True, gc=False, tag="stop"):

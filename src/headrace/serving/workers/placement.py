@@ -4,7 +4,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace.catalog.stage_files import stage_path
+from headrace.catalog.stage_files import model_format, stage_path, stage_weights
+from headrace.catalog.weights_files import ExternalWeights
 from headrace.cost import TimedStage, cost_model
 from headrace.domain.plan import Plan, Slot
 from headrace.domain.profile import Profile
@@ -15,6 +16,9 @@ from headrace.serving.workers.stage_io import StageIndex, StageIO
 from headrace.serving.workers.worker_process import WorkerSpec
 
 logger = logging.getLogger(__name__)
+
+_Tenant = tuple[StageIO, Profile, str, str, ExternalWeights | None]
+"""A stage of a slot, its kind of executor, its file, and what that refers to."""
 
 
 def worker_specs(
@@ -45,18 +49,21 @@ def worker_specs(
     held = sorted(device for device, kind in kinds.items() if kind.hold is not None)
     if held and choice == AUTO:
         logger.warning("emulated, so it answers zeros at profiled speed: %s", ", ".join(held))
-    tenants: dict[str, list[tuple[StageIO, Profile, str]]] = {s.name: [] for s in plan.slots}
+    tenants: dict[str, list[_Tenant]] = {s.name: [] for s in plan.slots}
     for deployment, pipelines in zip(plan.deployments, stages, strict=True):
         profile = profiles[deployment.model]
         folder = profile_folders[deployment.model]
         for io in (io for pipeline in pipelines for io in pipeline):
-            path = ""
+            path, weights = "", None
+            kind = names[io.planned.device]
             if kinds[io.planned.device].reads_model:
-                path = str(
-                    stage_path(profile, folder, io.planned.first_block, io.planned.end_block)
-                )
+                # Of what a device can run, not all models are run by the same library.
+                kind = kind_for(io.planned.device, choice, model_format(profile, folder))
+                blocks = (io.planned.first_block, io.planned.end_block)
+                path = str(stage_path(profile, folder, *blocks))
+                weights = stage_weights(profile, folder)
             for name in io.planned.pool:
-                tenants[name].append((io, profile, path))
+                tenants[name].append((io, profile, kind, path, weights))
     on_cores = [slot for slot in plan.slots if kinds[slot.device].slot_is == "core"]
     cores = slot_cores(on_cores, allowed_cores() if host_cores is None else host_cores)
     shared = shared_processes([s for s in plan.slots if kinds[s.device].hold], processes)
@@ -69,7 +76,7 @@ def worker_specs(
             process=shared.get(slot.name),
             loads=tuple(
                 # Equal stages on different slots must not take equal times.
-                _load(tenant, names[slot.device], number, seed=seed * 1_000_003 + number)
+                _load(tenant, number, seed=seed * 1_000_003 + number)
                 for tenant in tenants[slot.name]
             ),
         )
@@ -108,8 +115,8 @@ def shared_processes(slots: Sequence[Slot], processes: int | None) -> dict[str, 
     return {slot.name: number % processes for number, slot in enumerate(slots)}
 
 
-def _load(tenant: tuple[StageIO, Profile, str], kind: str, slot: int, seed: int) -> Load:
-    io, profile, path = tenant
+def _load(tenant: _Tenant, slot: int, seed: int) -> Load:
+    io, profile, kind, path, weights = tenant
     stage, costs = TimedStage.of(profile.model, io.planned), cost_model({profile.model: profile})
     # What an emulated slot is held for; the server's own part of its batches is real.
     times = [costs.execution(stage, size) for size in range(1, io.max_batch + 1)]
@@ -118,9 +125,11 @@ def _load(tenant: tuple[StageIO, Profile, str], kind: str, slot: int, seed: int)
         name=io.name,
         executor=kind,
         path=path,
+        weights=weights,
         inputs=io.inputs.specs,
         outputs=io.outputs.specs,
         max_batch=io.max_batch,
+        dimensions=io.dimensions,
         p50_us=tuple(time.p50_us for time in times),
         p99_us=tuple(time.p99_us for time in times),
         seed=seed + io.key * 7_919,

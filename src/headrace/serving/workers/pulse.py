@@ -3,7 +3,8 @@
 They come from a thread of their own, since a batch may be in native code for seconds; a process
 that is stopped, or lost to the system, sends none. So silence means that a worker is of no use,
 long before its batch could be judged by its time: after SILENCE_S it is given up. A batch that
-takes too long in a worker that beats is another matter (`supervised`).
+takes too long in a worker that beats is another matter (`hangs`), for which each beat says how long
+its worker has waited for a core.
 
 Silence is measured by a loop that may itself have been away: when a look comes late, what the
 worker has sent meanwhile may still be unread, so the count begins anew.
@@ -27,12 +28,12 @@ LOOK_S = 0.125
 def beat_for_ever(channel: socket.socket) -> Callable[[bytes], None]:
     """Start sending signs of life; returns what else is to be sent with, so that frames do not
     mix."""
-    beat = encode(Beat())
     sending = threading.Lock()
 
     def run() -> None:
         while True:
             time.sleep(BEAT_S)
+            beat = encode(Beat(waited_for_core_us()))
             try:
                 with sending:
                     channel.send(beat, socket.MSG_DONTWAIT)
@@ -47,6 +48,15 @@ def beat_for_ever(channel: socket.socket) -> Callable[[bytes], None]:
 
     threading.Thread(target=run, name="pulse", daemon=True).start()
     return send
+
+
+def waited_for_core_us(schedstat: str = "/proc/self/schedstat") -> int:
+    """How long this process's main thread was ready to run and had no core; 0: not known."""
+    try:
+        with open(schedstat, "rb") as file:
+            return int(file.read().split()[1]) // 1_000
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 class Watch:

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
+from headrace.domain.elements import item_bytes
 from headrace.domain.plan import Plan
 from headrace.domain.plan import Stage as PlannedStage
 from headrace.domain.profile import Profile, TensorSpec
@@ -36,8 +35,14 @@ class TensorGroup:
 
     @classmethod
     def of(cls, specs: Sequence[TensorSpec]) -> "TensorGroup":
-        sizes = tuple(spec.item_count * np.dtype(spec.dtype).itemsize for spec in specs)
-        return cls(tuple(specs), sizes)
+        return cls(tuple(specs), tuple(map(item_bytes, specs)))
+
+    def at(self, dimensions: Sequence[str], sizes: Sequence[int]) -> "TensorGroup":
+        """The same tensors at these sizes; none are its own."""
+        if not sizes:
+            return self
+        at = dict(zip(dimensions, sizes, strict=True))
+        return TensorGroup.of([spec.at(at) for spec in self.specs])
 
     def allocate(self, arena: Arena, size: int) -> Region:
         """Reserve room for `size` items, each tensor aligned. Raises OverloadError when full."""
@@ -51,9 +56,9 @@ class TensorGroup:
 
     def _layout(self, size: int) -> tuple[list[int], int]:
         starts, end = [], 0
-        for item_bytes in self.item_bytes:
+        for width in self.item_bytes:
             starts.append(end)
-            end += -(-size * item_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            end += -(-size * width // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         return starts, end
 
 
@@ -69,6 +74,8 @@ class StageIO:
     outputs: TensorGroup
     planned: PlannedStage
     max_batch: int
+    dimensions: tuple[str, ...] = ()
+    """Of a bucket of a model of several sizes: a request may have smaller ones."""
 
 
 StageIndex = tuple[tuple[tuple[StageIO, ...], ...], ...]
@@ -93,6 +100,7 @@ def stage_index(plan: Plan, profiles: Mapping[str, Profile]) -> StageIndex:
                         outputs=TensorGroup.of(_cut_before(profile, stage.end_block)),
                         planned=stage,
                         max_batch=pipeline.batch_size,
+                        dimensions=profile.dimensions,
                     )
                 )
                 key += 1

@@ -27,6 +27,8 @@ class SlotStatus:
     """The CPU core that the worker stays on."""
     outage: Outage | None
     """None: it has a worker, or was not to have one yet."""
+    time_ratios: tuple[tuple[str, float], ...] = ()
+    """(stage as MODEL/PIPELINE/NUMBER, how many times its profile it takes here)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,12 @@ class EngineStatus:
     """A new plan is being loaded, or devices are changing hands."""
     held_requests: int = 0
     """Requests that wait for slots of the new plan."""
+    outside_requests: int = 0
+    """Items that wait before the dispatcher, because they have time; see `engine.waiting_room`."""
+    answer_tail_us: int = 0
+    """From the report of a batch's last stage to its answers written; see `engine.loop_delays`."""
+    loop_lag_us: int = 0
+    """How late the loop calls what is due."""
     apps: AppsStatus | None = None
     """None: no apps are served."""
 

@@ -16,22 +16,24 @@ since the dispatcher may hand out work in that very step. Invariants:
   not load, or that died within STEADY_S. Never is a slot given up.
 - After a failure, workers load one at a time: together, those that lack memory would fail for ever.
 
-A hang is seen by one timer per slot, set for the first batch and moved on only when it rings, so
-that a batch costs no timer: at most the hang is seen one batch's limit late.
+A hang (`hangs`) is seen by one timer per slot, set for the first batch and moved on only when it
+rings, so that a batch costs no timer: at most the hang is seen one batch's limit late.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from headrace.domain.errors import HeadraceError
 from headrace.serving.workers.frames import AnyFrame, Beat, Failed, Finished, Run
+from headrace.serving.workers.hangs import HangLimit
 from headrace.serving.workers.host import Host, WorkerHandle
-from headrace.serving.workers.pulse import SILENCE_S, Watch
+from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, Watch
 from headrace.serving.workers.stage_io import Home
 from headrace.serving.workers.status import Outage
 from headrace.serving.workers.worker_process import WorkerSpec, process_title
@@ -44,9 +46,6 @@ RESTART_DELAYS_S = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 way may be mended at any time, and an attempt in 30 s costs next to nothing."""
 STEADY_S = 10.0
 """A worker that has lived so long is healthy: the row begins anew."""
-HANG_FACTOR = 10
-HANG_GRACE_S = 2.0
-"""A batch that takes longer than HANG_FACTOR x p99 + HANG_GRACE_S hangs."""
 
 
 class SlotEvents(Protocol):
@@ -71,7 +70,8 @@ class SupervisedSlot:
         self.host = host
         self.process: SupervisedProcess
         self._p99_us = {load.stage: load.p99_us for load in spec.loads}
-        self._hangs_at_s: float | None = None
+        self._limit = HangLimit()
+        self._running: _RunningBatch | None = None
         self._watch: asyncio.TimerHandle | None = None
 
     @property
@@ -105,11 +105,10 @@ class SupervisedSlot:
     def run(self, frame: Run) -> None:
         # Where the worker has just died, its end of the channel says so in a moment.
         self.process.send(frame)
-        loop = asyncio.get_running_loop()
-        limit_us = HANG_FACTOR * self._p99_us[frame.stage][frame.size - 1]
-        self._hangs_at_s = loop.time() + limit_us / 1e6 + HANG_GRACE_S
+        p99_us, loop = self._p99_us[frame.stage][frame.size - 1], asyncio.get_running_loop()
+        self._running = _RunningBatch(loop.time(), self.process.waited_us, p99_us)
         if self._watch is None:
-            self._watch = loop.call_at(self._hangs_at_s, self._check)
+            self._watch = loop.call_later(self._limit.us(p99_us) / 1e6, self._check)
 
     def restart(self, why: str) -> None:
         """The worker is of no use: end it, and start another."""
@@ -117,7 +116,9 @@ class SupervisedSlot:
         self.process.kill()
 
     def receive(self, frame: AnyFrame) -> None:
-        self._hangs_at_s = None
+        running, self._running = self._running, None
+        if running is not None:
+            self._limit.ended(self._took_us(running), running.p99_us)
         match frame:
             case Finished():
                 if self.host.clock_offset_us:
@@ -136,25 +137,44 @@ class SupervisedSlot:
 
     def lost(self) -> None:
         """Its process is gone."""
-        self._hangs_at_s = None
+        self._running = None
 
     def stop(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
+    def _took_us(self, running: "_RunningBatch") -> int:
+        """So far, without the time in which its worker waited for a core."""
+        passed_us = round((asyncio.get_running_loop().time() - running.began_at_s) * 1e6)
+        return max(0, passed_us - (self.process.waited_us - running.waited_us))
+
     def _check(self) -> None:
-        """Kill a worker that is far beyond the time its batch was predicted to take."""
-        self._watch = None
-        if self._hangs_at_s is None:
+        """Kill a worker that is far beyond the time that its batch was given."""
+        rang, self._watch = self._watch, None
+        running = self._running
+        if running is None:
             return
         loop = asyncio.get_running_loop()
-        if loop.time() < self._hangs_at_s:
-            self._watch = loop.call_at(self._hangs_at_s, self._check)
+        left_s = (self._limit.us(running.p99_us) - self._took_us(running)) / 1e6
+        if rang is not None and loop.time() - rang.when() > LOOK_S:
+            # The server itself was away: what the worker has sent meanwhile is still unread.
+            left_s = max(left_s, LOOK_S)
+        if left_s > 0:
+            self._watch = loop.call_later(left_s, self._check)
             return
         logger.error("slot %s: its batch hangs; killing the worker", self.spec.slot)
-        self._hangs_at_s = None
+        self._limit.killed(running.p99_us)
+        self._running = None
         self.process.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class _RunningBatch:
+    began_at_s: float
+    waited_us: int
+    """Of its worker, by then."""
+    p99_us: int
 
 
 class SupervisedProcess:
@@ -163,6 +183,8 @@ class SupervisedProcess:
     def __init__(self, slots: Sequence[SupervisedSlot], host: Host, turn: asyncio.Lock) -> None:
         """`turn`: held while a worker loads after a failure; common to all processes."""
         self.restarts = 0
+        self.waited_us = 0
+        """For a core, since the worker started, as its last beat says."""
         self.up = False
         self.outage: Outage | None = None
         self._slots = {slot.number: slot for slot in slots}
@@ -299,6 +321,7 @@ class SupervisedProcess:
 
     async def _start_process(self) -> None:
         self._lost_now.clear()
+        self.waited_us = 0
         self._process = self._host.start_worker(self._specs, self._receive, self._lose)
         try:
             await self._process.load(LOAD_TIMEOUT_S)
@@ -321,6 +344,7 @@ class SupervisedProcess:
     def _receive(self, frame: AnyFrame) -> None:
         self._watch.seen()
         if isinstance(frame, Beat):
+            self.waited_us = frame.waited_us
             return
         slot = self._slots.get(frame.slot) if isinstance(frame, Finished | Failed) else None
         if slot is not None:

@@ -19,8 +19,9 @@ import sys
 import time
 from collections.abc import Callable
 
+from headrace.domain.elements import fill_neutral
 from headrace.domain.errors import ModelError
-from headrace.executors.base import Executor, TensorMemory, describe
+from headrace.executors.base import Executor, SizedExecutor, TensorMemory, describe
 from headrace.executors.table import executor
 from headrace.serving.workers.arena import map_arena
 from headrace.serving.workers.frames import (
@@ -68,9 +69,16 @@ class Worker:
         started_at_us = _now_us()
         try:
             stage = self._executors[run.stage]
-            stage.run(run.size, run.input_offsets, run.output_offsets)
+            if not run.sizes:
+                stage.run(run.size, run.input_offsets, run.output_offsets)
+            elif isinstance(stage, SizedExecutor):
+                stage.run_at(run.sizes, run.size, run.input_offsets, run.output_offsets)
+            else:
+                raise ModelError("sizes between those profiled need `headrace serve --pad` here")
         except Exception as error:  # whatever a backend raises concerns this batch only
-            broken = run.size == 1 and not self._runs_zeros(run)
+            # Where zeros never ran, nothing tells a broken stage from an input that is wrong.
+            telling = not getattr(self._executors.get(run.stage), "refuses_zeros", False)
+            broken = telling and run.size == 1 and not self._runs_zeros(run)
             message = self._describe(error)
             return Failed(run.batch, run.attempt, run.stage, message, run.slot, broken)
         return Finished(run.batch, run.attempt, run.stage, started_at_us, _now_us(), run.slot)
@@ -94,7 +102,7 @@ class Worker:
             # If the stage is of no use, another worker may get the same input, from here.
             kept = [tensor.copy() for tensor in inputs]
             for tensor in inputs:
-                tensor.fill(0)
+                fill_neutral(tensor)
             try:
                 stage.run(1, run.input_offsets, run.output_offsets)
             finally:

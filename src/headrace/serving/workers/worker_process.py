@@ -186,8 +186,10 @@ def _spawn(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(channel, arena.descriptor, *sorted(files)),
-        # A session of its own: Ctrl-C reaches the gateway only, which drains before it stops us.
-        start_new_session=True,
+        # A group of its own: Ctrl-C reaches the gateway only, which drains before it stops us. Not
+        # a session: where Linux shares the processor out by session (sched_autogroup_enabled),
+        # niceness behind the gateway would mean nothing.
+        process_group=0,
         env={
             **os.environ,
             **{name: value.format(device=spec.device) for name, value in kind.environment.items()},

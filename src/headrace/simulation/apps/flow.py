@@ -4,16 +4,17 @@ Apps share no machine and calls go one way, so that all calls of a module are kn
 before it have been simulated. For requests i = 1..N and modules m in topological order:
 
     ready(m, i)  latest of the arrival of i and ended(b, i) of all modules b that m waits for
-    calls(m, i)  drawn fan-out, made at ready(m, i) where that is within the deadline of i
+    calls(m, i)  drawn fan-out, where ready(m, i) is within the deadline of i; made after the app's
+                 own code before m, and passed by the gateway one after the other
     due(m, i)    `AppTable.deadline_at_us`: the deadline less the budgets behind m, but at least m's
                  own part of the time that is left
     ended(m, i)  latest of ready(m, i) and the answers to its calls; REFUSED where one was refused
 
 Each module is one compiled session over its calls in the order of ready(m, i); a request ends when
 its last module does. Cost: the sessions, and O(M N) in numpy besides; about fifty times as fast as
-`simulation.apps.session`, with the same deadlines and fan-outs. One thing differs: where a request
+`simulation.apps.session`, with the same deadlines and fan-outs. Two things differ: where a request
 is refused in one of two parallel modules, its calls in the other are not taken back, so that this
-simulates a little more load.
+simulates a little more load; and calls queue at the gateway behind those of their own module only.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from headrace.dispatch.topology import Topology
 from headrace.domain.app import App
 from headrace.simulation.apps.fan_out import app_calls
 from headrace.simulation.compiled import Offered, run
+from headrace.simulation.gateway import through_gateway
 
 REFUSED = -1
 """In place of the instant at which a request, or its part in a module, ended."""
@@ -75,10 +77,12 @@ def flow(
         ready_at_us = _latest([arrived_at_us, *(ended[before] for before in module.before)])
         alive = (ready_at_us >= 0) & (ready_at_us <= deadline_at_us)
         owner = _callers(ready_at_us, np.where(alive, calls[module.name], 0))
+        gateway_us = np.full(len(owner), topology.models[module.model].gateway_us)
+        sent_at_us = through_gateway(ready_at_us[owner] + module.code_us, gateway_us)
         offered = Offered(
-            arrived_at_us=ready_at_us[owner],
+            arrived_at_us=sent_at_us,
             model=np.full(len(owner), module.model, dtype=np.int64),
-            deadline_at_us=_deadlines(table, index, deadline_at_us, ready_at_us)[owner],
+            deadline_at_us=_deadlines(table, index, deadline_at_us[owner], sent_at_us),
             priority=np.full(len(owner), table.priority, dtype=np.int64),
         )
         answered_at_us = run(topology, policy, offered, rng=rng(index) if rng else None).ended_at_us
@@ -87,9 +91,10 @@ def flow(
         ended_at_us[owner[answered_at_us < 0]] = REFUSED
         ended.append(ended_at_us)
         call_us.append((answered_at_us - ready_at_us[owner])[answered_at_us >= 0])
+    last_at_us = _latest(ended)
     return Flow(
         arrived_at_us=arrived_at_us,
-        ended_at_us=_latest(ended),
+        ended_at_us=np.where(last_at_us < 0, REFUSED, last_at_us + table.code_us),
         call_us=tuple(call_us),
         calls=tuple(int(calls[module.name].sum()) for module in table.modules),
     )

@@ -1,6 +1,15 @@
-"""Requests of apps in virtual time: opened at their instants, led through their calls, ended."""
+"""Requests of apps in virtual time: opened at their instants, led through their calls, ended.
 
-from collections.abc import Callable, Sequence
+Of an app that a server's log knows, every request follows one of the log's (`scripts`): it is an
+app's function to the tracker, as in the server, and has no answer after its deadline. Otherwise it
+goes through the problem's graph; there a call is made `code_us` of its module after all before it
+have their answers, and passes the gateway, which takes one call at a time, before the dispatcher
+has it. In a script all that is part of the time before a call.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from headrace.dispatch.apps.admission import Admission, admission
@@ -9,6 +18,7 @@ from headrace.dispatch.apps.app_dispatcher import (
     AppTable,
     AppTracker,
     Call,
+    Ended,
     Step,
     app_tables,
 )
@@ -19,9 +29,24 @@ from headrace.domain.errors import PlanError
 from headrace.domain.plan import Plan
 from headrace.domain.request import DropReason, Outcome, Request
 from headrace.simulation.apps.fan_out import app_calls
+from headrace.simulation.apps.scripts import Script
 from headrace.simulation.clock import SimClock
 from headrace.simulation.driver import Durations, SimDriver
-from headrace.simulation.offered.arrivals import Arrival
+from headrace.simulation.offered.arrivals import Arrival, stream_rng
+
+
+@dataclass(slots=True)
+class _Play:
+    """A request that follows a script."""
+
+    run: AppRun
+    script: Script
+    waits: list[int]
+    """Per call of the script, how many answers it still waits for."""
+    unanswered: int
+    """Calls of the script."""
+    numbers: dict[int, int] = field(default_factory=dict)
+    """Call under way -> its number in the script."""
 
 
 class AppRequests:
@@ -37,31 +62,55 @@ class AppRequests:
     cancel: Callable[[int], None]
     """Given a call's id: nobody waits for it any more."""
 
-    def __init__(self, clock: SimClock, arrivals: Sequence[Arrival], seed: int) -> None:
-        """`seed`: of the fan-outs. An arrival's model is an app."""
+    def __init__(
+        self,
+        clock: SimClock,
+        arrivals: Sequence[Arrival],
+        seed: int,
+        scripts: Mapping[str, Sequence[Script]] | None = None,
+    ) -> None:
+        """
+        Args:
+            arrivals: their models are apps.
+            seed: of the fan-outs, and of who follows which script.
+            scripts: app -> what its requests do; of apps without any, the problem's graph says it.
+        """
         self.on_progress: Callable[[int], None] | None = None
         self._clock = clock
         self._arrivals = arrivals
         self._seed = seed
         self._tracker = AppTracker(())
         self._tables: dict[str, AppTable] = {}
+        self._fastest_us: dict[str, Sequence[int]] = {}
         self._admissions: dict[str, Admission] = {}
         self._calls: dict[str, dict[str, Ints]] = {}
         """App -> module -> calls by each request; drawn once, whatever plans follow."""
         self._place, self._counts = _places([arrival.model for arrival in arrivals])
+        self._scripts = scripts or {}
+        self._script_rngs = {name: stream_rng(seed, f"{name}.scripts") for name in self._scripts}
+        self._runs: dict[int, AppRun] = {}
+        """Those without an end."""
+        self._plays: dict[int, _Play] = {}
+        """Of them, those that follow a script."""
+        self._gateway_us: dict[str, int] = {}
+        """Module -> what one call takes of the gateway."""
+        self._gateway_free_at_us = 0
         self._deadline_at_us: dict[int, int] = {}
         self._ended: dict[int, tuple[int | None, str]] = {}
 
     def serve(self, plan: Plan, topology: Topology) -> None:
         """Requests that arrive from now on go by this plan; those under way keep their budgets."""
+        # Those of an earlier plan stay: requests under way may still call them.
+        self._gateway_us |= {model.name: model.gateway_us for model in topology.models}
         tables = app_tables(plan)
         self._tracker.serve(tables)
         self._tables = {table.name: table for table in tables}
-        self._admissions = {
-            table.name: admission(
-                plan, table, [topology.models[m.model].fastest_us for m in table.modules]
-            )
+        self._fastest_us = {
+            table.name: [topology.models[m.model].fastest_us for m in table.modules]
             for table in tables
+        }
+        self._admissions = {
+            table.name: admission(plan, table, self._fastest_us[table.name]) for table in tables
         }
         for claim in plan.apps:
             name = claim.app.name
@@ -118,14 +167,20 @@ class AppRequests:
         if self._admissions[arrival.model].excess_us(ahead, allowed_us):
             self._ended[number] = None, "deadline"
             return
+        scripts = self._scripts.get(arrival.model)
         run = self._tracker.open(
             number,
             arrival.model,
             arrival.at_us + allowed_us,
-            self._fan_out,
+            None if scripts else self._fan_out,
             priority=arrival.priority or None,
+            fastest_us=self._fastest_us[arrival.model] if scripts else (),
         )
-        self._carry_out(self._tracker.start(run, self._clock.now_us()))
+        self._runs[number] = run
+        if scripts:
+            self._play(run, scripts[int(self._script_rngs[arrival.model].integers(len(scripts)))])
+        else:
+            self._carry_out(self._tracker.start(run, self._clock.now_us()))
         if self.on_progress is not None and number % 1000 == 0:
             self.on_progress(number + 1)
 
@@ -139,15 +194,98 @@ class AppRequests:
         for call in step.calls:
             run = self._tracker.owner(call.id)
             assert run is not None, "the step has just made the call"
-            self.send(call, f"{run.table.name}.{run.table.modules[call.module].name}")
-        ended = step.ended
-        if ended is not None:
-            ended_at_us = self._clock.now_us() if ended.state == "answered" else None
-            self._ended[ended.run] = (ended_at_us, ended.reason or "")
+            if run.id in self._plays:
+                self._send(run, call)
+            else:
+                code_us = run.table.modules[call.module].code_us
+                self._after(code_us, partial(self._pass_gateway, run, call))
+        if step.ended is not None:
+            self._end(step.ended)
+
+    def _end(self, ended: Ended) -> None:
+        run = self._runs.pop(ended.run)
+        played = self._plays.pop(ended.run, None)
+        ended_at_us = None
+        if ended.state == "answered":
+            ended_at_us = self._clock.now_us() + (0 if played else run.table.code_us)
+        self._ended[ended.run] = (ended_at_us, ended.reason or "")
+
+    def _after(self, wait_us: int, then: Callable[[], None]) -> None:
+        if wait_us:
+            self._clock.call_at(self._clock.now_us() + wait_us, then)
+        else:
+            then()
+
+    def _pass_gateway(self, run: AppRun, call: Call) -> None:
+        """One call at a time, in the order in which they are made."""
+        now_us = self._clock.now_us()
+        taken_us = self._gateway_us[_module_name(run, call)]
+        self._gateway_free_at_us = max(now_us, self._gateway_free_at_us) + taken_us
+        self._after(taken_us and self._gateway_free_at_us - now_us, partial(self._send, run, call))
+
+    def _send(self, run: AppRun, call: Call) -> None:
+        """Let the dispatcher have the call, unless its request has ended meanwhile."""
+        if self._tracker.owner(call.id) is None:
+            return
+        deadline_at_us = run.table.deadline_at_us(
+            call.module, run.deadline_at_us, self._clock.now_us()
+        )
+        self.send(dataclasses.replace(call, deadline_at_us=deadline_at_us), _module_name(run, call))
 
     def _pass_on(self, call_ids: Sequence[int]) -> None:
         for call_id in call_ids:
+            run = self._tracker.owner(call_id)
             self._carry_out(self._tracker.on_answered(call_id, self._clock.now_us()))
+            play = None if run is None else self._plays.get(run.id)
+            if play is not None:
+                self._follow(play, play.numbers.pop(call_id))
+
+    # -- scripts ----------------------------------------------------------------------------------
+
+    def _play(self, run: AppRun, script: Script) -> None:
+        waits = [len(call.after) for call in script.calls]
+        play = self._plays[run.id] = _Play(run, script, waits, len(waits))
+        self._clock.call_at(run.deadline_at_us + 1, partial(self._expire, run))
+        for number, call in enumerate(script.calls):
+            if not call.after:
+                self._after(call.lead_us, partial(self._call, play, number))
+        if not script.calls:
+            self._after(script.rest_us, partial(self._finish, run))
+
+    def _call(self, play: _Play, number: int) -> None:
+        """The function makes a call, unless its request has ended meanwhile."""
+        run = play.run
+        if run.ended is None:
+            step = self._tracker.call(run, play.script.calls[number].module, self._clock.now_us())
+            play.numbers |= {call.id: number for call in step.calls}
+            self._carry_out(step)
+
+    def _follow(self, play: _Play, answered: int) -> None:
+        """What a script does when one of its calls is answered."""
+        script = play.script
+        for number, call in enumerate(script.calls):
+            if answered in call.after:
+                play.waits[number] -= 1
+                if not play.waits[number]:
+                    self._after(call.lead_us, partial(self._call, play, number))
+        play.unanswered -= 1
+        if not play.unanswered:
+            self._after(script.rest_us, partial(self._finish, play.run))
+
+    def _finish(self, run: AppRun) -> None:
+        if run.ended is None:
+            self._carry_out(self._tracker.finish(run))
+
+    def _expire(self, run: AppRun) -> None:
+        if run.ended is None:
+            step = self._tracker.cancel(run)
+            assert step.ended is not None, "it had not ended"
+            step.ended = dataclasses.replace(step.ended, reason="deadline")
+            self._carry_out(step)
+
+
+def _module_name(run: AppRun, call: Call) -> str:
+    return f"{run.table.name}.{run.table.modules[call.module].name}"
 
 
 class ModuleDriver(SimDriver):

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.dispatch.apps.app_dispatcher import app_tables
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.policies import policy_for
+from headrace.dispatch.protocols import EventSink
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import Plan
@@ -14,9 +16,10 @@ from headrace.domain.profile import Profile
 from headrace.domain.request import Outcome
 from headrace.metrics import Report, run_report, summarise
 from headrace.simulation.apps.requests import AppRequests, ModuleDriver
+from headrace.simulation.apps.scripts import Script, scripts_of
 from headrace.simulation.clock import SimClock
 from headrace.simulation.driver import Durations, JitteredDurations, exact_durations
-from headrace.simulation.measured import measured_durations
+from headrace.simulation.measured import measured_durations, noting
 from headrace.simulation.offered.arrivals import Arrival
 
 
@@ -59,7 +62,8 @@ def simulate_apps(
         policy: None: the one that the plan's worst cases are read by.
         jitter: draw execution times from the profile's spread instead of taking its medians.
         seed: of execution times and fan-outs.
-        times: a server's event log of the same plan, to draw execution times from instead.
+        times: a server's event log of the same plan, to draw execution times from instead, and
+            what requests of the apps do (`scripts`).
 
     Raises:
         PlanError: an arrival names an app that the plan does not have.
@@ -68,13 +72,17 @@ def simulate_apps(
     policy = policy or policy_for(plan)
     rng = np.random.default_rng(seed)
     durations: Durations = JitteredDurations(rng) if jitter else exact_durations
-    if times is not None:
-        durations = measured_durations(topology, *times, rng)
+    scripts: Mapping[str, Sequence[Script]] = {}
     clock, events = SimClock(), list[AnyEvent]()
-    requests = AppRequests(clock, arrivals, seed)
+    sink: EventSink = events.append
+    if times is not None:
+        durations = measured = measured_durations(topology, *times, rng)
+        sink = noting(measured, events.append)
+        scripts = scripts_of(app_tables(plan), *times)
+    requests = AppRequests(clock, arrivals, seed, scripts)
     requests.on_progress = on_progress
     driver = ModuleDriver(topology, clock, durations, requests)
-    dispatcher = Dispatcher(topology, policy, clock, driver, events.append)
+    dispatcher = Dispatcher(topology, policy, clock, driver, sink)
     driver.reports = dispatcher
     requests.serve(plan, topology)
     requests.cancel = dispatcher.cancel

@@ -33,7 +33,7 @@ from headrace.simulation.offered.traces import read_trace
 MAX_FILE_BYTES = 1 << 30
 MAX_LINE = 1 << 16
 """Characters; what is no file of lines ends here instead of filling the memory."""
-COLUMNS = ("at_us", "at_s", "model", "timeout_ms", "priority")
+COLUMNS = ("at_us", "at_s", "model", "timeout_ms", "priority", "sizes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,8 @@ class Arrival:
     """The request's own SLO; None: the model's."""
     priority: int = 0
     """Smaller is served first."""
+    sizes: tuple[int, ...] = ()
+    """Of its model's dynamic dimensions; none: drawn where the model has any (`sizes`)."""
 
 
 def poisson(
@@ -136,8 +138,8 @@ def from_file(path: Path, models: Sequence[str]) -> list[Arrival]:
     """Read arrivals from a file.
 
     Either one instant per line, in seconds, or comma-separated columns under a header line of
-    `at_us` or `at_s`, and optionally `model`, `timeout_ms` and `priority`. Instants must not
-    fall. Empty lines and lines that start with `#` are skipped.
+    `at_us` or `at_s`, and optionally `model`, `timeout_ms`, `priority` and `sizes` (64, or
+    224x320). Instants must not fall. Empty lines and lines that start with `#` are skipped.
 
     Args:
         models: the models that the run knows; a line without a model means the only one.
@@ -210,7 +212,7 @@ def _header(cells: list[str], where: str) -> tuple[str, ...] | None:
     if unknown or len(set(cells)) != len(cells) or ("at_us" in cells) == ("at_s" in cells):
         raise DocumentError(
             f"{where}: expected a header of `at_us` or `at_s` and optionally model, timeout_ms,"
-            f" priority, each once, or a plain number of seconds; got {','.join(cells)!r}"
+            f" priority, sizes, each once, or a plain number of seconds; got {','.join(cells)!r}"
         )
     return tuple(cells)
 
@@ -231,7 +233,12 @@ def _arrival(cells: Mapping[str, str], models: Sequence[str], where: str) -> Arr
         if timeout_us < 1:
             raise DocumentError(f"{where}: timeout_ms must be positive")
     priority = _integer(cells.get("priority") or "0", "priority", where, minimum=0)
-    return Arrival(at_us=at_us, model=model, timeout_us=timeout_us, priority=priority)
+    sizes = tuple(
+        _integer(text, "sizes", where, minimum=1)
+        for text in cells.get("sizes", "").split("x")
+        if text
+    )
+    return Arrival(at_us=at_us, model=model, timeout_us=timeout_us, priority=priority, sizes=sizes)
 
 
 def _number(text: str, column: str, where: str) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace.compilation.loops import compiled
 from headrace.planning.apps.exact.prime import Curve, prime_front
-from headrace.planning.apps.order import Part
+from headrace.planning.apps.order import Part, closure, path_us
 from headrace.planning.common.candidates import Floats, Ints
 
 
@@ -122,18 +122,13 @@ def _least_us(part: Part, fronts: Sequence[Curve], before: Sequence[Sequence[int
         return sum(inner)
     if part.kind == "parallel":
         return max(inner)
-    ends: list[int] = []
-    for module, direct in enumerate(_inner(part.modules, before)):
-        start = max((ends[i] for i in direct), default=0)
-        ends.append(start + int(fronts[part.modules[module]].latency_us[0]))
-    return max(ends)
+    fastest = [int(fronts[module].latency_us[0]) for module in part.modules]
+    return path_us(_inner(part.modules, before), fastest)
 
 
 def _inner(modules: Sequence[int], before: Sequence[Sequence[int]]) -> list[list[int]]:
     """Who waits for whom among these modules only, directly or over modules outside."""
-    reach: list[set[int]] = []
-    for direct in before:
-        reach.append(set(direct).union(*(reach[i] for i in direct)))
+    reach = closure(before)
     place = {module: i for i, module in enumerate(modules)}
     return [[place[i] for i in sorted(reach[m]) if i in place] for m in modules]
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from headrace.compilation.loops import compiled, hot
+from headrace.planning.apps.order import path_us
 from headrace.planning.common.candidates import Floats, Ints
 
 
@@ -49,10 +50,8 @@ def prime_front(
         best, found = _cheapest_choice(latency, cost, sizes, waits, budget_us)
         if not np.isfinite(best):
             break
-        ends: list[int] = []
-        for i, direct in enumerate(before):
-            ends.append(int(latency[i, found[i]]) + max((ends[k] for k in direct), default=0))
-        latencies.append(max(ends))
+        chosen = [int(latency[i, point]) for i, point in enumerate(found)]
+        latencies.append(path_us(before, chosen))
         costs.append(best)
         points.append(found)
         budget_us = latencies[-1] - 1

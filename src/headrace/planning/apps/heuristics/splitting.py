@@ -56,15 +56,9 @@ def module_options(module: ModuleCase, reading: Reading) -> list[Option]:
     options = []
     for candidate in module.candidates:
         n = module.rate_rps / candidate.rate_rps
-        options.append(
-            Option(
-                latency_us=worst_case_us(
-                    reading, candidate, module.rate_rps, n if n < 1 else float(int(n + 1e-9))
-                ),
-                cost=n * candidate.price,
-                per_price=candidate.per_price,
-            )
-        )
+        whole = n if n < 1 else float(int(n + 1e-9))
+        worst_us = worst_case_us(reading, candidate, module.rate_rps, whole)
+        options.append(Option(worst_us, n * candidate.price, candidate.per_price))
     return options
 
 
@@ -156,16 +150,7 @@ class Splitter:
         others beat in both latency and cost are left out: by the cost of stand-ins alone, no rule
         would choose them.
         """
-        own = [_undominated(self._options[m]) for m in members]
-        first = max(options[0].latency_us for options in own)
-        limits = sorted({o.latency_us for options in own for o in options if o.latency_us >= first})
-        return [
-            (
-                limit,
-                tuple([o for o in options if o.latency_us <= limit][-1] for options in own),
-            )
-            for limit in limits
-        ]
+        return _last_within([_undominated(self._options[m]) for m in members])
 
     def _every_step(self, members: tuple[int, ...]) -> list[tuple[int, tuple[Option, ...]]]:
         """(latency, slowest options within it), at the latency of every option of every member.
@@ -173,16 +158,7 @@ class Splitter:
         What cost-direct chooses from. An option that another beats as a stand-in is a budget all
         the same, within which the machines may be the cheapest.
         """
-        own = [sorted(self._options[m], key=lambda o: o.latency_us) for m in members]
-        first = max(options[0].latency_us for options in own)
-        limits = sorted({o.latency_us for options in own for o in options if o.latency_us >= first})
-        return [
-            (
-                limit,
-                tuple([o for o in options if o.latency_us <= limit][-1] for options in own),
-            )
-            for limit in limits
-        ]
+        return _last_within([sorted(self._options[m], key=lambda o: o.latency_us) for m in members])
 
     def _offers(
         self, rule: Rule, unit: int, state: Sequence[Option], room_us: int
@@ -201,11 +177,7 @@ class Splitter:
             )
 
     def _score(
-        self,
-        rule: Rule,
-        members: tuple[int, ...],
-        now: Sequence[Option],
-        new: Sequence[Option],
+        self, rule: Rule, members: tuple[int, ...], now: Sequence[Option], new: Sequence[Option]
     ) -> float:
         """How good a move is; at most 0: it saves nothing."""
         if rule == "cost":
@@ -234,6 +206,16 @@ class Splitter:
                 return 0.0
             saved += before - after
         return saved if saved > 1e-9 else 0.0
+
+
+def _last_within(own: Sequence[Sequence[Option]]) -> list[tuple[int, tuple[Option, ...]]]:
+    """(latency, every member's last option within it), from where every member has one."""
+    first = max(options[0].latency_us for options in own)
+    limits = sorted({o.latency_us for options in own for o in options if o.latency_us >= first})
+    return [
+        (limit, tuple([o for o in options if o.latency_us <= limit][-1] for options in own))
+        for limit in limits
+    ]
 
 
 def _undominated(options: Sequence[Option]) -> list[Option]:

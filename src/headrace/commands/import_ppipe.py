@@ -1,7 +1,7 @@
-"""`headrace import`: other systems' profiles, problems and plans as ours."""
+"""`headrace import ppipe`: a published plan, with its profiles and problem, as ours."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,20 +13,13 @@ if TYPE_CHECKING:
     from headrace.domain.problem import Problem
 
 
-def import_(
-    system: Annotated[
-        Literal["ppipe"], typer.Argument(help="ppipe: the public artifact of PPipe (ATC 2025).")
-    ],
-    artifact: Annotated[
-        Path, typer.Option("--artifact", help="The artifact's folder, the one that has `data`.")
-    ],
-    plan: Annotated[
-        Path, typer.Option("--plan", help="One of its plans: data/plans/SET/NAME.json.")
-    ],
+def import_ppipe(
+    artifact: Annotated[Path, typer.Option(help="The artifact's folder, the one that has `data`.")],
+    plan: Annotated[Path, typer.Option(help="One of its plans: data/plans/SET/NAME.json.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")],
     json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
-    """Turn a published plan, and the profiles and problem behind it, into our documents.
+    """Turn a plan of PPipe's public artifact (ATC 2025), and what is behind it, into our documents.
 
     Writes profiles, problem.yaml, the plan in its own accounting (reference.json) and, where its
     slots fit whole devices and every budget holds, plan.json; a plan that fails verification is

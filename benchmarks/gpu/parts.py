@@ -1,0 +1,256 @@
+"""The parts of `check`: each prints a JSON line per finding, and goes on whatever fails.
+
+Never run on a GPU yet. With DEVICE=cpu in the environment the same code runs on a CPU, which is how
+it was tried.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DEVICE = os.environ.get("DEVICE", "cuda")
+NETWORKS = ("small", "mobilenetv2", "resnet50", "bert")
+TOLERANCE = 1e-4
+POINTS = 0.02
+"""By how much simulated and measured attainment may differ."""
+PROBLEM = """\
+schema: headrace.problem/1
+cluster:
+  devices: {{{device}: {{}}}}
+  nodes: [{{name: local, devices: {{{device}: 1}}}}]
+models:
+  - {{profile: model.profile.json, slo_ms: {slo_ms}}}
+"""
+
+
+def say(what: str, state: str, figures: str = "") -> None:
+    print(json.dumps([what, state, figures]), flush=True)
+
+
+@contextmanager
+def finding(what: str) -> Iterator[Callable[[bool, str], None]]:
+    """Says `what` was found; an exception is a failure with its words."""
+
+    def found(good: bool, figures: str) -> None:
+        say(what, "ok" if good else "FAILED", figures)
+
+    try:
+        yield found
+    except Exception as error:
+        lines = [*str(error).strip().splitlines(), ""]
+        say(what, "FAILED", f"{type(error).__name__}: {lines[0][:200]}")
+
+
+def models(folder: Path) -> None:
+    """Answers on the GPU = answers on the CPU, of exports and of ONNX models by translation."""
+    from helpers.torch_networks import example, export, network
+
+    for name in NETWORKS:
+        for half in (False, True) if name == "resnet50" else (False,):
+            what = f"{name}{' float16' if half else ''}.pt2"
+            with finding(f"{what}: answers as the CPU's") as found:
+                model, x = network(name), example(name, 4)
+                if half:
+                    model, x = model.half(), x.half()
+                path = export(model, x, folder / what)
+                _compare(path, x.numpy(), 1e-2 if half else TOLERANCE, found)
+        _compare_onnx(folder, name)
+
+
+def _compare_onnx(folder: Path, name: str) -> None:
+    if not find_spec("onnxscript"):
+        say(f"{name}.onnx: translated, answers as the CPU's", "not checked", "no onnxscript")
+        return
+    import torch
+
+    from helpers.torch_networks import example, network
+
+    with finding(f"{name}.onnx: translated, answers as the CPU's") as found:
+        x = example(name, 4)
+        batch = torch.export.Dim("batch", min=1, max=64)
+        path = folder / f"{name}.onnx"
+        torch.onnx.export(network(name), (x,), str(path), dynamic_shapes=({0: batch},), dynamo=True)
+        _compare(path, x.numpy(), TOLERANCE, found)
+
+
+def _compare(
+    path: Path, x: np.ndarray, tolerance: float, found: Callable[[bool, str], None]
+) -> None:
+    from headrace.catalog.onnx_graph import load_graph, whole_model
+    from headrace.executors.table import reference
+    from headrace.executors.torch_model import TorchModel
+    from headrace.profiling.observe import relative_error
+
+    graph = load_graph(path)
+    content = whole_model(graph)
+    name = graph.inputs[0].name
+    here: Any = TorchModel(content, graph.weights, "cpu")
+    if graph.format == "onnx" and find_spec("onnxruntime"):
+        here = reference("onnx")(content, graph.weights)
+    there = TorchModel(content, graph.weights, DEVICE)
+    worst, figures = 0.0, []
+    for size in (1, len(x)):
+        wanted = list(here.run(graph.outputs, {name: x[:size]}))
+        given = [np.zeros_like(array) for array in wanted]
+        run = there.binding({name: x[:size]}, dict(zip(graph.outputs, given, strict=True)))
+        for _ in range(3):  # recorded, then replayed
+            run()
+        pairs = list(zip(given, wanted, strict=True))
+        worst = max(worst, *(relative_error(a, b) for a, b in pairs))
+        started = time.perf_counter()
+        for _ in range(20):
+            run()
+        figures.append(f"batch {size} {(time.perf_counter() - started) / 20 * 1e3:.2f} ms")
+    recorded = "" if DEVICE == "cpu" else f", {there.recorded} CUDA graphs"
+    found(worst <= tolerance, f"relative error {worst:.1e}; {', '.join(figures)}{recorded}")
+
+
+def serve(folder: Path) -> None:
+    """The documented way from a model to answers, and whether the simulator foretold it."""
+    with finding("profile, plan and verify") as found:
+        _planned(folder)
+        profile = json.loads((folder / "model.profile.json").read_text())
+        whole = [row["p50_us"] for row in profile.get("stage_times", ()) if not row["first_block"]]
+        found(True, f"{len(profile['blocks'])} blocks; whole {(whole or [['?']])[-1][0]} us")
+    simulated: Any = None
+    with finding("simulate") as found:
+        told = _headrace(folder, "simulate", "plan.json", "--duration-s", "20", "--json")
+        simulated = _attainment(json.loads(told))
+        found(simulated is not None, f"attainment {simulated}")
+    with finding("serve and load; simulated within 2 points of measured") as found:
+        with _server(folder) as url:
+            told = _headrace(folder, "load", url, "--duration-s", "20", "--json")
+        measured = _attainment(json.loads(told))
+        good = None not in (measured, simulated) and abs(measured - simulated) <= POINTS
+        found(good, f"attainment {measured} measured, {simulated} simulated")
+
+
+def faults(folder: Path) -> None:
+    """kill -9 of the worker: it comes back, answers again, and GPU memory is not lost."""
+    with finding("a worker killed with -9 comes back") as found:
+        _planned(folder)
+        with _server(folder) as url:
+            _headrace(folder, "load", url, "--duration-s", "2", "--json")
+            before = _device_bytes()
+            victims = _workers()
+            for pid in victims:
+                os.kill(pid, signal.SIGKILL)
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline and not (set(_workers()) - set(victims)):
+                time.sleep(0.5)
+            time.sleep(20)
+            told = _headrace(folder, "load", url, "--duration-s", "5", "--json")
+            after = _device_bytes()
+        answered = _attainment(json.loads(told))
+        found(answered is not None and answered > 0.9, f"attainment {answered} afterwards")
+    with finding("GPU memory after it") as found:
+        grown = (after - before) / 1e6
+        found(grown < 200, f"{before / 1e6:.0f} MB before, {after / 1e6:.0f} MB after")
+    with finding("a model larger than the GPU is refused in a sentence") as found:
+        from headrace.executors.cuda import room_missing
+
+        refusal = room_missing("too-large", 1 << 50, 0)
+        found(refusal is not None and "does not fit" in refusal, str(refusal)[:120])
+
+
+def _planned(folder: Path) -> None:
+    from helpers.torch_networks import example, export, network
+
+    export(network("resnet50"), example("resnet50"), folder / "model.pt2")
+    _headrace(
+        folder, "profile", "model.pt2", "--device", DEVICE, "--blocks", "4", "--budget-s", "30"
+    )
+    slo_ms = 1000 if DEVICE == "cpu" else 50
+    (folder / "problem.yaml").write_text(PROBLEM.format(device=DEVICE, slo_ms=slo_ms))
+    _headrace(folder, "plan", "problem.yaml", "-o", "plan.json")
+    _headrace(folder, "verify", "plan.json")
+
+
+def _headrace(folder: Path, *arguments: str) -> str:
+    """A command's output.
+
+    Raises:
+        RuntimeError: it failed, with the end of what it said.
+    """
+    program = "from headrace.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HEADRACE_CACHE": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise RuntimeError(f"headrace {arguments[0]} ended with {done.returncode}: {said[-150:]}")
+    return done.stdout
+
+
+@contextmanager
+def _server(folder: Path) -> Iterator[str]:
+    from headrace.load.child_server import child_server
+
+    os.environ["HEADRACE_CACHE"] = str(folder)
+    with child_server(folder / "plan.json", "--no-auth") as server:
+        yield server.url
+
+
+def _workers() -> list[int]:
+    """Process numbers of the workers of servers that this process started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        parents = [int(b) for a, b in pairwise(words) if a == b"--parent"]
+        if b"headrace.serving.workers.worker" in words and _is_ours(parents):
+            found.append(int(entry.name))
+    return found
+
+
+def _is_ours(parents: list[int]) -> bool:
+    for parent in parents:
+        fields = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()
+        if int(fields[1]) == os.getpid():
+            return True
+    return False
+
+
+def _attainment(report: Any) -> float | None:
+    """The first `slo_attainment` in a report."""
+    if isinstance(report, dict):
+        if isinstance(report.get("slo_attainment"), int | float):
+            return float(report["slo_attainment"])
+        report = list(report.values())
+    if isinstance(report, list):
+        found = (_attainment(entry) for entry in report)
+        return next((value for value in found if value is not None), None)
+    return None
+
+
+def _device_bytes() -> int:
+    """In use on the GPU, by anybody."""
+    if DEVICE == "cpu":
+        return 0
+    import torch
+
+    free, total = torch.cuda.mem_get_info(0)
+    return int(total - free)
+
+
+if __name__ == "__main__":
+    {"models": models, "serve": serve, "faults": faults}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,178 @@
+"""Models whose batch is not the first dimension of every tensor, brought into the form that is.
+
+Everything else of Headrace knows one form: tensors [batch, item...]. Where a file has another, its
+inputs and outputs get a node each that stands between the two forms, and keep their names outside;
+the name inside gets `INSIDE`.
+
+    batch at axis k    x [batch, a, b] --Transpose--> x::inside [a, batch, b]     k = 1
+    no batch           x [1, a, b]     --Reshape----> x::inside [a, b]
+
+A model of which one tensor has no batch axis runs one request at a time: its batch is 1, and an
+item is all of what its file calls a tensor. Cost: at most a copy of the inputs and outputs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from headrace.catalog.onnx_graph import GraphNode, OnnxGraph, OpenTensor
+from headrace.catalog.pt2_sizes import with_known_sizes
+from headrace.domain.profile import TensorSpec
+
+INSIDE = "::inside"
+
+
+def batch_first(
+    graph: OnnxGraph, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], batched: bool
+) -> OnnxGraph:
+    """The model with the batch as the first dimension of every input and output.
+
+    Of a PyTorch export, the other sizes of its inputs become constants (`pt2_sizes`).
+
+    Args:
+        graph: as its file has it.
+        inputs: of the result, each with its `batch_axis` in the file.
+        outputs: likewise.
+        batched: False: an item is a whole tensor of the file, and there is one in a batch.
+    """
+    graph = with_known_sizes(graph, inputs, batched)
+    moved = [spec.name for spec in (*inputs, *outputs) if spec.batch_axis or not batched]
+    if not moved:
+        return graph
+    filed = {tensor.name: tensor for tensor in graph.inputs}
+    inside = {name: name + INSIDE for name in moved}
+    shapes: dict[str, Any] = {}
+    before, behind = [], []
+    for spec in inputs:
+        if spec.name not in inside:
+            continue
+        if not batched and None in _filed_dims(filed[spec.name]):
+            before += _opened_inwards(spec, inside[spec.name], shapes)
+        else:
+            before.append(_between(spec, spec.name, inside[spec.name], batched, shapes, True))
+    for spec in outputs:
+        if spec.name in inside:
+            behind.append(_between(spec, inside[spec.name], spec.name, batched, shapes, False))
+    return replace(
+        graph,
+        inputs=tuple(_opened(spec, filed[spec.name], batched) for spec in inputs),
+        nodes=(*before, *(_renamed(node, inside) for node in graph.nodes), *behind),
+        initialisers=graph.initialisers | shapes,
+        static=graph.static | shapes.keys(),
+        batched=batched,
+        output_axes={spec.name: spec.batch_axis for spec in outputs},
+    )
+
+
+def as_filed(graph: OnnxGraph, items: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Inputs [items, ...] in the form that the model's file takes.
+
+    Inputs without a batch axis get the first item.
+    """
+    return {
+        tensor.name: np.ascontiguousarray(
+            items[tensor.name][0]
+            if tensor.batch_axis is None
+            else np.moveaxis(items[tensor.name], 0, tensor.batch_axis)
+        )
+        for tensor in graph.inputs
+    }
+
+
+def from_filed(graph: OnnxGraph, name: str, output: NDArray[Any]) -> NDArray[Any]:
+    """An output as the model's file gives it, the batch first."""
+    if not graph.batched:
+        return output[np.newaxis]
+    return np.moveaxis(output, graph.output_axes.get(name, 0), 0)
+
+
+def _opened(spec: TensorSpec, filed: OpenTensor, batched: bool) -> OpenTensor:
+    return OpenTensor(
+        name=spec.name,
+        dtype=spec.dtype,
+        batch=None if batched else 1,
+        item_dims=spec.item_shape if batched else _filed_dims(filed),
+        batch_axis=spec.batch_axis if batched else None,
+    )
+
+
+def _filed_dims(filed: OpenTensor) -> tuple[int | None, ...]:
+    """All dimensions of an input as its file has them."""
+    dims, axis = filed.item_dims, filed.batch_axis
+    return dims if axis is None else (*dims[:axis], filed.batch, *dims[axis:])
+
+
+def _opened_inwards(spec: TensorSpec, write: str, shapes: dict[str, Any]) -> list[GraphNode]:
+    """As `_between`, for an input whose file leaves dimensions free: they stay so. A model with
+    branches for other shapes than this one may not be valid with this one fixed."""
+    indices, shape, size = (f"{spec.name}::{part}" for part in ("indices", "shape", "size"))
+    own = np.arange(1, 1 + len(spec.item_shape))
+    shapes[indices] = numpy_helper.from_array(own.astype(np.int64), indices)
+    nodes = (
+        ("Shape", (spec.name,), size),
+        ("Gather", (size, indices), shape),
+        ("Reshape", (spec.name, shape), write),
+    )
+    return [
+        GraphNode(
+            proto=onnx.helper.make_node(kind, list(reads), [made]), reads=reads, writes=(made,)
+        )
+        for kind, reads, made in nodes
+    ]
+
+
+def _between(
+    spec: TensorSpec,
+    read: str,
+    write: str,
+    batched: bool,
+    shapes: dict[str, Any],
+    inwards: bool,
+) -> GraphNode:
+    """The node between the two forms of one tensor; what it needs of constants joins `shapes`."""
+    reads: tuple[str, ...]
+    if batched:
+        axis, rank = spec.batch_axis, len(spec.item_shape) + 1
+        to_axis = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
+        order = np.array(to_axis) if inwards else np.argsort(to_axis)
+        reads = (read,)
+        proto = onnx.helper.make_node("Transpose", [read], [write], perm=order.tolist())
+    else:
+        shape = spec.item_shape if inwards else (1, *spec.item_shape)
+        constant = f"{spec.name}::shape"
+        shapes[constant] = numpy_helper.from_array(np.array(shape, np.int64), constant)
+        reads = (read, constant)
+        # ONNX Runtime's sentence names it where a model answers in another size after all.
+        name = "" if inwards else f"size of {spec.name} as profiled"
+        proto = onnx.helper.make_node("Reshape", list(reads), [write], name=name)
+    return GraphNode(proto=proto, reads=reads, writes=(write,))
+
+
+def _renamed(node: GraphNode, names: Mapping[str, str]) -> GraphNode:
+    if names.keys().isdisjoint((*node.reads, *node.writes)):
+        return node
+    proto = onnx.NodeProto()
+    proto.CopyFrom(node.proto)
+    _rename(proto, names)
+    return GraphNode(
+        proto=proto,
+        reads=tuple(names.get(name, name) for name in node.reads),
+        writes=tuple(names.get(name, name) for name in node.writes),
+    )
+
+
+def _rename(proto: Any, names: Mapping[str, str]) -> None:
+    """Also in subgraphs, which read names from outside; ONNX lets none hide another."""
+    proto.input[:] = [names.get(name, name) for name in proto.input]
+    proto.output[:] = [names.get(name, name) for name in proto.output]
+    for attribute in proto.attribute:
+        for subgraph in (attribute.g, *attribute.graphs):
+            for inner in subgraph.node:
+                _rename(inner, names)
+            for value in subgraph.output:
+                value.name = names.get(value.name, value.name)

@@ -1,0 +1,230 @@
+"""What a PyTorch export says it computes, read from its JSON, and made fit for a graph.
+
+flattened  subgraphs that only switch gradients off are inlined
+pure       operators that overwrite their argument become those that return a new tensor, where
+           nobody looks at the overwritten tensor, or at a view of it, afterwards
+needed     what no output depends on, checks of shapes above all, is left out
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headrace.catalog.pt2_archive import TensorMeta
+from headrace.catalog.pt2_calls import NotServedError, names_in
+
+_NO_GRAD = "torch.ops.higher_order.wrap_with_set_grad_enabled"
+_VIEWS = frozenset(
+    [
+        "view",
+        "reshape",
+        "transpose",
+        "permute",
+        "t",
+        "expand",
+        "select",
+        "slice",
+        "squeeze",
+        "unsqueeze",
+        "flatten",
+        "unflatten",
+        "chunk",
+        "split",
+        "split_with_sizes",
+        "unbind",
+        "narrow",
+        "detach",
+        "alias",
+        "contiguous",
+        "to",
+        "type_as",
+        "dropout",
+        "feature_dropout",
+        "as_strided",
+        "diagonal",
+        "movedim",
+        "view_as",
+        "expand_as",
+        "swapaxes",
+        "swapdims",
+        "tensor_split",
+        "real",
+        "numpy_T",
+        "mT",
+        "adjoint",
+        "unfold",
+        "lift_fresh",
+        "atleast_1d",
+        "broadcast_to",
+        "hsplit",
+        "vsplit",
+        "_unsafe_view",
+    ]
+)
+"""Operators whose result may share memory with their first argument."""
+
+
+class Argument(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    arg: dict[str, Any]
+    kind: int | None = 1
+
+
+class Node(msgspec.Struct, frozen=True, gc=False):
+    target: str
+    inputs: list[Argument]
+    outputs: list[dict[str, Any]]
+
+
+class Graph(msgspec.Struct, frozen=True, gc=False):
+    inputs: list[dict[str, Any]]
+    outputs: list[dict[str, Any]]
+    nodes: list[Node]
+    tensor_values: dict[str, TensorMeta]
+    sym_int_values: dict[str, dict[str, Any]] = {}
+
+
+class Signature(msgspec.Struct, frozen=True, gc=False):
+    input_specs: list[dict[str, Any]]
+    output_specs: list[dict[str, Any]]
+
+
+class Module(msgspec.Struct, frozen=True, gc=False):
+    graph: Graph
+    signature: Signature
+
+
+class Version(msgspec.Struct, frozen=True, gc=False):
+    major: int
+
+
+class Limits(msgspec.Struct, frozen=True, gc=False):
+    max_val: int | None = None
+
+
+class Program(msgspec.Struct, frozen=True, gc=False):
+    graph_module: Module
+    schema_version: Version
+    range_constraints: dict[str, Limits] = {}
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One node, its names already those of the flat graph."""
+
+    target: str
+    arguments: list[Argument]
+    writes: list[str]
+
+    @property
+    def reads(self) -> list[str]:
+        return [name for argument in self.arguments for name in names_in(argument.arg)]
+
+
+def flattened(nodes: Iterable[Node]) -> list[Call]:
+    """All calls, those of subgraphs that only switch gradients off in their place."""
+    calls = []
+    for node in nodes:
+        writes = [name for output in node.outputs for name in _written(output)]
+        if node.target != _NO_GRAD:
+            calls.append(Call(target=node.target, arguments=node.inputs, writes=writes))
+            continue
+        graph = msgspec.convert(node.inputs[1].arg["as_graph"]["graph"], Graph)
+        given = [next(names_in(argument.arg)) for argument in node.inputs[2:]]
+        inner = [next(names_in(value)) for value in graph.inputs]
+        renamed = dict(zip(inner, given, strict=True))
+        results = [next(names_in(value)) for value in graph.outputs]
+        renamed |= dict(zip(results, writes, strict=True))
+        calls.extend(_renamed(call, renamed) for call in flattened(graph.nodes))
+    return calls
+
+
+def _written(output: dict[str, Any]) -> list[str]:
+    """
+    >>> _written({"as_tensors": [{"name": "a"}, {"name": "b"}]})
+    ['a', 'b']
+    """
+    if "as_sym_bool" in output or "as_sym_float" in output or "as_none" in output:
+        return list(names_in(output)) or [""]
+    return list(names_in(output))
+
+
+def _renamed(call: Call, names: Mapping[str, str]) -> Call:
+    if names.keys().isdisjoint((*call.reads, *call.writes)):
+        return call
+    arguments = [
+        msgspec.structs.replace(argument, arg=_with_names(argument.arg, names))
+        for argument in call.arguments
+    ]
+    writes = [names.get(name, name) for name in call.writes]
+    return Call(target=call.target, arguments=arguments, writes=writes)
+
+
+def _with_names(value: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_with_names(entry, names) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: names.get(entry, entry)
+        if key in ("name", "as_name") and isinstance(entry, str)
+        else _with_names(entry, names)
+        for key, entry in value.items()
+    }
+
+
+def pure(
+    calls: Sequence[Call], outputs: Sequence[str], given: set[str], dtypes: Mapping[str, int]
+) -> tuple[list[Call], list[str]]:
+    """Calls and outputs without operators that overwrite their argument.
+
+    A tensor's family is all that may share its memory. After `x.add_(y)` the new tensor takes x's
+    name in what follows; that is the same as overwriting if nothing else of x's family is read,
+    none of it is an input or a weight, and y has x's element type, which overwriting keeps.
+
+    Raises:
+        NotServedError: something is.
+    """
+    last_read = {name: index for index, call in enumerate(calls) for name in call.reads}
+    last_read.update(dict.fromkeys(outputs, len(calls)))
+    family: dict[str, set[str]] = {}
+    renamed: dict[str, str] = {}
+    found = []
+    for index, original in enumerate(calls):
+        call = _renamed(original, renamed)
+        name, _, overload = call.target.removeprefix("torch.ops.aten.").partition(".")
+        reads = call.reads
+        if call.target.startswith("torch.ops.aten.") and name.endswith("_"):
+            if not reads or len(call.writes) != 1:
+                raise NotServedError(f"operator {call.target[:100]!r}")
+            old, new = reads[0], call.writes[0]
+            others = family.get(old, set()) - {old}
+            kinds = {dtypes.get(value) for value in original.reads if value in dtypes}
+            read_later = any(last_read.get(other, -1) > index for other in others)
+            if given & {old, *others} or read_later or len(kinds) != 1:
+                raise NotServedError(
+                    f"operator {call.target!r}, which overwrites a tensor that is used otherwise;"
+                    " ep = ep.run_decompositions({}) before torch.export.save avoids it, unless it"
+                    " is state that the model keeps (return that as an output)"
+                )
+            last_read[new] = max(last_read.get(new, -1), last_read.get(old, -1))
+            renamed |= {key: new for key, value in renamed.items() if value == old} | {old: new}
+            call.target = f"torch.ops.aten.{name.removesuffix('_')}.{overload}"
+        elif name in _VIEWS and reads:
+            members = family.setdefault(reads[0], {reads[0]})
+            members.update(call.writes)
+            family.update(dict.fromkeys(call.writes, members))
+        found.append(call)
+    return found, [renamed.get(name, name) for name in outputs]
+
+
+def needed(calls: Sequence[Call], outputs: Sequence[str]) -> list[Call]:
+    wanted = set(outputs)
+    kept = []
+    for call in reversed(calls):
+        if not wanted.isdisjoint(call.writes):
+            wanted.update(call.reads)
+            kept.append(call)
+    return kept[::-1]

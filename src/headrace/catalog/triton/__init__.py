@@ -1,0 +1,1 @@
+"""Triton's model repositories, read as problems of ours."""

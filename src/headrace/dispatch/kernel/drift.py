@@ -1,0 +1,219 @@
+"""Times that follow reality: how much longer batches take than profiled, learned from reports.
+
+A report says what the dispatcher sees of a batch on a slot: from the order to start it to the
+arrival of the report that it ran, so that the way there and back, and whatever else runs on that
+core, are part of it. A predicted time is median x *level* (`predicted_us`). There is a level per
+*place* (a slot of a stage's pool), 1 at first, and it moves when Page's test (1954) says that the
+ratios r = observed / median are about another value than the level:
+
+    up    = max(0, up + min(r - level - a, c))          alarm: up > h
+    down  = max(0, down + min(level - r - a, c))        alarm: down > 4 h: quick up, slow down
+    level = mean of the ratios since the sum was last 0, which is where the change most probably
+            was; upwards without the largest of them, so that no single batch moves a level
+
+in units u = level x spread of the stage, with a = u / 4, h = 5 u, c = 3 u, and spread = p99 / p50
+- 1 but at least 1/32. Under the profile's own log-normal jitter there is a false alarm in a million
+batches, or fewer, whatever the spread; where that is 0.15, batches that take 1.1 times as long are
+known after twelve, 1.3 times after three or four, and twice after two. Levels stay within 1/2 and
+32. A batch that takes longer than OVERRUN times its median and OVERRUN_US says something about its
+input, or about a worker that hangs, and nothing about the next batch: it does not count.
+
+What levels leave open (jitter that adds up over a queue, an error below a, transfers) shows where
+batches end after their deadline that were sent as being in time. Per route Page's test again, on
+whether they are late: 1 - 1/16 is added for one that is, and -1/16 for one that is not. Above 2.75
+`late_us` of the route grows by the most that one was late since the sum was 0; with each batch in
+time it shrinks by 1/512. A route's slack is the profile's, times its largest level, plus `late_us`.
+Batches that a lost slot or a more urgent one has held up do not count.
+
+Nothing that is refused is ever observed. Where a model's requests are dropped and a stage has run
+nothing for FADE_US, what was learned of it goes back to the profile by a quarter per FADE_US.
+
+All in integers, the same compiled, uncompiled, simulated and live. With reports that say what the
+profile says, levels stay exactly 1. Per report O(1); O(pool + sizes) when a level changes. Reads
+cost a multiplication.
+"""
+
+from headrace.compilation.loops import inlined, kernel
+from headrace.dispatch.kernel.layout import NEVER_US, ONE, SHIFT, State
+
+MOST, LEAST = 32 * ONE, ONE // 2
+LATE, LATE_ALARM = 15, 44
+"""Sixteenths: of a batch that is late; one in time counts -1."""
+FADE_US = 500_000
+OVERRUN, OVERRUN_US = 10, 500_000
+"""A batch that takes longer than OVERRUN times what was planned and OVERRUN_US does others harm."""
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+@inlined
+def predicted_us(s: State, stage: int, place: int, size: int) -> int:
+    """Median of a batch of `size` on the slot at that place of the stage's pool."""
+    return s.p50_us[stage * s.world[0].size_max + size - 1] * s.level[place] >> SHIFT
+
+
+@inlined
+def of_stage_us(s: State, stage: int, size: int) -> int:
+    """As `predicted_us`, where the slot is not known yet."""
+    return s.p50_us[stage * s.world[0].size_max + size - 1] * s.stages[stage].level >> SHIFT
+
+
+@inlined
+def slack_us(s: State, route: int, size: int) -> int:
+    """How much later than by medians a batch may end."""
+    return s.slack_us[route * s.world[0].size_max + size - 1] + s.routes[route].late_us
+
+
+# -- levels ---------------------------------------------------------------------------------------
+
+
+@kernel
+def observe(s: State, stage: int, place: int, size: int, took_us: int, now_us: int) -> None:
+    """A batch ran at that place of the stage's pool."""
+    median_us = max(1, s.p50_us[stage * s.world[0].size_max + size - 1])
+    if took_us > OVERRUN * median_us + OVERRUN_US:
+        return
+    ratio = min(MOST, (took_us << SHIFT) // median_us)
+    table, mine, level = s.stages[stage], s.learned[place], s.level[place]
+    table.reported_at = now_us
+    mine.reports += 1
+    unit = level * table.spread >> SHIFT
+    off = ratio - level
+    mine.up = max(0, mine.up + min(off - (unit >> 2), 3 * unit))
+    mine.down = max(0, mine.down + min(-off - (unit >> 2), 3 * unit))
+    if mine.up:
+        mine.up_total += ratio
+        mine.up_most = max(mine.up_most, ratio)
+        mine.up_count += 1
+        if mine.up > 5 * unit:
+            others = (mine.up_total - mine.up_most) // (mine.up_count - 1)
+            set_level(s, stage, place, others, now_us)
+            return
+    else:
+        mine.up_total = mine.up_most = mine.up_count = 0
+    if mine.down:
+        mine.down_total += ratio
+        mine.down_count += 1
+        if mine.down > 20 * unit:
+            set_level(s, stage, place, mine.down_total // mine.down_count, now_us)
+    else:
+        mine.down_total = mine.down_count = 0
+
+
+@kernel
+def set_level(s: State, stage: int, place: int, level: int, now_us: int) -> None:
+    """From now on batches take `level` times the profile there; the tests begin anew."""
+    mine, table = s.learned[place], s.stages[stage]
+    mine.up = mine.up_total = mine.up_most = mine.up_count = 0
+    mine.down = mine.down_total = mine.down_count = 0
+    level = max(LEAST, min(MOST, level))
+    if abs(level - ONE) <= table.spread >> 2:
+        level = ONE
+    if level == s.level[place]:
+        return
+    s.world[0].drifted += int(level != ONE) - int(s.level[place] != ONE)
+    s.level[place] = level
+    total, table.least_level = 0, NEVER_US
+    for i in range(table.first_pool, table.end_pool):
+        total += s.level[i]
+        table.least_level = min(table.least_level, s.level[i])
+    table.level = total // (table.end_pool - table.first_pool)
+    _scale_slack(s, table.route)
+    s.policy.on_level_changed(s, stage, place, now_us)
+
+
+@kernel
+def _scale_slack(s: State, route: int) -> None:
+    mine, size_max, level = s.routes[route], s.world[0].size_max, ONE
+    for stage in range(mine.first_stage, mine.first_stage + mine.stages):
+        level = max(level, s.stages[stage].level)
+    for i in range(route * size_max, route * size_max + mine.batch_size):
+        s.slack_us[i] = s.profiled_slack_us[i] * level >> SHIFT
+
+
+@kernel
+def assume(s: State, now_us: int, stage: int, level: int) -> None:
+    """Somebody has measured it before: a stage takes `level` times its profile, on all slots."""
+    for place in range(s.stages[stage].first_pool, s.stages[stage].end_pool):
+        set_level(s, stage, place, level, now_us)
+
+
+@kernel
+def renew_slot(s: State, slot: int, now_us: int) -> None:
+    """Another worker is on the slot: it starts from the levels of its stages."""
+    for stage in range(len(s.stages)):
+        for place in range(s.stages[stage].first_pool, s.stages[stage].end_pool):
+            if s.pools[place] == slot:
+                s.learned[place].reports = 0
+                set_level(s, stage, place, s.stages[stage].level, now_us)
+
+
+# -- slack ----------------------------------------------------------------------------------------
+
+
+@kernel
+def observe_end(s: State, batch: int, now_us: int) -> None:
+    """A batch has ended."""
+    theirs = s.batches[batch]
+    mine, late_us = s.routes[theirs.route], now_us - theirs.deadline_at
+    if late_us <= 0:
+        _set_late(s, theirs.route, max(0, mine.late_us - (mine.late_us >> 9) - 1))
+        mine.missed = max(0, mine.missed - 1)
+        if mine.missed == 0:
+            mine.missed_us = 0
+    elif not theirs.held_up:
+        mine.missed += LATE
+        mine.missed_us = max(mine.missed_us, late_us)
+        if mine.missed > LATE_ALARM:
+            _set_late(
+                s, theirs.route, min(_room_us(s, theirs.route), mine.late_us + mine.missed_us)
+            )
+            mine.missed = mine.missed_us = 0
+
+
+@inlined
+def _room_us(s: State, route: int) -> int:
+    """A quarter of what a full batch leaves of the objective: so much slack still lets an idle path
+    take requests, and a few behind each other, however late batches were."""
+    mine = s.routes[route]
+    left_us = mine.slo_us - s.slack_us[route * s.world[0].size_max + mine.batch_size - 1]
+    for stage in range(mine.first_stage, mine.first_stage + mine.stages):
+        left_us -= of_stage_us(s, stage, mine.batch_size)
+    return max(0, left_us) >> 2
+
+
+@inlined
+def _set_late(s: State, route: int, late_us: int) -> None:
+    mine = s.routes[route]
+    s.world[0].drifted += int(late_us > 0) - int(mine.late_us > 0)
+    mine.late_us = late_us
+
+
+# -- forgetting -----------------------------------------------------------------------------------
+
+
+@kernel
+def fade(s: State, model: int, now_us: int) -> None:
+    """A request of the model is dropped. What has not run for long is not known any more."""
+    if not s.world[0].drifted:
+        return
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        first = s.routes[route].first_stage
+        for stage in range(first, first + s.routes[route].stages):
+            _fade_stage(s, route, stage, now_us)
+
+
+@kernel
+def _fade_stage(s: State, route: int, stage: int, now_us: int) -> None:
+    table = s.stages[stage]
+    if now_us - table.reported_at < FADE_US:
+        return
+    for place in range(table.first_pool, table.end_pool):
+        if s.slots[s.pools[place]].running >= 0:
+            return  # it may still be at it
+    for _ in range(min(16, (now_us - table.reported_at) // FADE_US)):
+        for place in range(table.first_pool, table.end_pool):
+            set_level(s, stage, place, s.level[place] + ((ONE - s.level[place]) >> 2), now_us)
+        _set_late(s, route, s.routes[route].late_us * 3 >> 2)
+    table.reported_at = now_us

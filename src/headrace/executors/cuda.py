@@ -1,0 +1,168 @@
+"""NVIDIA GPUs: a slot is a device, its stages run on one stream of one process.
+
+PyTorch's exports run by PyTorch; ONNX models by ONNX Runtime where the one that is installed was
+built for GPUs, else by PyTorch too (`translated`). Both compute in full single precision.
+
+Nothing in this file has run on a GPU yet; what it shares with CPUs (`torch_model`, `torch_program`)
+is tested there, and `make gpu-check` is what tries the rest.
+"""
+
+import logging
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from headrace.catalog.onnx_stage import weights_bytes
+from headrace.catalog.pt2_calls import TORCH_DOMAIN
+from headrace.catalog.weights_files import ExternalWeights
+from headrace.domain.errors import ModelError
+from headrace.executors.base import (
+    ONE_THREAD,
+    Executor,
+    ExecutorKind,
+    Measurement,
+    OpenedModel,
+    StageToLoad,
+    TensorMemory,
+)
+from headrace.executors.onnx import MeasuredOnnx, OnnxExecutor
+from headrace.executors.onnx_session import runs_on_gpus
+from headrace.executors.torch_model import TorchExecutor, TorchModel, prepare
+
+logger = logging.getLogger(__name__)
+
+DEVICE_VARIABLE = "HEADRACE_CUDA_DEVICE"
+"""Number of a worker's GPU among those that CUDA_VISIBLE_DEVICES leaves to the server."""
+
+
+def _open(stage: StageToLoad, memory: TensorMemory) -> Executor:
+    content = Path(stage.path).read_bytes()
+    number = _number()
+    if runs_by_onnx_runtime(content):
+        _require_room(stage.name, content, number)
+        return OnnxExecutor(stage, memory, gpu=number)
+    prepare(f"cuda:{number}")
+    _require_room(stage.name, content, number)
+    _pin(*memory.place)
+    return TorchExecutor(stage, memory, TorchModel(content, stage.weights, f"cuda:{number}"))
+
+
+def _open_for_measuring(content: bytes, weights: ExternalWeights | None) -> OpenedModel:
+    number = _number()
+    if runs_by_onnx_runtime(content):
+        return MeasuredOnnx(content, weights, gpu=number)
+    return TorchModel(content, weights, f"cuda:{number}")
+
+
+def runs_by_onnx_runtime(content: bytes) -> bool:
+    """Whether a stage's file is one for ONNX Runtime, and that is here with its CUDA provider."""
+    model = onnx.load_model_from_string(content)
+    exported = any(opset.domain == TORCH_DOMAIN for opset in model.opset_import)
+    return not exported and runs_on_gpus()
+
+
+def _number() -> int:
+    return int(os.environ.get(DEVICE_VARIABLE, "0"))
+
+
+def _require_room(stage: str, content: bytes, number: int) -> None:
+    """
+    Raises:
+        ModelError: the weights alone are more than is free on the device.
+    """
+    refusal = room_missing(stage, weights_bytes(onnx.load_model_from_string(content)), number)
+    if refusal is not None:
+        raise ModelError(refusal)
+
+
+def room_missing(stage: str, weights: int, number: int) -> str | None:
+    """Why so many bytes of weights do not fit onto a GPU now; None: they do, or nobody can tell."""
+    try:
+        import torch
+    except ImportError:
+        return None  # ONNX Runtime alone is enough for ONNX models, and says so itself
+    if not torch.cuda.is_available():
+        return None
+    free, total = torch.cuda.mem_get_info(number)
+    if weights <= free:
+        return None
+    return (
+        f"stage {stage!r}: does not fit onto GPU {number}: its weights need"
+        f" {weights / 1e6:,.0f} MB, {free / 1e6:,.0f} MB of {total / 1e6:,.0f} MB are free; state"
+        " memory_bytes of the device in the problem, so that plans keep within it"
+    )
+
+
+@cache
+def _pin(address: int, length: int) -> None:
+    """Register the arena with the driver, once: copies then go at the bus's speed.
+
+    Where that is refused (a limit of locked memory), copies are slower and answers the same.
+    """
+    import torch
+
+    error = torch.cuda.cudart().cudaHostRegister(address, length, 0)
+    if int(error) != 0:
+        logger.warning("tensor memory is not pinned (CUDA error %s): copies are slower", error)
+
+
+def _name() -> str:
+    """The card's name.
+
+    Raises:
+        ModelError: there is none.
+    """
+    import torch
+
+    prepare(f"cuda:{_number()}")
+    return str(torch.cuda.get_device_name(_number()))
+
+
+class EventTimer:
+    """A clock of the device's own events, for `Measurement.timer_ns`.
+
+    Each call marks the present on the device, waits for it, and adds what has passed since the call
+    before: an event's time is a float, and one long interval would be rounded to more than a short
+    run takes.
+    """
+
+    def __init__(self) -> None:
+        self._last: Any = None
+        self._ns = 0
+
+    def __call__(self) -> int:
+        """Nanoseconds since the first call."""
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.default_stream(_number()))
+        event.synchronize()
+        if self._last is not None:
+            self._ns += round(self._last.elapsed_time(event) * 1e6)
+        self._last = event
+        return self._ns
+
+
+EXECUTOR = ExecutorKind(
+    device_types=("cuda*",),
+    formats=("onnx", "torch"),
+    slot_is="device",
+    open=_open,
+    environment={**ONE_THREAD, DEVICE_VARIABLE: "{device}"},
+    reads_model=True,
+    # The interpreter, PyTorch, and the driver's context.
+    process_bytes=3 << 30,
+    process_memory_per_weight=1,
+    device_memory_per_weight=1,
+    measures=Measurement(
+        device="cuda",
+        slot="gpu",
+        open=_open_for_measuring,
+        timer_ns=EventTimer(),
+        libraries=("torch", "onnxruntime"),
+        machine=_name,
+    ),
+)

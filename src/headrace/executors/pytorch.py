@@ -1,0 +1,34 @@
+"""PyTorch on one CPU core, for models that are its own."""
+
+import time
+from pathlib import Path
+
+from headrace.executors.base import ONE_THREAD, ExecutorKind, Measurement, StageToLoad, TensorMemory
+from headrace.executors.torch_model import TorchExecutor, TorchModel
+
+
+def _open(stage: StageToLoad, memory: TensorMemory) -> TorchExecutor:
+    model = TorchModel(Path(stage.path).read_bytes(), stage.weights)
+    return TorchExecutor(stage, memory, model)
+
+
+EXECUTOR = ExecutorKind(
+    device_types=("cpu*",),
+    formats=("torch", "onnx"),
+    slot_is="core",
+    open=_open,
+    environment=ONE_THREAD,
+    reads_model=True,
+    # The interpreter and PyTorch.
+    process_bytes=400 << 20,
+    # Mapped from the file, which all workers share.
+    process_memory_per_weight=1,
+    device_memory_per_weight=1,
+    measures=Measurement(
+        device="cpu",
+        slot="cpu core",
+        open=TorchModel,
+        timer_ns=time.thread_time_ns,
+        libraries=("torch",),
+    ),
+)

@@ -1,0 +1,383 @@
+"""A stage run by PyTorch: the nodes of its file, one after the other.
+
+The file is a `ModelProto`. Its nodes call PyTorch (`catalog.pt2_calls`) or are ONNX operators
+(`translated`); both become steps that take values from a list of registers and put theirs
+there. What depends on weights alone is computed once, when the stage is opened, except what depends
+on the size of the batch; a register is emptied after its last reader.
+
+Nothing is compiled and no source is generated from what a file says: a name in a file is looked up
+among the operators of ATen, and only one that changes none of its arguments is taken.
+
+Numbers that tell shapes (`host`) stay in the machine's own memory, so that no run has to wait for a
+device to tell them: a node's arguments that are shapes are host values, and so is what
+they are computed from, back to where a shape is asked of a tensor. Cost of a run beside the
+operators' own: about a microsecond for each.
+"""
+
+import mmap
+import operator
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from headrace.catalog.pt2_calls import (
+    BATCH_SIZE,
+    CALL,
+    EXPECT,
+    NUMBER_OPERATORS,
+    SIZE,
+    STRIDED,
+    TORCH_DOMAIN,
+    decoded,
+)
+from headrace.catalog.weights_files import ExternalWeights, open_weights
+from headrace.domain.errors import ModelError
+from headrace.executors.translated import HOST_ARGUMENTS, SHAPE_MATHS, onnx_operator
+
+_TYPES = {
+    onnx.TensorProto.FLOAT: "float32",
+    onnx.TensorProto.UINT8: "uint8",
+    onnx.TensorProto.INT8: "int8",
+    onnx.TensorProto.INT16: "int16",
+    onnx.TensorProto.INT32: "int32",
+    onnx.TensorProto.INT64: "int64",
+    onnx.TensorProto.BOOL: "bool",
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.DOUBLE: "float64",
+    onnx.TensorProto.BFLOAT16: "bfloat16",
+}
+
+
+class _Register(int):
+    """Where a value lies; tells it from a number that stands for itself."""
+
+
+@dataclass(slots=True)
+class _Step:
+    compute: Callable[[list[Any]], Any]
+    writes: tuple[int, ...]
+    """Registers; -1: nobody wants it."""
+    reads: tuple[int, ...]
+    frees: tuple[int, ...] = ()
+
+
+class TorchProgram:
+    """A model or stage on one device of PyTorch's."""
+
+    def __init__(self, model: Any, weights: ExternalWeights | None, device: str) -> None:
+        """
+        Args:
+            model: a `ModelProto`.
+            weights: what its initialisers refer to.
+            device: PyTorch's name: "cpu", "cuda:0".
+
+        Raises:
+            ModelError: an operator is not known, or a weight has changed.
+        """
+        import torch
+
+        self._torch = torch
+        self.device = torch.device(device)
+        self._registers: dict[str, _Register] = {}
+        self.inputs = {v.name: _dtype(v) for v in model.graph.input}
+        self.outputs = tuple(value.name for value in model.graph.output)
+        for name in self.inputs:
+            self._register(name)
+        self._host = _host_values(model.graph)
+        self._opset = max((o.version for o in model.opset_import if not o.domain), default=1)
+        self._known = known = self._load(model.graph, weights)
+        self._batch: list[int] = []
+        steps = []
+        with torch.inference_mode():
+            for node in model.graph.node:
+                if node.domain == TORCH_DOMAIN and node.op_type == BATCH_SIZE:
+                    self._batch.append(self._register(node.output[0]))
+                    continue
+                step = self._step(node)
+                if known.keys() >= set(step.reads):
+                    values: list[Any] = [None] * len(self._registers)
+                    for register in step.reads:
+                        values[register] = known[register]
+                    _put(values, step, step.compute(values))
+                    known.update({w: values[w] for w in step.writes if w >= 0})
+                else:
+                    steps.append(step)
+        self._results = [self._registers[name] for name in self.outputs]
+        del self._known
+        self._steps = _freed(steps, {*self._results})
+        needed = {register for step in steps for register in step.reads} | {*self._results}
+        self._values = [None] * len(self._registers)
+        for register, value in known.items():
+            if register in needed:
+                self._values[register] = value
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs, in order, of inputs in order; tensors on the program's device."""
+        values = self._values.copy()
+        values[: len(inputs)] = inputs
+        for register in self._batch:
+            values[register] = inputs[0].shape[0]
+        for step in self._steps:
+            found = step.compute(values)
+            if len(step.writes) == 1:
+                values[step.writes[0]] = found
+            else:
+                _put(values, step, found)
+            for register in step.frees:
+                values[register] = None
+        return [values[register] for register in self._results]
+
+    def _register(self, name: str) -> _Register:
+        return self._registers.setdefault(name, _Register(len(self._registers)))
+
+    def _load(self, graph: Any, weights: ExternalWeights | None) -> dict[int, Any]:
+        """Register -> the weights in it; numbers that nodes take as such are numbers."""
+        files = _Files(weights)
+        known: dict[int, Any] = {}
+        numbers = {name for node in graph.node for name in _numbers_of(node)}
+        for proto in graph.initializer:
+            tensor = files.tensor(proto)
+            if proto.name in numbers:
+                known[self._register(proto.name)] = int(tensor)
+            elif proto.name in self._host:
+                known[self._register(proto.name)] = tensor
+            else:
+                known[self._register(proto.name)] = tensor.to(self.device)
+        if weights is not None:
+            weights.require_unchanged()
+        return known
+
+    def _step(self, node: Any) -> _Step:
+        for name in node.input:
+            if name and name not in self._registers:
+                raise ModelError(f"operator {node.op_type} reads {name!r} before anything makes it")
+        reads = [self._registers[name] if name else None for name in node.input]
+        if node.domain == TORCH_DOMAIN:
+            compute = self._own(node, reads)
+        else:
+            compute = self._translated(node, reads)
+        writes = tuple(self._register(name) if name else -1 for name in node.output)
+        return _Step(compute, writes, tuple(r for r in reads if r is not None))
+
+    def _translated(
+        self, node: Any, reads: Sequence[_Register | None]
+    ) -> Callable[[list[Any]], Any]:
+        """An ONNX operator. On a device, host values that are no shapes to it are copied there."""
+        import torch
+
+        on_host = self.device.type == "cpu" or node.output[0] in self._host
+        device = torch.device("cpu") if on_host else self.device
+        function = onnx_operator(node, self._opset, device)
+        shapes = HOST_ARGUMENTS.get(node.op_type, ())
+        moved = [
+            position
+            for position, name in enumerate(node.input)
+            if not on_host and name in self._host and position not in shapes
+        ]
+        node_reads = {p: register for p in moved if (register := reads[p]) is not None}
+        ready = {
+            position: self._known[register].to(device)
+            for position, register in node_reads.items()
+            if register in self._known
+        }
+
+        def compute(values: list[Any]) -> Any:
+            taken = [None if register is None else values[register] for register in reads]
+            for position in moved:
+                there = ready.get(position)
+                if there is None:
+                    there = values[node_reads[position]].to(device)
+                taken[position] = there
+            return function(*taken)
+
+        return compute
+
+    def _own(self, node: Any, reads: Sequence[_Register | None]) -> Callable[[list[Any]], Any]:
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        if node.op_type not in (SIZE, EXPECT, STRIDED):
+            return self._call(node, attributes[CALL], reads)
+        first = reads[0]
+        assert first is not None
+        if node.op_type == SIZE:
+            dim = attributes["dim"]
+            return lambda values: values[first].shape[dim]
+        if node.op_type == EXPECT:
+            least, most = attributes["least"], attributes["most"]
+            return lambda values: _expected(values[first], node.input[0], least, most)
+        view = (attributes["size"], attributes["stride"], attributes["offset"])
+        return lambda values: self._torch.as_strided(values[first], *view)
+
+    def _call(
+        self, node: Any, call: bytes, reads: Sequence[_Register | None]
+    ) -> Callable[[list[Any]], Any]:
+        function = self._number(node) or self._aten(node)
+        arguments, named = decoded(call)
+        args = [self._argument(value, reads) for value in arguments]
+        kwargs = {key: self._argument(value, reads) for key, value in named.items()}
+        if not kwargs:
+            return lambda values: function(*[_looked_up(value, values) for value in args])
+        return lambda values: function(
+            *[_looked_up(value, values) for value in args],
+            **{key: _looked_up(value, values) for key, value in kwargs.items()},
+        )
+
+    def _number(self, node: Any) -> Callable[..., Any] | None:
+        if node.op_type not in NUMBER_OPERATORS:
+            return None
+        name = node.op_type.partition(".")[2]
+        found: Callable[..., Any] | None = {"sym_max": max, "sym_min": min}.get(name)
+        return found or getattr(operator, name)
+
+    def _aten(self, node: Any) -> Callable[..., Any]:
+        _, name, overload = node.op_type.split(".")
+        found = getattr(getattr(self._torch.ops.aten, name, None), overload, None)
+        if not isinstance(found, self._torch._ops.OpOverload) or found._schema.is_mutable:
+            raise ModelError(
+                f"operator {node.op_type} is not one of this PyTorch"
+                f" ({self._torch.__version__}) that leaves its arguments as they are; export the"
+                " model with the PyTorch that serves it, after ep.run_decompositions({})"
+            )
+        function: Callable[..., Any] = found
+        return function
+
+    def _argument(self, value: Any, reads: Sequence[_Register | None]) -> Any:
+        """An argument with registers in place of names; a list that holds none is a tuple."""
+        if isinstance(value, list):
+            filled = [self._argument(entry, reads) for entry in value]
+            holds = any(isinstance(entry, _Register | list) for entry in filled)
+            return filled if holds else tuple(filled)
+        if not isinstance(value, dict):
+            return value
+        ((kind, inner),) = value.items()
+        match kind:
+            case "v" | "n":
+                return reads[inner]
+            case "f":
+                return float(inner)
+            case "dtype" | "memory_format":
+                return getattr(self._torch, inner)
+            case "layout":
+                return self._torch.strided
+            case "device":
+                return self.device
+        raise ModelError(f"a call has an argument of the unknown kind {kind!r}")
+
+
+class _Files:
+    """Weights as tensors that share the files' pages, of which all workers have the same."""
+
+    def __init__(self, weights: ExternalWeights | None) -> None:
+        self._weights = weights
+        self._mapped: dict[str, mmap.mmap] = {}
+        if weights is not None:
+            weights.require_unchanged()
+
+    def tensor(self, proto: Any) -> Any:
+        import torch
+
+        if proto.data_location == onnx.TensorProto.EXTERNAL:
+            stated = {entry.key: entry.value for entry in proto.external_data}
+            memory, offset = self._file(stated["location"]), int(stated["offset"])
+        elif proto.HasField("raw_data"):
+            memory, offset = proto.raw_data, 0
+        else:
+            return torch.from_numpy(onnx.numpy_helper.to_array(proto).copy())
+        if proto.data_type not in _TYPES:
+            raise ModelError(f"weights {proto.name!r} have an element type PyTorch does not know")
+        dtype = getattr(torch, _TYPES[proto.data_type])
+        dims = tuple(proto.dims)
+        if 0 in dims:
+            return torch.empty(dims, dtype=dtype)
+        count = 1
+        for dim in dims:
+            count *= dim
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that they cannot be written to is as it should be
+            return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).reshape(dims)
+
+    def _file(self, name: str) -> mmap.mmap:
+        assert self._weights is not None
+        if name not in self._mapped:
+            with open_weights(Path(self._weights.folder), name) as file:
+                self._mapped[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return self._mapped[name]
+
+
+def _put(values: list[Any], step: _Step, found: Any) -> None:
+    results = found if isinstance(found, list | tuple) else (found,)
+    for register, value in zip(step.writes, results, strict=False):
+        if register >= 0:
+            values[register] = value
+
+
+def _freed(steps: Sequence[_Step], kept: set[_Register]) -> list[_Step]:
+    """The steps, each with the registers that nobody reads after it."""
+    seen = set(map(int, kept))
+    for step in reversed(steps):
+        frees = {int(register) for register in (*step.reads, *step.writes)} - seen - {-1}
+        step.frees = tuple(frees)
+        seen |= frees
+    return list(steps)
+
+
+def _looked_up(value: Any, values: list[Any]) -> Any:
+    kind = type(value)
+    if kind is _Register:
+        return values[value]
+    if kind is list:
+        return [_looked_up(entry, values) for entry in value]
+    return value
+
+
+def _expected(tensor: Any, name: str, least: Sequence[int], most: Sequence[int]) -> Any:
+    shape = tuple(tensor.shape)
+    fits = len(shape) == len(least) and all(
+        low <= size <= high for low, size, high in zip(least, shape, most, strict=True)
+    )
+    if not fits:
+        wanted = [
+            str(low) if low == high else f"0..{high}" for low, high in zip(least, most, strict=True)
+        ]
+        raise ModelError(
+            f"input {name!r} is {list(shape)}, but was exported for [{', '.join(wanted)}]"
+            " (dynamic_shapes of torch.export.export)"
+        )
+    return tensor
+
+
+def _dtype(value: Any) -> str | None:
+    return _TYPES.get(value.type.tensor_type.elem_type)
+
+
+def _numbers_of(node: Any) -> Sequence[str]:
+    """The inputs that a node takes as whole numbers."""
+    if node.domain != TORCH_DOMAIN or not any(a.name == CALL for a in node.attribute):
+        return ()
+    call = next(a.s for a in node.attribute if a.name == CALL)
+    return [node.input[index] for index in _numbers_in(decoded(call))]
+
+
+def _numbers_in(value: Any) -> list[int]:
+    if isinstance(value, dict) and set(value) == {"n"}:
+        return [value["n"]]
+    inner = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, list | tuple | Mapping):
+        return [index for entry in inner for index in _numbers_in(entry)]
+    return []
+
+
+def _host_values(graph: Any) -> frozenset[str]:
+    """Values that tell shapes: arguments that are, and what these are computed from."""
+    wanted: set[str] = set()
+    for node in reversed(graph.node):
+        if node.domain == TORCH_DOMAIN:
+            continue
+        positions = HOST_ARGUMENTS.get(node.op_type, ())
+        wanted.update(name for i, name in enumerate(node.input) if name and i in positions)
+        if node.op_type in SHAPE_MATHS and wanted.intersection(node.output):
+            wanted.update(name for name in node.input if name)
+    return frozenset(wanted)

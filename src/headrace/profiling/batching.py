@@ -1,0 +1,211 @@
+"""Whether a model takes several requests in one run, and where its tensors have their batch.
+
+What its file declares is a guess (`onnx_graph`), or the user's word. Here it is tried: the model
+runs as its file has it, with one item and with two. An output's batch is at the one dimension that
+went from 1 to 2 while all others stayed. A model that does not run so, or has a tensor without such
+a dimension, is served one request per run, which every model can be.
+
+Cost: one session and four runs of the model at most.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.catalog.onnx_batch import as_filed, batch_first
+from headrace.catalog.onnx_graph import OnnxGraph, no_tensor
+from headrace.catalog.onnx_stage import filed_model
+from headrace.catalog.onnx_types import array_dtype
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import TensorSpec
+from headrace.executors.onnx_session import first_line
+from headrace.executors.table import reference
+from headrace.profiling.items import Arrays, input_specs, tiled
+
+Axes = Mapping[str, int | None]
+"""Tensor name -> where it has its batch dimension; None: it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A model with the batch first, and items that fit it."""
+
+    graph: OnnxGraph
+    items: Arrays
+    outputs: tuple[TensorSpec, ...]
+    notice: str | None
+    """Why it is served one request per run; None: it is not, or the user said so."""
+
+
+class _NotBatchedError(Exception):
+    """Why a model does not take several items."""
+
+
+def settle_batch(
+    graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]], items: Arrays, named: Axes
+) -> Settled:
+    """Find out how the model takes items, by running it.
+
+    Args:
+        graph: as its file has it.
+        shapes: input name -> item shape.
+        items: input name -> items, shape [n >= 1, ...].
+        named: what the user says of inputs and outputs.
+
+    Raises:
+        ModelError: it does not run at all, an output is not a tensor of numbers or strings, varies
+            in size, or has no batch dimension where the user says.
+    """
+    known = {tensor.name for tensor in graph.inputs} | set(graph.outputs)
+    if unknown := sorted(named.keys() - known):
+        raise ModelError(
+            f"--batch-axis {unknown[0]}: {graph.path} has no such input or output; it has"
+            f" {', '.join(sorted(known))}"
+        )
+    content = filed_model(graph, graph.outputs).SerializeToString()
+    session = reference(graph.format)(content, graph.weights)
+    single = _run(session, graph, items, 1)
+    if isinstance(single, str):
+        given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+        raise ModelError(
+            f"{graph.path}: does not run at batch size 1 ({given}): {single}; check --shape"
+        )
+    _require_tensors(graph, single)
+    inputs = input_specs(graph, shapes)
+    try:
+        outputs = _batched_outputs(session, graph, items, single, named)
+    except _NotBatchedError as error:
+        if any(axis is not None for axis in named.values()):
+            raise ModelError(f"{graph.path}: {error}; leave out --batch-axis") from error
+        _require_one_size(session, graph, items, single)
+        reason = None if None in named.values() else str(error)
+        return _one_at_a_time(graph, inputs, items, single, reason)
+    arranged = batch_first(graph, inputs, outputs, batched=True)
+    return Settled(graph=arranged, items=items, outputs=outputs, notice=None)
+
+
+def _batched_outputs(
+    session: Any,
+    graph: OnnxGraph,
+    items: Arrays,
+    single: Mapping[str, NDArray[Any]],
+    named: Axes,
+) -> tuple[TensorSpec, ...]:
+    """
+    Raises:
+        _NotBatchedError: it does not take two items, or an output has no dimension for them.
+    """
+    for name in (tensor.name for tensor in graph.inputs if tensor.batch_axis is None):
+        raise _NotBatchedError(f"input {name!r} has no batch dimension")
+    double = _run(session, graph, items, 2)
+    if isinstance(double, str):
+        raise _NotBatchedError(
+            f"it does not run with two items in one batch ({double}); an export whose batch is free"
+            " (dynamic_shapes) would be batched"
+        )
+    return tuple(_output(graph, name, single[name], double[name], named) for name in graph.outputs)
+
+
+def _output(
+    graph: OnnxGraph, name: str, one: NDArray[Any], two: NDArray[Any], named: Axes
+) -> TensorSpec:
+    grew = [
+        axis
+        for axis, (a, b) in enumerate(zip(one.shape, two.shape, strict=False))
+        if (a, b) == (1, 2) and one.ndim == two.ndim
+    ]
+    axis = named.get(name, grew[0] if grew else None)
+    if axis is None or axis not in grew or 0 in one.shape:
+        raise _NotBatchedError(
+            f"output {name!r} has no batch dimension: it is {list(one.shape)} for one item and"
+            f" {list(two.shape)} for two"
+        )
+    item = (*one.shape[:axis], *one.shape[axis + 1 :])
+    if item != (*two.shape[:axis], *two.shape[axis + 1 :]):
+        raise _NotBatchedError(
+            f"output {name!r} has more than one dimension that follows the batch: it is"
+            f" {list(one.shape)} for one item and {list(two.shape)} for two"
+        )
+    return graph.spec(name, str(array_dtype(one)), item, axis)
+
+
+def _one_at_a_time(
+    graph: OnnxGraph,
+    inputs: tuple[TensorSpec, ...],
+    items: Arrays,
+    single: Mapping[str, NDArray[Any]],
+    reason: str | None,
+) -> Settled:
+    """Whole tensors as items, the batch of one that the file may have among their dimensions."""
+    whole = {tensor.name: tensor.batch_axis for tensor in graph.inputs}
+    specs = []
+    grown = {}
+    for spec in inputs:
+        axis = whole[spec.name]
+        shape = spec.item_shape
+        grown[spec.name] = items[spec.name]
+        if axis is not None:
+            shape = (*shape[:axis], 1, *shape[axis:])
+            grown[spec.name] = np.expand_dims(items[spec.name], axis + 1)
+        specs.append(graph.spec(spec.name, spec.dtype, shape))
+    outputs = tuple(
+        graph.spec(name, str(array_dtype(array)), array.shape) for name, array in single.items()
+    )
+    return Settled(
+        graph=batch_first(graph, specs, outputs, batched=False),
+        items=grown,
+        outputs=outputs,
+        notice=f"served one request per run, without batching: {reason}" if reason else None,
+    )
+
+
+def _require_one_size(
+    session: Any, graph: OnnxGraph, items: Arrays, single: Mapping[str, NDArray[Any]]
+) -> None:
+    """Refuse outputs whose size depends on what is in the inputs: their room is planned for.
+
+    Tried with the last item, and with nothing in it: noise may give as many boxes as there may be.
+    """
+    last = {name: array[-1:] for name, array in items.items()}
+    blank = {name: array * 0 if _measured(array) else array for name, array in last.items()}
+    for others in (last, blank):
+        again = _run(session, graph, others, 1)
+        for name, array in single.items():
+            shape = again[name].shape if not isinstance(again, str) else array.shape
+            if shape != array.shape or 0 in shape:
+                raise ModelError(
+                    f"{graph.path}: output {name!r} has another size for other inputs"
+                    f" ({list(array.shape)}, {list(shape)}); export the model without what chooses"
+                    " by content (a NonMaxSuppression), or with its choice filled up to a fixed"
+                    " size (Pad)"
+                )
+
+
+def _measured(array: NDArray[Any]) -> bool:
+    """Sound or pictures; other integers may say how large something is to be."""
+    return array.dtype.kind == "f" or array.dtype.name in ("uint8", "bfloat16")
+
+
+def _run(
+    session: Any, graph: OnnxGraph, items: Arrays, count: int
+) -> dict[str, NDArray[Any]] | str:
+    """Outputs for the first items, as the file has them; or why it does not run."""
+    try:
+        found = session.run(list(graph.outputs), as_filed(graph, tiled(items, count)))
+    except Exception as error:  # ONNX Runtime's errors share no base of their own
+        return first_line(error)
+    return dict(zip(graph.outputs, found, strict=True))
+
+
+def _require_tensors(graph: OnnxGraph, outputs: Mapping[str, Any]) -> None:
+    for name, value in outputs.items():
+        if not isinstance(value, np.ndarray):
+            raise ModelError(no_tensor(graph.path, name))
+        if array_dtype(value) is None:
+            raise ModelError(
+                f"{graph.path}: output {name!r} is not a tensor of numbers or strings;"
+                " serve such post-processing outside the model"
+            )

@@ -1,0 +1,150 @@
+"""What a connection writes, as far as the peer takes it (RFC 9113, section 5.2).
+
+A call's answer is cut to the peer's windows, its own and the connection's. Calls that wait for a
+window take turns, a frame each. What is written while a read is being handled goes out at its
+end, in one piece.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from headrace.serving.front.grpc import frames
+from headrace.serving.front.grpc.call import Call
+from headrace.serving.front.grpc.frames import Http2Error
+
+
+class Outgoing:
+    """Of one connection."""
+
+    __slots__ = (
+        "_blocked",
+        "_held",
+        "call_window",
+        "closed",
+        "frame_bytes",
+        "paused",
+        "transport",
+        "window",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.window = frames.DEFAULT_WINDOW
+        """Bytes of all calls that the peer takes now."""
+        self.call_window = frames.DEFAULT_WINDOW
+        """That a new call begins with."""
+        self.frame_bytes = frames.DEFAULT_FRAME_BYTES
+        """Most in one frame."""
+        self.paused = False
+        """The peer does not read what was written."""
+        self.closed = False
+        self._blocked: dict[int, Call] = {}
+        self._held: list[bytes] | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._held is not None:
+            self._held.append(data)
+        elif not self.closed:
+            self.transport.write(data)
+
+    def cork(self) -> bool:
+        """Hold what is written until `uncork`; False: it is held already."""
+        if self._held is not None:
+            return False
+        self._held = []
+        return True
+
+    def uncork(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            self.transport.write(b"".join(held))
+        if self.closed:
+            self.transport.close()
+
+    def close(self) -> None:
+        """After what was written so far."""
+        self.closed = True
+        if self._held is None:
+            self.transport.close()
+
+    def set(self, settings: bytes, calls: Iterable[Call]) -> None:
+        """What the peer says of its windows and frames.
+
+        Raises:
+            Http2Error: it may not say so.
+        """
+        for number, value in frames.SETTING.iter_unpack(settings):
+            if number == frames.INITIAL_WINDOW_SIZE:
+                if value > frames.MAX_WINDOW:
+                    raise Http2Error(frames.FLOW_CONTROL_ERROR, "a window above 2^31 - 1")
+                for call in calls:
+                    call.send_window += value - self.call_window
+                self.call_window = value
+            elif number == frames.MAX_FRAME_SIZE:
+                if not frames.DEFAULT_FRAME_BYTES <= value <= frames.MOST_FRAME_BYTES:
+                    raise Http2Error(frames.PROTOCOL_ERROR, f"a frame size of {value}")
+                self.frame_bytes = min(value, 1 << 20)
+
+    def widen(self, more: int) -> None:
+        """The peer takes so many bytes more, of all calls.
+
+        Raises:
+            Http2Error: none, or more than there can be.
+        """
+        self.window += more
+        if not more or self.window > frames.MAX_WINDOW:
+            raise Http2Error(frames.FLOW_CONTROL_ERROR, f"a window grows by {more}")
+        self.flush_blocked()
+
+    def room(self, call: Call) -> int:
+        """Bytes that a call may write now, in one frame."""
+        if self.paused or call.pending:
+            return 0
+        return min(call.send_window, self.window, self.frame_bytes)
+
+    def flush(self, call: Call) -> None:
+        """Write what is pending, as far as the windows allow."""
+        while call.pending and self._write_piece(call):
+            pass
+        if call.pending:
+            if call.id not in self._blocked:
+                call.start_waiting()
+                self._blocked[call.id] = call
+            return
+        waited = self._blocked.pop(call.id, None) is not None
+        call.write_end()
+        if waited and not call.over:
+            call.connection.handler.writable(call)
+
+    def flush_blocked(self) -> None:
+        """In turn, a frame each."""
+        while self._blocked:
+            moved = False
+            for call in tuple(self._blocked.values()):
+                if self._write_piece(call):
+                    moved = True
+                if not call.pending:
+                    self.flush(call)
+            if not moved:
+                return
+
+    def forget(self, call: Call) -> None:
+        self._blocked.pop(call.id, None)
+
+    def _write_piece(self, call: Call) -> bool:
+        room = min(call.send_window, self.window, self.frame_bytes)
+        if self.paused or room <= 0 or not call.pending:
+            return False
+        piece = call.pending[0]
+        part = piece[:room]
+        if len(part) == len(piece):
+            call.pending.popleft()
+        else:
+            call.pending[0] = piece[room:]
+        size = len(part)
+        call.send_window -= size
+        self.window -= size
+        call.start_waiting()
+        self.write(frames.frame_head(size, frames.DATA, 0, call.id) + part)
+        return True

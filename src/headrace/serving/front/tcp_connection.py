@@ -1,0 +1,117 @@
+"""What connections have in common, whatever they speak: peer, seat, and when things arrived."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from socket import socket
+from typing import TYPE_CHECKING, Any, cast
+
+from headrace.serving.front.seats import CONNECTION_NUMBERS, STRANGER, Peer
+
+if TYPE_CHECKING:
+    from headrace.serving.front.http_server import Connections
+
+
+class TcpConnection(asyncio.BufferedProtocol, ABC):
+    """One client. What it sends before its peer is known waits; then it gets a seat, or is turned
+    away."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: "Connections[Any]") -> None:
+        self._shared = server
+        self.number = next(CONNECTION_NUMBERS)
+        """Tells clients apart that keep their connections."""
+        self.peer: Peer | None = None
+        """Who is at the other end; None: not known yet."""
+        self.standing = STRANGER
+        self.in_reserve = False
+        """Its seat is for one urgent request."""
+        self.trusted = False
+        """Whether the other end needs no token."""
+        self.known_host: bytes | None = None
+        """The last name that was found to be ours."""
+        self.known_fields: tuple[bytes, ...] = ()
+        """Names of the last header fields that were found to come from no proxy."""
+        self.arrived_at_us: int | None = None
+        """When what is being read reached this machine."""
+        self._ends: tuple[tuple[str, int], tuple[str, int]] | None = None
+        self._socket: socket | None = None
+        """To look at what has not been read; it is the transport's, and never closed here."""
+        self._waited = False
+        """What is read next waited because we did not read."""
+        self._early: list[bytes] = []
+        """Sent before the peer was known."""
+
+    def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """(address, port) of the other end and of ours."""
+        if self._ends is None:
+            peer = self.transport.get_extra_info("peername") or ("", 0)
+            local = self.transport.get_extra_info("sockname") or ("", 0)
+            self._ends = (peer[0], peer[1]), (local[0], local[1])
+        return self._ends
+
+    def stand(self, standing: int) -> None:
+        """It has shown the token, or turned out to speak for others."""
+        self._shared.seats.stand(self, standing)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not derive from asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
+        self._shared.connections.add(self)
+        self._socket = self._shared.socket_of(transport)
+
+    def introduce(self, peer: Peer, trusted: bool) -> None:
+        """The peer is known now: give it a seat, or turn it away."""
+        if self.transport.is_closing():
+            return
+        self.peer, self.trusted = peer, trusted
+        seat = self._shared.seats.take(self)
+        self.in_reserve = seat == "reserve"
+        if seat == "none" and not self.turn_away():
+            return
+        early, self._early = self._early, []
+        for data in early:
+            self.data_received(data)
+        if early:
+            self._waited = True
+            self.transport.resume_reading()
+
+    @abstractmethod
+    def turn_away(self) -> bool:
+        """There is no seat: say so. Returns whether what came meanwhile is read all the same."""
+
+    @property
+    @abstractmethod
+    def busy(self) -> bool:
+        """See `seats.Seated`."""
+
+    @abstractmethod
+    def give_way(self) -> None:
+        """Its seat is needed by another."""
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        shared = self._shared
+        self.arrived_at_us = shared.arrivals.before_read(self._socket, self._waited)
+        self._waited = False
+        return shared.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(self._shared.buffer[:nbytes])
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        if self.peer is None:
+            self._early.append(bytes(data))
+            self.transport.pause_reading()
+            return
+        self.read(data)
+
+    @abstractmethod
+    def read(self, data: bytes | memoryview) -> None:
+        """What a known peer has sent; of the shared buffer, which is gone afterwards."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.connections.discard(self)
+        self._shared.seats.leave(self)
+        if self._socket is not None:
+            self._socket.detach()
+            self._socket = None

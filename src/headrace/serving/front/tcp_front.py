@@ -1,0 +1,115 @@
+"""A front on a TCP port, whatever it speaks: its socket, TLS, and its life."""
+
+import asyncio
+import errno
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from headrace.serving.core.protocol import ProtocolCore
+from headrace.serving.front.arrivals import stamp_arrivals
+from headrace.serving.front.base import AddressError, FrontOptions
+from headrace.serving.front.http_server import Connections
+
+_SWEEP_S = 0.5
+_HANDSHAKE_S = 10.0
+
+
+class TcpFront(ABC):
+    """A `Front`, but for what it speaks."""
+
+    scheme: str
+    """Of the address, without TLS."""
+    alpn: str
+    """What it speaks, as TLS names it."""
+    another: str
+    """The option that gives it another port."""
+
+    def __init__(self, core: ProtocolCore, options: FrontOptions) -> None:
+        """
+        Raises:
+            AccessError: the certificate or its key cannot be used.
+        """
+        self._core = core
+        self._options = options
+        self._tls = None if options.tls is None else options.tls.context(self.alpn)
+        # One thread: compressed bodies are rare, and must not hold up the loop.
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="headrace-zlib")
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._stopped = False
+        self.address = ""
+        """The URL."""
+
+    @property
+    @abstractmethod
+    def server(self) -> Connections[Any]: ...
+
+    @abstractmethod
+    def connect(self) -> asyncio.BaseProtocol:
+        """For a client that has come."""
+
+    @property
+    def connections(self) -> int:
+        return len(self.server.connections)
+
+    async def listen(self) -> None:
+        """
+        Raises:
+            AddressError: the address cannot be listened on.
+        """
+        loop = asyncio.get_running_loop()
+        host, port, tls = self._options.host, self._options.port, self._tls
+        secure: dict[str, Any] = (
+            {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": _HANDSHAKE_S}
+        )
+        try:
+            listener = await loop.create_server(self.connect, host, port, backlog=1024, **secure)
+        except (OSError, UnicodeError) as error:  # Unicode: no name that a host can have.
+            address = f"{host}:{port}"
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                sentence = f"serve: {address} is in use by another program\n  try    {self.another}"
+            else:
+                sentence = f"serve: cannot listen on {address}: {error}"
+            raise AddressError(sentence) from error
+        self._listener = listener
+        for own in listener.sockets:
+            stamp_arrivals(own)
+        port = listener.sockets[0].getsockname()[1]
+        host = f"[{host}]" if ":" in host else host
+        self.address = f"{self.scheme}{'' if tls is None else 's'}://{host}:{port}"
+        self._sweeper = loop.create_task(self._sweep())
+
+    def retire(self) -> None:
+        self._core.retire()
+        self.server.closing = True
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+    def drain(self) -> None:
+        self.server.drain()
+
+    async def stop(self) -> None:
+        self.close()
+        self.server.abort()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._stopped = True
+        self._pool.shutdown(cancel_futures=True)
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self.server.sweep(loop.time())
+            await asyncio.sleep(_SWEEP_S)
+
+    def aside(self, work: Callable[[], Any], then: Callable[["Future[Any]"], None]) -> None:
+        """Do it on another thread, and go on with its result on the loop's."""
+        if self._stopped:
+            return  # every connection is gone: nobody waits for the result
+        loop = asyncio.get_running_loop()
+        future = self._pool.submit(work)
+        future.add_done_callback(lambda done: loop.call_soon_threadsafe(then, done))

@@ -1,0 +1,41 @@
+"""`make gpu-check` where there is no GPU, and its table."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.gpu import check
+
+
+def test_without_a_gpu_it_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    assert check.main([]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("gpu-check: no NVIDIA GPU")
+
+
+def test_an_unknown_part_is_refused_with_the_parts_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert check.main(["everything"]) == 2
+    assert "models, serve, faults" in capsys.readouterr().out
+
+
+def test_a_part_that_hangs_or_crashes_costs_no_more_than_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "benchmarks" / "gpu"
+    package.mkdir(parents=True)
+    (package / "parts.py").write_text(
+        'import json, sys, threading\nprint("noise")\n'
+        'print(json.dumps(["first", "ok", "1 ms"]), flush=True)\n'
+        'sys.exit("it broke") if sys.argv[1] == "models" else threading.Event().wait()\n'
+    )
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    crashed, hung = check.run_part("models"), check.run_part("serve", limit_s=5.0)
+    assert crashed[0] == ("models", "first", "ok", "1 ms")
+    assert crashed[1] == ("models", "ended with 1", "FAILED", "it said: it broke")
+    assert hung[-1][1:3] == ("ended with -9", "FAILED")
+    assert "first" in check.table(crashed)

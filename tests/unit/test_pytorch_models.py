@@ -1,0 +1,189 @@
+"""PyTorch's exports: cut and served, they answer as PyTorch does."""
+
+from collections.abc import Sequence
+from mmap import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.catalog.onnx_batch import batch_first
+from headrace.catalog.onnx_graph import load_graph, whole_model
+from headrace.catalog.stage_files import model_format, stage_path, stage_weights
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import Profile
+from headrace.executors.base import StageToLoad, TensorMemory
+from headrace.executors.table import executor, kind_for
+from headrace.profiling.items import input_specs
+from headrace.profiling.options import ProfileOptions
+from headrace.profiling.profiler import profile_model
+from helpers.pt2_archives import chain_archive, write_archive
+from helpers.torch_networks import example, export, network
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: `make test-all` installs it")
+TorchModel = pytest.importorskip("headrace.executors.torch_model").TorchModel
+
+pytestmark = [pytest.mark.extras, pytest.mark.xdist_group("torch")]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model = network("small")
+    return export(model, example("small"), tmp_path_factory.mktemp("models") / "small.pt2")
+
+
+def profiled(path: Path, blocks: int = 3) -> Profile:
+    options = ProfileOptions(blocks=blocks, max_batch=2, budget_s=0.05, profile_folder=path.parent)
+    return profile_model(path, options)
+
+
+def answers(path: Path, *inputs: np.ndarray) -> Sequence[np.ndarray]:
+    """By the uncut file."""
+    graph = load_graph(path)
+    model = TorchModel(whole_model(graph), graph.weights)
+    names = [tensor.name for tensor in graph.inputs]
+    answered: Sequence[np.ndarray] = model.run(graph.outputs, dict(zip(names, inputs, strict=True)))
+    return answered
+
+
+def by_workers(profile: Profile, folder: Path, x: np.ndarray) -> list[np.ndarray]:
+    """By all blocks, each a stage in a worker's memory, one after the other."""
+    memory = mmap(-1, 1 << 22)
+    arena = TensorMemory(memory)
+    specs, taken = profile.inputs, [0]
+    arena.tensor(specs[0], len(x), 0)[...] = x
+    free = 1 << 20
+    for number, block in enumerate(profile.blocks):
+        stage = StageToLoad(
+            name=f"m/p/{number}",
+            path=str(stage_path(profile, folder, number, number + 1)),
+            weights=stage_weights(profile, folder),
+            inputs=specs,
+            outputs=block.cut,
+            max_batch=2,
+            p50_us=(1, 1),
+            p99_us=(1, 1),
+            seed=0,
+        )
+        opened = executor("torch").open
+        assert opened is not None
+        given = [free + (i << 18) for i in range(len(block.cut))]
+        opened(stage, arena).run(len(x), taken, given)
+        specs, taken, free = block.cut, given, free + (1 << 19)
+    return [arena.tensor(spec, len(x), at).copy() for spec, at in zip(specs, taken, strict=True)]
+
+
+def test_an_export_answers_as_pytorch_does_whole_and_cut(small: Path) -> None:
+    x = example("small")
+    with torch.no_grad():
+        wanted = [tensor.numpy() for tensor in network("small")(x)]
+    profile = profiled(small)
+
+    assert len(profile.blocks) == 3
+    assert model_format(profile, small.parent) == "torch"
+    assert kind_for("cpu", "auto", "torch") == "torch"
+    for got in (answers(small, x.numpy()), by_workers(profile, small.parent, x.numpy())):
+        for ours, theirs in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_with_free_lengths_is_cut_at_one_length(tmp_path: Path) -> None:
+    class Encoder(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = torch.nn.Embedding(10, 8)
+            self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, ids: Any) -> Any:
+            batch, length = ids.shape
+            x = self.first(self.words(ids)).view(batch * length, 8)
+            return self.second(torch.relu(x).view(batch, length, 8)) / length
+
+    torch.manual_seed(0)
+    model = Encoder().eval()
+    free = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}
+    exported = torch.export.export(model, (torch.zeros(2, 5).long(),), dynamic_shapes=(free,))
+    torch.export.save(exported, tmp_path / "m.pt2")
+    options = ProfileOptions(blocks=3, max_batch=2, budget_s=0.05, shapes={"ids": (7,)})
+    assert len(profile_model(tmp_path / "m.pt2", options).blocks) == 3
+    ids = np.arange(14).reshape(2, 7) % 10
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(ids)).numpy()
+    np.testing.assert_allclose(answers(tmp_path / "m.pt2", ids)[0], wanted, rtol=1e-5)
+
+
+def test_an_export_for_one_item_is_served_one_request_per_run(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 2).eval()
+    exported = torch.export.export(model, (torch.zeros(1, 4),))
+    torch.export.save(exported, tmp_path / "one.pt2")
+    profile = profiled(tmp_path / "one.pt2")
+    assert not profile.batched
+    assert "exported for [1, 4]" in profile.provenance.notes[0]
+
+
+def test_a_batch_beyond_what_was_exported_is_refused(small: Path) -> None:
+    with pytest.raises(ModelError, match=r"exported for \[0\.\.64, 3, 64, 64\]"):
+        answers(small, np.zeros((65, 3, 64, 64), np.float32))
+
+
+def test_an_overwritten_tensor_that_is_read_again_is_refused(tmp_path: Path) -> None:
+    class Twice(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            y = x * 2
+            row = y[:, :2]
+            row.add_(1)
+            return y + 1
+
+    exported = torch.export.export(Twice(), (torch.zeros(2, 4),))
+    torch.export.save(exported, tmp_path / "m.pt2")
+    with pytest.raises(ModelError, match="run_decompositions"):
+        load_graph(tmp_path / "m.pt2")
+    torch.export.save(exported.run_decompositions({}), tmp_path / "pure.pt2")
+    x = np.ones((2, 4), np.float32)
+    assert answers(tmp_path / "pure.pt2", x)[0].tolist() == [[4.0, 4.0, 3.0, 3.0]] * 2
+
+
+def test_state_that_a_model_keeps_is_refused_by_its_name(tmp_path: Path) -> None:
+    class Counts(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, x: Any) -> Any:
+            self.seen.add_(1)
+            return x + self.seen
+
+    exported = torch.export.export(Counts().eval(), (torch.zeros(2, 4),))
+    torch.export.save(exported, tmp_path / "m.pt2")
+    with pytest.raises(ModelError, match="overwrites"):
+        load_graph(tmp_path / "m.pt2")
+
+
+def test_an_operator_that_this_pytorch_lacks_is_refused_by_its_name(tmp_path: Path) -> None:
+    entries = chain_archive()
+    nodes = entries["models/model.json"]["graph_module"]["graph"]["nodes"]
+    nodes[-1]["target"] = "torch.ops.aten.no_such_operator.default"
+    path = write_archive(tmp_path / "m.pt2", entries)
+    with pytest.raises(ModelError, match=r"aten\.no_such_operator\.default"):
+        answers(path, np.zeros((1, 64), np.float32))
+
+
+def test_shapes_are_computed_beside_the_device(small: Path) -> None:
+    """A tensor of the meta device has no content: whatever would wait for it fails."""
+    from headrace.executors.torch_program import TorchProgram
+
+    graph = load_graph(small)
+    specs = input_specs(graph, {"x": (3, 64, 64)})
+    graph = batch_first(graph, specs, (), True)
+    import onnx
+
+    model = onnx.load_model_from_string(whole_model(graph))
+    program = TorchProgram(model, graph.weights, "meta")
+    found = program([torch.empty(2, 3, 64, 64, device="meta")])
+    assert [tuple(tensor.shape) for tensor in found] == [(2, 4), (2, 4)]

@@ -1,0 +1,190 @@
+"""A model of several sizes: planned by its mix, checked by `verify`, dispatched by bucket."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from headrace.catalog.layout import encode_document
+from headrace.dispatch.buckets import by_bucket, covering, levels_by_model
+from headrace.dispatch.topology import Topology
+from headrace.domain.errors import DocumentError, PlanError, ProfileError
+from headrace.domain.plan import Plan
+from headrace.domain.problem import Problem, bucket_shares
+from headrace.domain.profile import Profile
+from headrace.metrics import run_report
+from headrace.planning import solve
+from headrace.simulation.offered.arrivals import Arrival, poisson
+from headrace.simulation.offered.sizes import SizeMix, to_buckets, with_sizes
+from headrace.simulation.session import simulate
+from headrace.verify import verify
+from helpers.problems import make_problem, make_profile
+from helpers.sized import sized_profile
+
+MIX = {"16": 6.0, "64": 3.0, "256": 1.0}
+
+
+def sized_problem(shapes: dict[str, float]) -> Problem:
+    profile = sized_profile()
+    problem = make_problem([profile], nodes={"n0": {"a": 2}}, slo_us=120_000)
+    return replace(problem, demands=(replace(problem.demands[0], shapes=shapes),))
+
+
+def planned(problem: Problem) -> Plan:
+    plan = solve(problem).plan
+    assert plan is not None
+    return plan
+
+
+def test_a_stage_of_several_sizes_is_shown_as_slow_as_its_slowest() -> None:
+    problem = sized_problem(MIX)
+    _, profiles = by_bucket(planned(problem), problem.profiles)
+    levels = {"text.16/p0/0": 1.1, "text.64/p0/0": 1.3, "text.256/p0/1": 0.9, "other/p0/0": 2.0}
+    shown = levels_by_model(levels, profiles)
+    assert shown == {"text/p0/0": 1.3, "text/p0/1": 0.9, "other/p0/0": 2.0}
+
+
+def test_throughput_is_that_of_the_mean_batch_and_latency_that_of_the_longest() -> None:
+    problem = sized_problem(MIX)
+    plan = planned(problem)
+    [pipeline] = plan.deployments[0].pipelines
+    flat = problem.profiles["text"].flat()
+    column = pipeline.batch_size - 1
+    for stage in pipeline.stages:
+        blocks = slice(stage.first_block, stage.end_block)
+        times = [each.block_times[0] for each in flat]
+        p50 = [sum(row[column] for row in t.p50_us[blocks]) for t in times]
+        p99 = [sum(row[column] for row in t.p99_us[blocks]) for t in times]
+        mean_us = (6 * p50[0] + 3 * p50[1] + p50[2]) / 10
+        assert stage.latency_us == max(p99)
+        rate = len(stage.pool) * pipeline.batch_size * 1e6 / mean_us
+        assert stage.throughput_rps == pytest.approx(rate)
+    assert verify(plan, problem.profiles) == []
+
+
+def test_more_short_texts_are_planned_for_more_throughput() -> None:
+    rates = [
+        planned(sized_problem(shapes)).objective for shapes in ({"256": 1.0}, {}, MIX, {"16": 1.0})
+    ]
+    assert rates == sorted(rates)
+    assert rates[-1] > 4 * rates[0]
+
+
+def test_verify_finds_a_throughput_that_other_shares_were_planned_for() -> None:
+    problem = sized_problem(MIX)
+    plan = planned(problem)
+    other = replace(plan.demands[0], shapes={"256": 1.0})
+    checks = {found.check for found in verify(replace(plan, demands=(other,)), problem.profiles)}
+    assert "throughput" in checks
+    stranger = replace(plan.demands[0], shapes={**MIX, "17": 1.0})
+    found = verify(replace(plan, demands=(stranger,)), problem.profiles)
+    assert any(each.check == "demands" and "17" in each.available for each in found)
+
+
+def test_verify_finds_a_latency_that_holds_for_short_texts_alone() -> None:
+    problem = sized_problem(MIX)
+    plan = planned(problem)
+    longer = problem.profiles["text"]
+    bucket = longer.buckets[0]
+    [times] = bucket.block_times
+    slow = tuple(tuple(us * 10_000 for us in row) for row in times.p99_us)
+    slower = replace(bucket, block_times=(replace(times, p99_us=slow),))
+    profile = replace(longer, buckets=(slower, *longer.buckets[1:]))
+    checks = {found.check for found in verify(plan, {"text": profile})}
+    assert {"latency", "slo"} <= checks
+
+
+def test_a_plan_of_one_shape_is_dispatched_as_it_is_written() -> None:
+    problem = make_problem()
+    plan = planned(problem)
+    assert by_bucket(plan, problem.profiles) == (plan, problem.profiles)
+    assert by_bucket(plan, problem.profiles)[0] is plan
+
+
+def test_buckets_share_slots_and_have_their_own_times_and_queue() -> None:
+    problem = sized_problem(MIX)
+    plan, profiles = by_bucket(planned(problem), problem.profiles)
+    topology = Topology.from_plan(plan, profiles)
+    assert [model.name for model in topology.models] == ["text.16", "text.64", "text.256"]
+    for short, long in zip(topology.models, topology.models[1:], strict=False):
+        for one, other in zip(short.routes, long.routes, strict=True):
+            assert [s.slots for s in one.stages] == [s.slots for s in other.stages]
+            assert sum(s.p50_us[0] for s in one.stages) < sum(s.p50_us[0] for s in other.stages)
+    [deployment] = planned(problem).deployments
+    carried = [each.throughput_rps for each in plan.deployments]
+    assert carried == pytest.approx([deployment.throughput_rps * part for part in (0.6, 0.3, 0.1)])
+
+
+def test_a_bucket_may_not_be_named_as_another_model() -> None:
+    problem = make_problem([sized_profile(), make_profile("text.64")], nodes={"n": {"a": 4}})
+    with pytest.raises(PlanError, match=r"'text\.64' is both a model and a bucket"):
+        by_bucket(planned(problem), problem.profiles)
+
+
+def test_shares_must_name_sizes_that_were_profiled() -> None:
+    with pytest.raises(DocumentError, match=r"no bucket '17'(.|\n)*16, 64, 256"):
+        sized_problem({"17": 1.0})
+    with pytest.raises(DocumentError, match="parts must be positive"):
+        sized_problem({"16": 0.0})
+    assert bucket_shares(sized_profile(), {}) == pytest.approx([1 / 3] * 3)
+
+
+def changed(profile: Profile, **fields: object) -> Profile:
+    bucket = replace(profile.buckets[0], **fields)
+    return replace(profile, buckets=(bucket, *profile.buckets[1:]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"sizes": (300,)}, "sizes of buckets do not grow"),
+        ({"sizes": (16, 16)}, "one size of each"),
+        ({"cuts": ()}, "other tensors"),
+        ({"block_times": ()}, "devices"),
+    ],
+)
+def test_a_bucket_that_does_not_fit_its_model_is_refused(
+    fields: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ProfileError, match=said):
+        changed(sized_profile(), **fields)
+
+
+def test_profiles_of_one_shape_are_read_as_before() -> None:
+    old = encode_document(make_profile())
+    for field in (b"dimensions", b"sizes", b"buckets"):
+        assert field in old
+    assert make_profile().flat() == (make_profile(),)
+    assert make_profile().bucket_of == ""
+
+
+def test_the_same_seed_draws_the_same_sizes_and_given_ones_stay() -> None:
+    mixes = {"text": SizeMix(sizes=((16,), (64,), (256,)), shares=(0.6, 0.3, 0.1))}
+    arrivals = poisson("text", 1000.0, 4.0, np.random.default_rng(0))
+    drawn = with_sizes(arrivals, mixes, 7)
+    assert drawn == with_sizes(arrivals, mixes, 7)
+    assert drawn != with_sizes(arrivals, mixes, 8)
+    part = sum(each.sizes == (16,) for each in drawn) / len(drawn)
+    assert part == pytest.approx(0.6, abs=0.03)
+    given = [Arrival(at_us=0, model="text", sizes=(17,)), Arrival(at_us=1, model="other")]
+    assert with_sizes(given, mixes, 7) == given
+    assert [each.model for each in to_buckets(given, mixes, 7)] == ["text.64", "other"]
+    with pytest.raises(DocumentError, match=r"no bucket for sizes '257'; the largest is 256"):
+        to_buckets([Arrival(at_us=0, model="text", sizes=(257,))], mixes, 7)
+
+
+def test_the_smallest_bucket_that_covers_all_dimensions_is_taken() -> None:
+    sizes = [(224, 224), (224, 320), (320, 224), (320, 320)]
+    wanted = [(1, 1), (224, 225), (225, 1), (225, 225), (321, 1)]
+    assert [covering(sizes, each) for each in wanted] == [0, 1, 2, 3, None]
+
+
+def test_a_mixture_is_simulated_within_its_slo_at_the_planned_load() -> None:
+    problem = sized_problem(MIX)
+    plan = planned(problem)
+    rate_rps = 0.9 * plan.deployments[0].throughput_rps
+    arrivals = poisson("text", rate_rps, 20.0, np.random.default_rng(1))
+    header, events = simulate(plan, problem.profiles, arrivals, seed=1)
+    report = run_report("simulated", header, events, 20_000_000)
+    assert report.total.slo_attainment is not None
+    assert report.total.slo_attainment > 0.99
+    assert header.models == ("text.16", "text.64", "text.256")

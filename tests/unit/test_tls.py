@@ -1,0 +1,123 @@
+"""TLS on both ports: certificates of the server, and of clients where they are asked for."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+
+from headrace.serving.core.protocol import ProtocolCore
+from headrace.serving.front.access import Access, AccessError
+from headrace.serving.front.base import FrontOptions
+from headrace.serving.front.grpc import frames
+from headrace.serving.front.table import FRONTS
+from headrace.serving.front.tls import TlsFiles, tls_files
+from helpers.certificates import Pair, authority, signed
+from helpers.gateway import FakeEngine
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("certificates")
+
+
+@pytest.fixture(scope="module")
+def ours(folder: Path) -> Pair:
+    return authority(folder)
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, ours: Pair) -> Pair:
+    return signed(folder, "server", ours)
+
+
+HTTP = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+GRPC = frames.PREFACE + frames.settings(())
+
+
+def first_bytes(name: str, tls: TlsFiles, client: ssl.SSLContext | None) -> tuple[bytes, str]:
+    """What a front says first to a client, and its address; b"" where it lets nobody in."""
+
+    async def ask() -> tuple[bytes, str]:
+        options = FrontOptions(
+            host="127.0.0.1",
+            port=0,
+            access=Access(bind_host="127.0.0.1", token=None),
+            tls=tls,
+        )
+        front = FRONTS[name](ProtocolCore(FakeEngine()), options)
+        await front.listen()
+        port = int(front.address.rpartition(":")[2])
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client)
+            writer.write(HTTP if name == "http" else GRPC)
+            told = await reader.read(9)
+            writer.close()
+        except (ssl.SSLError, ConnectionError):
+            told = b""
+        finally:
+            await front.stop()
+        return told, front.address
+
+    return asyncio.run(ask())
+
+
+def client_of(authority: Pair, own: Pair | None = None, alpn: str = "") -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    if own is not None:
+        context.load_cert_chain(own.certificate, own.key)
+    if alpn:
+        context.set_alpn_protocols([alpn])
+    return context
+
+
+@pytest.mark.parametrize("name", ["http", "grpc"])
+def test_a_port_with_a_certificate_speaks_tls_and_nothing_else(
+    ours: Pair, server: Pair, name: str
+) -> None:
+    tls = TlsFiles(certificate=server.certificate, key=server.key)
+    told, address = first_bytes(name, tls, client_of(ours, alpn={"grpc": "h2"}.get(name, "")))
+    assert address.startswith(f"{name}s://127.0.0.1:")
+    assert told[:9] == b"HTTP/1.1 " if name == "http" else told[3] == frames.SETTINGS
+    # In the clear nobody is served: at most a TLS alert comes back.
+    assert first_bytes(name, tls, None)[0][:1] in (b"", b"\x15")
+
+
+@pytest.mark.parametrize("name", ["http", "grpc"])
+def test_clients_show_a_certificate_where_one_is_asked_for(
+    tmp_path: Path, folder: Path, ours: Pair, server: Pair, name: str
+) -> None:
+    tls = TlsFiles(
+        certificate=server.certificate, key=server.key, client_authority=ours.certificate
+    )
+    known = signed(folder, f"client-{name}", ours)
+    stranger = signed(tmp_path, "stranger", authority(tmp_path, "another"))
+    assert first_bytes(name, tls, client_of(ours, known))[0] != b""
+    assert first_bytes(name, tls, client_of(ours, stranger))[0] == b""
+    assert first_bytes(name, tls, client_of(ours))[0] == b""
+
+
+def test_files_that_cannot_be_used_are_said_before_anything_is_started(
+    tmp_path: Path, server: Pair
+) -> None:
+    assert tls_files(None, None, None) is None
+    with pytest.raises(AccessError, match="both --tls-cert and --tls-key"):
+        tls_files(server.certificate, None, None)
+    other = authority(tmp_path, "other")
+    text = tmp_path / "text"
+    text.write_text("no certificate")
+    text.chmod(0o600)
+    for files, sentence in (
+        (TlsFiles(certificate=server.certificate, key=other.key), "cannot be used"),
+        (TlsFiles(certificate=text, key=text), "cannot be used"),
+        (TlsFiles(certificate=tmp_path / "none", key=server.key), "cannot be used"),
+        (
+            TlsFiles(certificate=server.certificate, key=server.key, client_authority=text),
+            "--tls-client-ca",
+        ),
+    ):
+        with pytest.raises(AccessError, match=sentence):
+            files.context("h2")
+    other.key.chmod(0o644)
+    with pytest.raises(AccessError, match="others can read it"):
+        TlsFiles(certificate=other.certificate, key=other.key).context("h2")

@@ -1,0 +1,165 @@
+"""ONNX's operators translated to PyTorch answer as ONNX Runtime does, or are refused by name."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from headrace.domain.errors import ModelError
+from headrace.executors.onnx_session import open_session
+
+pytest.importorskip("torch", reason="needs PyTorch: `make test-all` installs it")
+TorchModel = pytest.importorskip("headrace.executors.torch_model").TorchModel
+
+pytestmark = [pytest.mark.extras, pytest.mark.xdist_group("torch")]
+
+RNG = np.random.default_rng(0)
+
+
+def real(*shape: int) -> NDArray[Any]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def whole(*values: int) -> NDArray[Any]:
+    return np.array(values, np.int64)
+
+
+PICTURE = real(2, 4, 9, 7)
+ROWS = real(3, 8)
+BYTES = RNG.integers(0, 255, (3, 8)).astype(np.uint8)
+
+CASES: list[tuple[str, dict[str, Any], list[Any]]] = [
+    ("Add", {}, [ROWS, real(8)]),
+    ("Sub", {}, [ROWS, real(8)]),
+    ("Div", {}, [whole(-7, 7, 9), whole(2, -2, 4)]),
+    ("Pow", {}, [np.abs(ROWS), np.array(2, np.int64)]),
+    ("Mod", {}, [whole(-7, 7, 9), whole(3, -3, 4)]),
+    ("Mod", {"fmod": 1}, [ROWS, real(8)]),
+    ("Erf", {}, [ROWS]),
+    ("Round", {}, [np.array([0.5, 1.5, -2.5], np.float32)]),
+    ("HardSwish", {}, [ROWS]),
+    ("HardSigmoid", {"alpha": 0.3}, [ROWS]),
+    ("LeakyRelu", {"alpha": 0.2}, [ROWS]),
+    ("PRelu", {}, [ROWS, real(8)]),
+    ("Elu", {"alpha": 0.7}, [ROWS]),
+    ("Gelu", {"approximate": "tanh"}, [ROWS]),
+    ("Clip", {}, [ROWS, np.float32(-0.5), None]),
+    ("Max", {}, [ROWS, real(8), real(3, 1)]),
+    ("Where", {}, [ROWS > 0, ROWS, real(8)]),
+    ("Cast", {"to": TensorProto.INT32}, [ROWS * 5]),
+    ("Softmax", {"axis": 0}, [ROWS]),
+    ("LogSoftmax", {}, [ROWS]),
+    ("Conv", {"pads": [1, 0, 2, 1], "strides": [2, 1]}, [PICTURE, real(6, 4, 3, 3), real(6)]),
+    ("Conv", {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, [PICTURE, real(6, 4, 3, 3)]),
+    ("Conv", {"group": 4, "dilations": [2, 2]}, [PICTURE, real(4, 1, 3, 3)]),
+    ("ConvTranspose", {"strides": [2, 2], "pads": [1, 1, 1, 1]}, [PICTURE, real(4, 3, 3, 3)]),
+    ("MaxPool", {"kernel_shape": [3, 3], "pads": [0, 1, 2, 1]}, [PICTURE]),
+    ("AveragePool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, [PICTURE]),
+    (
+        "AveragePool",
+        {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1], "count_include_pad": 1},
+        [PICTURE],
+    ),
+    ("GlobalAveragePool", {}, [PICTURE]),
+    ("BatchNormalization", {}, [PICTURE, real(4), real(4), real(4), np.abs(real(4))]),
+    ("InstanceNormalization", {}, [PICTURE, real(4), real(4)]),
+    ("LayerNormalization", {"axis": -2}, [PICTURE, real(9, 7), real(9, 7)]),
+    ("Gemm", {"alpha": 0.5, "beta": 2.0, "transB": 1}, [ROWS, real(4, 8), real(4)]),
+    ("MatMulInteger", {}, [BYTES, BYTES.T.copy(), np.uint8(3), np.uint8(7)]),
+    ("QuantizeLinear", {}, [ROWS, np.float32(0.02), np.uint8(120)]),
+    ("QuantizeLinear", {"axis": 1}, [ROWS, np.abs(real(8)) / 50, np.zeros(8, np.int8)]),
+    ("DequantizeLinear", {"axis": 0}, [BYTES, np.abs(real(3)), np.arange(3, dtype=np.uint8)]),
+    ("DynamicQuantizeLinear", {}, [ROWS]),
+    ("ReduceMean", {"keepdims": 0}, [PICTURE, whole(-1, 1)]),
+    ("ReduceSum", {}, [PICTURE]),
+    ("ReduceMax", {}, [PICTURE, whole(2)]),
+    ("ReduceProd", {"keepdims": 0}, [ROWS, whole(0, 1)]),
+    ("ReduceL2", {}, [PICTURE, whole(1)]),
+    ("ArgMax", {"axis": 1, "keepdims": 0}, [ROWS]),
+    ("CumSum", {}, [ROWS, np.array(1, np.int64)]),
+    ("Trilu", {"upper": 0}, [ROWS, np.array(1, np.int64)]),
+    ("Reshape", {}, [PICTURE, whole(0, -1, 7)]),
+    ("Squeeze", {}, [real(1, 3, 1), whole(0)]),
+    ("Unsqueeze", {}, [ROWS, whole(0, -1)]),
+    ("Flatten", {"axis": 2}, [PICTURE]),
+    ("Transpose", {}, [PICTURE]),
+    ("Concat", {"axis": -1}, [ROWS, real(3, 2)]),
+    ("Expand", {}, [real(3, 1), whole(2, 1, 4)]),
+    ("Tile", {}, [ROWS, whole(2, 3)]),
+    ("Slice", {}, [PICTURE, whole(-1, 6), whole(-100, 1), whole(2, 3), whole(-2, -1)]),
+    ("Slice", {}, [PICTURE, whole(1), whole(2**62), whole(-1), whole(3)]),
+    ("Gather", {"axis": 1}, [PICTURE, np.array([[0, -1], [2, 1]], np.int64)]),
+    ("GatherElements", {"axis": 1}, [ROWS, np.array([[0, -1], [2, 1], [3, 3]], np.int64)]),
+    ("Pad", {}, [ROWS, whole(0, 1, 2, 3), np.float32(1.5)]),
+    ("Pad", {"mode": "reflect"}, [PICTURE, whole(0, 0, 1, 2, 0, 0, 3, 1)]),
+    ("Pad", {"mode": "edge"}, [PICTURE, whole(0, 0, 1, 2, 0, 0, 3, 1)]),
+    ("Resize", {"mode": "linear"}, [PICTURE, None, None, whole(2, 4, 5, 11)]),
+    (
+        "Resize",
+        {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
+        [PICTURE, None, np.array([1, 1, 2, 2], np.float32)],
+    ),
+    ("Range", {}, [np.array(2, np.int64), np.array(11, np.int64), np.array(3, np.int64)]),
+    ("Shape", {"start": 1}, [PICTURE]),
+]
+OUTPUTS = {"DynamicQuantizeLinear": 3}
+
+
+def content_of(kind: str, attributes: dict[str, Any], inputs: list[Any]) -> bytes:
+    """A model of one operator; its first input is the model's, the others are weights."""
+    names = ["" if array is None else f"i{number}" for number, array in enumerate(inputs)]
+    outputs = [f"o{number}" for number in range(OUTPUTS.get(kind, 1))]
+    first = inputs[0]
+    value = helper.make_tensor_value_info(
+        "i0", helper.np_dtype_to_tensor_dtype(first.dtype), list(first.shape)
+    )
+    graph = helper.make_graph(
+        [helper.make_node(kind, names, outputs, **attributes)],
+        "one",
+        [value],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [
+            numpy_helper.from_array(np.asarray(array), name)
+            for name, array in zip(names[1:], inputs[1:], strict=True)
+            if array is not None
+        ],
+    )
+    opsets = [helper.make_opsetid("", 20)]
+    content: bytes = helper.make_model(
+        graph, opset_imports=opsets, ir_version=9
+    ).SerializeToString()
+    return content
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "inputs"), CASES, ids=[f"{n}-{case[0]}" for n, case in enumerate(CASES)]
+)
+def test_a_translated_operator_answers_as_onnx_runtime_does(
+    kind: str, attributes: dict[str, Any], inputs: list[Any]
+) -> None:
+    content = content_of(kind, attributes, inputs)
+    model, feeds = TorchModel(content, None), {"i0": inputs[0]}
+    for ours, theirs in zip(
+        model.run(model.outputs, feeds), open_session(content).run(None, feeds), strict=True
+    ):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "inputs"),
+    [
+        ("Hardmax", {}, [ROWS]),
+        ("Resize", {"mode": "cubic"}, [PICTURE, None, None, whole(2, 4, 5, 11)]),
+        ("MaxPool", {"kernel_shape": [2, 2], "ceil_mode": 1}, [PICTURE]),
+        ("Softmax", {"unheard_of": 1}, [ROWS]),
+    ],
+)
+def test_what_cannot_be_translated_exactly_is_refused_by_name(
+    kind: str, attributes: dict[str, Any], inputs: list[Any]
+) -> None:
+    with pytest.raises(ModelError, match=f"operator {kind} "):
+        TorchModel(content_of(kind, attributes, inputs), None)
