@@ -1,6 +1,7 @@
 """What one model costs: blocks, cut sizes and latencies per device type, share and batch size."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal
@@ -253,6 +254,7 @@ class Profile(Record, frozen=True, kw_only=True):
                     f"profile {self.model!r}: stage [{stage.first_block}, {stage.end_block})"
                     f" lies outside its {len(self.blocks)} blocks"
                 )
+        _check_timed_once(self)
 
     def state_indices(self) -> tuple[tuple[int, int], ...]:
         """Of the inputs and outputs that `states` name."""
@@ -349,6 +351,22 @@ def _as_profile(profile: Profile, bucket: Bucket) -> Profile:
         stage_times=bucket.stage_times,
         buckets=(),
     )
+
+
+def _check_timed_once(profile: Profile) -> None:
+    """
+    Raises:
+        ProfileError: something has two times, and whoever reads them could take either.
+    """
+    timed = Counter((t.device, t.share, 0, len(profile.blocks)) for t in profile.block_times)
+    measured = Counter((t.device, t.share, t.first_block, t.end_block) for t in profile.stage_times)
+    for what, counts in (("the blocks", timed), ("stage", measured)):
+        for (device, share, first, end), count in counts.items():
+            if count > 1:
+                raise ProfileError(
+                    f"profile {profile.model!r}: times of {what} [{first}, {end}) on {share} of"
+                    f" {device!r} stand there {count} times; profile again"
+                )
 
 
 def _check_buckets(profile: Profile) -> None:
