@@ -208,7 +208,11 @@ class Profile(Record, frozen=True, kw_only=True):
     of the next. Part of every stage's latency as planned, simulated and served."""
     gateway_us: int = 0
     """Processor time that the gateway takes for one request of one item: to read, admit, dispatch
-    and answer it. Part of predicted latency, and a limit of throughput; 0: not measured."""
+    and answer it, when it has no rest. Part of predicted latency, and a limit of throughput; 0: not
+    measured."""
+    gateway_shared_us: int = 0
+    """The same where a slot has its core, as busy as both can be: the gateway falls asleep between
+    requests and is woken for each, which costs more. 0: not measured."""
     dimensions: tuple[str, ...] = ()
     """Names of the dynamic dimensions that requests may differ in; none: all have one shape."""
     sizes: tuple[int, ...] = ()
@@ -248,6 +252,10 @@ class Profile(Record, frozen=True, kw_only=True):
             raise ProfileError(f"profile {self.model!r}: batch_overhead_us is negative")
         if self.gateway_us < 0:
             raise ProfileError(f"profile {self.model!r}: gateway_us is negative")
+        if self.gateway_shared_us and self.gateway_shared_us < self.gateway_us:
+            raise ProfileError(
+                f"profile {self.model!r}: gateway_shared_us is less than gateway_us; profile again"
+            )
         for stage in self.stage_times:
             if not 0 <= stage.first_block < stage.end_block <= len(self.blocks):
                 raise ProfileError(
@@ -300,6 +308,11 @@ class Profile(Record, frozen=True, kw_only=True):
             ),
             None,
         )
+
+    @property
+    def gateway_on_slot_us(self) -> int:
+        """What a request's way through the gateway takes of a slot on the gateway's cores."""
+        return self.gateway_shared_us or self.gateway_us
 
     def max_batch(self, device: str, share: Fraction) -> int:
         """Largest profiled batch size; 0 where this (device type, share) was not profiled."""
