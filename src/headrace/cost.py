@@ -117,6 +117,10 @@ class CostModel(Protocol):
         """What the gateway takes of one request's SLO: to read, admit and answer it."""
         ...
 
+    def gateway_on_slot_us(self, model: str) -> int:
+        """What that costs a slot on the gateway's cores (`shares_gateway_cores`)."""
+        ...
+
 
 def cost_model(profiles: Mapping[str, Profile]) -> CostModel:
     """The model that these profiles call for. `profiles`: by model name."""
@@ -171,6 +175,9 @@ class ProfiledCosts:
 
     def gateway_us(self, model: str) -> int:
         return self.profiles[model].gateway_us
+
+    def gateway_on_slot_us(self, model: str) -> int:
+        return self.profiles[model].gateway_on_slot_us
 
 
 def _as_profiled(profile: Profile, stage: TimedStage, batch_size: int, more_us: int) -> Latency:

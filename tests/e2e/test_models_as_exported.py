@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from headrace.cli import app
 from headrace.executors.onnx_session import open_session
 from headrace.load.child_server import child_server
+from headrace.load.gateway_cost import GatewayCost
 from helpers.detectors import detector_model
 from helpers.onnx_models import chain_model, recurrent_model, saved, saved_beside, scaled_model
 
@@ -35,7 +36,9 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Profile and plan a model of this folder, and ask a server of it once for each row."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("headrace.load.gateway_cost.measure_gateway_us", lambda *_: 250)
+    monkeypatch.setattr(
+        "headrace.load.gateway_cost.measure_gateway", lambda *_: GatewayCost(250, 300)
+    )
     return _ask
 
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.executors.onnx_session import open_session
+from headrace.load.gateway_cost import GatewayCost
 from helpers.doc_pages import ROOT, blocks_of
 from helpers.live_server import LiveServer, serving
 
@@ -43,7 +44,9 @@ CHUNK, RATE = 576, 16_000
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("headrace.load.gateway_cost.measure_gateway_us", lambda *_: 250)
+    monkeypatch.setattr(
+        "headrace.load.gateway_cost.measure_gateway", lambda *_: GatewayCost(250, 300)
+    )
 
 
 def packaged(package: str, *path: str) -> Path:

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from headrace.cli import app
 from headrace.executors.onnx_session import open_session
 from headrace.load.child_server import child_server
+from headrace.load.gateway_cost import GatewayCost
 from headrace.profiling.observe import relative_error
 from helpers.torch_networks import example, export, network
 
@@ -144,7 +145,9 @@ def test_what_exporters_write_is_profiled_planned_and_served(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("headrace.load.gateway_cost.measure_gateway_us", lambda *_: 250)
+    monkeypatch.setattr(
+        "headrace.load.gateway_cost.measure_gateway", lambda *_: GatewayCost(250, 300)
+    )
     variants = exported(name, tmp_path)
     problem = PROBLEM
     for which, (path, _, _) in variants.items():

@@ -256,8 +256,14 @@ class Client:
         connection.connection_made(transport)
 
     def send(self, data: bytes) -> None:
-        if not self.transport.closed:
-            self.connection.data_received(data)
+        """As a transport has it: into the buffer that the connection names."""
+        rest = memoryview(data)
+        while rest and not self.transport.closed:
+            room = self.connection.get_buffer(-1)
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            self.connection.buffer_updated(count)
+            rest = rest[count:]
 
     def replies(self) -> list["Reply"]:
         """What came so far, whole responses only."""

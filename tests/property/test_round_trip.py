@@ -141,7 +141,7 @@ profiles = st.builds(
     outputs=few(tensors),
     blocks=st.just(base.blocks),
     block_times=st.just(base.block_times),
-    stage_times=few(
+    stage_times=st.lists(
         st.builds(
             StageTimes,
             device=names,
@@ -150,8 +150,10 @@ profiles = st.builds(
             end_block=st.integers(1, 2),
             p50_us=st.just((1, 2)),
             p99_us=st.just((3, 4)),
-        )
-    ),
+        ),
+        max_size=2,
+        unique_by=lambda times: (times.device, times.share, times.end_block),
+    ).map(tuple),
 )
 
 

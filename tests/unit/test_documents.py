@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from headrace.catalog.documents import (
     encode_document,
@@ -25,7 +26,7 @@ from headrace.catalog.unexecuted import UNEXECUTED
 from headrace.domain.errors import DocumentError, HeadraceError, PlanError, ProfileError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import ProfileRef
-from headrace.domain.profile import Profile
+from headrace.domain.profile import Profile, StageTimes
 from helpers.problems import make_plan, make_problem, make_profile
 
 PROBLEM = """\
@@ -254,6 +255,25 @@ def test_an_inconsistent_profile_is_refused_with_its_file(tmp_path: Path) -> Non
 
     with pytest.raises(ProfileError, match=r"m\.profile\.json: "):
         read_profile(path)
+
+
+def test_a_stage_or_a_kind_of_slot_with_two_times_is_refused() -> None:
+    profile = make_profile("m")
+    (times, *_) = profile.block_times
+    whole = StageTimes(
+        device=times.device,
+        share=times.share,
+        first_block=0,
+        end_block=len(profile.blocks),
+        p50_us=(1_000,),
+        p99_us=(1_100,),
+    )
+    replace(profile, stage_times=(whole,))
+
+    with pytest.raises(ProfileError, match=r"times of stage \[0, \d+\) on 1 of .* 2 times"):
+        replace(profile, stage_times=(whole, replace(whole, p50_us=(900,))))
+    with pytest.raises(ProfileError, match="times of the blocks"):
+        replace(profile, block_times=(*profile.block_times, times))
 
 
 def test_a_file_over_the_limit_is_refused_before_it_is_parsed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.dispatch.topology import Topology
+from headrace.domain.errors import ProfileError
 from headrace.domain.events import Answered, Arrived, Dispatched
 from headrace.domain.plan import Plan
 from headrace.domain.problem import PlanOptions, Problem
@@ -41,6 +42,20 @@ def test_a_plan_promises_no_more_than_the_gateway_passes_on_and_says_so() -> Non
     assert deployment.throughput_rps == plan.objective == plan.bound == 25_000
     assert plan.stopped == "optimal"
     assert "it takes 40 us per request: at most 25,000 requests/s" in plan.binding
+
+
+def test_beside_the_gateway_a_slot_pays_what_it_takes_there() -> None:
+    alone = profile("m", 40, device="cpu", block_us=1_000)
+    shared = replace(alone, gateway_shared_us=200)
+
+    of_alone, of_shared = (
+        planned(make_problem([each], nodes={"n": {"cpu": 1}}, slo_us=SLO_US)).objective
+        for each in (alone, shared)
+    )
+
+    assert 1e6 / of_shared - 1e6 / of_alone == pytest.approx(160)
+    with pytest.raises(ProfileError, match="gateway_shared_us is less"):
+        replace(alone, gateway_shared_us=39)
 
 
 def test_several_models_share_the_gateway_by_their_weights() -> None:

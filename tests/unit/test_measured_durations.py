@@ -22,10 +22,12 @@ def pair_of_slots() -> Topology:
     )
 
 
-def served_log(topology: Topology, count: int) -> tuple[EventLogHeader, list[AnyEvent]]:
-    """A run in which stages took SERVED_US, and slots rested for GAP_US after each."""
+def served_log(
+    topology: Topology, count: int, every_us: int = 1_000
+) -> tuple[EventLogHeader, list[AnyEvent]]:
+    """A run in which stages took SERVED_US, and the dispatcher heard of it GAP_US later."""
     sim = Sim(topology, durations=lambda stage, size: SERVED_US + GAP_US)
-    sim.run([request(i, i * 1_000, 10**9) for i in range(count)])
+    sim.run([request(i, i * every_us, 10**9) for i in range(count)])
     events = [
         Ran(e.at_us - GAP_US, e.batch, e.stage, e.slot, e.started_at_us)
         if isinstance(e, Ran)
@@ -35,12 +37,38 @@ def served_log(topology: Topology, count: int) -> tuple[EventLogHeader, list[Any
     return topology.event_log_header("live", "reservation"), events
 
 
-def test_times_and_gaps_come_from_the_log() -> None:
-    topology = pair_of_slots()
-    header, events = served_log(topology, 100)
+@pytest.mark.parametrize("every_us", [1_000, 1_000_000])
+def test_times_are_from_the_order_to_the_report(every_us: int) -> None:
+    """Whether batches wait for each other or not."""
+    topology = make_topology([make_route(make_stage([0], [PROFILED_US]))])
+    header, events = served_log(topology, 100, every_us)
     durations = measured_durations(topology, header, events, np.random.default_rng(0))
     stage = topology.models[0].routes[0].stages[0]
     assert {durations(stage, 1) for _ in range(50)} == {SERVED_US + GAP_US}
+
+
+def test_reports_between_stages_count_once() -> None:
+    topology = pair_of_slots()
+    header, events = served_log(topology, 100, 1_000_000)
+    durations = measured_durations(topology, header, events, np.random.default_rng(0))
+    first, second = topology.models[0].routes[0].stages
+    for _ in range(50):
+        assert durations(first, 1) + durations(second, 1) == 2 * (SERVED_US + GAP_US)
+
+
+def test_what_a_worker_was_sent_before_it_woke_up_counts() -> None:
+    topology = make_topology([make_route(make_stage([0], [PROFILED_US]))])
+    header, events = served_log(topology, 100, 1_000_000)
+    woken_us = 300
+    late = [
+        Ran(e.at_us, e.batch, e.stage, e.slot, e.started_at_us + woken_us)
+        if isinstance(e, Ran)
+        else e
+        for e in events
+    ]
+    durations = measured_durations(topology, header, late, np.random.default_rng(0))
+    stage = topology.models[0].routes[0].stages[0]
+    assert durations(stage, 1) == SERVED_US + GAP_US
 
 
 def test_a_log_that_says_too_little_leaves_it_to_the_profile() -> None:

@@ -9,13 +9,16 @@ from typer.testing import CliRunner, Result
 from headrace.catalog.documents import read_profile
 from headrace.cli import app
 from headrace.domain.errors import ModelError
+from headrace.load.gateway_cost import GatewayCost
 from helpers.onnx_models import chain_model, free_dims_model, saved
 
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("headrace.load.gateway_cost.measure_gateway_us", lambda *_: 250)
+    monkeypatch.setattr(
+        "headrace.load.gateway_cost.measure_gateway", lambda *_: GatewayCost(250, 300)
+    )
     monkeypatch.chdir(tmp_path)
 
 

@@ -189,14 +189,16 @@ def _with_gateway(measured: "Profile", device: str) -> "Profile":
     import msgspec
 
     from headrace.domain.errors import HeadraceError
-    from headrace.load.gateway_cost import measure_gateway_us
+    from headrace.load.gateway_cost import measure_gateway
 
     try:
-        gateway_us = measure_gateway_us(measured, device)
+        found = measure_gateway(measured, device)
     except (HeadraceError, OSError) as error:
         notices.print(f"what the gateway takes was not measured: {error}", markup=False)
         return measured
-    return msgspec.structs.replace(measured, gateway_us=gateway_us)
+    return msgspec.structs.replace(
+        measured, gateway_us=found.alone_us, gateway_shared_us=found.shared_us
+    )
 
 
 def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -315,7 +317,11 @@ def _print_tables(measured: "Profile") -> None:
     console.print(f"a batch costs a slot {overhead_ms:.2f} ms more, from its end to the next start")
     if measured.gateway_us:
         limit = f"at most {1e6 / measured.gateway_us:,.0f} requests/s"
-        console.print(f"a request takes the gateway {measured.gateway_us / 1000:.2f} ms: {limit}")
+        shared = f", {measured.gateway_shared_us / 1000:.2f} ms beside a slot on its core"
+        console.print(
+            f"a request takes the gateway {measured.gateway_us / 1000:.2f} ms: {limit}"
+            + (shared if measured.gateway_shared_us > measured.gateway_us else "")
+        )
 
 
 def _print_stages(measured: "Profile", sizes: list[int]) -> None:
@@ -408,6 +414,7 @@ def _summary(measured: "Profile", target: Path) -> dict[str, object]:
         "sum_over_whole": sum_ratios(measured),
         "batch_overhead_us": measured.batch_overhead_us,
         "gateway_us": measured.gateway_us,
+        "gateway_shared_us": measured.gateway_shared_us,
     }
 
 

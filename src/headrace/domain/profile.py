@@ -1,6 +1,7 @@
 """What one model costs: blocks, cut sizes and latencies per device type, share and batch size."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal
@@ -207,7 +208,11 @@ class Profile(Record, frozen=True, kw_only=True):
     of the next. Part of every stage's latency as planned, simulated and served."""
     gateway_us: int = 0
     """Processor time that the gateway takes for one request of one item: to read, admit, dispatch
-    and answer it. Part of predicted latency, and a limit of throughput; 0: not measured."""
+    and answer it, when it has no rest. Part of predicted latency, and a limit of throughput; 0: not
+    measured."""
+    gateway_shared_us: int = 0
+    """The same where a slot has its core, as busy as both can be: the gateway falls asleep between
+    requests and is woken for each, which costs more. 0: not measured."""
     dimensions: tuple[str, ...] = ()
     """Names of the dynamic dimensions that requests may differ in; none: all have one shape."""
     sizes: tuple[int, ...] = ()
@@ -247,12 +252,17 @@ class Profile(Record, frozen=True, kw_only=True):
             raise ProfileError(f"profile {self.model!r}: batch_overhead_us is negative")
         if self.gateway_us < 0:
             raise ProfileError(f"profile {self.model!r}: gateway_us is negative")
+        if self.gateway_shared_us and self.gateway_shared_us < self.gateway_us:
+            raise ProfileError(
+                f"profile {self.model!r}: gateway_shared_us is less than gateway_us; profile again"
+            )
         for stage in self.stage_times:
             if not 0 <= stage.first_block < stage.end_block <= len(self.blocks):
                 raise ProfileError(
                     f"profile {self.model!r}: stage [{stage.first_block}, {stage.end_block})"
                     f" lies outside its {len(self.blocks)} blocks"
                 )
+        _check_timed_once(self)
 
     def state_indices(self) -> tuple[tuple[int, int], ...]:
         """Of the inputs and outputs that `states` name."""
@@ -298,6 +308,11 @@ class Profile(Record, frozen=True, kw_only=True):
             ),
             None,
         )
+
+    @property
+    def gateway_on_slot_us(self) -> int:
+        """What a request's way through the gateway takes of a slot on the gateway's cores."""
+        return self.gateway_shared_us or self.gateway_us
 
     def max_batch(self, device: str, share: Fraction) -> int:
         """Largest profiled batch size; 0 where this (device type, share) was not profiled."""
@@ -349,6 +364,22 @@ def _as_profile(profile: Profile, bucket: Bucket) -> Profile:
         stage_times=bucket.stage_times,
         buckets=(),
     )
+
+
+def _check_timed_once(profile: Profile) -> None:
+    """
+    Raises:
+        ProfileError: something has two times, and whoever reads them could take either.
+    """
+    timed = Counter((t.device, t.share, 0, len(profile.blocks)) for t in profile.block_times)
+    measured = Counter((t.device, t.share, t.first_block, t.end_block) for t in profile.stage_times)
+    for what, counts in (("the blocks", timed), ("stage", measured)):
+        for (device, share, first, end), count in counts.items():
+            if count > 1:
+                raise ProfileError(
+                    f"profile {profile.model!r}: times of {what} [{first}, {end}) on {share} of"
+                    f" {device!r} stand there {count} times; profile again"
+                )
 
 
 def _check_buckets(profile: Profile) -> None:

@@ -3,11 +3,23 @@
 A server of its own runs the model's inputs and outputs through HTTP, protocol, dispatcher, shared
 memory and back; its worker only waits for as long as a batch would take. Counted is the processor
 time of the gateway's process, so that other programs on the machine disturb little.
+
+That depends on the load. A gateway with rests is woken for every request and every report, and one
+without reads many in a turn: 200 us against 60 for the same small request. So it is measured at the
+rates that plans are about, where a processor is busy for BUSY of its time,
+
+    rate x gateway time = BUSY                          with the gateway alone   `alone_us`
+    rate x (gateway time + what a slot takes) = BUSY    shared with a slot       `shared_us`
+
+found by the secant method, from low rates on. Far beyond them less would be measured than can be
+relied on.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -27,38 +39,93 @@ SLO_US = 60_000_000
 FIRST_RPS = 100.0
 MOST_RPS = 25_000.0
 """Below what the worker can do."""
-BUSY = 1.0
-"""Of the gateway, while it is measured: it limits throughput when it has no rest, and idle
-every request would pay for waking it up; far beyond, many are read in one turn for less."""
+BUSY = 0.95
+NEAR = 0.03
+"""Of BUSY: near enough."""
 CONNECTIONS = 32
 """All that is under way at once, so that tensor memory is never full."""
-STEPS = 3
-"""Each nearer to that, since the busier it is the less a request takes."""
+STEPS = 6
+"""At most, for each of the two."""
 SEED = 1
 
 
-def measure_gateway_us(profile: Profile, device: str, duration_s: float = 1.0) -> int:
-    """Processor time of the gateway per request of one item, microseconds, at least 1.
+class GatewayCost(NamedTuple):
+    """Of a request of one item, microseconds, at least 1."""
 
-    Takes about four seconds, most of them for the server to start and to end.
+    alone_us: int
+    shared_us: int
+    """At least `alone_us`."""
+
+
+def measure_gateway(profile: Profile, device: str, step_s: float = 0.35) -> GatewayCost:
+    """Processor time of the gateway per request of one item.
+
+    Takes about six seconds, a third of them for the server to start and to end.
 
     Args:
         device: that the profile has times of; a worker takes as long as a whole one.
+        step_s: how long requests are sent at one rate.
 
     Raises:
         ModelError: inputs whose shape is free cannot be made up.
         ServerFailedError: no server could be started.
     """
+    slot_us = _least_slot_us(profile, device)
     with TemporaryDirectory(prefix="headrace-") as folder:
         plan = _write_plan(profile, device, Path(folder))
         with child_server(plan, "--executor", "emulated", "--no-auth") as server:
-            # The first requests also warm it up.
-            rate_rps, taken_us = FIRST_RPS, []
-            for _ in range(1 + STEPS):
-                part_s = duration_s / STEPS
-                taken_us.append(_per_request_us(server, profile.model, rate_rps, part_s))
-                rate_rps = min(MOST_RPS, BUSY * 1e6 / taken_us[-1])
-            return max(1, round(taken_us[-1]))
+
+            def taken_us(rate_rps: float) -> float:
+                return _per_request_us(server, profile.model, rate_rps, step_s)
+
+            taken_us(FIRST_RPS)  # To warm up.
+            first_rps = min(FIRST_RPS, BUSY * 1e6 / slot_us)
+            rate_rps, shared_us = cost_at_full_load(taken_us, first_rps, slot_us)
+            _, alone_us = cost_at_full_load(taken_us, rate_rps, 0.0)
+    found_us = max(1, round(alone_us))
+    return GatewayCost(alone_us=found_us, shared_us=max(found_us, round(shared_us)))
+
+
+def cost_at_full_load(
+    taken_us: Callable[[float], float], rate_rps: float, beside_us: float
+) -> tuple[float, float]:
+    """(rate, what a request takes there) where rate x (that + `beside_us`) is BUSY of a second, or
+    as near as STEPS measurements come.
+
+    Args:
+        taken_us: measures it at a rate; it falls as the rate grows.
+        rate_rps: where to begin, at most what is looked for.
+
+    >>> cost_at_full_load(lambda rate_rps: 50 + 0.3e6 / rate_rps, 100, 0)
+    (13000.0, 73.07692307692308)
+    """
+    before: tuple[float, float] | None = None
+    cost_us = 0.0
+    for _ in range(STEPS):
+        cost_us = taken_us(rate_rps)
+        busy = rate_rps * (cost_us + beside_us) / 1e6
+        if abs(busy - BUSY) <= NEAR * BUSY or (rate_rps >= MOST_RPS and busy < BUSY):
+            break
+        # At the present cost, which is too careful below what is looked for.
+        next_rps = rate_rps * BUSY / busy
+        if before is not None and (busy - before[1]) * (rate_rps - before[0]) > 0:
+            slope = (busy - before[1]) / (rate_rps - before[0])
+            secant_rps = rate_rps + (BUSY - busy) / slope
+            if busy < BUSY:
+                next_rps = min(3 * rate_rps, max(next_rps, secant_rps))
+            else:
+                next_rps = max(next_rps / 2, min(next_rps, secant_rps))
+        before = rate_rps, busy
+        rate_rps = min(MOST_RPS, next_rps)
+    return rate_rps, cost_us
+
+
+def _least_slot_us(profile: Profile, device: str) -> float:
+    """What a request takes of a whole device at the batch size that is best for throughput."""
+    costs = cost_model({profile.model: profile})
+    whole = TimedStage.whole_model(profile, device, Fraction(1))
+    largest = profile.max_batch(device, Fraction(1))
+    return min(costs.latency(whole, size).p50_us / size for size in range(1, largest + 1))
 
 
 def _per_request_us(server: ChildServer, model: str, rate_rps: float, duration_s: float) -> float:

@@ -13,6 +13,7 @@ as the longest objective and a margin, then connections end.
 """
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -89,6 +90,7 @@ class Server:
                 # What lives now lives until the end: the collector need not look at it again.
                 gc.collect()
                 gc.freeze()
+                _keep_freed_memory()
                 self._serving = True
                 on_ready(self._fronts[0].address)
                 await self._stop.wait()
@@ -186,3 +188,16 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+_KEPT_BYTES, _MAPPED_FROM_BYTES = 64 << 20, 32 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+def _keep_freed_memory() -> None:
+    """Bodies and answers of hundreds of kilobytes come and go: give their memory to the next ones,
+    not back to the system each time, which would have to clear it again (glibc: mallopt(3))."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)

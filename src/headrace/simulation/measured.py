@@ -1,4 +1,11 @@
-"""Execution times as a server had them, instead of the profile's median and spread.
+"""Times of batches as a server had them, instead of the profile's median and spread.
+
+A batch takes its slot from the order to start it until the dispatcher hears that it ran: the frame
+on its way to the worker, the worker waking up, the execution, the report on its way back. A log has
+
+    order   when it was dispatched and its slot known to be free, whichever was later
+    heard   the instant of its answers; of a stage that is not the last, when it ended, so that the
+            report is part of the next stage
 
 A batch takes longer the more slots of the machine are busy: processes share its cores, caches and
 memory. So times are drawn per stage, batch size and number of *neighbours*, the slots that were
@@ -9,16 +16,14 @@ the log has too few batches with as many neighbours, those with any number speak
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
-from headrace.dispatch.kernel.layout import NEVER_US
 from headrace.dispatch.protocols import EventSink
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.errors import PlanError
-from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
+from headrace.domain.events import Answered, AnyEvent, Dispatched, EventLogHeader, Ran, Transferred
 from headrace.simulation.driver import Durations, JitteredDurations
 
 LEAST_LEVEL_SAMPLES = 20
@@ -44,33 +49,29 @@ class LevelledDurations:
 
 
 class MeasuredDurations:
-    """Draws from the execution times in an event log, per stage, batch size and neighbours.
+    """Draws from the times in an event log, per stage, batch size and neighbours.
 
     It counts the slots that are busy: every call starts a batch, and `note` tells when one has run.
     A profile times a model alone on its core. In service the gateway, the other workers and
-    whatever else runs there take their part; a log of the server knows how much. Likewise for the
-    time from the end of one batch to the start of the next, which a busy gateway stretches.
+    whatever else runs there take their part; a log of the server knows how much.
     """
 
     def __init__(
         self,
         runs_us: Mapping[tuple[int, int], Sequence[int]],
         beside_us: Mapping[tuple[int, int, int], Sequence[int]],
-        gaps_us: Sequence[int],
         otherwise: Durations,
         rng: np.random.Generator,
     ) -> None:
         """
         Args:
-            runs_us: (identity of the stage table, batch size) -> execution times.
+            runs_us: (identity of the stage table, batch size) -> times from order to report.
             beside_us: the same by the number of neighbours as well, where there are enough.
-            gaps_us: from the end of a batch to the start of one that was ready by then.
             otherwise: for stages and sizes that `runs_us` does not have.
         """
         self._runs_us = runs_us
         self._beside_us = beside_us
         self._busy = 0
-        self._gaps_us = gaps_us
         self._otherwise = otherwise
         self._rng = rng
 
@@ -80,9 +81,7 @@ class MeasuredDurations:
         self._busy += 1
         if runs_us is None:
             return self._otherwise(stage, batch_size)
-        run = int(self._rng.integers(len(runs_us)))
-        gap = int(self._rng.integers(len(self._gaps_us)))
-        return runs_us[run] + self._gaps_us[gap]
+        return runs_us[int(self._rng.integers(len(runs_us)))]
 
     def note(self, event: AnyEvent) -> None:
         """What happens in the simulation that the times are drawn for."""
@@ -108,9 +107,10 @@ def measured_durations(
         )
     batches = {event.batch: event for event in events if isinstance(event, Dispatched)}
     runs = [event for event in events if isinstance(event, Ran) and event.batch in batches]
+    spans = _spans(runs, batches, events)
     runs_us: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     beside_us: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
-    for run, neighbours in zip(runs, _neighbours(runs), strict=True):
+    for run, span, neighbours in zip(runs, spans, _neighbours(spans), strict=True):
         batch = batches[run.batch]
         stages = topology.models[batch.model].routes[batch.pipeline].stages
         if not 0 <= run.stage < len(stages):
@@ -119,7 +119,7 @@ def measured_durations(
                 " stages, so it is not of this plan"
             )
         stage = stages[run.stage]
-        key, took_us = (id(stage), len(batch.requests)), run.at_us - run.started_at_us
+        key, took_us = (id(stage), len(batch.requests)), max(1, span[1] - span[0])
         runs_us[key].append(took_us)
         beside_us[*key, neighbours].append(took_us)
     levels = {}
@@ -133,10 +133,10 @@ def measured_durations(
         if len(ratios) >= LEAST_LEVEL_SAMPLES:
             levels[id(stage)] = float(np.median(ratios))
     otherwise = LevelledDurations(JitteredDurations(rng), levels)
-    gaps_us = _gaps(runs, batches)
-    if len(gaps_us) < LEAST_SAMPLES:
+    enough_us = _enough(runs_us)
+    if not enough_us:
         return otherwise
-    return MeasuredDurations(_enough(runs_us), _enough(beside_us), gaps_us, otherwise, rng)
+    return MeasuredDurations(enough_us, _enough(beside_us), otherwise, rng)
 
 
 K = TypeVar("K")
@@ -146,16 +146,16 @@ def _enough(taken_us: Mapping[K, Sequence[int]]) -> dict[K, Sequence[int]]:
     return {key: took_us for key, took_us in taken_us.items() if len(took_us) >= LEAST_SAMPLES}
 
 
-def _neighbours(runs: Sequence[Ran]) -> list[int]:
-    """Of each run, how many others were under way when it started."""
-    counts = [0] * len(runs)
+def _neighbours(spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Of each run, how many others were under way when it was ordered."""
+    counts = [0] * len(spans)
     ends: list[int] = []
-    for index in sorted(range(len(runs)), key=lambda i: runs[i].started_at_us):
-        run = runs[index]
-        while ends and ends[0] <= run.started_at_us:
+    for index in sorted(range(len(spans)), key=lambda i: spans[i][0]):
+        ordered_at_us, heard_at_us = spans[index]
+        while ends and ends[0] <= ordered_at_us:
             heappop(ends)
         counts[index] = len(ends)
-        heappush(ends, run.at_us)
+        heappush(ends, heard_at_us)
     return counts
 
 
@@ -180,18 +180,26 @@ def _same_pipelines(header: EventLogHeader, topology: Topology) -> bool:
     )
 
 
-def _gaps(runs: Sequence[Ran], batches: Mapping[int, Dispatched]) -> list[int]:
-    """Idle times of slots between two batches, of which the second was ready before the gap."""
-    ended_at_us = {(run.batch, run.stage): run.at_us for run in runs}
-    by_slot: defaultdict[int, list[Ran]] = defaultdict(list)
-    for run in runs:
-        by_slot[run.slot].append(run)
-    gaps = []
-    for on_slot in by_slot.values():
-        for earlier, later in pairwise(sorted(on_slot, key=lambda run: run.started_at_us)):
-            ready_at_us = ended_at_us.get((later.batch, later.stage - 1), NEVER_US)
-            if later.stage == 0:
-                ready_at_us = batches[later.batch].at_us
-            if ready_at_us <= earlier.at_us <= later.started_at_us:
-                gaps.append(later.started_at_us - earlier.at_us)
-    return gaps
+def _spans(
+    runs: Sequence[Ran], batches: Mapping[int, Dispatched], events: Sequence[AnyEvent]
+) -> list[tuple[int, int]]:
+    """Of each run, when it was ordered and when the dispatcher heard that it had ended."""
+    ready_at_us = {(run.batch, run.stage + 1): run.at_us for run in runs}
+    ready_at_us |= {(e.batch, e.stage): e.at_us for e in events if isinstance(e, Transferred)}
+    answered_at_us = {e.batch: e.at_us for e in events if isinstance(e, Answered)}
+    last = {run.batch: run.stage for run in sorted(runs, key=lambda run: run.stage)}
+    spans = [(0, 0)] * len(runs)
+    free_at_us: dict[int, int] = {}
+    for index in sorted(range(len(runs)), key=lambda i: runs[i].started_at_us):
+        run = runs[index]
+        at_us = batches[run.batch].at_us if run.stage == 0 else run.started_at_us
+        ordered_at_us = max(
+            ready_at_us.get((run.batch, run.stage), at_us), free_at_us.get(run.slot, 0)
+        )
+        heard_at_us = run.at_us
+        if run.stage == last[run.batch]:
+            heard_at_us = max(heard_at_us, answered_at_us.get(run.batch, heard_at_us))
+        # The clocks are one; a batch that was ordered anew started before its last order.
+        spans[index] = min(ordered_at_us, run.started_at_us), heard_at_us
+        free_at_us[run.slot] = heard_at_us
+    return spans

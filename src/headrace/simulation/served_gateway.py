@@ -8,8 +8,8 @@ log's in their order, from a random one on, and nobody overtakes:
 
     d_i = max(d_{i-1}, a_i + wait of the (first + i)-th)
 
-The way back needs nothing more: the time from the end of a batch to the start of the next, which
-`MeasuredDurations` adds to every batch, begins with the gateway hearing of that end. Requests with
+The way back needs nothing more: a batch's time in `MeasuredDurations` ends with the gateway hearing
+of its end, and the deadlines in the log are earlier by what answers take from there. Requests with
 a timeout of their own do not say when they arrived; a model with such is passed by the gateway as
 its profile says (`simulation.gateway`), and so are all where there is no log.
 """

@@ -214,7 +214,7 @@ def stage_rates(case: Case, planned: PlannedPipeline, index: int) -> StageRates 
     taken_us = p50_us
     if stage.device == "cpu" and len(case.nodes) == 1 and index == 0:
         # The gateway has the same cores: the first slot of a request pays its time.
-        taken_us += batch * profile.gateway_us
+        taken_us += batch * (profile.gateway_shared_us or profile.gateway_us)
     running_rps = batch * 1e6 / taken_us * kind.max_utilisation
     link_rps = _link_share_rps(case, profile, stage)
     return StageRates(

@@ -207,7 +207,7 @@ def profile_candidates(
     """Every (slot kind, batch size) that was profiled, the model run whole.
 
     Throughput is that of a pipeline stage: batch / p50 x max_utilisation; where the slot has the
-    gateway's cores, p50 + batch x gateway_us in place of p50.
+    gateway's cores, p50 + batch x gateway_on_slot_us in place of p50.
     """
     blocks = len(profile.blocks)
     costs = cost_model({profile.model: profile})
@@ -217,7 +217,8 @@ def profile_candidates(
         memory = device.memory_bytes
         if memory is not None and profile.weights_bytes(0, blocks) > memory:
             continue
-        shared_us = profile.gateway_us if shares_gateway_cores(cluster, kind.device) else 0
+        shared = shares_gateway_cores(cluster, kind.device)
+        shared_us = costs.gateway_on_slot_us(profile.model) if shared else 0
         largest = profile.max_batch(kind.device, kind.share)
         whole = TimedStage.whole_model(profile, kind.device, kind.share)
         for batch in range(1, min(largest, max_batch or largest) + 1):

@@ -12,8 +12,8 @@ latency     of a stage: the cost model's p99
 transfer    of a hop: batch x bytes / the slower of both device types' slowest nodes, charged as
             soon as the cluster has two nodes, since slots are placed later
 throughput  of a slot: min(batch / p50 x max_utilisation, link share in, link share out); of one
-            that has a first stage and shares cores with the gateway, p50 + batch x gateway_us in
-            place of p50
+            that has a first stage and shares cores with the gateway, p50 + batch x
+            gateway_on_slot_us in place of p50
 link share  the node's bandwidth / (bytes per item x devices on the node / share), on the
             narrowest node that has the device type; a node's slots together then never exceed
             its link, wherever they are placed. The model's own input and output are free
@@ -153,10 +153,10 @@ def cost_tables(problem: Problem, demand: Demand) -> CostTables:
     batches = np.arange(1, len(p99) + 1).reshape(-1, 1, 1, 1)
     utilisation = np.array([cluster.device_type(kind.device).max_utilisation for kind in kinds])
     taken_us = p50.copy()
-    gateway_us = costs.gateway_us(demand.model)
+    shared_us = costs.gateway_on_slot_us(demand.model)
     for k, kind in enumerate(kinds):
         if cost.shares_gateway_cores(cluster, kind.device):
-            taken_us[:, k, :1] += gateway_us * batches[:, 0]
+            taken_us[:, k, :1] += shared_us * batches[:, 0]
     rate = batches / (taken_us / 1e6) * utilisation.reshape(1, -1, 1, 1)
     links = {device: _link_part(cluster, device) for device in {kind.device for kind in kinds}}
     limit = np.stack(
@@ -171,7 +171,7 @@ def cost_tables(problem: Problem, demand: Demand) -> CostTables:
         rate_rps=rate,
         transfer_us=_transfers(profile, cluster, kinds, len(p99)),
         weights_bytes=weights,
-        gateway_us=gateway_us,
+        gateway_us=costs.gateway_us(demand.model),
     )
 
 

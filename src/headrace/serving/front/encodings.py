@@ -11,7 +11,7 @@ _LEVEL = 1
 """Tensors compress little at any level; the first costs least."""
 
 
-def inflate(body: bytes | bytearray, encoding: bytes, limit_bytes: int) -> bytes:
+def inflate(body: bytes | bytearray | memoryview, encoding: bytes, limit_bytes: int) -> bytes:
     """Undo a Content-Encoding, never making more than `limit_bytes`.
 
     Raises:

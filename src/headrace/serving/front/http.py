@@ -1,6 +1,7 @@
 """HTTP/1.1 for machines: keep-alive, in order, bounded in bytes, time and connections.
 
-httptools finds where a message begins and ends (RFC 9112); this file decides what is read, how long
+httptools finds where a message begins and ends (RFC 9112), but for large bodies (`http_body`);
+this file decides what is read, how long
 it may take, and when to stop. It knows nothing of inference: a `Handler` does.
 
 A connection reads one message at a time, and answers in the order in which they came:
@@ -37,6 +38,7 @@ from typing import TYPE_CHECKING
 
 import httptools
 
+from headrace.serving.front.http_body import LEAST_BYTES, BodyInPlace
 from headrace.serving.front.http_exchange import HttpExchange
 from headrace.serving.front.http_messages import (
     Response,
@@ -88,6 +90,8 @@ class HttpConnection(TcpConnection):
         self._handler = server.handler
         self._parser = httptools.HttpRequestParser(self)
         self._incoming = HttpExchange(self)
+        self._in_place: BodyInPlace | None = None
+        """The large body that is being read, past the parser."""
         self.current: HttpExchange | None = None
         self._queue: deque[HttpExchange] = deque()
         self._reading = _IDLE
@@ -139,6 +143,16 @@ class HttpConnection(TcpConnection):
         else:
             self.transport.abort()
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        buffer = super().get_buffer(sizehint)
+        return buffer if self._in_place is None else self._in_place.missing
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._in_place is None:
+            super().buffer_updated(nbytes)
+        else:
+            self._grow_body(self._in_place, nbytes)
+
     def read(self, data: bytes | memoryview) -> None:
         if self._deaf:
             self._throw_away(len(data))
@@ -160,6 +174,37 @@ class HttpConnection(TcpConnection):
                 self._crumbs = 0
             elif len(data) < _CRUMB_BYTES:
                 self._note_crumb()
+            elif self._reading == _BODY:
+                self._receive_in_place()
+        self._turn_to_answers()
+
+    def _receive_in_place(self) -> None:
+        """The rest of the body, if its length is known and that is worth it."""
+        exchange = self._incoming
+        length = exchange.headers.get(b"content-length")
+        if length is not None and int(length) - len(exchange.body) >= LEAST_BYTES:
+            self._in_place = BodyInPlace(int(length), exchange.body)
+            exchange.body = self._in_place.read
+
+    def _grow_body(self, body: BodyInPlace, count_bytes: int) -> None:
+        """So many bytes of it were received."""
+        complete = body.grow(count_bytes)
+        self._incoming.body = body.read
+        refusal = self._count_body(count_bytes)
+        if refusal is not None:
+            self._refuse(refusal)
+        elif complete:
+            self._in_place = None
+            # It has not seen this body, and begins anew behind it.
+            self._parser = httptools.HttpRequestParser(self)
+            self._crumbs = 0
+            self.on_message_complete()
+        elif count_bytes < _CRUMB_BYTES:
+            self._note_crumb()
+        self._turn_to_answers()
+
+    def _turn_to_answers(self) -> None:
+        """Something was read."""
         if self.current is None:
             self._advance()
         if self._queue and not self._read_paused and len(self._queue) > self._limits.pipelined:
@@ -265,27 +310,32 @@ class HttpConnection(TcpConnection):
         self.deadline_s = self._server.tick_s + self._limits.body_timeout_s
 
     def on_body(self, piece: bytes) -> None:
-        exchange, server, limits = self._incoming, self._server, self._limits
-        server.buffered_bytes += len(piece)
+        exchange = self._incoming
         body = exchange.body
         if not body:
             # The usual case, one piece: kept as it came, not copied.
             exchange.body = body = piece
         else:
-            if isinstance(body, bytes):
+            if not isinstance(body, bytearray):
                 exchange.body = body = bytearray(body)
             body.extend(piece)
-        if len(body) > limits.body_bytes:
-            self._refuse_and_stop(body_too_large(limits))
+        if (refusal := self._count_body(len(piece))) is not None:
+            self._refuse_and_stop(refusal)
+
+    def _count_body(self, count_bytes: int) -> Response | None:
+        """So many bytes more stand in `exchange.body`; a response where that is too much."""
+        server, limits = self._server, self._limits
+        server.buffered_bytes += count_bytes
+        if len(self._incoming.body) > limits.body_bytes:
+            return body_too_large(limits)
         if server.buffered_bytes > limits.buffered_bytes:
-            self._refuse_and_stop(
-                problem(
-                    503,
-                    f"the server holds {limits.buffered_bytes} bytes of requests already;"
-                    " try again in a second",
-                    b"Retry-After: 1\r\n",
-                )
+            return problem(
+                503,
+                f"the server holds {limits.buffered_bytes} bytes of requests already;"
+                " try again in a second",
+                b"Retry-After: 1\r\n",
             )
+        return None
 
     def on_message_complete(self) -> None:
         self._incoming.arrived_at_us = self.arrived_at_us
@@ -364,7 +414,7 @@ class HttpConnection(TcpConnection):
 
     def _refuse(self, response: Response) -> None:
         """Queue this response as the connection's last one; nothing more is read."""
-        exchange = self._incoming
+        exchange, self._in_place = self._incoming, None
         exchange.refusal = response
         exchange.keep_alive = False
         self._deaf = True

@@ -29,6 +29,9 @@ class Handler(Protocol):
         ...
 
 
+Body = bytes | bytearray | memoryview
+
+
 class HttpExchange:
     """One request on one connection, and the way to answer it."""
 
@@ -51,7 +54,7 @@ class HttpExchange:
         """Path and query as sent."""
         self.headers: dict[bytes, bytes] = {}
         """Lower-case names; a name sent twice is joined by commas."""
-        self.body: bytes | bytearray = b""
+        self.body: Body = b""
         self.arrived_at_us: int | None = None
         """When it reached this machine, microseconds of the loop's clock; None: just now."""
         self.keep_alive = False

@@ -11,6 +11,8 @@ from headrace.serving.front.http_messages import Limits
 from headrace.serving.front.seats import Seated, Seats
 
 _READ_BYTES = 1 << 18
+_HTTP_READ_BYTES = 1 << 16
+"""Less: what a large body needs is read to its place (`http_body`), but for the first of it."""
 
 
 class Connection(Seated, Protocol):
@@ -34,12 +36,13 @@ Kind = TypeVar("Kind", bound=Connection)
 class Connections(Generic[Kind]):
     """What all connections of one server share."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, read_bytes: int = _READ_BYTES) -> None:
+        """`read_bytes`: most at once."""
         self.limits = limits or Limits()
         self.connections: set[Kind] = set()
         self.seats = Seats(self.limits)
         self.arrivals = Arrivals()
-        self.buffer = memoryview(bytearray(_READ_BYTES))
+        self.buffer = memoryview(bytearray(read_bytes))
         """What is read goes through here, and is parsed at once: one buffer serves all."""
         self.closing = False
         """Each answer is its connection's last."""
@@ -77,7 +80,7 @@ class HttpServer(Connections[HttpConnection]):
     """Give `connect` to `loop.create_server`."""
 
     def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
-        super().__init__(limits)
+        super().__init__(limits, _HTTP_READ_BYTES)
         self.handler = handler
 
     def connect(self) -> HttpConnection:

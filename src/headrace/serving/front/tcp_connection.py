@@ -69,10 +69,9 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
         self.in_reserve = seat == "reserve"
         if seat == "none" and not self.turn_away():
             return
-        early, self._early = self._early, []
-        for data in early:
-            self.data_received(data)
+        early, self._early = b"".join(self._early), []
         if early:
+            self.read(early)
             self._waited = True
             self.transport.resume_reading()
 

@@ -160,7 +160,7 @@ class ModelCodec:
 
     # -- requests -----------------------------------------------------------------------------
 
-    def decode(self, body: bytes | bytearray, json_length: bytes | None) -> Ask:
+    def decode(self, body: bytes | bytearray | memoryview, json_length: bytes | None) -> Ask:
         """Read one request.
 
         Args:

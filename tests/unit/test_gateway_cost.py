@@ -1,0 +1,33 @@
+"""Finding the rate at which a gateway is to be measured."""
+
+import pytest
+
+from headrace.load.gateway_cost import BUSY, MOST_RPS, NEAR, STEPS, cost_at_full_load
+
+
+@pytest.mark.parametrize("asleep_us", [0.0, 100.0, 500.0])
+@pytest.mark.parametrize("always_us", [30.0, 300.0])
+@pytest.mark.parametrize("beside_us", [0.0, 10.0, 7_000.0, 200_000.0])
+def test_the_cost_is_that_at_which_processor_time_is_used_up(
+    asleep_us: float, always_us: float, beside_us: float
+) -> None:
+    asked: list[float] = []
+
+    def taken_us(rate_rps: float) -> float:
+        """Less by how much the gateway sleeps between requests."""
+        asked.append(rate_rps)
+        return always_us + asleep_us / (1 + rate_rps / 1_000)
+
+    first_rps = min(100.0, BUSY * 1e6 / max(1.0, beside_us))
+    rate_rps, cost_us = cost_at_full_load(taken_us, first_rps, beside_us)
+
+    busy = rate_rps * (cost_us + beside_us) / 1e6
+    assert busy == pytest.approx(BUSY, rel=NEAR) or (rate_rps == MOST_RPS and busy < BUSY)
+    assert cost_us == pytest.approx(always_us + asleep_us / (1 + rate_rps / 1_000))
+    assert len(asked) <= STEPS
+
+
+def test_a_rate_beyond_what_it_can_do_is_left_again() -> None:
+    rate_rps, _ = cost_at_full_load(lambda rate_rps: 300 + 50_000 / rate_rps, 9_000, 0)
+
+    assert rate_rps * (300 + 50_000 / rate_rps) / 1e6 == pytest.approx(BUSY, rel=NEAR)
