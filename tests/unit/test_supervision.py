@@ -74,6 +74,7 @@ class FakeWorker:
         self._host.alive.discard(self)
 
     async def reap(self) -> int:
+        await asyncio.sleep(self._host.reap_s)
         self._host.alive.discard(self)
         return 1
 
@@ -92,6 +93,8 @@ class FakeHost:
         self.most_loading = 0
         self.alive: set[FakeWorker] = set()
         self.numbers = count(1)
+        self.reap_s = 0.0
+        """From the kill of a worker to its end."""
         self.started_at_s: list[float] = []
 
     def start_worker(
@@ -112,6 +115,9 @@ class FakeHost:
 
     def set_niceness(self, process_id: int, niceness: int) -> None:
         """Nothing is run here."""
+
+    def close(self) -> None:
+        """Nothing is held here."""
 
 
 class Told:
@@ -283,6 +289,26 @@ def test_stopping_ends_at_once_whether_a_worker_loads_or_is_waited_for(at_s: flo
         started = len(host.started_at_s)
         await asyncio.sleep(100.0)
         assert len(host.started_at_s) == started, "nobody tries again after the end"
+
+    play(host, scene)
+
+
+@pytest.mark.parametrize("what", [FAILS, LOADS])
+def test_stopping_waits_for_a_worker_that_was_given_up_and_has_not_ended_yet(what: str) -> None:
+    host = FakeHost(repeat(what))
+    host.reap_s = 0.5
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        loop = asyncio.get_running_loop()
+        trying = loop.create_task(supervisor.insist([0], lambda slots: None))
+        await asyncio.sleep(LOAD_S + host.reap_s / 5)
+        trying.cancel()
+        for worker in [*host.alive]:
+            worker.kill()
+        await asyncio.sleep(host.reap_s / 5)
+        assert len(host.alive) == 1, "it is ending"
+        await supervisor.stop()
+        assert not host.alive
 
     play(host, scene)
 

@@ -332,9 +332,11 @@ class SupervisedProcess:
         self._watch.start()
 
     async def _reap(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
         if process is not None:
             status = await process.reap()
+            # Only now: a stop in the meantime has to wait for its end as well.
+            self._process = None
             logger.debug("%s: the worker ended with status %d", self._what, status)
 
     def _on_silent(self) -> None:
