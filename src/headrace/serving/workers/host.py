@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from headrace.serving.workers.activity import Activity, activity_of
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.descriptors import DescriptorReserve, process_reserve
 from headrace.serving.workers.frames import AnyFrame, Run
@@ -75,6 +76,10 @@ class Host(Protocol):
         """Of one of its workers. Raises OSError: it is denied, or the worker is gone."""
         ...
 
+    def activity(self, process_id: int) -> Activity | None:
+        """Of one of its workers, as far as its system says."""
+        ...
+
     def close(self) -> None:
         """Its last worker has ended: give back what was held for them. Idempotent."""
         ...
@@ -123,6 +128,9 @@ class LocalHost:
 
     def set_niceness(self, process_id: int, niceness: int) -> None:
         os.setpriority(os.PRIO_PROCESS, process_id, niceness)
+
+    def activity(self, process_id: int) -> Activity | None:
+        return activity_of(process_id)
 
     def close(self) -> None:
         reserve, self._reserve = self._reserve, None
