@@ -40,9 +40,10 @@ SEED = 1
 def measure_gateway_us(profile: Profile, device: str, duration_s: float = 1.0) -> int:
     """Processor time of the gateway per request of one item, microseconds, at least 1.
 
-    Takes about four seconds, most of them for the server to start and to end.
+    Takes about three seconds beside `duration_s`, most of them for the server to start and to end.
 
     Args:
+        duration_s: of all loads together.
         device: that the profile has times of; a worker takes as long as a whole one.
 
     Raises:

@@ -39,9 +39,9 @@ from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan
 logger = logging.getLogger("headrace.migrate")
 
 LOADING_NICENESS = 10
-"""While new workers load, the old plan's serve on the same cores. A tenth of a core where these want
-all of it; at 19 it is 1/70, and a plan that is to relieve an overloaded one would take minutes to
-load."""
+"""While new workers load, the old plan's serve on the same cores. They get a tenth of a core where
+these want all of it; at 19 it is 1/70, and a plan that is to relieve an overloaded one would take
+minutes to load."""
 SERVING_NICENESS = 0
 KEPT_FREE = 0.1
 """Part of the memory that a migration leaves free."""
