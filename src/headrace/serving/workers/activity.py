@@ -15,6 +15,7 @@ So a process is judged by the time in which it had a core or wanted none (`Count
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
@@ -68,10 +69,14 @@ class CountedTime:
         self._looked_at_s = now_s
         self._before: Activity | None = None
 
-    def look(self, now_s: float) -> None:
+    def look(self, now_s: float, most_s: float = inf) -> None:
         """Count what has passed since the last look; all of it at the first one, since nothing
-        says what was before."""
-        passed_s, self._looked_at_s = now_s - self._looked_at_s, now_s
+        says what was before.
+
+        Args:
+            most_s: that may have passed, unless whoever looks was away himself.
+        """
+        passed_s, self._looked_at_s = min(most_s, now_s - self._looked_at_s), now_s
         before, self._before = self._before, self._activity()
         if before is not None and self._before is not None and self._before.runnable:
             passed_s = min(passed_s, max(0, self._before.ran_us - before.ran_us) / 1e6)

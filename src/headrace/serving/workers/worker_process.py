@@ -121,7 +121,8 @@ class WorkerProcess:
         had = CountedTime(lambda: activity_of(self.process_id), loop.time())
         had.look(loop.time())
         while not (await asyncio.wait([reply], timeout=_LOOK_S))[0]:
-            had.look(loop.time())
+            # Where the server itself was away, what it was sent meanwhile may still be unread.
+            had.look(loop.time(), most_s=2 * _LOOK_S)
             if had.counted_s > limit_s:
                 raise TimeoutError
         return reply.result()
