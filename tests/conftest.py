@@ -29,21 +29,29 @@ def _keep_bytecode() -> None:
 
 
 def _compile_kernels() -> None:
-    """In a process per core: where nothing is kept yet, every policy takes some ten seconds."""
+    """In a process per core, each of which takes the next policy from a pipe: where nothing is kept
+    yet, every one takes some ten seconds, and some take twice as long as others."""
     from headrace.dispatch.policies import POLICIES
 
     of_modules = {policy.module.__name__: name for name, policy in POLICIES.items()}
     names, cores = list(of_modules.values()), len(os.sched_getaffinity(0))
+    reader, writer = os.pipe()
+    os.write(writer, b"".join(name.encode().ljust(_NAME_BYTES) for name in names))
+    os.close(writer)
     compiling = [
-        subprocess.Popen([sys.executable, "-c", _WARM_UP, *names[core::cores]])
-        for core in range(min(cores, len(names)))
+        subprocess.Popen([sys.executable, "-c", _WARM_UP, str(_NAME_BYTES)], stdin=reader)
+        for _ in range(min(cores, len(names)))
     ]
+    os.close(reader)
     for process in compiling:
         process.wait()
 
 
+_NAME_BYTES = 64
+"""Of equal length, so that whoever reads gets a whole one."""
 _WARM_UP = """
-import sys
+import os, sys
 from headrace.simulation.warm_up import warm_up
-warm_up(tuple(sys.argv[1:]))
+while name := os.read(0, int(sys.argv[1])):
+    warm_up((name.decode().strip(),))
 """

@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import numpy as np
 
@@ -138,6 +140,8 @@ def serve(folder: Path) -> None:
 
 def faults(folder: Path) -> None:
     """kill -9 of the worker: it comes back, answers again, and GPU memory is not lost."""
+    from helpers.waiting import wait_until
+
     with finding("a worker killed with -9 comes back") as found:
         _planned(folder)
         with _server(folder) as url:
@@ -146,10 +150,10 @@ def faults(folder: Path) -> None:
             victims = _workers()
             for pid in victims:
                 os.kill(pid, signal.SIGKILL)
-            deadline = time.monotonic() + 120
-            while time.monotonic() < deadline and not (set(_workers()) - set(victims)):
-                time.sleep(0.5)
-            time.sleep(20)
+            wait_until(
+                lambda: bool(set(_workers()) - set(victims)) and _is_ready(url),
+                "no new worker has loaded",
+            )
             told = _headrace(folder, "load", url, "--duration-s", "5", "--json")
             after = _device_bytes()
         answered = _attainment(json.loads(told))
@@ -206,6 +210,15 @@ def _server(folder: Path) -> Iterator[str]:
     os.environ["HEADRACE_CACHE"] = str(folder)
     with child_server(folder / "plan.json", "--no-auth") as server:
         yield server.url
+
+
+def _is_ready(url: str) -> bool:
+    """Every model has a worker that has loaded."""
+    try:
+        with urlopen(f"{url}/v2/health/ready") as answer:
+            return bool(answer.status == 200)
+    except HTTPError:
+        return False
 
 
 def _workers() -> list[int]:

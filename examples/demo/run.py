@@ -47,7 +47,7 @@ REHEARSAL_SEED = 1_000_000
 """Other arrivals than those that are compared in the end."""
 REHEARSAL_FACTOR = 0.8
 REHEARSAL_S = 10.0
-QUICK_APP_BUDGET_S = 1.0
+QUICK_APP_BUDGET_S = 0.5
 
 
 def main() -> int:
@@ -95,7 +95,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a minute less, and rougher")
     options = parser.parse_args()
     if options.quick:
-        options.duration_s, options.budget_s = 2.0, 4.0
+        options.duration_s, options.budget_s = 2.0, 2.0
         options.blocks, options.max_batch = 4, 2
         options.app_budget_s = QUICK_APP_BUDGET_S
     return options

@@ -292,7 +292,6 @@ def test_an_engine_leaves_no_process_no_descriptor_and_no_shared_memory(tmp_path
         async with started(served_chain(tmp_path)) as engine:
             await Client(engine).send(np.zeros((1, WIDTH), np.float32))
 
-    asyncio.run(test())  # whatever is opened once and for all
     with nothing_left_of(children, descriptors, mapped_arenas):
         for _ in range(3):
             asyncio.run(asyncio.wait_for(test(), WAIT_S))

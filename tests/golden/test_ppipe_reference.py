@@ -22,9 +22,14 @@ from headrace.verify import verify
 FOLDER = reference_folder()
 ALGORITHMS = ("v4", "bl", "dart-r")
 
-pytestmark = pytest.mark.skipif(
-    FOLDER is None, reason="no reference data: set HEADRACE_REFERENCE to the folder with `ppipe`"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        FOLDER is None,
+        reason="no reference data: set HEADRACE_REFERENCE to the folder with `ppipe`",
+    ),
+    # One worker compiles the artifact's rules.
+    pytest.mark.xdist_group("artifact"),
+]
 
 
 def folder() -> Path:

@@ -89,7 +89,8 @@ class Reports:
 async def ran_on_slot(specs, slot):
     """What the slot's worker makes of ones."""
     with closing(Arena(1 << 16)) as arena:
-        supervisor, reports = Supervisor(specs, LocalHost(arena)), Reports()
+        host, reports = LocalHost(arena), Reports()
+        supervisor = Supervisor(specs, host)
         supervisor.connect(reports)
         await supervisor.start()
         try:
@@ -102,6 +103,7 @@ async def ran_on_slot(specs, slot):
             return np.frombuffer(bytes(arena.view[4096 : 4096 + ones.nbytes]), np.float32)
         finally:
             await supervisor.stop()
+            host.close()
 
 
 folder = Path(sys.argv[1])

@@ -1,39 +1,52 @@
 """Descriptors that are kept for workers."""
 
 import os
-from pathlib import Path
+from contextlib import closing
 
 import pytest
 
-from headrace.serving.workers.descriptors import RESERVED, DescriptorReserve
-
-
-def in_use() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.descriptors import RESERVED, DescriptorReserve, process_reserve
+from headrace.serving.workers.host import LocalHost
+from helpers.left_behind import descriptors, nothing_left_of
 
 
 def test_what_is_reserved_is_free_for_a_worker_that_starts_and_held_again_afterwards() -> None:
-    before = in_use()
+    before = descriptors()
     reserve = DescriptorReserve()
-    assert in_use() == before + RESERVED
+    reserve.join()
+    assert descriptors() == before + RESERVED
     with reserve.given():
-        assert in_use() == before
-    assert in_use() == before + RESERVED
-    reserve.close()
-    assert in_use() == before
+        assert descriptors() == before
+    assert descriptors() == before + RESERVED
+    reserve.leave()
+    assert descriptors() == before
+
+
+def test_the_reserve_is_held_once_and_until_the_last_host_is_closed() -> None:
+    assert process_reserve() is process_reserve()
+    with nothing_left_of(descriptors), closing(Arena(1 << 12)) as arena:
+        before = descriptors()
+        first, second = LocalHost(arena), LocalHost(arena)
+        assert descriptors() == before + RESERVED
+        first.close()
+        first.close()
+        assert descriptors() == before + RESERVED, "the second one may have to start a worker"
+        second.close()
+        assert descriptors() == before
 
 
 def test_where_others_took_them_meanwhile_nothing_fails() -> None:
     reserve = DescriptorReserve()
-    opened = os.open
-    with pytest.MonkeyPatch.context() as patch:
+    reserve.join()
+    with nothing_left_of(descriptors), pytest.MonkeyPatch.context() as patch:
 
         def full(*_: object) -> int:
             raise OSError(24, "Too many open files")
 
         with reserve.given():
             patch.setattr(os, "open", full)
-        patch.setattr(os, "open", opened)
-    with reserve.given():
-        pass
-    reserve.close()
+        patch.undo()
+        with reserve.given():
+            pass
+        reserve.leave()

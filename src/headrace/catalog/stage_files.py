@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.catalog.cache_folder import cache_folder, content_key, store
 from headrace.catalog.documents import sha256_file
-from headrace.catalog.onnx_batch import batch_first
-from headrace.catalog.onnx_graph import OnnxGraph, load_graph
-from headrace.catalog.onnx_stage import extract_stage
 from headrace.catalog.pt2_archive import is_archive
 from headrace.catalog.regular_file import open_regular
 from headrace.catalog.weights_files import MAX_FILE_BYTES, ExternalWeights, weights_in
 from headrace.domain.errors import DocumentError, ModelError
 from headrace.domain.profile import ModelFormat, Profile, TensorSpec
+
+if TYPE_CHECKING:
+    from headrace.catalog.onnx_graph import OnnxGraph
 
 EXTRACTION_VERSION = 4
 """Raised whenever `extract_stage` writes something else from the same input."""
@@ -46,6 +47,10 @@ def stage_path(profile: Profile, profile_folder: Path, first_block: int, end_blo
     outputs = profile.blocks[end_block - 1].cut
     path = _cached_path(profile, inputs, outputs)
     if not path.is_file():
+        # A server whose stages are kept, or emulated, needs nothing of this.
+        from headrace.catalog.onnx_batch import batch_first
+        from headrace.catalog.onnx_stage import extract_stage
+
         graph = batch_first(
             _load_unchanged(profile, model_path), profile.inputs, profile.outputs, profile.batched
         )
@@ -104,7 +109,9 @@ def _checked(profile: Profile, profile_folder: Path) -> tuple[Path, ExternalWeig
     return path, weights
 
 
-def _load_unchanged(profile: Profile, model_path: Path) -> OnnxGraph:
+def _load_unchanged(profile: Profile, model_path: Path) -> "OnnxGraph":
+    from headrace.catalog.onnx_graph import load_graph
+
     graph = load_graph(model_path)
     # The hash of what was parsed, not of what was looked at before: the file may change between.
     if graph.sha256 != profile.model_sha256:

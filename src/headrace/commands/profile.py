@@ -159,7 +159,8 @@ def profile(
     told: set[str] = set()
     with _progress(told) as progress:
         measured = profile_model(model, options, progress)
-    measured = with_shares(_with_gateway(_with_overhead(measured), device), device, parts)
+    measured = _with_gateway(_with_overhead(measured), device, 0.35 * min(1.0, budget_s / 20))
+    measured = with_shares(measured, device, parts)
     write_document(measured, target)
     if json:
         print_json(_summary(measured, target))
@@ -184,7 +185,7 @@ def _with_overhead(measured: "Profile") -> "Profile":
     return msgspec.structs.replace(measured, batch_overhead_us=overhead_us)
 
 
-def _with_gateway(measured: "Profile", device: str) -> "Profile":
+def _with_gateway(measured: "Profile", device: str, step_s: float) -> "Profile":
     """Add what a request costs the gateway: measured here and now, never cached."""
     import msgspec
 
@@ -192,7 +193,7 @@ def _with_gateway(measured: "Profile", device: str) -> "Profile":
     from headrace.load.gateway_cost import measure_gateway
 
     try:
-        found = measure_gateway(measured, device)
+        found = measure_gateway(measured, device, step_s)
     except (HeadraceError, OSError) as error:
         notices.print(f"what the gateway takes was not measured: {error}", markup=False)
         return measured

@@ -1,7 +1,6 @@
 """From one plan to the next in a running server: load first, then let devices change hands.
 
-    load     the new plan's workers start beside the old one's, at the lowest priority, while the
-    old
+    load     the new plan's workers start beside the old one's, at a low priority, while the old
              plan serves alone. If one cannot load, nothing has changed for anybody.
     switch   arrivals go to the new plan where it has room, and devices change hands in steps, each
              when the old plan is done with its own (`dispatch.changes.migration` decides which and
@@ -39,8 +38,10 @@ from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan
 
 logger = logging.getLogger("headrace.migrate")
 
-LOADING_NICENESS = 19
-"""While new workers load, the old plan's serve on the same cores."""
+LOADING_NICENESS = 10
+"""While new workers load, the old plan's serve on the same cores. They get a tenth of a core where
+these want all of it; at 19 it is 1/70, and a plan that is to relieve an overloaded one would take
+minutes to load."""
 SERVING_NICENESS = 0
 KEPT_FREE = 0.1
 """Part of the memory that a migration leaves free."""
@@ -138,7 +139,7 @@ class LiveMigration:
             return
         began_at_us = self._clock.now_us()
         try:
-            await self._at_lowest_priority(self._new.start())
+            await self._at_low_priority(self._new.start())
         except ModelError as error:
             raise MigrationError(f"the new plan cannot be loaded: {error}") from error
         self._load_us = self._clock.now_us() - began_at_us
@@ -198,10 +199,10 @@ class LiveMigration:
         ]
         assert self._old.supervisor is not None, "the old plan is in service until its last slot"
         await self._old.supervisor.stop_slots(left)
-        await self._at_lowest_priority(self._new.insist(slots, ready))
+        await self._at_low_priority(self._new.insist(slots, ready))
 
-    async def _at_lowest_priority(self, loading: Coroutine[Any, Any, None]) -> None:
-        """Let workers load at the lowest priority; raise it when they have."""
+    async def _at_low_priority(self, loading: Coroutine[Any, Any, None]) -> None:
+        """Let workers load at a low priority; raise it when they have."""
         starting = asyncio.ensure_future(loading)
         try:
             while not starting.done():
@@ -225,7 +226,7 @@ class LiveMigration:
         }
         for process, wanted in niceness.items():
             # Raising a priority again may be denied; then all workers of the new plan, and only
-            # they, stay at the lowest one, which is the same among themselves.
+            # they, stay at the low one, which is the same among themselves.
             with contextlib.suppress(OSError):
                 host.set_niceness(process, wanted)
 

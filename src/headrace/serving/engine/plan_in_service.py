@@ -180,6 +180,8 @@ class PlanInService:
         if self.arena is not None:
             self.arena.close()
         self._files.close()
+        if self.host is not None:
+            self.host.close()
         self.host = None
 
     def cores(self) -> dict[object, int]:

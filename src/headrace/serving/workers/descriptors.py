@@ -26,34 +26,44 @@ def raise_descriptor_limit() -> int:
 
 
 class DescriptorReserve:
-    """Some descriptors, held until they are needed."""
+    """Some descriptors, held as long as anybody has workers, and free for each that starts."""
 
     def __init__(self) -> None:
         self._held: list[int] = []
+        self._users = 0
+
+    def join(self) -> None:
+        """One more that has workers, until it calls `leave`."""
+        self._users += 1
         self._hold()
+
+    def leave(self) -> None:
+        """Once for each `join`; the last to leave gives them back."""
+        self._users -= 1
+        if not self._users:
+            self._free()
 
     @contextlib.contextmanager
     def given(self) -> Iterator[None]:
         """They are free inside the block, which must not wait for anything."""
-        self.close()
+        self._free()
         try:
             yield
         finally:
             self._hold()
 
-    def close(self) -> None:
-        """Give them back. Idempotent."""
+    def _free(self) -> None:
         while self._held:
             os.close(self._held.pop())
 
     def _hold(self) -> None:
         # As many as there are: where others took them meanwhile, better next time.
         with contextlib.suppress(OSError):
-            while len(self._held) < RESERVED:
+            while self._users and len(self._held) < RESERVED:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
 @cache
 def process_reserve() -> DescriptorReserve:
-    """The one of this process, whose descriptors they are, from when it first starts a worker."""
+    """The one of this process, whose descriptors they are."""
     return DescriptorReserve()

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from headrace.serving.workers.activity import Activity, activity_of
 from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.descriptors import process_reserve
+from headrace.serving.workers.descriptors import DescriptorReserve, process_reserve
 from headrace.serving.workers.frames import AnyFrame, Run
 from headrace.serving.workers.stage_io import HERE, Home
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerProcess, WorkerSpec
@@ -75,9 +76,20 @@ class Host(Protocol):
         """Of one of its workers. Raises OSError: it is denied, or the worker is gone."""
         ...
 
+    def activity(self, process_id: int) -> Activity | None:
+        """Of one of its workers, as far as its system says."""
+        ...
+
+    def close(self) -> None:
+        """Its last worker has ended: give back what was held for them. Idempotent."""
+        ...
+
 
 class LocalHost:
-    """This machine. Its workers inherit the arena, share our clock, and die with us."""
+    """This machine. Its workers inherit the arena, share our clock, and die with us.
+
+    Until `close` it holds descriptors for those that must be started again.
+    """
 
     home: Home = HERE
     clock_offset_us = 0
@@ -86,6 +98,8 @@ class LocalHost:
         """`limits`: None: workers may use what this process may."""
         self._arena = arena
         self._limits = limits or WorkerLimits(cores=tuple(allowed_cores()))
+        self._reserve: DescriptorReserve | None = process_reserve()
+        self._reserve.join()
 
     def start_worker(
         self,
@@ -93,8 +107,9 @@ class LocalHost:
         on_frame: Callable[[AnyFrame], None],
         on_lost: Callable[[str], None],
     ) -> WorkerProcess:
+        assert self._reserve is not None, "a host that is closed starts no workers"
         # Also where clients hold all others.
-        with process_reserve().given():
+        with self._reserve.given():
             return WorkerProcess(specs, self._arena, on_frame, on_lost, self._limits)
 
     def cores(self) -> Sequence[int]:
@@ -113,6 +128,14 @@ class LocalHost:
 
     def set_niceness(self, process_id: int, niceness: int) -> None:
         os.setpriority(os.PRIO_PROCESS, process_id, niceness)
+
+    def activity(self, process_id: int) -> Activity | None:
+        return activity_of(process_id)
+
+    def close(self) -> None:
+        reserve, self._reserve = self._reserve, None
+        if reserve is not None:
+            reserve.leave()
 
 
 def allowed_cores() -> list[int]:

@@ -6,23 +6,31 @@ long before its batch could be judged by its time: after SILENCE_S it is given u
 takes too long in a worker that beats is another matter (`hangs`), for which each beat says how long
 its worker has waited for a core.
 
+A worker that has had no core is silent too. It is not given up: another one would have to load on
+that same core. So silence is counted as `activity` says, look by look.
+
 Silence is measured by a loop that may itself have been away: when a look comes late, what the
 worker has sent meanwhile may still be unread, so the count begins anew.
 """
 
 import asyncio
+import logging
 import socket
 import threading
 import time
 from collections.abc import Callable
 
+from headrace.serving.workers.activity import Activity, CountedTime
 from headrace.serving.workers.frames import Beat, encode
+
+logger = logging.getLogger(__name__)
 
 BEAT_S = 0.1
 SILENCE_S = 0.7
-"""Seven beats; with LOOK_S, a stopped worker is noticed within 0.9 s. A worker of a busy core waits
-for its turn for tens of milliseconds."""
+"""Seven beats; with LOOK_S, a stopped worker is noticed within 0.9 s."""
 LOOK_S = 0.125
+SAY_EVERY_S = 60.0
+"""That a worker gets no core."""
 
 
 def beat_for_ever(channel: socket.socket) -> Callable[[bytes], None]:
@@ -60,23 +68,32 @@ def waited_for_core_us(schedstat: str = "/proc/self/schedstat") -> int:
 
 
 class Watch:
-    """Calls once when nothing has been seen of a worker for SILENCE_S."""
+    """Calls once when a worker that could have said something has said nothing for SILENCE_S."""
 
-    def __init__(self, on_silent: Callable[[], None]) -> None:
+    def __init__(
+        self, what: str, activity: Callable[[], Activity | None], on_silent: Callable[[], None]
+    ) -> None:
+        """
+        Args:
+            what: the worker, for messages.
+            activity: of its process now; asked while it is silent. None: not known, so that all of
+                its silence counts.
+        """
+        self._what = what
         self._on_silent = on_silent
-        self._seen_at_s = 0.0
+        self._silence = CountedTime(activity, 0.0)
+        self._said_at_s = -SAY_EVERY_S
         self._look: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """From now on it must be heard of."""
         self.stop()
-        loop = asyncio.get_running_loop()
-        self._seen_at_s = loop.time()
-        self._look = loop.call_later(LOOK_S, self._check)
+        self.seen()
+        self._look = asyncio.get_running_loop().call_later(LOOK_S, self._check)
 
     def seen(self) -> None:
         """It has sent something."""
-        self._seen_at_s = asyncio.get_running_loop().time()
+        self._silence.restart(asyncio.get_running_loop().time())
 
     def stop(self) -> None:
         """Nothing is expected of it any more. Idempotent."""
@@ -89,9 +106,24 @@ class Watch:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         if now_s - self._look.when() > LOOK_S:
-            self._seen_at_s = now_s
-        elif now_s - self._seen_at_s > SILENCE_S:
-            self._look = None
-            self._on_silent()
-            return
+            self.seen()
+        elif now_s - self._silence.since_s > LOOK_S:
+            self._silence.look(now_s)
+            if self._silence.counted_s > SILENCE_S:
+                self._look = None
+                self._on_silent()
+                return
+            self._say(now_s)
         self._look = loop.call_at(now_s + LOOK_S, self._check)
+
+    def _say(self, now_s: float) -> None:
+        """That it would have been given up, had it had a core."""
+        silent_s = now_s - self._silence.since_s
+        if silent_s > SILENCE_S and now_s - self._said_at_s > SAY_EVERY_S:
+            self._said_at_s = now_s
+            logger.warning(
+                "%s: its worker has had no core for most of %.1f s, and is waited for; the machine"
+                " has more to compute than it can",
+                self._what,
+                silent_s,
+            )

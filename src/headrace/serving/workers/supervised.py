@@ -30,10 +30,11 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from headrace.domain.errors import HeadraceError
+from headrace.serving.workers.activity import Activity
 from headrace.serving.workers.frames import AnyFrame, Beat, Failed, Finished, Run
 from headrace.serving.workers.hangs import HangLimit
 from headrace.serving.workers.host import Host, WorkerHandle
-from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, Watch
+from headrace.serving.workers.pulse import BEAT_S, LOOK_S, SILENCE_S, Watch
 from headrace.serving.workers.stage_io import Home
 from headrace.serving.workers.status import Outage
 from headrace.serving.workers.worker_process import WorkerSpec, process_title
@@ -160,6 +161,9 @@ class SupervisedSlot:
         if rang is not None and loop.time() - rang.when() > LOOK_S:
             # The server itself was away: what the worker has sent meanwhile is still unread.
             left_s = max(left_s, LOOK_S)
+        if loop.time() - self.process.beat_at_s > 2 * BEAT_S:
+            # How long it has waited for a core is not known; what its silence means is the watch's.
+            left_s = max(left_s, LOOK_S)
         if left_s > 0:
             self._watch = loop.call_later(left_s, self._check)
             return
@@ -185,6 +189,8 @@ class SupervisedProcess:
         self.restarts = 0
         self.waited_us = 0
         """For a core, since the worker started, as its last beat says."""
+        self.beat_at_s = 0.0
+        """When that came, or the worker had loaded."""
         self.up = False
         self.outage: Outage | None = None
         self._slots = {slot.number: slot for slot in slots}
@@ -201,7 +207,7 @@ class SupervisedProcess:
         self._failed_loads = 0
         """In a row."""
         self._next_attempt_at_s = 0.0
-        self._watch = Watch(self._on_silent)
+        self._watch = Watch(self._what, self._activity, self._on_silent)
         for slot in slots:
             slot.process = self
 
@@ -329,13 +335,19 @@ class SupervisedProcess:
             await self._reap()
             raise
         self.up, self.outage, self._failed_loads = True, None, 0
+        self.beat_at_s = asyncio.get_running_loop().time()
         self._watch.start()
 
     async def _reap(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
         if process is not None:
             status = await process.reap()
+            # Only now: a stop in the meantime has to wait for its end as well.
+            self._process = None
             logger.debug("%s: the worker ended with status %d", self._what, status)
+
+    def _activity(self) -> Activity | None:
+        return self._host.activity(self._process.process_id) if self._process else None
 
     def _on_silent(self) -> None:
         logger.error("%s: nothing heard of its worker for %g s; killing it", self._what, SILENCE_S)
@@ -345,6 +357,7 @@ class SupervisedProcess:
         self._watch.seen()
         if isinstance(frame, Beat):
             self.waited_us = frame.waited_us
+            self.beat_at_s = asyncio.get_running_loop().time()
             return
         slot = self._slots.get(frame.slot) if isinstance(frame, Finished | Failed) else None
         if slot is not None:

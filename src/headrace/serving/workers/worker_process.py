@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from headrace.domain.errors import ModelError
 from headrace.executors.table import executor
+from headrace.serving.workers.activity import CountedTime, activity_of
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.channel import Channel, channel_pair
 from headrace.serving.workers.frames import AnyFrame, Failed, Load, Loaded, Stop
@@ -19,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 2.0
 """From Stop to SIGTERM, and from there to SIGKILL."""
+_LOOK_S = 1.0
+"""Whether a worker that loads has a core."""
+_Reply: TypeAlias = Loaded | Failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +73,7 @@ class WorkerProcess:
         self._what = process_title(specs)
         self._on_frame = on_frame
         self._on_lost = on_lost
-        self._reply: asyncio.Future[Loaded | Failed] | None = None
+        self._reply: asyncio.Future[_Reply] | None = None
         ours, theirs = channel_pair()
         try:
             self._process = _spawn(specs, arena, theirs.fileno(), limits)
@@ -95,7 +100,7 @@ class WorkerProcess:
             self._reply = asyncio.get_running_loop().create_future()
             self.send(load)
             try:
-                reply = await asyncio.wait_for(self._reply, timeout_s)
+                reply = await self._within(timeout_s, self._reply)
             except TimeoutError:
                 raise ModelError(
                     f"{self._what}: stage {load.name!r} is not loaded after {timeout_s:.0f} s"
@@ -105,6 +110,22 @@ class WorkerProcess:
             if isinstance(reply, Failed):
                 raise ModelError(f"{self._what}: cannot load: {reply.message}")
             logger.debug("%s: loaded %s in %d us", self._what, load.name, reply.took_us)
+
+    async def _within(self, limit_s: float, reply: asyncio.Future[_Reply]) -> _Reply:
+        """
+        Raises:
+            TimeoutError: it does not come in the time that the process has to make it, not counting
+                that in which it has no core.
+        """
+        loop = asyncio.get_running_loop()
+        had = CountedTime(lambda: activity_of(self.process_id), loop.time())
+        had.look(loop.time())
+        while not (await asyncio.wait([reply], timeout=_LOOK_S))[0]:
+            # Where the server itself was away, what it was sent meanwhile may still be unread.
+            had.look(loop.time(), most_s=2 * _LOOK_S)
+            if had.counted_s > limit_s:
+                raise TimeoutError
+        return reply.result()
 
     def kill(self) -> None:
         """End it at once; `on_lost` follows when the system has closed its end."""

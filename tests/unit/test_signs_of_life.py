@@ -1,0 +1,244 @@
+"""Which silent workers are given up, and which batches hang: never for want of a core.
+
+Over virtual time, with fakes behind the supervisor.
+"""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from itertools import repeat
+from pathlib import Path
+
+import pytest
+
+from headrace.serving.workers.activity import Activity, activity_of
+from headrace.serving.workers.hangs import GRACE_US, MOST_US, HangLimit
+from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, waited_for_core_us
+from headrace.serving.workers.supervisor import Supervisor
+from helpers.fake_workers import LOADS, P99_US, FakeHost, Told, end, play, run
+from helpers.virtual_loop import VirtualTimeLoop
+from helpers.waiting import wait_until
+
+
+def test_a_worker_that_stops_is_noticed_within_a_second_also_if_it_runs_nothing() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(20)
+        assert told.lost == []
+        stopped_at_s = loop.time()
+        for worker in host.alive:
+            worker.stopped = True
+        await told.until_gained(2)
+        for at_s, _ in told.lost:
+            assert SILENCE_S < at_s - stopped_at_s <= SILENCE_S + 2 * LOOK_S < 1.0
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene, slots=2)
+
+
+def test_a_worker_that_gets_no_core_is_waited_for_and_so_is_its_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        [worker] = host.alive
+        for _ in range(3):
+            run(supervisor)
+            worker.starved = True
+            await asyncio.sleep(30)
+            worker.starved = False
+            worker.waited_us += 30_000_000
+            await asyncio.sleep(2 * LOOK_S)
+            end(host)
+        await asyncio.sleep(20)
+        assert told.lost == []
+        # From now on it is not runnable: what it waits for is no core.
+        worker.stopped = True
+        await told.until_gained(1)
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+    said = [record.message for record in caplog.records if "has had no core" in record.message]
+    assert len(said) == 2, "once a minute"
+    assert said[0].startswith("slot 'slot0': its worker has had no core for most of 0.")
+
+
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_a_worker_that_computes_in_silence_is_noticed_by_the_time_that_it_had_a_core(
+    share: float,
+) -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(20)
+        silent_at_s = loop.time()
+        for worker in host.alive:
+            worker.share = share
+        await told.until_gained(1)
+        [(at_s, _)] = told.lost
+        assert SILENCE_S <= at_s - silent_at_s <= (SILENCE_S + 2 * LOOK_S) / share
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_where_nothing_is_known_of_a_silent_worker_all_of_its_silence_counts() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        silent_at_s = asyncio.get_running_loop().time()
+        [worker] = host.alive
+        worker.starved = True
+        await told.until_gained(1)
+        assert told.lost[0][0] - silent_at_s <= SILENCE_S + 2 * LOOK_S
+
+    host = FakeHost(repeat(LOADS))
+    host.tells = False
+    play(host, scene)
+
+
+def test_the_system_says_whether_a_process_would_run_and_for_how_long_it_has() -> None:
+    def activity() -> Activity:
+        found = activity_of(child.pid)
+        assert found is not None
+        return found
+
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            wait_until(lambda: activity().ran_us > 100_000, "it runs")
+            assert activity().runnable
+            child.send_signal(signal.SIGSTOP)
+            wait_until(lambda: not activity().runnable, "it is stopped")
+            assert activity() == activity()
+        finally:
+            child.kill()
+    assert activity_of(child.pid) is None
+
+
+def test_workers_are_not_blamed_for_the_time_in_which_the_server_itself_was_away() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        for worker in host.alive:
+            # What it sent meanwhile is read after the timers that were due.
+            worker.stopped = True
+        loop.pass_by(5.0)
+        await asyncio.sleep(SILENCE_S / 2)
+        for worker in host.alive:
+            worker.stopped = False
+        await asyncio.sleep(20)
+        assert told.lost == []
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_the_kernel_says_how_long_a_thread_has_waited_for_a_core(tmp_path: Path) -> None:
+    kept = tmp_path / "schedstat"
+    kept.write_text("4521833 106980 12\n")
+    assert waited_for_core_us(str(kept)) == 106
+    assert waited_for_core_us(str(tmp_path / "none")) == 0
+    kept.write_text("")
+    assert waited_for_core_us(str(kept)) == 0
+
+
+# -- batches that hang -----------------------------------------------------------------------------
+
+
+LIMIT_S = 0.5 + 3 * P99_US / 1e6
+
+
+def test_a_batch_that_hangs_in_a_worker_that_beats_is_noticed_within_its_limit() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        began_at_s = asyncio.get_running_loop().time()
+        run(supervisor)
+        await told.until_gained(1)
+        assert told.lost[0][0] - began_at_s == pytest.approx(LIMIT_S)
+        await asyncio.sleep(20)
+        assert len(told.lost) == 1, "an idle worker does not hang"
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_time_in_which_the_worker_had_no_core_does_not_count() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        run(supervisor)
+        [worker] = host.alive
+        for _ in range(100):
+            # Nine tenths of the time others run on its core.
+            await asyncio.sleep(0.05)
+            worker.waited_us += 45_000
+        assert told.lost == []
+        end(host)
+        await asyncio.sleep(20)
+        assert told.lost == []
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_batches_that_end_late_are_given_more_time_and_no_worker_is_killed_for_them() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        for took_s in (0.7, 1.0, 1.5, 2.0, 2.0, 2.0):
+            run(supervisor)
+            await asyncio.sleep(took_s)
+            end(host)
+        assert told.lost == []
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_a_worker_killed_for_nothing_leaves_twice_the_time_to_the_next_one() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        loop, limits_s = asyncio.get_running_loop(), []
+        for attempt in range(1, 4):
+            began_at_s = loop.time()
+            run(supervisor)
+            await told.until_gained(attempt)
+            limits_s.append(told.lost[-1][0] - began_at_s)
+        assert limits_s == pytest.approx([LIMIT_S, 2 * LIMIT_S, 4 * LIMIT_S])
+        run(supervisor)
+        await asyncio.sleep(7 * LIMIT_S)
+        end(host)
+        assert len(told.lost) == 3
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_a_batch_is_not_blamed_for_the_time_in_which_the_server_itself_was_away() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        run(supervisor)
+        await asyncio.sleep(0.01)
+        loop.pass_by(5.0)
+        await asyncio.sleep(LOOK_S / 2)
+        end(host)  # it was sent long ago, and is read after the timers that were due
+        await asyncio.sleep(20)
+        assert told.lost == []
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene)
+
+
+def test_the_limit_of_a_slot_comes_down_again_when_its_batches_do() -> None:
+    limit = HangLimit()
+    for _ in range(10):
+        limit.ended(50 * P99_US, P99_US)
+    assert limit.us(P99_US) > GRACE_US + 100 * P99_US
+    for _ in range(500):
+        limit.ended(P99_US // 2, P99_US)
+    assert limit.us(P99_US) == pytest.approx(GRACE_US + 3 * P99_US, rel=0.01)
+    for _ in range(50):
+        limit.killed(P99_US)
+    assert limit.us(P99_US) == MOST_US
