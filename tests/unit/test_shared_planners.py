@@ -74,8 +74,20 @@ def test_heuristics_find_plans_where_half_of_the_devices_is_asked(planner: str) 
     assert sum(found) >= 15
 
 
+@pytest.mark.parametrize("planner", ["gpulet", "sbp", "ideal"])
+def test_no_more_models_take_turns_than_are_allowed(planner: str) -> None:
+    problem = of_cores(planner, 3, 3.0)
+    two = replace(problem.options, max_tenants=2)
+
+    result = solve(replace(problem, options=two))
+
+    assert result.plan is None
+    assert result.refusal is not None
+    assert "finds no part for 3 requests/s" in result.refusal
+
+
 def of_cores(planner: str, count: int, rate_rps: float) -> Problem:
-    """Models of 7.7 ms on whole devices, SLO 100 ms."""
+    """Models of 7.7 ms on one core, SLO 150 ms."""
     profiles = [
         make_profile(f"m{i}", blocks=1, devices={"cpu": 1.0}, max_batch=1, spread=1.0, seed=7)
         for i in range(count)
@@ -85,20 +97,20 @@ def of_cores(planner: str, count: int, rate_rps: float) -> Problem:
     return make_problem(
         [replace(profile, block_times=(fixed,)) for profile in profiles],
         cluster=make_cluster({"n": {"cpu": 1}}),
-        slo_us=100_000,
+        slo_us=150_000,
         rates={profile.model: rate_rps for profile in profiles},
         options=PlanOptions(planner=planner, objective="least-devices", margin=0.0),
     )
 
 
 @pytest.mark.parametrize("planner", ["gpulet", "sbp", "ideal"])
-def test_three_models_that_need_little_share_one_core_in_turns(planner: str) -> None:
-    plan = planned(of_cores(planner, 3, 3.0))
+def test_eight_models_that_need_little_share_one_core_in_turns(planner: str) -> None:
+    plan = planned(of_cores(planner, 8, 3.0))
 
     (slot,) = plan.slots
-    assert len(slot.tenants) == 3
+    assert len(slot.tenants) == 8
     assert slot.duty_us is not None
-    assert slot.duty_us >= 3 * 7_700
+    assert slot.duty_us >= 8 * 7_700
     assert plan.objective == 1.0
 
 
