@@ -24,6 +24,7 @@ from headrace.planning.common.shared_times import longest_cycle_us
 from headrace.verify import verify
 from helpers.problems import make_cluster, make_problem, make_profile
 from helpers.shared import make_interference, shared_problem, with_utilisation
+from helpers.sized import sized_profile
 
 PLANNERS = ("gpulet", "gpulet+int", "sbp", "self-tuning", "ideal")
 HALF, FIFTH = Fraction(1, 2), Fraction(1, 5)
@@ -230,6 +231,24 @@ def test_tenants_that_are_served_alike_are_one_pipeline() -> None:
     assert {slot.node for slot in plan.slots} == {"n0", "n1"}
     assert [slot.tenants[0].slowdown > 1 for slot in plan.slots].count(True) == 4
     assert deployment.throughput_rps == pytest.approx(5 * 2 * 1e6 / 60_000)
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_model_of_several_sizes_is_promised_for_its_longest(planner: str) -> None:
+    texts = sized_profile("text", max_batch=4, shares=(Fraction(1), HALF))
+    other = make_profile("other", devices={"a": 1.0}, max_batch=4, shares=(Fraction(1), HALF))
+    problem = make_problem(
+        [with_utilisation(each, 0.5, 0.5) for each in (texts, other)],
+        cluster=make_cluster({"n": {"a": 2}}, shares=(Fraction(1), HALF)),
+        rates={"text": 20.0, "other": 10.0},
+        slo_us=150_000,
+        options=PlanOptions(planner=planner, objective="least-devices", margin=0.0),
+    )
+    asked = replace(problem, interference=(make_interference("a"),))
+
+    plan = planned(asked)
+
+    assert verify(plan, problem.profiles) == []
 
 
 @given(batch=st.integers(1, 512), rate=st.floats(1e-3, 1e6))
