@@ -1,0 +1,231 @@
+"""The linear and the integer program over parts and devices: how many of which.
+
+    columns   y_q   parts of one sort (place, tenants, batch sizes)
+              x_c   devices cut and used one way (`Layout`)
+              z     the uniform multiple of all rates, of `max-min`
+    rows      carried   of each model: sum of min(rate, cap) y / rate  >=  1, or z
+              room      of each place and loudness: parts at least that loud, at most as many as the
+                        layouts have places for
+              owned     of each device type: layouts at most as many as there are devices
+    goal      least sum of price x, or most z
+
+By the prices of its rows (dual values), the linear program says of every column what it wastes: of
+a part, what its room costs less what it carries is worth; of a layout, what its device costs less
+what its room is worth. All are at least 0, and by duality
+
+    goal of a plan  =  bound  +  sum of waste  (least price; of max-min: bound - ...)
+
+so that a plan within `gap` of the bound has no column that wastes more than the gap. That is what
+makes an integer program over few columns a proof about all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.planning.common.solver import LinearModel, LinearSolution
+from headrace.planning.shares.listing import Parts
+from headrace.planning.shares.workload import DeviceOffer, Floats, Ints, Workload
+
+MISSING = 1e4
+"""What it costs to leave a model's whole rate out, in prices of all devices together: more than
+any price of it in a program that can carry it without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One way to cut and use a device."""
+
+    device: int
+    places: tuple[int, ...]
+    """Of each part, what it may be."""
+    loudness: tuple[int, ...]
+    """Of each part, the most that it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is asked of the programs."""
+
+    most: bool
+    """Whether the largest multiple of the rates is asked for, instead of the least price."""
+    cap: float
+    """Multiple of each rate up to which a part's counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What the linear program says of a relaxed plan."""
+
+    bound: float
+    """Of its goal: no plan is better."""
+    missing: bool
+    """Even fractions of devices cannot carry the rates."""
+    price: Floats
+    """Shape (M,): of a request per second."""
+    rent: Floats
+    """Shape (P, levels + 1): of a part, by place and loudness."""
+    layout_waste: Floats
+    """Shape (layouts,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A whole plan: how many of which parts and layouts."""
+
+    parts: Parts
+    """Those that are used, each as often as `count` says."""
+    count: Ints
+    layouts: Ints
+    """Shape (layouts,): devices of each."""
+
+
+class Master:
+    """Programs over one workload and one set of devices."""
+
+    def __init__(
+        self,
+        load: Workload,
+        offers: Sequence[DeviceOffer],
+        layouts: Sequence[Layout],
+        places: int,
+        levels: int,
+    ) -> None:
+        self.load, self.offers, self.layouts = load, offers, layouts
+        self.places, self.levels = places, levels
+        self._used = np.zeros((len(layouts), places, levels))
+        for row, layout in enumerate(layouts):
+            for place, loud in zip(layout.places, layout.loudness, strict=True):
+                self._used[row, place, :loud] += 1
+        self._device = np.array([layout.device for layout in layouts])
+        self._prices = np.array([offer.price for offer in offers])
+        self._counts = np.array([offer.count for offer in offers], float)
+
+    def relaxed(self, parts: Parts, goal: Goal, *, time_limit_s: float) -> Prices | None:
+        """Prices by these parts alone; None where time ran out."""
+        model, rows = self._model(parts, goal, integer=False)
+        found = model.solve(time_limit_s=time_limit_s, relaxed=True)
+        if found.status != "optimal" or found.prices is None or found.objective is None:
+            return None
+        return self._priced(found, rows, goal)
+
+    def whole(
+        self,
+        parts: Parts,
+        goal: Goal,
+        *,
+        layouts: np.ndarray,
+        better_than: float | None,
+        time_limit_s: float,
+        relative_gap: float,
+    ) -> tuple[Chosen | None, float | None, bool]:
+        """The best plan of these parts and layouts in whole numbers.
+
+        Args:
+            layouts: shape (layouts,): which may be used.
+            better_than: only plans whose goal is at least as good.
+
+        Returns:
+            The plan if one was found; a bound on all plans of these that are better than
+            `better_than`, None where there is none; whether the search ended by itself.
+        """
+        model, rows = self._model(parts, goal, integer=True, allowed=layouts, limit=better_than)
+        found = model.solve(time_limit_s=time_limit_s, relative_gap=relative_gap)
+        if found.status == "infeasible":
+            return None, None, True
+        bound = found.bound
+        if found.values is None:
+            return None, bound, False
+        values = np.rint(found.values).astype(np.int64)
+        count = values[rows.parts]
+        used = np.flatnonzero(count)
+        chosen = Chosen(parts.take(used), count[used], values[rows.layouts])
+        return chosen, bound, found.status == "optimal"
+
+    def multiple(self, chosen: Chosen) -> float:
+        """The largest z of which every model carries z times its rate."""
+        rates = chosen.parts.rates_rps(self.load.models)
+        carried = chosen.count @ rates
+        return float((carried / self.load.rate_rps).min())
+
+    def price(self, chosen: Chosen) -> float:
+        return float(chosen.layouts @ self._prices[self._device])
+
+    # -- the program ------------------------------------------------------------------------------
+
+    def _model(
+        self,
+        parts: Parts,
+        goal: Goal,
+        *,
+        integer: bool,
+        allowed: np.ndarray | None = None,
+        limit: float | None = None,
+    ) -> tuple[LinearModel, "_Rows"]:
+        models = self.load.models
+        model = LinearModel(maximise=goal.most)
+        price = np.zeros(len(self.layouts)) if goal.most else self._prices[self._device]
+        upper = self._counts[self._device]
+        if allowed is not None:
+            upper = np.where(allowed, upper, 0.0)
+        x = model.add_columns(len(self.layouts), gain=price, upper=upper, integer=integer)
+        y = model.add_columns(len(parts.place), integer=integer)
+        carried = model.add_rows(models, lower=0.0 if goal.most else 1.0)
+        if goal.most:
+            lower = 0.0 if limit is None else limit
+            z = model.add_columns(1, gain=1.0, lower=lower, upper=goal.cap)
+            model.add_entries(carried, z, -1.0)
+        elif not integer:
+            spent = float(self._prices @ self._counts) or 1.0
+            lack = model.add_columns(models, gain=MISSING * spent)
+            model.add_entries(carried, lack, 1.0)
+        room = model.add_rows(self.places * self.levels, upper=0.0)
+        owned = model.add_rows(len(self.offers), upper=self._counts)
+        rates = np.minimum(parts.rates_rps(models) / self.load.rate_rps, goal.cap)
+        q, m = np.nonzero(rates)
+        model.add_entries(carried[m], y[q], rates[q, m])
+        for level in range(1, self.levels + 1):
+            loud = parts.loudness >= level
+            model.add_entries(room[parts.place[loud] * self.levels + level - 1], y[loud], 1.0)
+        flat = self._used.reshape(len(self.layouts), -1)
+        c, r = np.nonzero(flat)
+        model.add_entries(room[r], x[c], -flat[c, r])
+        model.add_entries(owned[self._device], x, 1.0)
+        if not goal.most and limit is not None:
+            row = model.add_rows(1, upper=limit)
+            model.add_entries(row, x, price)
+        return model, _Rows(layouts=x, parts=y, carried=carried, room=room, owned=owned)
+
+    def _priced(self, found: LinearSolution, rows: "_Rows", goal: Goal) -> Prices:
+        assert found.prices is not None
+        assert found.objective is not None
+        assert found.values is not None
+        worth = np.abs(found.prices)
+        rent = np.zeros((self.places, self.levels + 1))
+        rent[:, 1:] = worth[rows.room].reshape(self.places, self.levels).cumsum(axis=1)
+        flat = self._used.reshape(len(self.layouts), -1)
+        cost = worth[rows.owned][self._device]
+        if not goal.most:
+            cost = cost + self._prices[self._device]
+        lack = 0.0
+        if not goal.most:
+            lack = float(found.values[len(self.layouts) + len(rows.parts) :].sum())
+        return Prices(
+            bound=found.objective,
+            missing=lack > 1e-9,
+            price=worth[rows.carried] / self.load.rate_rps,
+            rent=rent,
+            layout_waste=cost - flat @ worth[rows.room],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Where the columns and rows of a program lie."""
+
+    layouts: Ints
+    parts: Ints
+    carried: Ints
+    room: Ints
+    owned: Ints
