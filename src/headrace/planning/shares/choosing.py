@@ -55,7 +55,7 @@ def ask(
         return None
     sorts = sorted({slot for way, _ in ways for slot in way})
     slots = _slots(load, prices, parts, sorts, wanted) if ways else None
-    price = prices.price * load.rate_rps
+    price = prices.price * load.target_rps
     steps = 0
     for way, counts in ways:
         if pricing.deadline.passed or steps > steps_max:
@@ -64,7 +64,7 @@ def ask(
         count = np.array([way.count(sort) for sort in sorts], np.int64)
         chosen_slot, chosen_part = np.full(len(way) + 1, -1), np.full(len(way) + 1, -1)
         code = walk(
-            *slots, price, count, wanted, 1e-9, steps_max - steps, chosen_slot, chosen_part
+            *slots, price, count, load.wanted(wanted), 1e-9, steps_max - steps, chosen_slot, chosen_part
         )  # fmt: skip
         steps += code // 4
         if code % 4 == GAVE_UP:
@@ -136,8 +136,8 @@ def _slots(
 ) -> Slots:
     """The parts that each sort of slot may hold."""
     models = load.models
-    carried = parts.rates_rps(models) / load.rate_rps
-    worth = np.minimum(carried, wanted) @ (prices.price * load.rate_rps)
+    carried = parts.rates_rps(models) / load.target_rps
+    worth = np.minimum(carried, load.wanted(wanted)) @ (prices.price * load.target_rps)
     rent = np.array([prices.rent[place, loud] for place, loud in sorts])
     part_of: list[Ints] = []
     first = np.zeros((len(sorts), models + 1), np.int64)

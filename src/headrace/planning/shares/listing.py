@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.compilation.loops import compiled
-from headrace.planning.shares.workload import Floats, Ints
+from headrace.planning.shares.workload import Floats, Ints, Workload
 
 SECOND_US = 1e6
 
@@ -40,8 +40,10 @@ class Candidates(NamedTuple):
     """Shape (C,): level of what it does to its neighbours, from 1; 0 would be an empty part."""
     patience_us: Ints
     """Shape (P, M): the most that a cycle may take for this model at any batch size."""
-    utilisation: Floats
-    """Shape (P,): the part of a cycle that may be planned busy."""
+    utilisation: Ints
+    """Shape (P, 2): numerator and denominator of the part of a cycle that may be planned busy."""
+    memory_bytes: Ints
+    """Shape (P,): for the weights of a part's tenants."""
 
 
 class Parts(NamedTuple):
@@ -80,13 +82,12 @@ class Parts(NamedTuple):
 
 def list_parts(
     candidates: Candidates,
-    budget_us: Ints,
+    load: Workload,
     cap_rps: Floats,
     *,
     price: Floats,
     rent: Floats,
     slack: float,
-    tenants_max: int,
     most: int,
     best_only: bool = False,
 ) -> tuple[Parts, Floats, bool]:
@@ -102,7 +103,7 @@ def list_parts(
     Returns:
         The parts, what each wastes, and whether they are all.
     """
-    models = len(cap_rps)
+    models, tenants_max = load.models, load.tenants_max
     room = len(candidates.first) * models * models if best_only else min(most, 20_000)
     while True:
         tables = (
@@ -114,8 +115,8 @@ def list_parts(
         )
         waste = np.full(room, np.inf)
         count = _walk(
-            *candidates, budget_us, cap_rps, price, rent, slack, tenants_max, best_only,
-            *tables, waste,
+            *candidates, load.budget_us, load.weights_bytes, cap_rps, price, rent, slack,
+            tenants_max, best_only, *tables, waste,
         )  # fmt: skip
         if count <= room or room >= most:
             break
@@ -132,8 +133,10 @@ def _walk(
     taken_us: Ints,
     loudness: Ints,
     patience_us: Ints,
-    utilisation: Floats,
+    utilisation: Ints,
+    memory_bytes: Ints,
     budget_us: Ints,
+    weights_bytes: Ints,
     cap_rps: Floats,
     price: Floats,
     rent: Floats,
@@ -155,6 +158,7 @@ def _walk(
     taken = np.zeros(tenants_max + 1, np.int64)
     wait = np.full(tenants_max + 1, np.int64(1) << 60)
     loud = np.zeros(tenants_max + 1, np.int64)
+    weights = np.zeros(tenants_max + 1, np.int64)
     for place in range(len(first)):
         depth = 0
         model[0], at[0] = 0, first[place, 0]
@@ -170,10 +174,10 @@ def _walk(
                     at[depth] = first[place, m + 1]
                 continue
             busy = taken[depth] + taken_us[c]
-            duty = busy
-            if utilisation[place] < 1.0:
-                duty = np.int64(np.ceil(busy / utilisation[place] - 1e-9))
-            if duty > wait[depth] or duty > patience_us[place, m]:
+            above, below = utilisation[place]
+            duty = (busy * below + above - 1) // above
+            weight = weights[depth] + weights_bytes[m]
+            if weight > memory_bytes[place] or duty > wait[depth] or duty > patience_us[place, m]:
                 at[depth] = first[place, m + 1]
                 continue
             own_wait = budget_us[m] - latency_us[c]
@@ -200,7 +204,7 @@ def _walk(
                 found += 1
             if depth + 1 < tenants_max and m + 1 < models:
                 taken[depth + 1], wait[depth + 1] = busy, min(wait[depth], own_wait)
-                loud[depth + 1] = level
+                loud[depth + 1], weights[depth + 1] = level, weight
                 depth += 1
                 model[depth], at[depth] = m + 1, first[place, m + 1]
             else:

@@ -2,8 +2,9 @@
 
     columns   y_q   parts of one sort (place, tenants, batch sizes)
               x_c   devices cut and used one way (`Layout`)
-              z     the uniform multiple of all rates, of `max-min`
-    rows      carried   of each model: sum of min(rate, cap) y / rate  >=  1, or z
+              z     the multiple of all targets, of `max-min`
+    rows      carried   of each model: sum of min(rate, cap) y / target  >=  1, or its floor
+              counted   of each model, of `max-min`: the same  >=  z
               room      of each place and loudness: parts at least that loud, at most as many as the
                         layouts have places for
               owned     of each device type: layouts at most as many as there are devices
@@ -26,22 +27,13 @@ import numpy as np
 
 from headrace.planning.common.solver import LinearModel, LinearSolution
 from headrace.planning.shares.listing import Parts
-from headrace.planning.shares.workload import DeviceOffer, Floats, Ints, Workload
+from headrace.planning.shares.workload import DeviceOffer, Floats, Ints, Layout, Workload
 
 MISSING = 1e4
 """What it costs to leave a model's whole rate out, in prices of all devices together: more than
 any price of it in a program that can carry it without."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """One way to cut and use a device."""
-
-    device: int
-    places: tuple[int, ...]
-    """Of each part, what it may be."""
-    loudness: tuple[int, ...]
-    """Of each part, the most that it may be."""
+UNCAPPED_RPS = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +136,21 @@ class Master:
         return chosen, bound, found.status == "optimal"
 
     def multiple(self, chosen: Chosen) -> float:
-        """The largest z of which every model carries z times its rate."""
-        rates = chosen.parts.rates_rps(self.load.models)
-        carried = chosen.count @ rates
-        return float((carried / self.load.rate_rps).min())
+        """The largest z of which every model carries z times its target."""
+        return float(self._carried(chosen).min())
+
+    def suffices(self, chosen: Chosen, multiple: float) -> bool:
+        """Whether it carries so much of every target, and every floor."""
+        return bool((self._carried(chosen) >= self.load.wanted(multiple) - 1e-9).all())
+
+    def cap_rps(self, goal: Goal) -> Floats:
+        """Shape (M,): the rates up to which a part's count."""
+        capped: Floats = np.minimum(self.load.wanted(goal.cap) * self.load.target_rps, UNCAPPED_RPS)
+        return capped
+
+    def _carried(self, chosen: Chosen) -> Floats:
+        rates: Floats = chosen.count @ chosen.parts.rates_rps(self.load.models)
+        return rates / self.load.target_rps
 
     def price(self, chosen: Chosen) -> float:
         return float(chosen.layouts @ self._prices[self._device])
@@ -171,20 +174,24 @@ class Master:
             upper = np.where(allowed, upper, 0.0)
         x = model.add_columns(len(self.layouts), gain=price, upper=upper, integer=integer)
         y = model.add_columns(len(parts.place), integer=integer)
-        carried = model.add_rows(models, lower=0.0 if goal.most else 1.0)
+        carried = model.add_rows(models, lower=self.load.floor if goal.most else 1.0)
+        counted = model.add_rows(models if goal.most else 0, lower=0.0)
         if goal.most:
-            lower = 0.0 if limit is None else limit
-            z = model.add_columns(1, gain=1.0, lower=lower, upper=goal.cap)
-            model.add_entries(carried, z, -1.0)
-        elif not integer:
+            z = model.add_columns(1, gain=1.0, lower=0.0 if limit is None else limit)
+            model.add_entries(counted, z, -1.0)
+        lack = np.zeros(0, np.int64)
+        if not integer:
             spent = float(self._prices @ self._counts) or 1.0
-            lack = model.add_columns(models, gain=MISSING * spent)
+            gain = -MISSING if goal.most else MISSING * spent
+            lack = model.add_columns(models, gain=gain)
             model.add_entries(carried, lack, 1.0)
         room = model.add_rows(self.places * self.levels, upper=0.0)
         owned = model.add_rows(len(self.offers), upper=self._counts)
-        rates = np.minimum(parts.rates_rps(models) / self.load.rate_rps, goal.cap)
+        rates = np.minimum(parts.rates_rps(models), self.cap_rps(goal)) / self.load.target_rps
         q, m = np.nonzero(rates)
         model.add_entries(carried[m], y[q], rates[q, m])
+        if goal.most:
+            model.add_entries(counted[m], y[q], rates[q, m])
         for level in range(1, self.levels + 1):
             loud = parts.loudness >= level
             model.add_entries(room[parts.place[loud] * self.levels + level - 1], y[loud], 1.0)
@@ -195,7 +202,9 @@ class Master:
         if not goal.most and limit is not None:
             row = model.add_rows(1, upper=limit)
             model.add_entries(row, x, price)
-        return model, _Rows(layouts=x, parts=y, carried=carried, room=room, owned=owned)
+        return model, _Rows(
+            layouts=x, parts=y, carried=carried, counted=counted, lack=lack,
+            room=room, owned=owned)  # fmt: skip
 
     def _priced(self, found: LinearSolution, rows: "_Rows", goal: Goal) -> Prices:
         assert found.prices is not None
@@ -208,13 +217,13 @@ class Master:
         cost = worth[rows.owned][self._device]
         if not goal.most:
             cost = cost + self._prices[self._device]
-        lack = 0.0
-        if not goal.most:
-            lack = float(found.values[len(self.layouts) + len(rows.parts) :].sum())
+        price = worth[rows.carried]
+        if goal.most:
+            price = price + worth[rows.counted]
         return Prices(
             bound=found.objective,
-            missing=lack > 1e-9,
-            price=worth[rows.carried] / self.load.rate_rps,
+            missing=float(found.values[rows.lack].sum()) > 1e-9,
+            price=price / self.load.target_rps,
             rent=rent,
             layout_waste=cost - flat @ worth[rows.room],
         )
@@ -227,5 +236,7 @@ class _Rows:
     layouts: Ints
     parts: Ints
     carried: Ints
+    counted: Ints
+    lack: Ints
     room: Ints
     owned: Ints

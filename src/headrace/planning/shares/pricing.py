@@ -10,8 +10,8 @@ import numpy as np
 
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.shares.listing import Candidates, Parts, list_parts, undominated
-from headrace.planning.shares.master import Goal, Layout, Master, Prices
-from headrace.planning.shares.workload import DeviceOffer, Floats, Workload
+from headrace.planning.shares.master import Goal, Master, Prices
+from headrace.planning.shares.workload import DeviceOffer, Floats, Layout, Workload
 
 PARTS_MAX = 400_000
 """Parts listed at once; about 40 MB."""
@@ -21,9 +21,6 @@ KEPT_MAX = 20_000
 
 PER_ROUND = 12
 """New parts of each place per round."""
-
-WORTHLESS = 1e12
-"""Requests per second; a cap that is none."""
 
 
 class Pricing:
@@ -46,11 +43,11 @@ class Pricing:
 
     def of(self, goal: Goal) -> Prices | None:
         """None where time ran out, or no part carries anything of some model."""
-        cap_rps = np.minimum(goal.cap * self.load.rate_rps, WORTHLESS)
+        cap_rps = self.master.cap_rps(goal)
         if not len(self._pool.place):
             # A first guess: every model's rate is worth the same.
             free = np.zeros((self.master.places, self.master.levels + 1))
-            self._add(self._listed(1 / self.load.rate_rps, free, np.inf, cap_rps, best=True))
+            self._add(self._listed(1 / self.load.target_rps, free, np.inf, cap_rps, best=True))
         while not self.deadline.passed:
             prices = self.master.relaxed(self._pool, goal, time_limit_s=self.deadline.left_s)
             if prices is None:
@@ -73,7 +70,7 @@ class Pricing:
         Returns:
             The parts, what each wastes, and whether none is left out that could be of use.
         """
-        cap_rps = np.minimum(goal.cap * self.load.rate_rps, WORTHLESS)
+        cap_rps = self.master.cap_rps(goal)
         parts, waste, complete = self._listed(prices.price, prices.rent, gap, cap_rps)
         if most is not None and len(waste) > most:
             rows = np.argpartition(waste, most)[:most]
@@ -94,12 +91,11 @@ class Pricing:
     ) -> tuple[Parts, Floats, bool]:
         return list_parts(
             self._candidates,
-            self.load.budget_us,
+            self.load,
             cap_rps,
             price=price,
             rent=rent,
             slack=slack,
-            tenants_max=self.load.tenants_max,
             most=PARTS_MAX,
             best_only=best,
         )

@@ -96,6 +96,8 @@ def most(pricing: Pricing, *, precision: float) -> Found:
     goal, prices = _capped(pricing, None, 1e6)
     if prices is None:
         return NOTHING
+    if prices.missing:
+        return Found(chosen=None, value=None, bound=None, proven=True)
     best: Chosen | None = None
     value, bound, step = 0.0, prices.bound, FIRST_STEP * prices.bound
     try:
@@ -112,12 +114,10 @@ def most(pricing: Pricing, *, precision: float) -> Found:
         pass
     if bound - value > precision * bound:
         return _by_program(pricing, goal, prices, bound, best)
-    return Found(chosen=best, value=value, bound=bound, proven=best is not None)
+    return Found(chosen=best, value=value, bound=max(bound, value), proven=best is not None)
 
 
-def _capped(
-    pricing: Pricing, goal: Goal | None, bound: float
-) -> tuple[Goal, Prices | None]:
+def _capped(pricing: Pricing, goal: Goal | None, bound: float) -> tuple[Goal, Prices | None]:
     """Prices with parts that count up to the bound that the prices themselves give."""
     prices: Prices | None = None
     while True:
@@ -227,4 +227,6 @@ def _value(pricing: Pricing, goal: Goal, chosen: Chosen | None) -> float:
 
 
 def _carries(pricing: Pricing, goal: Goal, chosen: Chosen) -> bool:
-    return goal.most or pricing.master.multiple(chosen) >= 1 - TOLERANCE
+    return (
+        pricing.master.suffices(chosen, 0.0) if goal.most else pricing.master.suffices(chosen, 1.0)
+    )

@@ -53,16 +53,17 @@ def walk(
     rent: Floats,
     price: Floats,
     count: Ints,
-    wanted: float,
+    wanted: Floats,
     slack: float,
     steps_max: int,
     chosen_slot: Ints,
     chosen_part: Ints,
 ) -> int:
-    """Fill `count` slots of each sort so that `wanted` times every rate is carried.
+    """Fill `count` slots of each sort so that `wanted` is carried.
 
     Args:
-        price: shape (M,), of a multiple of each rate.
+        price: shape (M,), of a multiple of each target.
+        wanted: shape (M,): multiples of each target.
         slack: what a plan may waste beyond its budget, for rounding.
         chosen_slot: written: sort of each slot that is used, -1 after the last; at least as long as
             there are slots.
@@ -86,8 +87,8 @@ def walk(
     for s in range(sorts):
         budget[0] += count[s] * rent[s]
     for m in range(models):
-        missing[0, m] = wanted
-        budget[0] -= price[m] * wanted
+        missing[0, m] = wanted[m]
+        budget[0] -= price[m] * wanted[m]
     steps, depth, entering, leaving = 0, 0, True, False
     while depth >= 0:
         if leaving:
