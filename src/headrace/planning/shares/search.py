@@ -38,6 +38,9 @@ TOLERANCE = 1e-9
 FIRST_STEP = 0.005
 """Of the bound: where `most` asks first."""
 
+CLOSE_ENOUGH = 1e-3
+"""Gap of `most` that walks may leave, and that no integer program is asked to close."""
+
 PROGRAM_PARTS = (150, 600)
 """Parts of the integer programs, beside those that the prices were found with."""
 
@@ -63,6 +66,10 @@ NOTHING = Found(chosen=None, value=None, bound=None, proven=False)
 
 class _Unsettled(Exception):
     """A question was too hard to walk."""
+
+
+class _TooManyWays(_Unsettled):
+    """There are too many devices to look at all ways to lay them out."""
 
 
 def least(pricing: Pricing) -> Found:
@@ -93,31 +100,36 @@ def least(pricing: Pricing) -> Found:
 
 def most(pricing: Pricing, *, precision: float) -> Found:
     """The largest multiple of all rates, within `precision` of it (relative)."""
-    goal, prices = _capped(pricing, None, 1e6)
+    goal, prices = _capped(pricing, 1e6)
     if prices is None:
         return NOTHING
     if prices.missing:
         return Found(chosen=None, value=None, bound=None, proven=True)
     best: Chosen | None = None
     value, bound, step = 0.0, prices.bound, FIRST_STEP * prices.bound
-    try:
-        while bound - value > precision * bound and not pricing.deadline.passed:
-            wanted = max(bound - step, (bound + value) / 2)
+    unsettled = 0.0
+    while bound - max(value, unsettled) > precision * bound and not pricing.deadline.passed:
+        wanted = max(bound - step, (bound + max(value, unsettled)) / 2)
+        try:
             found = _asked(pricing, goal, prices, wanted, prices.bound - wanted, inf, -inf)
-            if found is not None:
-                best, value = found, pricing.master.multiple(found)
-                continue
-            bound, step = wanted, 2 * step
-            goal, closer = _capped(pricing, goal, bound)
-            prices = closer or prices
-    except _Unsettled:
-        pass
-    if bound - value > precision * bound:
+        except _TooManyWays:
+            break
+        except _Unsettled:
+            unsettled = wanted
+            continue
+        if found is not None:
+            best, value = found, max(value, pricing.master.multiple(found))
+            continue
+        bound, step = wanted, 2 * step
+        goal, closer = _capped(pricing, bound)
+        prices = closer or prices
+    if bound - value > max(precision, CLOSE_ENOUGH) * bound:
         return _by_program(pricing, goal, prices, bound, best)
-    return Found(chosen=best, value=value, bound=max(bound, value), proven=best is not None)
+    proven = best is not None and bound - value <= precision * bound
+    return Found(chosen=best, value=value, bound=max(bound, value), proven=proven)
 
 
-def _capped(pricing: Pricing, goal: Goal | None, bound: float) -> tuple[Goal, Prices | None]:
+def _capped(pricing: Pricing, bound: float) -> tuple[Goal, Prices | None]:
     """Prices with parts that count up to the bound that the prices themselves give."""
     prices: Prices | None = None
     while True:
@@ -154,7 +166,7 @@ def _asked(
     """A plan that carries `wanted` times every rate, or None where there is none.
 
     Raises:
-        _Unsettled: too many ways, or too long a walk.
+        _TooManyWays, _Unsettled: of layouts; too long a walk.
     """
     gap += 1e-7 * max(1.0, prices.bound)
     for few, steps in ((FEW, FEW_STEPS), (None, MANY_STEPS)):
@@ -164,7 +176,7 @@ def _asked(
             steps_max=steps,
         )  # fmt: skip
         if answer is None:
-            raise _Unsettled
+            raise _TooManyWays
         if answer.chosen is not None:
             return answer.chosen
         if complete and answer.complete:
