@@ -30,6 +30,8 @@ from headrace.domain.profile import (
 
 GPU = "rtx2080ti"
 GPUS = 4
+TENANTS = 3
+"""That take turns on one part at most, as in the artifact."""
 MODELS = ("le", "goo", "res", "ssd", "vgg")
 """In the order of the tables' columns."""
 SLO_MS = {"le": 5.0, "goo": 44.0, "res": 95.0, "ssd": 136.0, "vgg": 130.0}
@@ -183,6 +185,12 @@ def problem(
         ),
         profiles={model: known[model] for model in asked},
         profile_refs=tuple(ProfileRef(model=m, path=f"{m}.json", sha256="0" * 64) for m in asked),
-        options=PlanOptions(planner=planner, objective=objective, margin=0.0, max_stages=1),
+        options=PlanOptions(
+            planner=planner,
+            objective=objective,
+            margin=0.0,
+            max_stages=1,
+            max_tenants=TENANTS,
+        ),
         interference=(interference(root),) if "int" in planner else (),
     )
