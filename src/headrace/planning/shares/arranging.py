@@ -15,7 +15,7 @@ TRIES_MAX = 20_000
 
 
 def needed(load: Workload, chosen: Chosen, multiple: float) -> Chosen:
-    """Without the parts that nothing asked for needs: `multiple` of every target, and the floors."""
+    """Without parts that nothing asked for needs: `multiple` of every target, and floors."""
     rates = chosen.parts.rates_rps(load.models) / load.target_rps
     count = chosen.count.copy()
     carried = count @ rates

@@ -8,7 +8,7 @@ import numpy as np
 from headrace.planning.shares.listing import Parts
 from headrace.planning.shares.master import Chosen, Prices
 from headrace.planning.shares.pricing import Pricing
-from headrace.planning.shares.walk import GAVE_UP, SOME, Slots, walk
+from headrace.planning.shares.walk import GAVE_UP, MISSING, SOME, Slots, walk
 from headrace.planning.shares.workload import Floats, Ints, Workload
 
 WAYS_MAX = 3_000
@@ -64,7 +64,8 @@ def ask(
         count = np.array([way.count(sort) for sort in sorts], np.int64)
         chosen_slot, chosen_part = np.full(len(way) + 1, -1), np.full(len(way) + 1, -1)
         code = walk(
-            *slots, price, count, load.wanted(wanted), 1e-9, steps_max - steps, chosen_slot, chosen_part
+            *slots, price, count, load.wanted(wanted), MISSING, steps_max - steps,
+            chosen_slot, chosen_part,
         )  # fmt: skip
         steps += code // 4
         if code % 4 == GAVE_UP:

@@ -33,6 +33,9 @@ MISSING = 1e4
 """What it costs to leave a model's whole rate out, in prices of all devices together: more than
 any price of it in a program that can carry it without."""
 
+LACKING = 1e-7
+"""Multiples of a target that a relaxed plan may lack by rounding."""
+
 UNCAPPED_RPS = 1e12
 
 
@@ -52,6 +55,8 @@ class Prices:
 
     bound: float
     """Of its goal: no plan is better."""
+    scale: float
+    """Of the goal, without what is missing."""
     missing: bool
     """Even fractions of devices cannot carry the rates."""
     price: Floats
@@ -60,6 +65,10 @@ class Prices:
     """Shape (P, levels + 1): of a part, by place and loudness."""
     layout_waste: Floats
     """Shape (layouts,)."""
+    parts: Floats
+    """Shape (Q,): how many of each part the relaxed plan has."""
+    layouts: Floats
+    """Shape (layouts,): how many devices of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +146,7 @@ class Master:
 
     def multiple(self, chosen: Chosen) -> float:
         """The largest z of which every model carries z times its target."""
-        return float(self._carried(chosen).min())
+        return float((self.load.have + self._carried(chosen)).min())
 
     def suffices(self, chosen: Chosen, multiple: float) -> bool:
         """Whether it carries so much of every target, and every floor."""
@@ -150,7 +159,8 @@ class Master:
 
     def _carried(self, chosen: Chosen) -> Floats:
         rates: Floats = chosen.count @ chosen.parts.rates_rps(self.load.models)
-        return rates / self.load.target_rps
+        multiples: Floats = rates / self.load.target_rps
+        return multiples
 
     def price(self, chosen: Chosen) -> float:
         return float(chosen.layouts @ self._prices[self._device])
@@ -174,10 +184,14 @@ class Master:
             upper = np.where(allowed, upper, 0.0)
         x = model.add_columns(len(self.layouts), gain=price, upper=upper, integer=integer)
         y = model.add_columns(len(parts.place), integer=integer)
-        carried = model.add_rows(models, lower=self.load.floor if goal.most else 1.0)
-        counted = model.add_rows(models if goal.most else 0, lower=0.0)
+        carried = model.add_rows(models, lower=self.load.wanted(0.0 if goal.most else 1.0))
+        counted = model.add_rows(
+            models if goal.most else 0, lower=-self.load.have if goal.most else 0.0
+        )
+        z = model.add_columns(
+            1 if goal.most else 0, gain=1.0, lower=0.0 if limit is None else limit
+        )
         if goal.most:
-            z = model.add_columns(1, gain=1.0, lower=0.0 if limit is None else limit)
             model.add_entries(counted, z, -1.0)
         lack = np.zeros(0, np.int64)
         if not integer:
@@ -203,7 +217,7 @@ class Master:
             row = model.add_rows(1, upper=limit)
             model.add_entries(row, x, price)
         return model, _Rows(
-            layouts=x, parts=y, carried=carried, counted=counted, lack=lack,
+            layouts=x, parts=y, carried=carried, counted=counted, lack=lack, multiple=z,
             room=room, owned=owned)  # fmt: skip
 
     def _priced(self, found: LinearSolution, rows: "_Rows", goal: Goal) -> Prices:
@@ -214,18 +228,22 @@ class Master:
         rent = np.zeros((self.places, self.levels + 1))
         rent[:, 1:] = worth[rows.room].reshape(self.places, self.levels).cumsum(axis=1)
         flat = self._used.reshape(len(self.layouts), -1)
-        cost = worth[rows.owned][self._device]
-        if not goal.most:
-            cost = cost + self._prices[self._device]
+        cost_of = self._prices[self._device]
+        cost = worth[rows.owned][self._device] + (0.0 if goal.most else cost_of)
         price = worth[rows.carried]
         if goal.most:
             price = price + worth[rows.counted]
+        layouts = found.values[rows.layouts]
+        reached = found.values[rows.multiple].sum() if goal.most else cost_of @ layouts
         return Prices(
             bound=found.objective,
-            missing=float(found.values[rows.lack].sum()) > 1e-9,
+            scale=max(1.0, float(reached)),
+            missing=float(found.values[rows.lack].sum()) > LACKING,
             price=price / self.load.target_rps,
             rent=rent,
             layout_waste=cost - flat @ worth[rows.room],
+            parts=found.values[rows.parts],
+            layouts=layouts,
         )
 
 
@@ -238,5 +256,6 @@ class _Rows:
     carried: Ints
     counted: Ints
     lack: Ints
+    multiple: Ints
     room: Ints
     owned: Ints

@@ -46,7 +46,7 @@ def plan_shares(problem: Problem) -> PlanResult:
         return _refused(refusal, "infeasible", deadline)
     load = workload(problem, times)
     prices = _prices(problem, times)
-    found, devices, chosen = _searched(problem, load, times, prices, deadline)
+    found, chosen = _searched(problem, load, times, prices, deadline)
     if chosen is None:
         if not found.proven:
             return _refused(_gave_up(problem), "time-limit", deadline)
@@ -71,6 +71,7 @@ def workload(problem: Problem, times: Sequence[SharedTimes]) -> Workload:
     return Workload(
         target_rps=target,
         floor=rates / target if multiplied else np.zeros(len(rates)),
+        have=np.zeros(len(rates)),
         budget_us=np.array([tenant.budget_us for tenant in times[0].models], np.int64),
         weights_bytes=np.array([tenant.weights_bytes for tenant in times[0].models], np.int64),
     )
@@ -88,7 +89,7 @@ def _searched(
     times: list[SharedTimes],
     prices: Sequence[float],
     deadline: Deadline,
-) -> tuple[Found, Devices, list[ChosenDevice] | None]:
+) -> tuple[Found, list[ChosenDevice] | None]:
     """The best plan, with what is proven of it by the most hopeful reading of the devices."""
     devices = devices_of(problem, times, prices)
     found = _best(problem, load, devices, deadline)
@@ -102,7 +103,7 @@ def _searched(
     if not devices.exact:
         hopeful = devices_of(problem, times, prices, fastest=True)
         found = _with_bound(problem, found, _bound(problem, load, hopeful, deadline))
-    return found, devices, chosen
+    return found, chosen
 
 
 def _best(problem: Problem, load: Workload, devices: Devices, deadline: Deadline) -> Found:

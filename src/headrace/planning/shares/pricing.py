@@ -35,10 +35,10 @@ class Pricing:
         levels: int,
         deadline: Deadline,
     ) -> None:
-        self.load, self.offers, self.layouts = load, offers, layouts
+        self.load, self.offers, self.layouts, self.levels = load, offers, layouts, levels
         self.deadline = deadline
         self.master = Master(load, offers, layouts, len(candidates.first), levels)
-        self._candidates = candidates
+        self.candidates = candidates
         self._pool = Parts.none(load.tenants_max)
 
     def of(self, goal: Goal) -> Prices | None:
@@ -52,7 +52,7 @@ class Pricing:
             prices = self.master.relaxed(self._pool, goal, time_limit_s=self.deadline.left_s)
             if prices is None:
                 return None
-            slack = -1e-9 * max(1.0, abs(prices.bound))
+            slack = -1e-9 * prices.scale
             new = self._listed(prices.price, prices.rent, slack, cap_rps, best=True)
             if not len(new[0].place):
                 return prices
@@ -90,7 +90,7 @@ class Pricing:
         self, price: Floats, rent: Floats, slack: float, cap_rps: Floats, *, best: bool = False
     ) -> tuple[Parts, Floats, bool]:
         return list_parts(
-            self._candidates,
+            self.candidates,
             self.load,
             cap_rps,
             price=price,

@@ -78,6 +78,7 @@ def refuse_rates(
     plain = Workload(
         target_rps=target,
         floor=np.zeros(len(rates)),
+        have=np.zeros(len(rates)),
         budget_us=load.budget_us,
         weights_bytes=load.weights_bytes,
         tenants_max=load.tenants_max,

@@ -15,13 +15,12 @@ over the parts that waste least gives a plan, and the linear program, or the int
 all parts within the gap, a bound.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, inf
-
-import numpy as np
+from math import inf
 
 from headrace.planning.shares.choosing import Answer, ask
+from headrace.planning.shares.diving import dived
 from headrace.planning.shares.listing import Parts
 from headrace.planning.shares.master import Chosen, Goal, Prices
 from headrace.planning.shares.pricing import Pricing
@@ -40,6 +39,9 @@ FIRST_STEP = 0.005
 
 CLOSE_ENOUGH = 1e-3
 """Gap of `most` that walks may leave, and that no integer program is asked to close."""
+
+DIVE_PART = 0.15
+"""Of the time left."""
 
 PROGRAM_PARTS = (150, 600)
 """Parts of the integer programs, beside those that the prices were found with."""
@@ -194,11 +196,16 @@ def _by_program(
         best: found so far.
     """
     sign = -1.0 if goal.most else 1.0
+    if best is None:
+        best = dived(pricing, goal, prices, time_limit_s=DIVE_PART * pricing.deadline.left_s)
+        if best is not None and not _carries(pricing, goal, best):
+            best = None
     value = _value(pricing, goal, best)
     everything = sum(offer.price * offer.count for offer in pricing.offers)
     proven = False
     for few, part in (*zip(PROGRAM_PARTS, (0.3, 0.5), strict=True), (None, 1.0)):
-        if pricing.deadline.passed or (best is not None and sign * (value - bound) <= 1e-7 * bound):
+        near = CLOSE_ENOUGH if goal.most else 1e-7
+        if pricing.deadline.passed or (best is not None and sign * (value - bound) <= near * bound):
             break
         reach = value if best is not None else (0.0 if goal.most else everything)
         gap = sign * (reach - prices.bound) + 1e-7 * max(1.0, prices.bound)

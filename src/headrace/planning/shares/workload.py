@@ -20,6 +20,8 @@ class Workload:
     """Shape (M,): the rate asked for, or the weight that `max-min` multiplies."""
     floor: Floats
     """Shape (M,): multiples of the target that must be carried, whatever multiple is found."""
+    have: Floats
+    """Shape (M,): multiples of the target that other devices carry already."""
     budget_us: Ints
     """Shape (M,): what the duty cycle and a batch may take together."""
     weights_bytes: Ints
@@ -31,8 +33,9 @@ class Workload:
         return len(self.target_rps)
 
     def wanted(self, multiple: float) -> Floats:
-        """Shape (M,): multiples of the targets, none below its floor."""
-        return np.maximum(self.floor, multiple)
+        """Shape (M,): multiples of the targets, none below its floor, that are still missing."""
+        missing: Floats = np.maximum(np.maximum(self.floor, multiple) - self.have, 0.0)
+        return missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
