@@ -10,7 +10,7 @@ other parts is the loudest tenant in them. A layout therefore says how loud each
 part at most a, the others at most b <= a. The first is slowed as beside loudness b, the others as
 beside a. For whatever plan there is such a layout: a and b are what its parts are.
 
-Loudness has at most LEVELS values. Where there are more, or where tenants do not agree (terms that
+Loudness has at most EXACT_LEVELS values. Where there are more, or where tenants do not agree (terms that
 multiply own and other), values are put together and the slowest counts: plans then hold all the
 same, but the search is no longer over all; its bound is taken with the fastest of each value.
 
@@ -35,7 +35,9 @@ from headrace.planning.shares.listing import Candidates
 from headrace.planning.shares.workload import DeviceOffer, Floats, Ints, Layout
 
 LEVELS = 10
-"""Values of loudness."""
+"""Values of loudness where there are more than EXACT_LEVELS."""
+
+EXACT_LEVELS = 30
 
 NO_LIMIT = 1 << 60
 
@@ -283,7 +285,7 @@ class _Noise:
         ).reshape(len(flat), len(flat))
         loudness = slow.mean(axis=0) if len(flat) else np.zeros(0)
         values = np.unique(np.round(loudness, 9))
-        if len(values) > LEVELS:
+        if len(values) > EXACT_LEVELS:
             values = np.unique(np.quantile(values, np.linspace(0, 1, LEVELS + 1)[1:]))
         self._level: Ints = np.searchsorted(values, np.round(loudness, 9) - 1e-9) + 1
         self.levels = max(1, len(values))

@@ -1,4 +1,4 @@
-"""A plan for many devices: most of the relaxed plan's whole devices as they are, then a small program.
+"""A plan for many devices: most of the relaxed plan's whole devices, then a small program.
 
 Of the linear program's solution, every layout gets KEPT of its whole devices, filled with parts of
 which the solution has a whole one. What they carry is no longer missing, so what is left is the
@@ -16,7 +16,7 @@ from headrace.planning.common.deadline import Deadline
 from headrace.planning.shares.listing import Parts
 from headrace.planning.shares.master import Chosen, Goal, Prices
 from headrace.planning.shares.pricing import Pricing
-from headrace.planning.shares.workload import Floats, Ints
+from headrace.planning.shares.workload import Floats
 
 ROUNDING = 1e-6
 
