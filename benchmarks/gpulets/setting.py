@@ -164,6 +164,7 @@ def problem(
     objective: Objective = "least-devices",
     gpus: int = GPUS,
     any_split: bool = False,
+    slo_ms: Mapping[str, float] = SLO_MS,
 ) -> Problem:
     """One problem of the setting; models without a rate are left out."""
     known = profiles(root)
@@ -180,7 +181,7 @@ def problem(
             nodes=(Node(name="server", devices={GPU: gpus}),),
         ),
         demands=tuple(
-            Demand(model=model, slo_us=round(SLO_MS[model] * 1000), rate_rps=rate, weight=rate)
+            Demand(model=model, slo_us=round(slo_ms[model] * 1000), rate_rps=rate, weight=rate)
             for model, rate in asked.items()
         ),
         profiles={model: known[model] for model in asked},
