@@ -116,9 +116,9 @@ def list_parts(
         waste = np.full(room, np.inf)
         count = _walk(
             *candidates, load.budget_us, load.weights_bytes, cap_rps, price, rent, slack,
-            tenants_max, best_only, *tables, waste,
+            tenants_max, best_only, most, *tables, waste,
         )  # fmt: skip
-        if count <= room or room >= most:
+        if count <= room or room >= most or best_only:
             break
         room = min(most, 2 * count)
     rows = np.flatnonzero(np.isfinite(waste)) if best_only else np.arange(min(count, room))
@@ -143,6 +143,7 @@ def _walk(
     slack: float,
     tenants_max: int,
     best_only: bool,
+    most: int,
     out_place: Ints,
     out_models: Ints,
     out_batch: Ints,
@@ -202,6 +203,8 @@ def _walk(
                         out_models[row, d] = model[d] if within else -1
                         out_batch[row, d] = batch[at[d]] if within else 0
                 found += 1
+                if found > most and not best_only:
+                    return found
             if depth + 1 < tenants_max and m + 1 < models:
                 taken[depth + 1], wait[depth + 1] = busy, min(wait[depth], own_wait)
                 loud[depth + 1], weights[depth + 1] = level, weight

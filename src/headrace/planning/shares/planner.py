@@ -1,6 +1,7 @@
 """From a problem to the best plan of shared devices, or to a refusal that says what would do."""
 
 from collections.abc import Sequence
+from dataclasses import replace as with_fields
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,16 +16,23 @@ from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.pooled.planner import check_options
 from headrace.planning.shares.arranging import arranged, needed
 from headrace.planning.shares.devices import Devices, devices_of
+from headrace.planning.shares.listing import list_parts
 from headrace.planning.shares.master import Goal
 from headrace.planning.shares.pricing import Pricing
 from headrace.planning.shares.refusal import refuse_models, refuse_rates
 from headrace.planning.shares.search import Found, least, most
-from headrace.planning.shares.workload import Workload
+from headrace.planning.shares.workload import TENANTS_MAX, Workload
 
 PRECISION = 5e-7
 """Of `max-min`: half of the gap up to which a plan is called optimal."""
 
 OPTIMAL_GAP = 1e-6
+
+FEW_PARTS = 20_000
+"""Parts with any number of tenants that are looked at from the start."""
+
+MANY_PARTS = 300_000
+"""Parts that are looked at where three models on a part are too few for a plan."""
 
 
 def plan_shares(problem: Problem) -> PlanResult:
@@ -92,7 +100,11 @@ def _searched(
 ) -> tuple[Found, list[ChosenDevice] | None]:
     """The best plan, with what is proven of it by the most hopeful reading of the devices."""
     devices = devices_of(problem, times, prices)
-    found = _best(problem, load, devices, deadline)
+    for tenants_max in _tenants(problem, load, devices):
+        load = with_fields(load, tenants_max=tenants_max)
+        found = _best(problem, load, devices, deadline)
+        if found.chosen is not None:
+            break
     chosen = _arranged(problem, load, devices, times, found)
     if found.chosen is not None and chosen is None:
         # No device holds the weights of parts that it would have time for.
@@ -104,6 +116,33 @@ def _searched(
         hopeful = devices_of(problem, times, prices, fastest=True)
         found = _with_bound(problem, found, _bound(problem, load, hopeful, deadline))
     return found, chosen
+
+
+def _tenants(problem: Problem, load: Workload, devices: Devices) -> list[int]:
+    """Most models on one part: numbers to try until one gives a plan."""
+    given = problem.options.max_tenants
+    if given is not None:
+        return [min(given, load.models)]
+    if load.models <= TENANTS_MAX or _countable(load, devices, load.models, FEW_PARTS):
+        return [load.models]
+    more = TENANTS_MAX + 1
+    while more < load.models and _countable(load, devices, more + 1, MANY_PARTS):
+        more += 1
+    return [TENANTS_MAX, more] if _countable(load, devices, more, MANY_PARTS) else [TENANTS_MAX]
+
+
+def _countable(load: Workload, devices: Devices, tenants_max: int, most_parts: int) -> bool:
+    """Whether there are no more parts than that."""
+    _, _, complete = list_parts(
+        devices.candidates,
+        with_fields(load, tenants_max=tenants_max),
+        np.full(load.models, np.inf),
+        price=np.zeros(load.models),
+        rent=np.zeros((len(devices.places), devices.levels + 1)),
+        slack=np.inf,
+        most=most_parts,
+    )
+    return complete
 
 
 def _best(problem: Problem, load: Workload, devices: Devices, deadline: Deadline) -> Found:
@@ -183,6 +222,8 @@ def _binding(problem: Problem, found: Found, chosen: Sequence[ChosenDevice]) -> 
         parts.append("devices: no other use of them carries more of what is carried least")
     shared = sum(len(part.tenants) > 1 for device in chosen for part in device.parts)
     slots = sum(len(device.parts) for device in chosen)
+    if limit := problem.options.max_tenants:
+        parts.append(f"at most {limit} models take turns on a part (max_tenants)")
     parts.append(f"{len(chosen)} devices in {slots} parts, {shared} of them used in turns")
     return "; ".join(parts)
 

@@ -72,6 +72,11 @@ class Pricing:
         """
         cap_rps = self.master.cap_rps(goal)
         parts, waste, complete = self._listed(prices.price, prices.rent, gap, cap_rps)
+        narrowed = complete
+        while most is not None and not narrowed:
+            # Too many to hold: of those that waste little, none must be missing.
+            gap = min(gap, 8 * prices.scale) / 8
+            parts, waste, narrowed = self._listed(prices.price, prices.rent, gap, cap_rps)
         if most is not None and len(waste) > most:
             rows = np.argpartition(waste, most)[:most]
             parts, waste, complete = parts.take(rows), waste[rows], False

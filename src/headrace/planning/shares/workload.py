@@ -9,7 +9,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 TENANTS_MAX = 3
-"""Most models that take turns on one part: what gpu-lets allow."""
+"""Most models that take turns on one part, where more are too many to look at: as in gpu-lets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
