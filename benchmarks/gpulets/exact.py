@@ -2,9 +2,9 @@
 
     HEADRACE_REFERENCE=FOLDER python -m benchmarks.gpulets.exact [--only table5|large]
 
-Table 5: the largest multiple of each mix on four GPUs, not only whole ones, by the paper's splits and
-by any split, at most three models on a part; each with its bound. Large: 100 GPUs of two types, 20
-models, a limit of 10 s; its gap. Every plan is verified, and the run fails if one does not hold.
+Table 5: the largest multiple of each mix on four GPUs, not only whole ones, by the paper's splits
+and by any split, at most three models on a part; each with its bound. Large: 100 GPUs of two types,
+20 models, a limit of 10 s; its gap. Every plan is verified; the run fails if one does not hold.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.plan import PlanResult
-from headrace.domain.problem import Demand, Objective, PlanOptions, Problem
+from headrace.domain.problem import Demand, Objective, PlanOptions, Problem, ProfileRef
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
 from headrace.planning import solve
 from headrace.verify import verify
@@ -136,6 +136,9 @@ def large_problem(seed: int, objective: Objective) -> Problem:
         ),
         demands=tuple(demands),
         profiles={profile.model: profile for profile in profiles},
+        profile_refs=tuple(
+            ProfileRef(model=p.model, path=f"{p.model}.json", sha256="0" * 64) for p in profiles
+        ),
         options=PlanOptions(
             planner="shares",
             objective=objective,

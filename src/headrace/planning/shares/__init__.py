@@ -23,9 +23,9 @@ gap need only look at parts and layouts that waste no more than the gap, and of 
 together waste no more: that is the walk of `walk` and `choosing`. A *no* has looked at all of them.
 
 **What is asked** (`search`): every sum of whole devices' prices from the bound upwards, or
-multiples z of the rates from the bound downwards. A rate counts up to what is asked for and not beyond, which
-is what makes the relaxation tight: models with small rates share parts because more of one of them
-is worth nothing.
+multiples z of the rates from the bound downwards. A rate counts up to what is asked for and not
+beyond, which is what makes the relaxation tight: models with small rates share parts because more
+of one of them is worth nothing.
 
     workload, devices   a problem in numbers: models; places, layouts, slowdowns
     listing             all parts that keep their promise

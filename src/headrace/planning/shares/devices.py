@@ -11,8 +11,9 @@ part at most a, the others at most b <= a. The first is slowed as beside loudnes
 beside a. For whatever plan there is such a layout: a and b are what its parts are.
 
 Loudness has at most EXACT_LEVELS values. Where there are more, or where tenants do not agree
-(terms that multiply own and other), values are put together and the slowest counts: plans then hold all the
-same, but the search is no longer over all; its bound is taken with the fastest of each value.
+(terms that multiply own and other), values are put together and the slowest counts: plans then hold
+all the same, but the search is no longer over all; its bound is taken with the fastest of each
+value.
 
 Memory is that of the device, of all parts together. The search counts with it for single parts,
 and `arranged` looks for devices on which the parts that were chosen fit together.

@@ -118,6 +118,8 @@ def most(pricing: Pricing, *, precision: float) -> Found:
             break
         except _Unsettled:
             unsettled = wanted
+            if bound - value <= CLOSE_ENOUGH * bound:
+                break
             continue
         if found is not None:
             best, value = found, max(value, pricing.master.multiple(found))
