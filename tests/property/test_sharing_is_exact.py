@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.interference import Interference
 from headrace.domain.plan import Plan
-from headrace.domain.problem import PlanOptions, Problem
+from headrace.domain.problem import Objective, PlanOptions, Problem
 from headrace.interference import slowdown_of, slowed_us, use_of
 from headrace.planning import solve
 from headrace.verify import verify
@@ -27,7 +27,7 @@ Tenants = tuple[tuple[int, int], ...]
 
 
 def small_problem(
-    seed: int, *, interference: bool, objective: str = "least-devices", types: int = 1
+    seed: int, *, interference: bool, objective: Objective = "least-devices", types: int = 1
 ) -> Problem:
     rng = np.random.default_rng(seed)
     names = ["a", "b"][:types]
@@ -186,7 +186,7 @@ def checked(problem: Problem) -> Plan | None:
 @pytest.mark.parametrize("interference", [False, True], ids=["alone", "beside"])
 @pytest.mark.parametrize("types", [1, 2])
 def test_the_planner_of_shares_finds_what_trying_everything_finds(
-    objective: str, interference: bool, types: int
+    objective: Objective, interference: bool, types: int
 ) -> None:
     verdicts = []
     for seed in range(6):

@@ -91,7 +91,7 @@ def _ways(
     for _, counts in sorted(found, key=lambda way: way[0]):
         way = [
             slot
-            for c in np.flatnonzero(counts)
+            for c in np.flatnonzero(counts).tolist()
             for slot in zip(pricing.layouts[c].places, pricing.layouts[c].loudness, strict=True)
             for _ in range(counts[c])
         ]

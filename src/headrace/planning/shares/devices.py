@@ -115,11 +115,9 @@ class _Building:
         if document is None or all(len(split) == 1 for split in splits):
             place = {share: self._place(index, times, share, rows, None, 1) for share in rows}
             for split in splits:
-                known = tuple(place[share] for share in split if share in place)
-                if known:
-                    self._layouts.append(
-                        Layout(device=index, places=known, loudness=(1,) * len(known))
-                    )
+                own = tuple(place[share] for share in split if share in place)
+                if own:
+                    self._layouts.append(Layout(device=index, places=own, loudness=(1,) * len(own)))
             return
         noise = _Noise(document, times, rows, fastest=self._fastest)
         self._levels = max(self._levels, noise.levels)
@@ -251,7 +249,7 @@ def _loud(split: tuple[Fraction, ...], levels: int) -> list[tuple[tuple[Fraction
     """Layouts of a cut: per part its share, how loud it may be, and how loud its neighbours are."""
     if len(split) == 1:
         return [((split[0], levels, 0),)]
-    found = []
+    found: list[tuple[tuple[Fraction, int, int], ...]] = []
     for loudest in dict.fromkeys(split):
         others = list(split)
         others.remove(loudest)
