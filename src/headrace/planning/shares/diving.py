@@ -122,3 +122,83 @@ def _together(one: Chosen, other: Chosen) -> Chosen:
         np.concatenate([one.count, other.count]),
         one.layouts + other.layouts,
     )
+
+
+FREED = 0.25
+"""Of the devices of a plan, how many are planned again at once."""
+
+AGAIN_S = 1.5
+
+
+def improved(
+    pricing: Pricing, goal: Goal, best: Chosen, bound: float, *, near: float, time_limit_s: float
+) -> Chosen:
+    """The same plan or a better one: some of its devices are planned again, beside the others.
+
+    Args:
+        bound: of any plan.
+        near: distance from the bound, as a part of it, at which to stop.
+    """
+    limit, rng = Deadline(time_limit_s), np.random.default_rng(0)
+    master = pricing.master
+    while not limit.passed:
+        value = master.multiple(best) if goal.most else master.price(best)
+        if abs(bound - value) <= near * bound:
+            break
+        kept = _some_freed(pricing, best, rng)
+        rest = _without(pricing, kept)
+        prices = rest.of(goal)
+        if prices is None or prices.missing:
+            continue
+        target = value * (1 + 1e-4) if goal.most else value * (1 - 1e-4) - master.price(kept)
+        parts, _, _ = rest.within(goal, prices, inf, most=REST_PARTS)
+        found, _, _ = rest.master.whole(
+            Parts.joined([rest.pool(), parts]),
+            goal,
+            layouts=np.ones(len(pricing.layouts), np.bool_),
+            better_than=target,
+            time_limit_s=min(AGAIN_S, limit.left_s),
+            relative_gap=REST_GAP,
+        )
+        if found is not None:
+            again = _together(kept, found)
+            if master.suffices(again, value * (1 + 1e-5) if goal.most else 1.0):
+                best = again
+    return best
+
+
+def _some_freed(pricing: Pricing, best: Chosen, rng: np.random.Generator) -> Chosen:
+    """What is left of a plan without some devices, chosen at random with their parts."""
+    freed = rng.binomial(best.layouts, FREED)
+    count = best.count.copy()
+    for c in np.flatnonzero(freed):
+        for place in pricing.layouts[c].places:
+            there = np.flatnonzero((best.parts.place == place) & (best.count > 0))
+            slots = sum(
+                int(best.layouts[k]) * layout.places.count(place)
+                for k, layout in enumerate(pricing.layouts)
+            )
+            filled = int(best.count[there].sum())
+            # Slots of a place may be empty: these are freed as often as filled ones.
+            for _ in range(int(rng.binomial(freed[c], min(1.0, filled / max(1, slots))))):
+                left = there[count[there] > 0]
+                if len(left):
+                    count[rng.choice(left)] -= 1
+    used = np.flatnonzero(count)
+    kept = best.layouts - freed
+    chosen = Chosen(best.parts.take(used), count[used], kept)
+    return _fitting(pricing, chosen)
+
+
+def _fitting(pricing: Pricing, chosen: Chosen) -> Chosen:
+    """Without the parts for which the layouts have no place."""
+    slots = np.zeros(pricing.master.places, np.int64)
+    for c in np.flatnonzero(chosen.layouts):
+        for place in pricing.layouts[c].places:
+            slots[place] += chosen.layouts[c]
+    count = chosen.count.copy()
+    for part, place in enumerate(chosen.parts.place):
+        count[part] = min(count[part], slots[place])
+        slots[place] -= count[part]
+    used = np.flatnonzero(count)
+    return Chosen(chosen.parts.take(used), count[used], chosen.layouts)

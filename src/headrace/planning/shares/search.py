@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import inf
 
 from headrace.planning.shares.choosing import Answer, ask
-from headrace.planning.shares.diving import dived
+from headrace.planning.shares.diving import dived, improved
 from headrace.planning.shares.listing import Parts
 from headrace.planning.shares.master import Chosen, Goal, Prices
 from headrace.planning.shares.pricing import Pricing
@@ -42,6 +42,9 @@ CLOSE_ENOUGH = 1e-3
 
 DIVE_PART = 0.15
 """Of the time left."""
+
+IMPROVE_PART = 0.6
+"""Of the time left after that."""
 
 PROGRAM_PARTS = (150, 600)
 """Parts of the integer programs, beside those that the prices were found with."""
@@ -205,7 +208,13 @@ def _by_program(
     value = _value(pricing, goal, best)
     everything = sum(offer.price * offer.count for offer in pricing.offers)
     proven = False
-    for few, part in (*zip(PROGRAM_PARTS, (0.3, 0.5), strict=True), (None, 1.0)):
+    if best is not None and pricing.levels == 1:
+        best = improved(
+            pricing, goal, best, bound, near=CLOSE_ENOUGH,
+            time_limit_s=IMPROVE_PART * pricing.deadline.left_s,
+        )  # fmt: skip
+        value = _value(pricing, goal, best)
+    for few, part in (*zip(PROGRAM_PARTS, (0.4, 0.9), strict=True), (None, 1.0)):
         near = CLOSE_ENOUGH if goal.most else 1e-7
         if pricing.deadline.passed or (best is not None and sign * (value - bound) <= near * bound):
             break
