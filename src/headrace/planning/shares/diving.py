@@ -124,10 +124,10 @@ def _together(one: Chosen, other: Chosen) -> Chosen:
     )
 
 
-FREED = 0.25
+FREED = 0.15
 """Of the devices of a plan, how many are planned again at once."""
 
-AGAIN_S = 1.5
+AGAIN_S = 0.8
 
 
 def improved(

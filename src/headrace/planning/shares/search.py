@@ -40,10 +40,10 @@ FIRST_STEP = 0.005
 CLOSE_ENOUGH = 1e-3
 """Gap of `most` that walks may leave, and that no integer program is asked to close."""
 
-DIVE_PART = 0.15
+DIVE_PART = 0.2
 """Of the time left."""
 
-IMPROVE_PART = 0.6
+IMPROVE_PART = 0.9
 """Of the time left after that."""
 
 PROGRAM_PARTS = (150, 600)
