@@ -285,3 +285,38 @@ def test_devices_that_may_not_be_used_whole_are_cut_as_they_may_be(
             found += 1
             assert verify(result.plan, asked.profiles) == []
     assert found >= 4
+
+
+def test_eight_models_share_one_core_and_three_busy_ones_two() -> None:
+    little = planned(of_cores("shares", 8, 3.0))
+    assert little.objective == 1.0
+    assert little.stopped == "optimal"
+    (slot,) = little.slots
+    assert len(slot.tenants) == 8
+
+    three = of_cores("shares", 3, 50.0)
+    demands = (replace(three.demands[0], rate_rps=30.0), *three.demands[1:])
+    two_cores = make_cluster({"n": {"cpu": 2}})
+    busy = planned(replace(three, demands=demands, cluster=two_cores))
+    assert busy.objective <= 2.0
+
+
+def test_the_planner_of_shares_refuses_with_rates_that_it_then_plans() -> None:
+    problem = of_cores("shares", 3, 60.0)
+    result = solve(problem)
+    assert result.stopped == "infeasible"
+    assert result.refusal is not None
+    multiple = float(result.refusal.split("rates of ")[1].split(" times")[0])
+    demands = tuple(replace(d, rate_rps=60.0 * multiple) for d in problem.demands)
+    assert 0.5 < multiple < 1
+    assert solve(replace(problem, demands=demands)).plan is not None
+    more = tuple(replace(d, rate_rps=60.0 * multiple * 1.01) for d in problem.demands)
+    assert solve(replace(problem, demands=more)).plan is None
+
+
+def test_the_planner_of_shares_names_the_slo_that_would_do() -> None:
+    problem = of_cores("shares", 1, 3.0)
+    result = solve(replace(problem, demands=(replace(problem.demands[0], slo_us=15_000),)))
+    assert result.refusal is not None
+    assert "needs  15.4 ms" in result.refusal
+    assert "an SLO of at least 15.4 ms" in result.refusal

@@ -28,8 +28,8 @@ PlannerOption = Annotated[
         help="pooled: stages served by pools of slots (PPipe), optimal. Baselines:"
         " no-partitioning, whole models on whole devices;"
         " dart-r, pairs of one device of each of two types."
-        " Shared devices: gpulet, parts of devices and turns on them; gpulet+int, with what"
-        " neighbours cost; baselines sbp, self-tuning, ideal."
+        " Shared devices: shares, parts of devices and turns on them, exact; gpulet, the paper's"
+        " heuristic; gpulet+int, with what neighbours cost; baselines sbp, self-tuning, ideal."
         " Apps: least-cost, exact; least-cost-dummy, often cheaper still, with any amount of"
         " dummy load; harpagon, the paper's heuristics; exhaustive, small apps;"
         " baselines nexus, scrooge, inferline, clipper; ablations harp-2d, harp-1c, …",
@@ -86,7 +86,8 @@ ExplainOption = Annotated[
         "--explain",
         help="Apps: say why each module has its machines, which one eats the budget, and what"
         " one more millisecond, machine, or device of a type that is short would buy."
-        " Shared devices: part by part, whose turn it is, how slow and how full.",
+        " Shared devices: part by part, whose turn it is, how slow and how full;"
+        " planner shares: what sharing saves against whole devices, and what binds.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")]
@@ -236,7 +237,12 @@ def _explained(plan: "Plan", problem: "Problem") -> "Group":
     from headrace.reporting.shared_table import devices_table, is_shared
 
     if not plan.apps and is_shared(plan):
-        return Group(devices_table(plan))
+        if plan.planner != "shares":
+            return Group(devices_table(plan))
+        from headrace.planning.shares.explain import explain_sharing
+        from headrace.reporting.sharing_table import sharing_explanation
+
+        return Group(devices_table(plan), sharing_explanation(explain_sharing(plan, problem)))
     if not plan.apps:
         raise DocumentError(
             "--explain: only plans of apps, and of shared devices, can be explained so far"

@@ -27,6 +27,7 @@ PLANNERS: dict[str, Planner] = {
     "pooled": _planner("pooled.planner", "plan_pooled"),
     "no-partitioning": _planner("baselines.no_partitioning", "plan_without_partitioning"),
     "dart-r": _planner("baselines.replicated_pairs", "plan_replicated_pairs"),
+    "shares": _planner("shares.planner", "plan_shares"),
     "gpulet": _planner("baselines.gpulet", "plan_gpulets", "gpulet"),
     "gpulet+int": _planner("baselines.gpulet", "plan_gpulets", "gpulet+int"),
     "sbp": _planner("baselines.squishy", "plan_squishy"),

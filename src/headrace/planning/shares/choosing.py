@@ -1,0 +1,168 @@
+"""Which layouts the devices have: all ways that may carry what is wanted, and a walk over each."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.planning.shares.listing import Parts
+from headrace.planning.shares.master import Chosen, Prices
+from headrace.planning.shares.pricing import Pricing
+from headrace.planning.shares.walk import GAVE_UP, MISSING, SOME, Slots, walk
+from headrace.planning.shares.workload import Floats, Ints, Workload
+
+WAYS_MAX = 3_000
+"""Multisets of layouts that are looked at; more devices are a matter for the integer program."""
+
+TOLERANCE = 1e-9
+
+Slot = tuple[int, int]
+"""Place and largest loudness."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Of a question."""
+
+    chosen: Chosen | None
+    complete: bool
+    """Whether a `chosen` of None means that there is none."""
+
+
+def ask(
+    pricing: Pricing,
+    prices: Prices,
+    parts: Parts,
+    *,
+    wanted: float,
+    gap: float,
+    spend: float,
+    more_than: float,
+    steps_max: int,
+) -> Answer | None:
+    """Parts and layouts that carry `wanted` times every rate; None where there are too many ways.
+
+    Args:
+        parts: those to choose from.
+        gap: what all devices together may waste.
+        spend: the most that the devices may cost.
+        more_than: ways that cost no more were asked before.
+        steps_max: of all walks together.
+    """
+    load = pricing.load
+    ways = _ways(pricing, prices, gap, spend, more_than)
+    if ways is None:
+        return None
+    sorts = sorted({slot for way, _ in ways for slot in way})
+    slots = _slots(load, prices, parts, sorts, wanted) if ways else None
+    price = prices.price * load.target_rps
+    steps = 0
+    for way, counts in ways:
+        if pricing.deadline.passed or steps > steps_max:
+            return Answer(None, False)
+        assert slots is not None
+        count = np.array([way.count(sort) for sort in sorts], np.int64)
+        chosen_slot, chosen_part = np.full(len(way) + 1, -1), np.full(len(way) + 1, -1)
+        code = walk(
+            *slots, price, count, load.wanted(wanted), MISSING, steps_max - steps,
+            chosen_slot, chosen_part,
+        )  # fmt: skip
+        steps += code // 4
+        if code % 4 == GAVE_UP:
+            return Answer(None, False)
+        if code % 4 == SOME:
+            used = int(np.flatnonzero(chosen_slot < 0)[0])
+            rows, number = np.unique(chosen_part[:used], return_counts=True)
+            return Answer(Chosen(parts.take(rows), number, counts), True)
+    return Answer(None, True)
+
+
+def _ways(
+    pricing: Pricing, prices: Prices, gap: float, spend: float, more_than: float
+) -> list[tuple[list[Slot], Ints]] | None:
+    """Slots of each way to lay out the devices, and how many devices have each layout; the least
+    waste first. A way that another one contains is left out. None: more than WAYS_MAX."""
+    found = []
+    for waste, counts in _counted(pricing, prices, gap, spend, more_than):
+        found.append((waste, counts))
+        if len(found) > WAYS_MAX:
+            return None
+    ways = []
+    for _, counts in sorted(found, key=lambda way: way[0]):
+        way = [
+            slot
+            for c in np.flatnonzero(counts).tolist()
+            for slot in zip(pricing.layouts[c].places, pricing.layouts[c].loudness, strict=True)
+            for _ in range(counts[c])
+        ]
+        ways.append((way, counts))
+    return ways
+
+
+def _counted(
+    pricing: Pricing, prices: Prices, gap: float, spend: float, more_than: float
+) -> Iterator[tuple[float, Ints]]:
+    offers, layouts = pricing.offers, pricing.layouts
+    usable = [c for c in np.argsort(prices.layout_waste) if prices.layout_waste[c] <= gap]
+    wastes = [max(0.0, float(prices.layout_waste[c])) for c in usable]
+    cost = [offers[layouts[c].device].price for c in usable]
+    counts = np.zeros(len(layouts), np.int64)
+    left = [offer.count for offer in offers]
+
+    def more(at: int, wasted: float, spent: float) -> Iterator[tuple[float, Ints]]:
+        if at == len(usable):
+            room = any(
+                left[layouts[c].device]
+                and spent + cost[i] <= spend + TOLERANCE
+                and wasted + wastes[i] <= gap
+                for i, c in enumerate(usable)
+            )
+            if not room and spent > more_than + TOLERANCE:
+                yield wasted, counts.copy()
+            return
+        device = layouts[usable[at]].device
+        most = left[device]
+        for number in range(most, -1, -1):
+            spending, wasting = spent + number * cost[at], wasted + number * wastes[at]
+            if spending <= spend + TOLERANCE and wasting <= gap:
+                counts[usable[at]], left[device] = number, most - number
+                yield from more(at + 1, wasting, spending)
+        counts[usable[at]], left[device] = 0, most
+
+    yield from more(0, 0.0, 0.0)
+
+
+def _slots(
+    load: Workload, prices: Prices, parts: Parts, sorts: Sequence[Slot], wanted: float
+) -> Slots:
+    """The parts that each sort of slot may hold."""
+    models = load.models
+    carried = parts.rates_rps(models) / load.target_rps
+    worth = np.minimum(carried, load.wanted(wanted)) @ (prices.price * load.target_rps)
+    rent = np.array([prices.rent[place, loud] for place, loud in sorts])
+    part_of: list[Ints] = []
+    first = np.zeros((len(sorts), models + 1), np.int64)
+    entries: list[Ints] = []
+    wastes: list[Floats] = []
+    written, base = 0, 0
+    for s, (place, loud) in enumerate(sorts):
+        rows = np.flatnonzero((parts.place == place) & (parts.loudness <= loud))
+        waste = rent[s] - worth[rows]
+        order = np.argsort(waste, kind="stable")
+        for m in range(models):
+            first[s, m] = written
+            serving = order[carried[rows[order], m] > 0]
+            entries.append(base + serving)
+            wastes.append(waste[serving])
+            written += len(serving)
+        first[s, models] = written
+        part_of.append(rows)
+        base += len(rows)
+    return Slots(
+        first=first,
+        entries=np.concatenate(entries),
+        entry_waste=np.concatenate(wastes),
+        part=np.concatenate(part_of),
+        carried=np.ascontiguousarray(carried),
+        rent=rent,
+    )

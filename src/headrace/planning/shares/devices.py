@@ -1,0 +1,327 @@
+"""The devices of a problem as places for parts: what may be where, and how slow beside whom.
+
+A *place* is a kind of part (device type, share) with what its neighbours do to it; a *layout* is a
+device cut into places. Without interference there is one place per kind, and a layout per split.
+
+With interference the slowdown of a tenant is the largest over all tenants of the other parts. Every
+(model, share, batch size) gets a *loudness*: its rank by what it does to others. In the paper's
+model, own term + other's term, all tenants agree on that order, so all that matters of a device's
+other parts is the loudest tenant in them. A layout therefore says how loud each part may be: one
+part at most a, the others at most b <= a. The first is slowed as beside loudness b, the others as
+beside a. For whatever plan there is such a layout: a and b are what its parts are.
+
+Loudness has at most EXACT_LEVELS values. Where there are more, or where tenants do not agree
+(terms that multiply own and other), values are put together and the slowest counts: plans then hold
+all the same, but the search is no longer over all; its bound is taken with the fastest of each
+value.
+
+Memory is that of the device, of all parts together. The search counts with it for single parts,
+and `arranged` looks for devices on which the parts that were chosen fit together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from headrace.domain.interference import Interference, factors
+from headrace.domain.problem import Problem
+from headrace.interference import DeviceUse, use_of
+from headrace.planning.common.patterns import maximal_patterns
+from headrace.planning.common.shared_times import SharedTimes
+from headrace.planning.shares.listing import Candidates
+from headrace.planning.shares.workload import DeviceOffer, Floats, Ints, Layout
+
+LEVELS = 10
+"""Values of loudness where there are more than EXACT_LEVELS."""
+
+EXACT_LEVELS = 30
+
+NO_LIMIT = 1 << 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """All places and layouts of a cluster."""
+
+    offers: tuple[DeviceOffer, ...]
+    layouts: tuple[Layout, ...]
+    places: tuple[tuple[int, Fraction], ...]
+    """Of each place its device type, as an index into `offers`, and its share."""
+    candidates: Candidates
+    levels: int
+    exact: bool
+    """Whether the slowdowns are those of the plans themselves, none larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One model at one batch size on one share."""
+
+    model: int
+    batch: int
+    share: Fraction
+    use: DeviceUse | None
+
+
+def devices_of(
+    problem: Problem,
+    times: Sequence[SharedTimes],
+    prices: Sequence[float],
+    *,
+    fastest: bool = False,
+    memory_by_share: bool = False,
+) -> Devices:
+    """
+    Args:
+        times: of each device type that the cluster has.
+        prices: of one device of each type.
+        fastest: count with the least slowdown where the exact one is not known: for bounds.
+        memory_by_share: a part may only use as much of the memory as of the device.
+    """
+    building = _Building(problem, fastest=fastest, memory_by_share=memory_by_share)
+    for index, each in enumerate(times):
+        building.add(index, each)
+    offers = tuple(
+        DeviceOffer(name=t.device.name, count=problem.cluster.count(t.device.name), price=price)
+        for t, price in zip(times, prices, strict=True)
+    )
+    return building.done(offers, len(problem.demands))
+
+
+class _Building:
+    """Places and layouts as they are added, device type by device type."""
+
+    def __init__(self, problem: Problem, *, fastest: bool, memory_by_share: bool) -> None:
+        self._problem = problem
+        self._fastest, self._memory_by_share = fastest, memory_by_share
+        self._documents = {each.device: each for each in problem.interference}
+        self._places: list[tuple[int, Fraction]] = []
+        self._rows: list[list[list[tuple[int, int, int, int]]]] = []
+        self._patience: list[list[int]] = []
+        self._utilisation: list[tuple[int, int]] = []
+        self._memory: list[int] = []
+        self._layouts: list[Layout] = []
+        self._levels, self._exact = 1, True
+
+    def add(self, index: int, times: SharedTimes) -> None:
+        """All of one device type."""
+        document = self._documents.get(times.device.name)
+        splits = _splits(times)
+        rows = _rows(self._problem, times, document)
+        if document is None or all(len(split) == 1 for split in splits):
+            place = {share: self._place(index, times, share, rows, None, 1) for share in rows}
+            for split in splits:
+                own = tuple(place[share] for share in split if share in place)
+                if own:
+                    self._layouts.append(Layout(device=index, places=own, loudness=(1,) * len(own)))
+            return
+        noise = _Noise(document, times, rows, fastest=self._fastest)
+        self._levels = max(self._levels, noise.levels)
+        self._exact = self._exact and noise.exact
+        place_of: dict[tuple[Fraction, int], int] = {}
+
+        def place_at(share: Fraction, beside: int) -> int:
+            key = share, beside
+            if key not in place_of:
+                place_of[key] = self._place(index, times, share, rows, noise, beside)
+            return place_of[key]
+
+        for split in splits:
+            for cut in _loud(split, noise.levels):
+                known = [(place_at(s, beside), loud) for s, loud, beside in cut if s in rows]
+                if known:
+                    places, loudness = zip(*known, strict=True)
+                    self._layouts.append(Layout(device=index, places=places, loudness=loudness))
+
+    def _place(
+        self,
+        index: int,
+        times: SharedTimes,
+        share: Fraction,
+        rows: dict[Fraction, list[_Row]],
+        noise: "_Noise | None",
+        beside: int,
+    ) -> int:
+        """A new place: what every model takes there. `beside`: loudness of the neighbours."""
+        entries: list[list[tuple[int, int, int, int]]] = [[] for _ in times.models]
+        for at, row in enumerate(rows[share]):
+            tenant = times.models[row.model]
+            slowdown, loudness = (1.0, 1) if noise is None else noise.of(share, at, beside)
+            latency_us = tenant.slowed_us(share, row.batch, slowdown)
+            busy_us = tenant.busy_us(latency_us, row.batch)
+            if latency_us + times.least_cycle_us(busy_us) <= tenant.budget_us:
+                entries[row.model].append((busy_us, row.batch, latency_us, loudness))
+        self._rows.append([_useful(found) for found in entries])
+        self._patience.append(
+            [
+                max((tenant.budget_us - latency for _, _, latency, _ in found), default=-1)
+                for tenant, found in zip(times.models, entries, strict=True)
+            ]
+        )
+        usable = Fraction(str(times.device.max_utilisation))
+        self._utilisation.append((usable.numerator, usable.denominator))
+        memory = times.device.memory_bytes
+        if memory is None:
+            memory = NO_LIMIT
+        elif self._memory_by_share:
+            memory = int(memory * share)
+        self._memory.append(memory)
+        self._places.append((index, share))
+        return len(self._places) - 1
+
+    def done(self, offers: tuple[DeviceOffer, ...], models: int) -> Devices:
+        first = np.zeros((len(self._rows), models + 1), np.int64)
+        flat: list[tuple[int, int, int, int]] = []
+        for place, by_model in enumerate(self._rows):
+            for model, entries in enumerate(by_model):
+                first[place, model] = len(flat)
+                flat += entries
+            first[place, models] = len(flat)
+        busy, batch, latency, loudness = np.array(flat, np.int64).reshape(-1, 4).T.copy()
+        candidates = Candidates(
+            first=first,
+            batch=batch,
+            latency_us=latency,
+            taken_us=busy,
+            loudness=loudness,
+            patience_us=np.array(self._patience, np.int64).reshape(-1, models),
+            utilisation=np.array(self._utilisation, np.int64).reshape(-1, 2),
+            memory_bytes=np.array(self._memory, np.int64),
+        )
+        return Devices(
+            offers=offers,
+            layouts=tuple(dict.fromkeys(self._layouts)),
+            places=tuple(self._places),
+            candidates=candidates,
+            levels=self._levels,
+            exact=self._exact,
+        )
+
+
+def _splits(times: SharedTimes) -> list[tuple[Fraction, ...]]:
+    """Legal cuts that no other one contains."""
+    kind = times.device
+    if kind.splits:
+        return list(dict.fromkeys(tuple(sorted(split, reverse=True)) for split in kind.splits))
+    shares = sorted(set(kind.shares), reverse=True)
+    found = maximal_patterns(shares, device=kind.name)
+    return [
+        tuple(share for share, n in zip(shares, counts, strict=True) for _ in range(n))
+        for counts in found
+    ]
+
+
+def _rows(
+    problem: Problem, times: SharedTimes, document: Interference | None
+) -> dict[Fraction, list[_Row]]:
+    """Per share every model and batch size that could keep its promise alone."""
+    shares = {share for split in _splits(times) for share in split}
+    found: dict[Fraction, list[_Row]] = {}
+    for share in sorted(shares, reverse=True):
+        rows = found.setdefault(share, [])
+        for m, tenant in enumerate(times.models):
+            for batch, alone_us in enumerate(tenant.latency_us.get(share, ()), start=1):
+                busy_us = tenant.busy_us(alone_us, batch)
+                if alone_us + times.least_cycle_us(busy_us) > tenant.budget_us:
+                    continue
+                use = None
+                if document is not None and share < 1:
+                    profile = problem.profiles[tenant.demand.model]
+                    use = use_of(profile, times.device.name, share, batch)
+                rows.append(_Row(m, batch, share, use))
+    return {share: rows for share, rows in found.items() if rows}
+
+
+def _useful(entries: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Without batch sizes that a larger one makes needless: quicker, and no louder. Sorted."""
+    kept: list[tuple[int, int, int, int]] = []
+    for busy, batch, latency, loud in sorted(entries, key=lambda e: -e[1]):
+        if not any(b <= busy and t <= latency and n <= loud for b, _, t, n in kept):
+            kept.append((busy, batch, latency, loud))
+    return sorted(kept)
+
+
+def _loud(split: tuple[Fraction, ...], levels: int) -> list[tuple[tuple[Fraction, int, int], ...]]:
+    """Layouts of a cut: per part its share, how loud it may be, and how loud its neighbours are."""
+    if len(split) == 1:
+        return [((split[0], levels, 0),)]
+    found: list[tuple[tuple[Fraction, int, int], ...]] = []
+    for loudest in dict.fromkeys(split):
+        others = list(split)
+        others.remove(loudest)
+        for a, b in product(range(1, levels + 1), range(levels + 1)):
+            if b == 0 and a == levels:
+                found.append(((loudest, levels, 0),))
+            elif 0 < b <= a:
+                found.append(((loudest, a, b), *((other, b, a) for other in others)))
+    return found
+
+
+class _Noise:
+    """What the tenants of a device's parts do to each other."""
+
+    def __init__(
+        self,
+        document: Interference,
+        times: SharedTimes,
+        rows: dict[Fraction, list[_Row]],
+        *,
+        fastest: bool,
+    ) -> None:
+        flat = [row for share in rows if share < 1 for row in rows[share]]
+        self._at = {}
+        start = 0
+        for share in rows:
+            self._at[share] = start
+            start += len(rows[share]) if share < 1 else 0
+        slow = _pairs(document, [row.use for row in flat if row.use is not None])
+        together = np.array(
+            [[times.device.allows((a.share, b.share)) for b in flat] for a in flat], bool
+        ).reshape(len(flat), len(flat))
+        loudness = slow.mean(axis=0) if len(flat) else np.zeros(0)
+        values = np.unique(np.round(loudness, 9))
+        if len(values) > EXACT_LEVELS:
+            values = np.unique(np.quantile(values, np.linspace(0, 1, LEVELS + 1)[1:]))
+        self._level: Ints = np.searchsorted(values, np.round(loudness, 9) - 1e-9) + 1
+        self.levels = max(1, len(values))
+        worst, best = self._beside(slow, together)
+        self.exact = bool(np.allclose(worst, best, rtol=0, atol=1e-9))
+        self._slowdown = best if fastest else worst
+
+    def _beside(self, slow: Floats, together: np.ndarray) -> tuple[Floats, Floats]:
+        """Shape (rows, levels + 1) each: the largest slowdown beside neighbours up to a level, and
+        the least beside a loudest neighbour of that level."""
+        rows = len(slow)
+        worst, best = np.ones((rows, self.levels + 1)), np.ones((rows, self.levels + 1))
+        for level in range(1, self.levels + 1):
+            upto = together & (self._level <= level)[None, :]
+            worst[:, level] = np.where(upto, slow, 1.0).max(axis=1, initial=1.0)
+            there = together & (self._level == level)[None, :]
+            least = np.where(there, slow, np.inf).min(axis=1, initial=np.inf)
+            best[:, level] = np.maximum(1.0, np.where(np.isfinite(least), least, worst[:, level]))
+        return worst, best
+
+    def of(self, share: Fraction, row: int, beside: int) -> tuple[float, int]:
+        """Slowdown of a row of this share beside such neighbours, and its own loudness."""
+        if share == 1:
+            return 1.0, 1
+        at = self._at[share] + row
+        return float(self._slowdown[at, beside]), int(self._level[at])
+
+
+def _pairs(document: Interference, uses: Sequence[DeviceUse]) -> Floats:
+    """Shape (uses, uses): what the first is slowed by beside the second, before the least of 1."""
+    columns = np.array(uses, dtype=float).reshape(-1, 3)
+    named = dict(zip(("l2", "dram", "share"), columns.T, strict=True))
+    total = np.zeros((len(uses), len(uses)))
+    for term, coefficient in zip(document.features, document.coefficients, strict=True):
+        values = [
+            named[feature][:, None] if whose == "own" else named[feature][None, :]
+            for feature, _, whose in (factor.rpartition("_") for factor in factors(term))
+        ]
+        total = total + coefficient * prod(values, start=np.ones((1, 1)))
+    return total

@@ -1,0 +1,245 @@
+"""From a problem to the best plan of shared devices, or to a refusal that says what would do."""
+
+from collections.abc import Sequence
+from dataclasses import replace as with_fields
+
+import numpy as np
+from msgspec.structs import replace
+
+from headrace.domain.errors import DocumentError
+from headrace.domain.plan import PlanResult
+from headrace.domain.problem import Problem
+from headrace.planning.common.assembly import Claim
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.shared_assembly import ChosenDevice, assemble_shared
+from headrace.planning.common.shared_times import SharedTimes
+from headrace.planning.pooled.planner import check_options
+from headrace.planning.shares.arranging import arranged, needed
+from headrace.planning.shares.devices import Devices, devices_of
+from headrace.planning.shares.listing import list_parts
+from headrace.planning.shares.master import Goal
+from headrace.planning.shares.pricing import Pricing
+from headrace.planning.shares.refusal import refuse_models, refuse_rates
+from headrace.planning.shares.search import Found, least, most
+from headrace.planning.shares.workload import TENANTS_MAX, Workload
+
+PRECISION = 5e-7
+"""Of `max-min`: half of the gap up to which a plan is called optimal."""
+
+OPTIMAL_GAP = 1e-6
+
+FEW_PARTS = 20_000
+"""Parts with any number of tenants that are looked at from the start."""
+
+MANY_PARTS = 300_000
+"""Parts that are looked at where three models on a part are too few for a plan."""
+
+
+def plan_shares(problem: Problem) -> PlanResult:
+    """The best plan in which models share devices, in space and in turns, with its proof.
+
+    Raises:
+        DocumentError: an objective that sharing does not know, more than one stage asked for, or
+            rates or prices that the objective needs are missing.
+    """
+    deadline = Deadline(problem.options.time_limit_s)
+    _check(problem)
+    problem = replace(problem, options=replace(problem.options, min_stages=1, max_stages=1))
+    times = [
+        SharedTimes.of(problem, kind.name)
+        for kind in problem.cluster.device_types
+        if problem.cluster.count(kind.name)
+    ]
+    if refusal := refuse_models(problem, times):
+        return _refused(refusal, "infeasible", deadline)
+    load = workload(problem, times)
+    prices = _prices(problem, times)
+    found, chosen = _searched(problem, load, times, prices, deadline)
+    if chosen is None:
+        if not found.proven:
+            return _refused(_gave_up(problem), "time-limit", deadline)
+        refusal = refuse_rates(problem, load, times, Deadline(min(10.0, max(1.0, deadline.left_s))))
+        return _refused(refusal, "infeasible", deadline)
+    claim = Claim(
+        bound=found.bound,
+        stopped="optimal" if found.proven else "time-limit" if deadline.passed else "heuristic",
+        binding=_binding(problem, found, chosen),
+        runtime_s=deadline.spent_s,
+    )
+    plan = assemble_shared(problem, chosen, claim, problem.interference)
+    return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s)
+
+
+def workload(problem: Problem, times: Sequence[SharedTimes]) -> Workload:
+    """What is asked, in plain numbers. `max-min` multiplies weights, and carries rates besides."""
+    rates = np.array([demand.rate_rps or 0.0 for demand in problem.demands])
+    weights = np.array([demand.weight for demand in problem.demands])
+    multiplied = problem.options.objective == "max-min"
+    target = weights if multiplied else rates
+    return Workload(
+        target_rps=target,
+        floor=rates / target if multiplied else np.zeros(len(rates)),
+        have=np.zeros(len(rates)),
+        budget_us=np.array([tenant.budget_us for tenant in times[0].models], np.int64),
+        weights_bytes=np.array([tenant.weights_bytes for tenant in times[0].models], np.int64),
+    )
+
+
+def pricing_of(load: Workload, devices: Devices, deadline: Deadline) -> Pricing:
+    return Pricing(
+        load, devices.offers, devices.candidates, devices.layouts, devices.levels, deadline
+    )
+
+
+def _searched(
+    problem: Problem,
+    load: Workload,
+    times: list[SharedTimes],
+    prices: Sequence[float],
+    deadline: Deadline,
+) -> tuple[Found, list[ChosenDevice] | None]:
+    """The best plan, with what is proven of it by the most hopeful reading of the devices."""
+    devices = devices_of(problem, times, prices)
+    for tenants_max in _tenants(problem, load, devices):
+        load = with_fields(load, tenants_max=tenants_max)
+        found = _best(problem, load, devices, deadline)
+        if found.chosen is not None:
+            break
+    chosen = _arranged(problem, load, devices, times, found)
+    if found.chosen is not None and chosen is None:
+        # No device holds the weights of parts that it would have time for.
+        devices = devices_of(problem, times, prices, memory_by_share=True)
+        fitting = _best(problem, load, devices, deadline)
+        chosen = _arranged(problem, load, devices, times, fitting)
+        found = _with_bound(problem, fitting, found.bound)
+    if not devices.exact:
+        hopeful = devices_of(problem, times, prices, fastest=True)
+        found = _with_bound(problem, found, _bound(problem, load, hopeful, deadline))
+    return found, chosen
+
+
+def _tenants(problem: Problem, load: Workload, devices: Devices) -> list[int]:
+    """Most models on one part: numbers to try until one gives a plan."""
+    given = problem.options.max_tenants
+    if given is not None:
+        return [min(given, load.models)]
+    if load.models <= TENANTS_MAX or _countable(load, devices, load.models, FEW_PARTS):
+        return [load.models]
+    more = TENANTS_MAX + 1
+    while more < load.models and _countable(load, devices, more + 1, MANY_PARTS):
+        more += 1
+    return [TENANTS_MAX, more] if _countable(load, devices, more, MANY_PARTS) else [TENANTS_MAX]
+
+
+def _countable(load: Workload, devices: Devices, tenants_max: int, most_parts: int) -> bool:
+    """Whether there are no more parts than that."""
+    _, _, complete = list_parts(
+        devices.candidates,
+        with_fields(load, tenants_max=tenants_max),
+        np.full(load.models, np.inf),
+        price=np.zeros(load.models),
+        rent=np.zeros((len(devices.places), devices.levels + 1)),
+        slack=np.inf,
+        most=most_parts,
+    )
+    return complete
+
+
+def _best(problem: Problem, load: Workload, devices: Devices, deadline: Deadline) -> Found:
+    pricing = pricing_of(load, devices, deadline)
+    if problem.options.objective == "max-min":
+        return most(pricing, precision=PRECISION)
+    return least(pricing)
+
+
+def _arranged(
+    problem: Problem,
+    load: Workload,
+    devices: Devices,
+    times: list[SharedTimes],
+    found: Found,
+) -> list[ChosenDevice] | None:
+    if found.chosen is None or found.value is None:
+        return None
+    multiple = found.value if problem.options.objective == "max-min" else 1.0
+    return arranged(load, devices, times, needed(load, found.chosen, multiple))
+
+
+def _bound(problem: Problem, load: Workload, devices: Devices, deadline: Deadline) -> float | None:
+    """Of the linear program."""
+    most_wanted = problem.options.objective == "max-min"
+    prices = pricing_of(load, devices, deadline).of(
+        Goal(most=most_wanted, cap=1e6 if most_wanted else 1.0)
+    )
+    return None if prices is None else prices.bound
+
+
+def _with_bound(problem: Problem, found: Found, bound: float | None) -> Found:
+    """The same plan with another bound, which alone is proven."""
+    most_wanted = problem.options.objective == "max-min"
+    if bound is not None and found.value is not None:
+        if problem.options.objective == "least-devices":
+            bound = float(np.ceil(bound - 1e-6))
+        bound = max(bound, found.value) if most_wanted else min(bound, found.value)
+        proven = abs(bound - found.value) <= OPTIMAL_GAP * found.value
+    else:
+        proven = False
+    return Found(chosen=found.chosen, value=found.value, bound=bound, proven=proven)
+
+
+def _check(problem: Problem) -> None:
+    check_options(problem)
+    objective = problem.options.objective
+    if objective == "throughput":
+        raise DocumentError(
+            "planner shares: knows the objectives max-min, least-devices and least-cost;"
+            " throughput, the sum over all models, would leave some with nothing"
+        )
+    rateless = [demand.model for demand in problem.demands if demand.rate_rps is None]
+    if objective == "least-devices" and rateless:
+        raise DocumentError(
+            f"objective least-devices: every demand needs a rate_rps; missing for"
+            f" {', '.join(rateless)}"
+        )
+    if problem.options.min_stages > 1:
+        raise DocumentError(
+            f"planner shares: runs whole models, and min_stages is {problem.options.min_stages}"
+        )
+
+
+def _prices(problem: Problem, times: Sequence[SharedTimes]) -> list[float]:
+    if problem.options.objective != "least-cost":
+        return [1.0 for _ in times]
+    return [each.device.price_per_hour or 0.0 for each in times]
+
+
+def _binding(problem: Problem, found: Found, chosen: Sequence[ChosenDevice]) -> str:
+    parts = [] if found.proven else ["the search ended early; a better plan may exist"]
+    if problem.options.objective != "max-min":
+        rates = (f"{d.rate_rps:g} rps of model {d.model!r}" for d in problem.demands)
+        parts.append(f"rates: {', '.join(rates)} must be carried")
+    else:
+        parts.append("devices: no other use of them carries more of what is carried least")
+    shared = sum(len(part.tenants) > 1 for device in chosen for part in device.parts)
+    slots = sum(len(device.parts) for device in chosen)
+    if limit := problem.options.max_tenants:
+        parts.append(f"at most {limit} models take turns on a part (max_tenants)")
+    parts.append(f"{len(chosen)} devices in {slots} parts, {shared} of them used in turns")
+    return "; ".join(parts)
+
+
+def _refused(refusal: str, stopped: str, deadline: Deadline) -> PlanResult:
+    return PlanResult(
+        plan=None,
+        stopped="infeasible" if stopped == "infeasible" else "time-limit",
+        bound=None,
+        runtime_s=deadline.spent_s,
+        refusal=refusal,
+    )
+
+
+def _gave_up(problem: Problem) -> str:
+    return (
+        f"no plan found within {problem.options.time_limit_s:g} s, and none excluded\n"
+        "  try    a longer --time-limit-s, fewer shares or a smaller max_batch"
+    )

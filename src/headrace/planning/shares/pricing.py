@@ -1,0 +1,115 @@
+"""Prices of the linear program over all parts, which is never written down whole.
+
+It grows by the parts that waste less than nothing by the prices so far (`listing` looks among all),
+until there is none: then its prices are those of all parts, and its goal bounds every plan.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.shares.listing import Candidates, Parts, list_parts, undominated
+from headrace.planning.shares.master import Goal, Master, Prices
+from headrace.planning.shares.workload import DeviceOffer, Floats, Layout, Workload
+
+PARTS_MAX = 400_000
+"""Parts listed at once; about 40 MB."""
+
+KEPT_MAX = 20_000
+"""Undominated parts that a question is asked of."""
+
+PER_ROUND = 12
+"""New parts of each place per round."""
+
+
+class Pricing:
+    """One workload on one set of devices."""
+
+    def __init__(
+        self,
+        load: Workload,
+        offers: Sequence[DeviceOffer],
+        candidates: Candidates,
+        layouts: Sequence[Layout],
+        levels: int,
+        deadline: Deadline,
+    ) -> None:
+        self.load, self.offers, self.layouts, self.levels = load, offers, layouts, levels
+        self.deadline = deadline
+        self.master = Master(load, offers, layouts, len(candidates.first), levels)
+        self.candidates = candidates
+        self._pool = Parts.none(load.tenants_max)
+
+    def of(self, goal: Goal) -> Prices | None:
+        """None where time ran out, or no part carries anything of some model."""
+        cap_rps = self.master.cap_rps(goal)
+        if not len(self._pool.place):
+            # A first guess: every model's rate is worth the same.
+            free = np.zeros((self.master.places, self.master.levels + 1))
+            self._add(self._listed(1 / self.load.target_rps, free, np.inf, cap_rps, best=True))
+        while not self.deadline.passed:
+            prices = self.master.relaxed(self._pool, goal, time_limit_s=self.deadline.left_s)
+            if prices is None:
+                return None
+            slack = -1e-9 * prices.scale
+            new = self._listed(prices.price, prices.rent, slack, cap_rps, best=True)
+            if not len(new[0].place):
+                return prices
+            self._add(new)
+        return None
+
+    def within(
+        self, goal: Goal, prices: Prices, gap: float, *, most: int | None = None
+    ) -> tuple[Parts, Floats, bool]:
+        """The undominated parts that waste at most `gap`.
+
+        Args:
+            most: only so many, those that waste least.
+
+        Returns:
+            The parts, what each wastes, and whether none is left out that could be of use.
+        """
+        cap_rps = self.master.cap_rps(goal)
+        parts, waste, complete = self._listed(prices.price, prices.rent, gap, cap_rps)
+        narrowed = complete
+        while most is not None and not narrowed:
+            # Too many to hold: of those that waste little, none must be missing.
+            gap = min(gap, 8 * prices.scale) / 8
+            parts, waste, narrowed = self._listed(prices.price, prices.rent, gap, cap_rps)
+        if most is not None and len(waste) > most:
+            rows = np.argpartition(waste, most)[:most]
+            parts, waste, complete = parts.take(rows), waste[rows], False
+        rates = np.minimum(parts.rates_rps(self.load.models), cap_rps)
+        rows = undominated(parts.place, parts.loudness, rates)
+        if len(rows) > KEPT_MAX:
+            rows = rows[np.argsort(waste[rows], kind="stable")[:KEPT_MAX]]
+            complete = False
+        return parts.take(rows), waste[rows], complete
+
+    def pool(self) -> Parts:
+        """The parts that the prices were found with."""
+        return self._pool
+
+    def _listed(
+        self, price: Floats, rent: Floats, slack: float, cap_rps: Floats, *, best: bool = False
+    ) -> tuple[Parts, Floats, bool]:
+        return list_parts(
+            self.candidates,
+            self.load,
+            cap_rps,
+            price=price,
+            rent=rent,
+            slack=slack,
+            most=PARTS_MAX,
+            best_only=best,
+        )
+
+    def _add(self, listed: tuple[Parts, Floats, bool]) -> None:
+        """The parts of each place that waste least join the pool."""
+        parts, waste, _ = listed
+        order = np.lexsort((waste, parts.place))
+        place = parts.place[order]
+        start = np.searchsorted(place, place)
+        few = order[np.arange(len(order)) - start < PER_ROUND]
+        self._pool = Parts.joined([self._pool, parts.take(few)])

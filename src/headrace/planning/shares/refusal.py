@@ -1,0 +1,112 @@
+"""Why devices cannot be shared as asked, and the nearest rates or SLO that would do."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil, floor
+
+import numpy as np
+
+from headrace.domain.problem import Problem
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.shared_times import SharedTimes
+from headrace.planning.pooled.refusal import nearest_slo_us
+from headrace.planning.shares.devices import devices_of
+from headrace.planning.shares.pricing import Pricing
+from headrace.planning.shares.search import most
+from headrace.planning.shares.workload import Workload
+
+PRECISION = 1e-3
+
+
+def refuse_models(problem: Problem, times: Sequence[SharedTimes]) -> str | None:
+    """Of models that no part can run in time, even alone and one request at a time."""
+    said = [_refuse_model(problem, times, m) for m in range(len(problem.demands))]
+    return "\n".join(text for text in said if text) or None
+
+
+def _refuse_model(problem: Problem, times: Sequence[SharedTimes], m: int) -> str | None:
+    demand = problem.demands[m]
+    shortest = min(
+        (
+            (latency[0] + each.least_cycle_us(each.models[m].busy_us(latency[0], 1)), share, each)
+            for each in times
+            for share, latency in each.models[m].latency_us.items()
+        ),
+        key=lambda found: found[0],
+        default=None,
+    )
+    names = " or ".join(repr(each.device.name) for each in times)
+    tenant = times[0].models[m]
+    if shortest is None:
+        memory = ", ".join(
+            f"{each.device.memory_bytes:,} bytes per {each.device.name}"
+            for each in times
+            if each.device.memory_bytes is not None
+        )
+        return (
+            f"model {demand.model!r} cannot run on any part of a {names}\n"
+            f"  needs  a profile there, and {tenant.weights_bytes:,} bytes for its weights\n"
+            f"  has    {memory or 'no profile there'}\n"
+            "  try    `headrace profile` with the cluster's shares, or devices with more memory"
+        )
+    least_us, share, where = shortest
+    if least_us <= tenant.budget_us:
+        return None
+    gateway_us = _gateway_us(problem, tenant.budget_us, demand.slo_us)
+    slo_us = nearest_slo_us(least_us + gateway_us, problem.options.margin)
+    return (
+        f"model {demand.model!r} cannot meet its SLO on any part of a {names}\n"
+        f"  needs  {least_us / 1000:.1f} ms: a wait for its turn, then a batch of 1, on {share} of"
+        f" a {where.device.name!r}\n"
+        f"  has    {tenant.budget_us / 1000:.1f} ms of its SLO of {demand.slo_us / 1000:.1f} ms\n"
+        f"  try    an SLO of at least {ceil(slo_us / 100) / 10:.1f} ms, faster devices or a smaller"
+        " margin"
+    )
+
+
+def _gateway_us(problem: Problem, budget_us: int, slo_us: int) -> int:
+    return floor(slo_us * (1 - Fraction(str(problem.options.margin)))) - budget_us
+
+
+def refuse_rates(
+    problem: Problem, load: Workload, times: list[SharedTimes], deadline: Deadline
+) -> str:
+    """Of rates that all devices together cannot carry."""
+    rates = np.array([demand.rate_rps or 0.0 for demand in problem.demands])
+    asked = [(d.model, d.rate_rps) for d in problem.demands if d.rate_rps]
+    target = np.where(rates > 0, rates, 1e-3)
+    plain = Workload(
+        target_rps=target,
+        floor=np.zeros(len(rates)),
+        have=np.zeros(len(rates)),
+        budget_us=load.budget_us,
+        weights_bytes=load.weights_bytes,
+        tenants_max=load.tenants_max,
+    )
+    memory = any(each.device.memory_bytes is not None for each in times)
+    devices = devices_of(problem, times, [1.0 for _ in times], memory_by_share=memory)
+    pricing = Pricing(
+        plain, devices.offers, devices.candidates, devices.layouts, devices.levels, deadline
+    )
+    found = most(pricing, precision=PRECISION)
+    has = ", ".join(f"{offer.count} {offer.name!r}" for offer in devices.offers)
+    needs = ", ".join(f"{rate:g} rps of {name!r}" for name, rate in asked)
+    if found.value is None or not found.value:
+        return (
+            "the devices are too few to serve every model\n"
+            f"  needs  {needs}\n"
+            f"  has    {has}\n"
+            "  try    more devices, fewer models or longer SLOs"
+        )
+    fraction = floor(min(found.value, 1 - PRECISION) * 1000) / 1000
+    together = ", ".join(f"{_down(rate * fraction)} rps of {name!r}" for name, rate in asked)
+    return (
+        "the devices cannot carry the rates asked, however they are shared\n"
+        f"  needs  {needs}\n"
+        f"  has    {together} at once, {fraction:g} times as much, with {has}\n"
+        f"  try    rates of {fraction:g} times these, or more devices"
+    )
+
+
+def _down(rate: float) -> str:
+    return f"{floor(rate * 1000) / 1000:.4g}"

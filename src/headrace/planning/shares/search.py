@@ -1,0 +1,262 @@
+"""The search: prices, then questions whose answers are plans or proofs.
+
+A question is whether devices for at most `spend` carry z times every rate. What a plan that answers
+it may waste in all, the gap, is small where the question is close to the linear program's bound, so
+only few parts come into question (`pricing.within`), and a walk over sets of them (`choosing`)
+answers in milliseconds, yes or no. So questions are asked from the bound on:
+
+least price   every sum that whole devices can cost, from the bound upwards, until the first yes
+most          z = bound - step, the step doubled until the first yes; then the interval between the
+              best yes and the least no is halved until it is within the precision. A no is a new
+              bound; it caps what parts count for, which sharpens the prices
+
+Where the devices are too many to walk, or a walk takes too long, the integer program (`master`)
+over the parts that waste least gives a plan, and the linear program, or the integer program over
+all parts within the gap, a bound.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from headrace.planning.shares.choosing import Answer, ask
+from headrace.planning.shares.diving import dived, improved
+from headrace.planning.shares.listing import Parts
+from headrace.planning.shares.master import Chosen, Goal, Prices
+from headrace.planning.shares.pricing import Pricing
+from headrace.planning.shares.workload import DeviceOffer
+
+FEW = 300
+"""Parts that a question is asked of first; most that can be answered with yes are, by these."""
+
+FEW_STEPS = 100_000
+MANY_STEPS = 12_000_000
+"""Of a walk: about one second."""
+
+TOLERANCE = 1e-9
+FIRST_STEP = 0.005
+"""Of the bound: where `most` asks first."""
+
+CLOSE_ENOUGH = 1e-3
+"""Gap of `most` that walks may leave, and that no integer program is asked to close."""
+
+DIVE_PART = 0.2
+"""Of the time left."""
+
+IMPROVE_PART = 0.9
+"""Of the time left after that."""
+
+PROGRAM_PARTS = (150, 600)
+"""Parts of the integer programs, beside those that the prices were found with."""
+
+LEVELS_MAX = 400
+"""Sums that devices can cost; more are a matter for the integer program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search ended with."""
+
+    chosen: Chosen | None
+    value: float | None
+    """Price or multiple of `chosen`."""
+    bound: float | None
+    """No plan is better. None: nothing is known."""
+    proven: bool
+    """That there is nothing better than `chosen`; without it, that there is no plan."""
+
+
+NOTHING = Found(chosen=None, value=None, bound=None, proven=False)
+
+
+class _Unsettled(Exception):
+    """A question was too hard to walk."""
+
+
+class _TooManyWays(_Unsettled):
+    """There are too many devices to look at all ways to lay them out."""
+
+
+def least(pricing: Pricing) -> Found:
+    """The least price of devices that carry every rate."""
+    goal = Goal(most=False, cap=1.0)
+    prices = pricing.of(goal)
+    if prices is None:
+        return NOTHING
+    if prices.missing:
+        return Found(chosen=None, value=None, bound=None, proven=True)
+    bound = prices.bound
+    levels = price_levels(pricing.offers, bound * (1 - TOLERANCE))
+    if levels is not None:
+        try:
+            before = -inf
+            for spend in levels:
+                bound = max(bound, spend)
+                found = _asked(pricing, goal, prices, 1.0, spend - prices.bound, spend, before)
+                if found is not None:
+                    value = pricing.master.price(found)
+                    return Found(chosen=found, value=value, bound=value, proven=True)
+                before = spend
+            return Found(chosen=None, value=None, bound=None, proven=True)
+        except _Unsettled:
+            pass
+    return _by_program(pricing, goal, prices, bound, None)
+
+
+def most(pricing: Pricing, *, precision: float) -> Found:
+    """The largest multiple of all rates, within `precision` of it (relative)."""
+    goal, prices = _capped(pricing, 1e6)
+    if prices is None:
+        return NOTHING
+    if prices.missing:
+        return Found(chosen=None, value=None, bound=None, proven=True)
+    best: Chosen | None = None
+    value, bound, step = 0.0, prices.bound, FIRST_STEP * prices.bound
+    unsettled = 0.0
+    while bound - max(value, unsettled) > precision * bound and not pricing.deadline.passed:
+        wanted = max(bound - step, (bound + max(value, unsettled)) / 2)
+        try:
+            found = _asked(pricing, goal, prices, wanted, prices.bound - wanted, inf, -inf)
+        except _TooManyWays:
+            break
+        except _Unsettled:
+            unsettled = wanted
+            if bound - value <= CLOSE_ENOUGH * bound:
+                break
+            continue
+        if found is not None:
+            best, value = found, max(value, pricing.master.multiple(found))
+            continue
+        bound, step = wanted, 2 * step
+        goal, closer = _capped(pricing, bound)
+        prices = closer or prices
+    if bound - value > max(precision, CLOSE_ENOUGH) * bound:
+        return _by_program(pricing, goal, prices, bound, best)
+    proven = best is not None and bound - value <= precision * bound
+    return Found(chosen=best, value=value, bound=max(bound, value), proven=proven)
+
+
+def _capped(pricing: Pricing, bound: float) -> tuple[Goal, Prices | None]:
+    """Prices with parts that count up to the bound that the prices themselves give."""
+    prices: Prices | None = None
+    while True:
+        goal = Goal(most=True, cap=bound * (1 + TOLERANCE))
+        closer = pricing.of(goal)
+        if closer is None:
+            return goal, prices
+        prices = closer
+        if prices.bound > bound * (1 - 1e-4):
+            return goal, prices
+        bound = prices.bound
+
+
+def price_levels(offers: Sequence[DeviceOffer], bound: float) -> list[float] | None:
+    """All sums of whole devices' prices from `bound` on, ascending; None: more than LEVELS_MAX."""
+    sums = {0.0}
+    for offer in offers:
+        sums = {round(s + n * offer.price, 9) for s in sums for n in range(offer.count + 1)}
+        if len(sums) > 50 * LEVELS_MAX:
+            return None
+    above = sorted(s for s in sums if s >= bound - TOLERANCE)
+    return above if len(above) <= LEVELS_MAX else None
+
+
+def _asked(
+    pricing: Pricing,
+    goal: Goal,
+    prices: Prices,
+    wanted: float,
+    gap: float,
+    spend: float,
+    more_than: float,
+) -> Chosen | None:
+    """A plan that carries `wanted` times every rate, or None where there is none.
+
+    Raises:
+        _TooManyWays, _Unsettled: of layouts; too long a walk.
+    """
+    gap += 1e-7 * max(1.0, prices.bound)
+    for few, steps in ((FEW, FEW_STEPS), (None, MANY_STEPS)):
+        parts, _, complete = pricing.within(goal, prices, gap, most=few)
+        answer: Answer | None = ask(
+            pricing, prices, parts, wanted=wanted, gap=gap, spend=spend, more_than=more_than,
+            steps_max=steps,
+        )  # fmt: skip
+        if answer is None:
+            raise _TooManyWays
+        if answer.chosen is not None:
+            return answer.chosen
+        if complete and answer.complete:
+            return None
+    raise _Unsettled
+
+
+def _by_program(
+    pricing: Pricing, goal: Goal, prices: Prices, bound: float, best: Chosen | None
+) -> Found:
+    """The best plan that integer programs over few parts find, and a bound on any.
+
+    Args:
+        bound: proven so far.
+        best: found so far.
+    """
+    sign = -1.0 if goal.most else 1.0
+    if best is None:
+        best = dived(pricing, goal, prices, time_limit_s=DIVE_PART * pricing.deadline.left_s)
+        if best is not None and not _carries(pricing, goal, best):
+            best = None
+    value = _value(pricing, goal, best)
+    everything = sum(offer.price * offer.count for offer in pricing.offers)
+    proven = False
+    if best is not None and pricing.levels == 1:
+        best = improved(
+            pricing, goal, best, bound, near=CLOSE_ENOUGH,
+            time_limit_s=IMPROVE_PART * pricing.deadline.left_s,
+        )  # fmt: skip
+        value = _value(pricing, goal, best)
+    for few, part in (*zip(PROGRAM_PARTS, (0.4, 0.9), strict=True), (None, 1.0)):
+        near = CLOSE_ENOUGH if goal.most else 1e-7
+        if pricing.deadline.passed or (best is not None and sign * (value - bound) <= near * bound):
+            break
+        reach = value if best is not None else (0.0 if goal.most else everything)
+        gap = sign * (reach - prices.bound) + 1e-7 * max(1.0, prices.bound)
+        parts, _, complete = pricing.within(goal, prices, gap, most=few)
+        if few is not None:
+            parts = Parts.joined([pricing.pool(), parts])
+        elif not complete:
+            break
+        usable = prices.layout_waste <= gap
+        chosen, limit, ended = pricing.master.whole(
+            parts, goal, layouts=usable, better_than=value if best is not None else None,
+            time_limit_s=part * pricing.deadline.left_s, relative_gap=1e-4 if few else 1e-7,
+        )  # fmt: skip
+        if chosen is not None and _carries(pricing, goal, chosen):
+            reached = _value(pricing, goal, chosen)
+            if best is None or sign * (value - reached) > 0:
+                best, value = chosen, reached
+        if complete and limit is not None:
+            bound = min(bound, limit) if goal.most else max(bound, limit)
+        if complete and ended:
+            # Whatever is better than what was asked for is among these parts.
+            if limit is None and best is not None:
+                bound = value
+            proven = limit is None and best is None
+            break
+    if best is None:
+        return Found(chosen=None, value=None, bound=bound, proven=proven)
+    bound = max(bound, value) if goal.most else min(bound, value)
+    return Found(
+        chosen=best, value=value, bound=bound, proven=sign * (value - bound) <= 1e-6 * abs(value)
+    )
+
+
+def _value(pricing: Pricing, goal: Goal, chosen: Chosen | None) -> float:
+    if chosen is None:
+        return 0.0 if goal.most else inf
+    return pricing.master.multiple(chosen) if goal.most else pricing.master.price(chosen)
+
+
+def _carries(pricing: Pricing, goal: Goal, chosen: Chosen) -> bool:
+    return (
+        pricing.master.suffices(chosen, 0.0) if goal.most else pricing.master.suffices(chosen, 1.0)
+    )

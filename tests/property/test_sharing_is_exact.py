@@ -1,0 +1,205 @@
+"""The exact planner of shared devices against trying everything, on small random problems."""
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import combinations, combinations_with_replacement, product
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from headrace.domain.cluster import Cluster, DeviceType, Node
+from headrace.domain.interference import Interference
+from headrace.domain.plan import Plan
+from headrace.domain.problem import Objective, PlanOptions, Problem
+from headrace.interference import slowdown_of, slowed_us, use_of
+from headrace.planning import solve
+from headrace.verify import verify
+from helpers.problems import make_problem, make_profile, whole_model_us
+from helpers.shared import make_interference, with_utilisation
+
+HALF, FIFTH = Fraction(1, 2), Fraction(1, 5)
+SHARES = (Fraction(1), 4 * FIFTH, HALF, FIFTH)
+SPLITS = ((Fraction(1),), (HALF, HALF), (4 * FIFTH, FIFTH))
+
+Tenants = tuple[tuple[int, int], ...]
+"""(model, batch size) of each."""
+
+
+def small_problem(
+    seed: int, *, interference: bool, objective: Objective = "least-devices", types: int = 1
+) -> Problem:
+    rng = np.random.default_rng(seed)
+    names = ["a", "b"][:types]
+    profiles = []
+    for m in range(int(rng.integers(2, 4))):
+        profile = make_profile(
+            f"m{m}",
+            blocks=1,
+            devices={name: 1.0 + 0.7 * i for i, name in enumerate(names)},
+            max_batch=int(rng.integers(1, 4)),
+            shares=SHARES,
+            block_us=int(rng.integers(2_000, 9_000)),
+            fixed_fraction=float(rng.uniform(0.2, 0.8)),
+            seed=int(rng.integers(1 << 30)),
+        )
+        profiles.append(
+            with_utilisation(profile, float(rng.uniform(0, 0.9)), float(rng.uniform(0, 0.9)))
+        )
+    counts = {names[0]: 2 if types == 1 else 1, **dict.fromkeys(names[1:], 1)}
+    prices = rng.choice([1.0, 1.5, 2.0, 3.5], size=types)
+    load = float(rng.uniform(0.3, 1.3))
+    problem = make_problem(
+        profiles,
+        cluster=Cluster(
+            device_types=tuple(
+                DeviceType(name=name, shares=SHARES, splits=SPLITS, price_per_hour=float(price))
+                for name, price in zip(names, prices, strict=True)
+            ),
+            nodes=(Node(name="n", devices=counts),),
+        ),
+        slo_us={p.model: int(whole_model_us(p) * rng.uniform(2.2, 8)) for p in profiles},
+        rates={
+            p.model: float(2e6 * load / len(profiles) / whole_model_us(p) * rng.uniform(0.3, 1.7))
+            for p in profiles
+        },
+        options=PlanOptions(planner="shares", objective=objective, margin=0.0, max_stages=1),
+    )
+    if objective == "max-min":
+        demands = [replace(d, weight=d.rate_rps, rate_rps=None) for d in problem.demands]
+        problem = replace(problem, demands=tuple(demands))
+    documents = tuple(make_interference(name) for name in names) if interference else ()
+    return replace(problem, interference=documents)
+
+
+def part_tenants(problem: Problem) -> list[Tenants]:
+    """Every set of up to three tenants with batch sizes, and an empty part."""
+    found: list[Tenants] = [()]
+    depths = [len(problem.profiles[d.model].block_times[0].p99_us[0]) for d in problem.demands]
+    for size in (1, 2, 3):
+        for models in combinations(range(len(depths)), size):
+            for batches in product(*(range(1, depths[m] + 1) for m in models)):
+                found.append(tuple(zip(models, batches, strict=True)))
+    return found
+
+
+def rates_on_device(problem: Problem, kind: DeviceType) -> list[np.ndarray]:
+    """What every way to cut and fill one device carries of each model; dominated ones left out."""
+    document = next((each for each in problem.interference if each.device == kind.name), None)
+    found = [np.zeros(len(problem.demands))]
+    for split in SPLITS:
+        for parts in product(part_tenants(problem), repeat=len(split)):
+            rates = carried(problem, kind, split, parts, document)
+            if rates is not None:
+                found.append(rates)
+    return undominated(found)
+
+
+def carried(
+    problem: Problem,
+    kind: DeviceType,
+    split: Sequence[Fraction],
+    parts: Sequence[Tenants],
+    document: Interference | None,
+) -> np.ndarray | None:
+    """Rates of each model, None where a promise is broken."""
+    total = np.zeros(len(problem.demands))
+    profiles = [problem.profiles[d.model] for d in problem.demands]
+    uses = [
+        [use_of(profiles[m], kind.name, share, b) for m, b in tenants]
+        for share, tenants in zip(split, parts, strict=True)
+    ]
+    for i, (share, tenants) in enumerate(zip(split, parts, strict=True)):
+        others = [use for j, row in enumerate(uses) if j != i for use in row]
+        latency = []
+        for at, (m, batch) in enumerate(tenants):
+            times = profiles[m].times(kind.name, share)
+            assert times is not None
+            alone = sum(row[batch - 1] for row in times.p99_us)
+            slowdown = slowdown_of(document, uses[i][at], others) if document else 1.0
+            latency.append(slowed_us(alone, slowdown))
+        duty = sum(latency)
+        for (m, batch), own in zip(tenants, latency, strict=True):
+            if duty + own > problem.demands[m].slo_us:
+                return None
+            total[m] += batch / duty * 1e6
+    return total
+
+
+def undominated(rows: list[np.ndarray]) -> list[np.ndarray]:
+    kept: list[np.ndarray] = []
+    for row in sorted(rows, key=lambda r: -r.sum()):
+        if not any((row <= other).all() for other in kept):
+            kept.append(row)
+    return kept
+
+
+def every_choice(problem: Problem) -> Iterator[tuple[float, float, np.ndarray]]:
+    """(devices, price, rates) of every choice of devices."""
+    per_type = []
+    for kind in problem.cluster.device_types:
+        ways = rates_on_device(problem, kind)
+        options = [
+            (n, n * (kind.price_per_hour or 0.0), sum(some, np.zeros(len(problem.demands))))
+            for n in range(problem.cluster.count(kind.name) + 1)
+            for some in combinations_with_replacement(ways, n)
+        ]
+        per_type.append(options)
+    for choice in product(*per_type):
+        yield (
+            float(sum(n for n, _, _ in choice)),
+            sum(price for _, price, _ in choice),
+            sum((rates for _, _, rates in choice), np.zeros(len(problem.demands))),
+        )
+
+
+def best_by_trying(problem: Problem) -> float | None:
+    """The objective of the best plan; None: there is none."""
+    objective = problem.options.objective
+    best: float | None = None
+    weights = np.array([d.weight for d in problem.demands])
+    asked = np.array([d.rate_rps or 0.0 for d in problem.demands])
+    for devices, price, rates in every_choice(problem):
+        if objective == "max-min":
+            value = float((rates / weights).min())
+            if value > 0:
+                best = value if best is None else max(best, value)
+        elif (rates >= asked * (1 - 1e-9)).all():
+            value = devices if objective == "least-devices" else price
+            best = value if best is None else min(best, value)
+    return best
+
+
+def checked(problem: Problem) -> Plan | None:
+    """A plan that holds, proven but for a thousandth at most."""
+    result = solve(problem)
+    if result.plan is not None:
+        assert verify(result.plan, problem.profiles) == []
+        assert result.plan.gap is not None
+        assert result.plan.gap <= 1e-3
+    else:
+        assert result.stopped == "infeasible"
+    return result.plan
+
+
+@pytest.mark.parametrize("objective", ["least-devices", "least-cost", "max-min"])
+@pytest.mark.parametrize("interference", [False, True], ids=["alone", "beside"])
+@pytest.mark.parametrize("types", [1, 2])
+def test_the_planner_of_shares_finds_what_trying_everything_finds(
+    objective: Objective, interference: bool, types: int
+) -> None:
+    verdicts = []
+    for seed in range(6):
+        problem = small_problem(seed, interference=interference, objective=objective, types=types)
+
+        plan, best = checked(problem), best_by_trying(problem)
+
+        if best is None:
+            assert plan is None, seed
+        else:
+            assert plan is not None, seed
+            assert plan.objective == pytest.approx(best, rel=1e-6), seed
+            assert plan.bound is not None
+            assert (plan.bound - best) * (1 if objective == "max-min" else -1) >= -1e-6, seed
+        verdicts.append(best)
+    assert any(verdicts)

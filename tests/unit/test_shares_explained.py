@@ -1,0 +1,43 @@
+"""`headrace plan --planner shares --explain`: what sharing saves."""
+
+from msgspec.structs import replace
+from rich.console import Console
+
+from headrace.planning import solve
+from headrace.planning.shares.explain import explain_sharing
+from headrace.reporting.sharing_table import sharing_explanation
+from helpers.shared import shared_problem
+
+
+def test_what_sharing_saves_is_what_planning_without_it_costs() -> None:
+    problem = shared_problem("shares", seed=3, models=3, devices=3, load=0.3)
+    plan = solve(problem).plan
+    assert plan is not None
+
+    reason = explain_sharing(plan, problem)
+
+    assert reason.reached == plan.objective
+    assert reason.in_turns is not None
+    assert reason.alone is not None
+    assert reason.reached <= reason.in_turns <= reason.alone
+    assert reason.alone >= 3
+    for wait in reason.waits:
+        assert wait.wait_us <= wait.budget_us
+        assert wait.rate_rps is not None
+        assert wait.throughput_rps >= wait.rate_rps * (1 - 1e-9)
+
+
+def test_the_most_uniform_load_is_compared_on_the_same_devices() -> None:
+    problem = shared_problem("shares", seed=3, models=3, devices=3, load=0.3)
+    options = replace(problem.options, objective="max-min")
+    problem = replace(problem, options=options)
+    plan = solve(problem).plan
+    assert plan is not None
+
+    reason = explain_sharing(plan, problem)
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(sharing_explanation(reason))
+
+    assert reason.alone is not None
+    assert f"sharing carries {reason.reached / reason.alone:.2f} times as much" in captured.get()
