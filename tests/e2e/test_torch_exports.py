@@ -161,3 +161,14 @@ def test_what_exporters_write_is_profiled_planned_and_served(
         }
 
     assert {which: error for which, error in errors.items() if error > TOLERANCE} == {}
+    assert (errors["dynamic"], errors["qdq"]) == (0.0, 0.0)
+    blocks = {
+        which: len(json.loads(Path(f"{which}.profile.json").read_bytes())["blocks"])
+        for which in variants
+    }
+    assert {which for which, count in blocks.items() if count > 1} >= {
+        "pt2",
+        "default",
+        *OPSETS,
+        "qdq",
+    }

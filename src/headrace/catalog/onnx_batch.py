@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from headrace.catalog.onnx_graph import GraphNode, OnnxGraph, OpenTensor
+from headrace.catalog.onnx_names import rename
 from headrace.catalog.pt2_sizes import with_known_sizes
 from headrace.domain.profile import TensorSpec
 
@@ -158,21 +159,9 @@ def _renamed(node: GraphNode, names: Mapping[str, str]) -> GraphNode:
         return node
     proto = onnx.NodeProto()
     proto.CopyFrom(node.proto)
-    _rename(proto, names)
+    rename(proto, names)
     return GraphNode(
         proto=proto,
         reads=tuple(names.get(name, name) for name in node.reads),
         writes=tuple(names.get(name, name) for name in node.writes),
     )
-
-
-def _rename(proto: Any, names: Mapping[str, str]) -> None:
-    """Also in subgraphs, which read names from outside; ONNX lets none hide another."""
-    proto.input[:] = [names.get(name, name) for name in proto.input]
-    proto.output[:] = [names.get(name, name) for name in proto.output]
-    for attribute in proto.attribute:
-        for subgraph in (attribute.g, *attribute.graphs):
-            for inner in subgraph.node:
-                _rename(inner, names)
-            for value in subgraph.output:
-                value.name = names.get(value.name, value.name)

@@ -16,7 +16,7 @@ from headrace.catalog.weights_files import MAX_FILE_BYTES, ExternalWeights, weig
 from headrace.domain.errors import DocumentError, ModelError
 from headrace.domain.profile import ModelFormat, Profile, TensorSpec
 
-EXTRACTION_VERSION = 4
+EXTRACTION_VERSION = 5
 """Raised whenever `extract_stage` writes something else from the same input."""
 
 

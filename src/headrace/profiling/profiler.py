@@ -175,7 +175,7 @@ def _measure(
     observed, model = _cut(settled, options, progress)
     given = items if examples else {}
     error = check_split(model, given, rng)
-    why = None if agrees(error, options.boundary) else why_cuts_change(model)
+    why = None if agrees(model, error, options.boundary) else why_cuts_change(model)
     if why is not None:
         told.append(
             f"cut into {len(model.blocks)} blocks it answers differently (relative error"
