@@ -10,7 +10,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import (  # type: ignore[import-untyped]
+from onnxruntime.quantization import (
     CalibrationDataReader,
     quantize_static,
 )

@@ -60,4 +60,4 @@ def _quantised_around(nodes: Sequence[GraphNode]) -> frozenset[str]:
 
 
 def _is_a(node: GraphNode, kind: str) -> bool:
-    return node.proto.op_type == kind
+    return bool(node.proto.op_type == kind)

@@ -89,6 +89,8 @@ class OnnxGraph:
     """False: it runs one request at a time (`onnx_batch`)."""
     output_axes: Mapping[str, int] = field(default_factory=dict)
     """Where the file has an output's batch dimension, if not first."""
+    rooms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Shapes of outputs that have room for the most that they may be (`onnx_rooms`)."""
     header: Any
     """ModelProto without its graph: versions, operator sets, local functions."""
 

@@ -15,7 +15,7 @@ from headrace.catalog.onnx_graph import OnnxGraph
 from headrace.catalog.onnx_quantised import UNSIGNED_SUFFIX, make_unsigned, unsigned_spec
 from headrace.catalog.onnx_types import dtype_name, elem_type, tensor_bytes
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import OTHERWISE, TensorSpec
+from headrace.domain.profile import OTHERWISE, VARIES, TensorSpec
 
 Boundary = Literal["float32", "float16"]
 
@@ -165,5 +165,8 @@ def _value_info(spec: TensorSpec, dims: tuple[int | str | None, ...] | None = No
     assert dtype_name(elem_type(spec.dtype)) == spec.dtype
     if dims is None:
         named = zip(spec.dims or ("",) * len(spec.item_shape), spec.item_shape, strict=True)
-        dims = tuple(None if name == OTHERWISE else name or size for name, size in named)
+        fixed = {"", VARIES}
+        dims = tuple(
+            None if name == OTHERWISE else size if name in fixed else name for name, size in named
+        )
     return onnx.helper.make_tensor_value_info(spec.name, elem_type(spec.dtype), [BATCH, *dims])

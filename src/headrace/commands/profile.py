@@ -87,6 +87,16 @@ def profile(
             show_default=False,
         ),
     ] = None,
+    max_output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--max-output",
+            metavar="OUTPUT=N",
+            help="The most that an output can have whose length depends on what is in the inputs,"
+            " where the model does not say: boxes=300; 300x20 where two dimensions do. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     max_string_bytes: Annotated[
         int,
         typer.Option(
@@ -147,6 +157,7 @@ def profile(
         batch_axes=dict(parse_batch_axis(text) for text in batch_axis or ()),
         examples=dict(_example(text) for text in inputs or ()),
         states=dict(parse_state(text) for text in state or ()),
+        max_outputs=dict(parse_max_output(text) for text in max_output or ()),
         max_string_bytes=max_string_bytes,
         name=name,
         boundary=boundary.value,
@@ -222,6 +233,15 @@ def parse_state(text: str) -> tuple[str, str]:
     if not given or not kept:
         raise typer.BadParameter(f"--state {text!r}: expected INPUT=OUTPUT, such as state=stateN")
     return given, kept
+
+
+def parse_max_output(text: str) -> tuple[str, tuple[int, ...]]:
+    """`boxes=300` or `masks=300x20`."""
+    name, _, lengths = text.rpartition("=")
+    parts = lengths.split("x")
+    if not name or not all(part.isdecimal() and len(part) < 12 for part in parts):
+        raise typer.BadParameter(f"--max-output {text!r}: expected OUTPUT=N, such as boxes=300")
+    return name, tuple(map(int, parts))
 
 
 def _example(text: str) -> tuple[str, Path]:

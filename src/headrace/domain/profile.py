@@ -20,6 +20,10 @@ OTHERWISE = "?"
 """Of a dimension that changes with the dynamic ones, but is not as long as any of them."""
 
 
+VARIES = "*"
+"""Of a dimension whose length depends on what is in the inputs; the shape has room for the most."""
+
+
 class TensorSpec(Record, frozen=True, kw_only=True):
     """One tensor without its batch dimension."""
 
@@ -33,7 +37,10 @@ class TensorSpec(Record, frozen=True, kw_only=True):
     """Where clients have the batch dimension. Inside it is always the first; so it is at cuts."""
     dims: tuple[str, ...] = ()
     """Of each dimension of an item, the model's dynamic one that it is as long as; "" where it is
-    fixed, OTHERWISE where it changes with them in another way. Empty: all are fixed."""
+    fixed, OTHERWISE where it changes with them in another way, VARIES where it depends on what is
+    in the inputs. Empty: all are fixed."""
+    shape_of: str = ""
+    """The output with room for the most whose true shape this one holds; clients do not see it."""
 
     @property
     def follows(self) -> bool:
@@ -241,6 +248,7 @@ class Profile(Record, frozen=True, kw_only=True):
                     f"profile {self.model!r}: tensor {spec.name!r} has no dimension"
                     f" {spec.batch_axis} for its batch"
                 )
+        _check_rooms(self)
         check_states(f"profile {self.model!r}", self.states, self.inputs, self.outputs)
         _check_buckets(self)
         if self.batch_overhead_us < 0:
@@ -349,6 +357,26 @@ def _as_profile(profile: Profile, bucket: Bucket) -> Profile:
         stage_times=bucket.stage_times,
         buckets=(),
     )
+
+
+def _check_rooms(profile: Profile) -> None:
+    """
+    Raises:
+        ProfileError: an output varies in length and its true shape is not told, or the reverse.
+    """
+    varying = [spec for spec in profile.outputs if VARIES in spec.dims]
+    told = [spec for spec in profile.outputs if spec.shape_of]
+    wanted = [(spec.name, "int64", (len(spec.item_shape),)) for spec in varying]
+    last = profile.outputs[len(profile.outputs) - len(told) :]
+    if [(spec.shape_of, spec.dtype, spec.item_shape) for spec in last] != wanted or (
+        varying and profile.batched
+    ):
+        raise ProfileError(
+            f"profile {profile.model!r}: outputs that vary in length need their true shapes behind"
+            " all others, of a model that runs one request at a time; profile it again"
+        )
+    if any(len(spec.dims) != len(spec.item_shape) for spec in varying):
+        raise ProfileError(f"profile {profile.model!r}: not one of `dims` per dimension")
 
 
 def _check_buckets(profile: Profile) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.catalog.onnx_batch import as_filed, from_filed
+from headrace.catalog.onnx_batch import as_filed, filed_outputs, from_filed
 from headrace.catalog.onnx_graph import OnnxGraph, read_model_bytes, whole_model
 from headrace.catalog.onnx_stage import (
     HALF_SUFFIX,
@@ -176,11 +176,13 @@ def _run_whole(
     alone = graph.format == "onnx" and graph.weights is None
     content = read_model_bytes(graph.path) if alone else whole_model(graph)
     session = reference(graph.format)(content, graph.weights)
-    runs = (session.run(names, as_filed(graph, feeds)) for feeds in batches)
-    return [
-        [from_filed(graph, name, output) for name, output in zip(names, outputs, strict=True)]
-        for outputs in runs
-    ]
+    filed = filed_outputs(graph)
+    answers = []
+    for feeds in batches:
+        outputs = session.run(list(filed), as_filed(graph, feeds))
+        found = from_filed(graph, dict(zip(filed, outputs, strict=True)))
+        answers.append([found[name] for name in names])
+    return answers
 
 
 def agrees(model: CutModel, error: float, boundary: Boundary) -> bool:

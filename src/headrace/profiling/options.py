@@ -56,6 +56,8 @@ class ProfileOptions:
     """None: the file's stem, made legal."""
     states: Mapping[str, str] = field(default_factory=dict)
     """Input -> output: what the server keeps from one request of a sequence to the next."""
+    max_outputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Output -> the most of each dimension whose length depends on what is in the inputs."""
     max_string_bytes: int = 4096
     """Of one string that enters or leaves; each takes as much room in memory."""
     boundary: Boundary = "float32"
@@ -78,6 +80,9 @@ class ProfileOptions:
                 f"--max-string-bytes {self.max_string_bytes}: must lie between 1 and"
                 f" {MAX_STRING_BYTES}"
             )
+        for output, most in self.max_outputs.items():
+            if not most or min(most) < 1:
+                raise ModelError(f"--max-output {output}: needs lengths of 1 and more")
         if not 0 < self.budget_s <= 86_400:
             raise ModelError(f"--budget-s {self.budget_s}: must lie between 0 and 86400 seconds")
 

@@ -160,7 +160,7 @@ def _measure(
     there are several; and what to note."""
     rng = np.random.default_rng(SEED)
     items = examples or random_items(input_specs(graph, shapes), RANDOM_ITEMS, rng)
-    settled = settle_batch(graph, shapes, items, options.batch_axes)
+    settled = settle_batch(graph, shapes, items, options.batch_axes, options.max_outputs)
     items = settled.items
     inputs = input_specs(settled.graph, {name: array.shape[1:] for name, array in items.items()})
     check_states(str(graph.path), tuple(options.states.items()), inputs, settled.outputs)

@@ -54,6 +54,9 @@ class ServedModel:
     """Of a whole model of several sizes, smallest first."""
     pad: bool = False
     """Inputs are filled up with zeros to the sizes of their bucket."""
+    rooms: tuple[tuple[int, int], ...] = ()
+    """(output, shape): outputs with room for the most that they may be, and where among those of an
+    `Answer` the true shape is. Clients get what is true."""
     app: bool = False
     """Its tensors are arrays of their own shapes, where -1 is any length."""
     input_item_bytes: tuple[int, ...] = field(init=False)
@@ -63,7 +66,20 @@ class ServedModel:
         object.__setattr__(self, "input_item_bytes", tuple(map(item_bytes, self.inputs)))
 
     def as_asked(self, sequence_idle_us: int) -> "ServedModel":
-        """Without its states, which clients neither send nor get; one item is one step."""
+        """Without what clients neither send nor get: states, of which one item is one step, and
+        true shapes of outputs."""
+        return self._without_states(sequence_idle_us)._without_shapes()
+
+    def _without_shapes(self) -> "ServedModel":
+        at = {spec.name: index for index, spec in enumerate(self.outputs)}
+        told = [(at[spec.shape_of], i) for i, spec in enumerate(self.outputs) if spec.shape_of]
+        if not told:
+            return self
+        # They stand behind all others, whose indices stay.
+        shown = self.outputs[: len(self.outputs) - len(told)]
+        return replace(self, outputs=shown, rooms=tuple(told))
+
+    def _without_states(self, sequence_idle_us: int) -> "ServedModel":
         if not self.states:
             return self
         given, kept = zip(*self.states, strict=True)

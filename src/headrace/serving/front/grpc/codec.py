@@ -168,14 +168,13 @@ class MessageCodec:
     def encode(self, ask: Ask, answer: Answer) -> list[bytes | memoryview]:
         """The answer's message, in pieces."""
         items = ask.inputs.items
+        specs = self.signature.answered(ask.inputs, answer)
         key = (items, ask.inputs.sizes, ask.wanted)
         head = self._heads.get(key)
         if head is None:
-            shapes = [spec.shape(items) for spec in ask.inputs.outputs]
-            head = self._head(ask.wanted, shapes)
-            if len(self._heads) < _HEADS_MAX:
+            head = self._head(ask.wanted, [spec.shape(items) for spec in specs])
+            if len(self._heads) < _HEADS_MAX and not self.signature.model.rooms:
                 self._heads[key] = head
-        specs = ask.inputs.outputs
         outputs = [specs[index].as_sent(answer.outputs[index], items) for index in ask.wanted]
         return _pieces(ask, head, outputs)
 
