@@ -84,12 +84,25 @@ def test_what_is_not_carried_over_is_named_in_the_answer_and_in_the_file(reposit
     assert isinstance(named, list)
     for field in (
         *("instance_group", "optimization", "parameters", "preferred_batch_size"),
-        *("max_queue_delay_microseconds", "default_priority_level", "priority_queue_policy"),
+        *("max_queue_delay_microseconds", "priority_queue_policy"),
         *("timeout_action", "max_queue_size", "allow_timeout_override", "version 2 is served"),
     ):
         assert any(field in what for what in named), field
+    assert not any("default_priority_level" in what for what in named)
     text = (repository.parent / "out" / "problem.yaml").read_text()
     assert all(f"# not carried over: {what}\n" in text for what in named)
+
+
+def test_the_default_priority_is_carried_over(repository: Path) -> None:
+    more = "dynamic_batching { priority_levels: 3 default_priority_level: 2 }\n"
+    add_model(repository, "plus", add_one_model(), onnx_config("plus", "16", more=more))
+
+    code, found, said = run(repository, "--slo-ms", "50")
+
+    assert code == 0, said
+    written = parse_problem(problem(repository))
+    assert {entry.name: entry.priority for entry in written.models} == {"plus": 2}
+    assert not found["not_carried_over"]
 
 
 REFUSED = {
@@ -100,6 +113,10 @@ REFUSED = {
     "a library to run": ('model_operations { op_library_filename: "x.so" }\n', "model_operations"),
     "inputs of the batch": ("batch_input { kind: BATCH_ITEM_SHAPE }\n", "batch_input"),
     "a file elsewhere": ('default_model_filename: "../other/model.onnx"\n', "no name of a file"),
+    "a priority of no level": (
+        "dynamic_batching { priority_levels: 2 default_priority_level: 3 }\n",
+        "default_priority_level 3 needs to lie in 1..2",
+    ),
     "no steps": ("ensemble_scheduling { }\n", "without steps"),
     "a version that is not there": (
         "version_policy { specific { versions: [ 9 ] } }\n",

@@ -268,4 +268,4 @@ def test_clients_do_not_see_the_true_shapes_tensors() -> None:
 )
 def test_a_true_shape_never_leaves_its_room(told: tuple[int, int], shape: tuple[int, int]) -> None:
     (spec,) = varying("b")
-    assert true_shape(spec, memoryview(np.array(told, np.int64)).cast("B")) == shape
+    assert true_shape(spec, memoryview(np.array(told, np.int64).tobytes())) == shape

@@ -105,8 +105,8 @@ def settle_batch(
         if any(axis is not None for axis in named.values()):
             raise ModelError(f"{graph.path}: {error}; leave out --batch-axis") from error
         seen = _sizes_seen(session, graph, items, single)
-        given = {name: array.shape for name, array in as_filed(graph, tiled(items, 1)).items()}
-        rooms = rooms_of(graph, given, seen, most)
+        filed = {name: array.shape for name, array in as_filed(graph, tiled(items, 1)).items()}
+        rooms = rooms_of(graph, filed, seen, most)
         reason = None if None in named.values() else str(error)
         return _one_at_a_time(graph, inputs, items, single, rooms, reason)
     if most:

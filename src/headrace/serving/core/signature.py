@@ -39,7 +39,6 @@ FLOATS = frozenset({"BF16", "FP16", "FP32", "FP64"})
 
 MAX_TIMEOUT_US = 3_600_000_000
 """One hour."""
-MAX_PRIORITY = 1_000_000
 MAX_APP_TENSOR_BYTES = 1 << 31
 """Of an app's tensor; no request is larger. Its dimensions are bounded with it, also where another
 one is 0: numpy cannot make an array of shape [0, 2**62]."""

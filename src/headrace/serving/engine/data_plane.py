@@ -122,6 +122,7 @@ def served_models(
             inputs=profiles[deployment.model].inputs,
             outputs=profiles[deployment.model].outputs,
             slo_us=model.slo_us,
+            priority=model.priority,
             fastest_us=model.fastest_us,
             items_within=model.items_within,
             least_us=model.least_us,

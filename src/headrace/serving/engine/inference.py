@@ -24,6 +24,8 @@ class ServedModel:
     outputs: tuple[TensorSpec, ...]
     slo_us: int
     """The deadline of a request that brings no timeout of its own."""
+    priority: int = 0
+    """Of requests that state none."""
     fastest_us: int
     """Least time in which one item can be answered; a shorter timeout is always refused."""
     max_items: int

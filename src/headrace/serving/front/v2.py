@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from headrace.domain.base import MOST_PRIORITY
 from headrace.serving.core.sequences import Step, step_of
 from headrace.serving.core.signature import (
-    MAX_PRIORITY,
     MAX_TIMEOUT_US,
     CheckedInputs,
     InvalidError,
@@ -200,7 +200,7 @@ class ModelCodec:
         if timeout_us is not None:
             within("timeout", timeout_us, 1, MAX_TIMEOUT_US, " microseconds")
         if priority is not None:
-            within("priority", priority, 0, MAX_PRIORITY)
+            within("priority", priority, 0, MOST_PRIORITY)
         return Ask(
             inputs=inputs,
             timeout_us=timeout_us,

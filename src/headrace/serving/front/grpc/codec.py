@@ -12,9 +12,9 @@ import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from headrace.domain.base import MOST_PRIORITY
 from headrace.serving.core.sequences import Step, step_of
 from headrace.serving.core.signature import (
-    MAX_PRIORITY,
     MAX_TIMEOUT_US,
     CheckedInputs,
     InvalidError,
@@ -123,7 +123,7 @@ class MessageCodec:
             if timeout_us is not None:
                 within("timeout", timeout_us, 1, MAX_TIMEOUT_US, " microseconds")
             if priority is not None:
-                within("priority", priority, 0, MAX_PRIORITY)
+                within("priority", priority, 0, MOST_PRIORITY)
         else:
             step_of(model, None, False, False)
         inputs = self.signature.check(_given(request, parts.raw), self.read)
