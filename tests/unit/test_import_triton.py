@@ -13,7 +13,7 @@ from headrace.catalog.yaml_lines import parse_yaml
 from headrace.cli import app
 from headrace.domain.errors import HeadraceError
 from headrace.serving.apps.files import load_files
-from helpers.onnx_models import add_one_model, chain_model
+from helpers.onnx_models import add_one_model, chain_model, sums_model
 from helpers.triton_repository import add_model, ensemble_config, onnx_config
 
 QUEUE = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 200000 } }\n"
@@ -103,6 +103,58 @@ def test_the_default_priority_is_carried_over(repository: Path) -> None:
     written = parse_problem(problem(repository))
     assert {entry.name: entry.priority for entry in written.models} == {"plus": 2}
     assert not found["not_carried_over"]
+
+
+SEQUENCES = (
+    "sequence_batching {{ max_sequence_idle_microseconds: 5000000 direct {{ }}\n"
+    '  control_input [ {{ name: "x" control [ {{ kind: CONTROL_SEQUENCE_START\n'
+    "    fp32_false_true: [ {pair} ] }} ] }} ]\n"
+    '  state [ {{ input_name: "{state}" output_name: "next" {initial} }} ] }}\n'
+)
+
+
+def sequences(pair: str = "0, 1", state: str = "sum", initial: str = "") -> str:
+    return SEQUENCES.format(pair=pair, state=state, initial=initial)
+
+
+@pytest.mark.parametrize(("pair", "kind"), [("0, 1", "start"), ("-1, 2", "start:-1,2")])
+def test_states_and_controls_of_sequences_are_carried_over(
+    repository: Path, pair: str, kind: str
+) -> None:
+    text = 'platform: "onnxruntime_onnx" max_batch_size: 4\n' + sequences(pair)
+    add_model(repository, "adder", sums_model(), text)
+
+    code, found, said = run(repository, "--slo-ms", "50", "--model", "adder")
+
+    assert code == 0, said
+    (command,) = found["profile_commands"]  # type: ignore[misc]
+    assert f"--state sum=next --control x={kind}" in command
+    named = found["not_carried_over"]
+    assert isinstance(named, list)
+    assert any("sequence_batching.direct: a step runs on any slot" in what for what in named)
+    assert any("headrace serve --sequence-idle-s" in what for what in named)
+
+
+NO_SEQUENCES = {
+    "a state from a file": (
+        sequences(initial='initial_state { data_type: TYPE_FP32 data_file: "s" name: "s" }'),
+        "--initial-state",
+    ),
+    "three values": (sequences("0, 1, 2"), "of two values"),
+    "an input that is not there": (sequences(state="total"), "input 'total' is not in the model"),
+}
+
+
+@pytest.mark.parametrize("why", NO_SEQUENCES)
+def test_sequences_that_cannot_be_as_they_are_meant_are_refused(repository: Path, why: str) -> None:
+    more, sentence = NO_SEQUENCES[why]
+    text = 'platform: "onnxruntime_onnx" max_batch_size: 4\n' + more
+    add_model(repository, "adder", sums_model(), text)
+
+    code, _, said = run(repository, "--slo-ms", "50", "--model", "adder")
+
+    assert code != 0
+    assert sentence in said
 
 
 REFUSED = {

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from headrace.domain.base import Record, is_name
+from headrace.domain.controls import Control, check_controls
 from headrace.domain.errors import ProfileError
 
 MAX_STRING_BYTES = 1 << 20
@@ -206,6 +207,10 @@ class Profile(Record, frozen=True, kw_only=True):
     outputs: tuple[TensorSpec, ...]
     states: tuple[tuple[str, str], ...] = ()
     """(input, output): tensors that the server keeps from one step of a sequence to the next."""
+    initial_states: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
+    """A state's input -> its numbers in a sequence's first step, or one for all; others: zeros."""
+    controls: tuple[Control, ...] = ()
+    """Inputs that the server fills in of each step."""
     blocks: tuple[Block, ...]
     block_times: tuple[BlockTimes, ...]
     stage_times: tuple[StageTimes, ...] = ()
@@ -250,6 +255,13 @@ class Profile(Record, frozen=True, kw_only=True):
                 )
         _check_rooms(self)
         check_states(f"profile {self.model!r}", self.states, self.inputs, self.outputs)
+        check_controls(
+            f"profile {self.model!r}",
+            self.controls,
+            self.initial_states,
+            [given for given, _ in self.states],
+            {spec.name: (spec.dtype, spec.item_count) for spec in self.inputs},
+        )
         _check_buckets(self)
         if self.batch_overhead_us < 0:
             raise ProfileError(f"profile {self.model!r}: batch_overhead_us is negative")

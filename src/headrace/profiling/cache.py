@@ -34,6 +34,7 @@ def cache_path(
             [sorted(shapes.items()), points],
             sorted(options.batch_axes.items()),
             [sorted(options.states.items()), sorted(options.max_outputs.items())],
+            [sorted(options.initial_states.items()), options.controls],
             examples_sha256,
             [options.device, options.blocks, options.max_batch, options.cut_tensors],
             [options.boundary, options.stages, options.budget_s, options.max_string_bytes],

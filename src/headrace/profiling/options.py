@@ -7,6 +7,7 @@ from typing import Literal
 
 from headrace.catalog.onnx_stage import Boundary
 from headrace.domain.base import NAME_PATTERN, is_name
+from headrace.domain.controls import Control
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import MAX_STRING_BYTES
 from headrace.executors.table import measurement
@@ -56,6 +57,10 @@ class ProfileOptions:
     """None: the file's stem, made legal."""
     states: Mapping[str, str] = field(default_factory=dict)
     """Input -> output: what the server keeps from one request of a sequence to the next."""
+    initial_states: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Input -> its numbers in the first request of a sequence, or one for all; others: zeros."""
+    controls: tuple[Control, ...] = ()
+    """Inputs that the server fills in of each request of a sequence."""
     max_outputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Output -> the most of each dimension whose length depends on what is in the inputs."""
     max_string_bytes: int = 4096

@@ -35,6 +35,7 @@ import numpy as np
 
 from headrace.catalog.onnx_cuts import find_cuts
 from headrace.catalog.onnx_graph import OnnxGraph, load_graph
+from headrace.domain.controls import check_controls
 from headrace.domain.elements import item_bytes
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import (
@@ -164,6 +165,13 @@ def _measure(
     items = settled.items
     inputs = input_specs(settled.graph, {name: array.shape[1:] for name, array in items.items()})
     check_states(str(graph.path), tuple(options.states.items()), inputs, settled.outputs)
+    check_controls(
+        str(graph.path),
+        options.controls,
+        options.initial_states,
+        [*options.states],
+        {spec.name: (spec.dtype, spec.item_count) for spec in inputs},
+    )
     told = [settled.notice] if settled.notice else []
     if not settled.graph.batched:
         if points.sizes:
@@ -352,6 +360,8 @@ def _profile(
         inputs=model.crossings[0],
         outputs=model.crossings[-1],
         states=tuple(options.states.items()),
+        initial_states=dict(options.initial_states),
+        controls=options.controls,
         blocks=model.blocks,
         block_times=_block_times(options, model, largest),
         stage_times=_stage_times(options, largest),

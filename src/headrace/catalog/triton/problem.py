@@ -57,6 +57,12 @@ def import_repository(
     served = [m for name, m in models.items() if (name in asked if asked else name not in parts)]
     with_apps = any(model.path is None for model in served)
     entries: dict[str, Any]
+    kept = [m.name for m in models.values() if m.config.sequences.states]
+    if with_apps and kept:
+        raise DocumentError(
+            f"{kept[0]}: keeps state between requests, and with ensembles every model is part of an"
+            f" app, which carries state itself\n  try       --model, to leave the ensembles out"
+        )
     if with_apps:
         entries = {"apps": [_app_entry(model, models, wanted) for model in served]}
     else:

@@ -131,6 +131,8 @@ def served_models(
             else 1,
             batched=profiles[deployment.model].batched,
             states=profiles[deployment.model].state_indices(),
+            initial_states=tuple(profiles[deployment.model].initial_states.items()),
+            controls=profiles[deployment.model].controls,
             planned_rps=deployment.throughput_rps,
             rate_rps=deployment.rate_rps or asked_rps.get(deployment.model),
             dimensions=flat[deployment.model].dimensions,

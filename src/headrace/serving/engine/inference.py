@@ -6,6 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from headrace.domain.controls import Control
 from headrace.domain.elements import item_bytes
 from headrace.domain.profile import TensorSpec
 from headrace.domain.request import DropReason
@@ -42,6 +43,10 @@ class ServedModel:
     """False: one inference is one item; no tensor has a dimension of items."""
     states: tuple[tuple[int, int], ...] = ()
     """(input, output): what that output was in one step of a sequence is that input of the next."""
+    initial_states: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    """By a state's input, its numbers in a sequence's first step; others: zeros."""
+    controls: tuple[Control, ...] = ()
+    """Inputs that the server fills in of each step."""
     sequence_idle_us: int | None = None
     """Clients ask in sequences, whose states the server keeps, until they are idle for so long."""
     dimensions: tuple[str, ...] = ()
@@ -85,9 +90,16 @@ class ServedModel:
         if not self.states:
             return self
         given, kept = zip(*self.states, strict=True)
+        filled_in = {control.input for control in self.controls}
         return replace(
             self,
-            inputs=tuple(spec for i, spec in enumerate(self.inputs) if i not in given),
+            inputs=tuple(
+                spec
+                for i, spec in enumerate(self.inputs)
+                if i not in given and spec.name not in filled_in
+            ),
+            initial_states=(),
+            controls=(),
             outputs=tuple(spec for i, spec in enumerate(self.outputs) if i not in kept),
             max_items=1,
             states=(),
