@@ -19,6 +19,7 @@ from headrace.domain.profile import VARIES, Profile, TensorSpec
 from headrace.executors.base import StageToLoad, TensorMemory
 from headrace.executors.onnx import OnnxExecutor
 from headrace.executors.onnx_session import open_session
+from headrace.load.gateway_cost import _write_plan
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
 from headrace.serving.core.signature import true_shape
@@ -194,6 +195,14 @@ def test_where_the_graph_does_not_tell_the_most_is_asked_for_and_taken(tmp_path:
     assert profile.outputs[0].item_shape == (20,)
     got = served(profile, tmp_path, np.full((8, 4), 3, np.float32))
     assert got["y"][: got["y::shape"][0]].tolist() == list(range(-9, 3))
+
+
+def test_what_the_gateway_takes_is_measured_with_outputs_that_vary(tmp_path: Path) -> None:
+    (tmp_path / "gateway").mkdir()
+    _write_plan(profiled(detector_model("boxes"), tmp_path), "cpu", tmp_path / "gateway")
+
+    emulated = read_profile(tmp_path / "gateway" / "profile.json")
+    assert [spec.dims for spec in emulated.outputs] == [(), (), (VARIES, ""), ()]
 
 
 def test_more_than_there_is_room_for_is_an_error_that_names_the_option(tmp_path: Path) -> None:
