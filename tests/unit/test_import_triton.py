@@ -127,7 +127,9 @@ def test_states_and_controls_of_sequences_are_carried_over(
     code, found, said = run(repository, "--slo-ms", "50", "--model", "adder")
 
     assert code == 0, said
-    (command,) = found["profile_commands"]  # type: ignore[misc]
+    commands = found["profile_commands"]
+    assert isinstance(commands, list)
+    (command,) = commands
     assert f"--state sum=next --control x={kind}" in command
     named = found["not_carried_over"]
     assert isinstance(named, list)

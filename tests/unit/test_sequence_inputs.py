@@ -53,7 +53,7 @@ class Controlled(SumEngine):
     def answer_to(self, inference: Any, *, ended_at_us: int = 5_000) -> Any:
         total, begins, x, ends, ready, who = inference.inputs
         kinds = ((begins, np.float32), (ends, np.int32), (ready, np.bool_), (who, np.uint64))
-        self.told.append(tuple(np.frombuffer(data, kind)[0].item() for data, kind in kinds))  # type: ignore[arg-type]
+        self.told.append(tuple(np.frombuffer(data, kind)[0].item() for data, kind in kinds))
         return super().answer_to(replace_inputs(inference, (total, x)), ended_at_us=ended_at_us)
 
 
