@@ -96,9 +96,14 @@ def exported(name: str, folder: Path) -> dict[str, tuple[Path, NDArray[Any], NDA
     dynamic, static = folder / "dynamic.onnx", folder / "qdq.onnx"
     quantization.quantize_dynamic(prepared, dynamic, op_types_to_quantize=["MatMul", "Gemm"])
     quantization.quantize_static(prepared, static, Calibration(input_name, x.numpy()))
-    # Dynamic scales are of all items of a batch, and the server may run two in one batch or in two.
-    for which, path, items in (("dynamic", dynamic, x[:1].numpy()), ("qdq", static, x.numpy())):
-        found[which] = (path, items, open_session(path).run(None, {input_name: items})[0])
+    # The server may run two items in one batch or in two: dynamic scales are of all that share it,
+    # and ONNX Runtime's own sums of floats differ in the last place with the size of a batch.
+    for which, path in (("dynamic", dynamic), ("qdq", static)):
+        found[which] = (
+            path,
+            x[:1].numpy(),
+            open_session(path).run(None, {input_name: x[:1].numpy()})[0],
+        )
     return found
 
 
