@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -15,7 +15,7 @@ from headrace.cli import app
 from headrace.executors.onnx_session import open_session
 from headrace.load.child_server import child_server
 from headrace.load.gateway_cost import GatewayCost
-from helpers.detectors import detector_model
+from helpers.detectors import Ending, detector_model
 from helpers.onnx_models import chain_model, recurrent_model, saved, saved_beside, scaled_model
 
 PROBLEM = """\
@@ -119,9 +119,9 @@ def test_a_model_with_its_weights_beside_it_is_served(served: Ask, tmp_path: Pat
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("ending", ["heads", "padded"])
-def test_a_detector_whose_boxes_have_a_fixed_size_is_served_one_picture_per_run(
-    served: Ask, tmp_path: Path, ending: Literal["heads", "padded"]
+@pytest.mark.parametrize("ending", ["heads", "padded", "boxes"])
+def test_a_detector_is_served_one_picture_per_run_with_as_many_boxes_as_it_finds(
+    served: Ask, tmp_path: Path, ending: Ending
 ) -> None:
     reference = open_session(saved(detector_model(ending), tmp_path / "detector.onnx"))
     noise = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32)

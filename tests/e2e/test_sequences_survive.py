@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -40,19 +42,28 @@ def send_signal(engine: Engine, slot: int, how: signal.Signals) -> None:
     os.kill(process_id, how)
 
 
+@asynccontextmanager
+async def begun(folder: Path, slots: int) -> AsyncIterator[tuple[Engine, Asking, list[AnyEvent]]]:
+    """A running engine whose client has its first step of 1 answered, and its events."""
+    events: list[AnyEvent] = []
+    engine = served_sums(folder, slots=slots).engine(sink=events.append)
+    await engine.start()
+    try:
+        asking = Asking(ProtocolCore(engine), "m")
+        asking.step(1, start=True)
+        await ended(asking, 1)
+        yield engine, asking, events
+    finally:
+        await engine.stop()
+
+
 def slot_of_last_batch(events: list[AnyEvent]) -> int:
     return [event for event in events if isinstance(event, Dispatched)][-1].path[0].slot
 
 
 def test_a_step_whose_worker_is_killed_runs_again_with_the_state_before_it(tmp_path: Path) -> None:
     async def test() -> None:
-        events: list[AnyEvent] = []
-        engine = served_sums(tmp_path, slots=2).engine(sink=events.append)
-        await engine.start()
-        try:
-            asking = Asking(ProtocolCore(engine), "m")
-            asking.step(1, start=True)
-            await ended(asking, 1)
+        async with begun(tmp_path, 2) as (engine, asking, events):
             # Frozen, not dead: one takes the step and never ends it.
             for slot in (0, 1):
                 send_signal(engine, slot, signal.SIGSTOP)
@@ -67,8 +78,6 @@ def test_a_step_whose_worker_is_killed_runs_again_with_the_state_before_it(tmp_p
             asking.step(8, end=True)
             await ended(asking, 4)
             assert asking.sums() == [1, 3, 7, 15]
-        finally:
-            await engine.stop()
 
     asyncio.run(asyncio.wait_for(test(), WAIT_S))
 
@@ -77,13 +86,7 @@ def test_a_step_that_no_worker_is_left_for_is_told_so_and_the_sequence_is_as_it_
     tmp_path: Path,
 ) -> None:
     async def test() -> None:
-        events: list[AnyEvent] = []
-        engine = served_sums(tmp_path, slots=1).engine(sink=events.append)
-        await engine.start()
-        try:
-            asking = Asking(ProtocolCore(engine), "m")
-            asking.step(1, start=True)
-            await ended(asking, 1)
+        async with begun(tmp_path, 1) as (engine, asking, events):
             [file] = (tmp_path / "cache").rglob("*.onnx")
             sound = file.read_bytes()
             file.write_bytes(b"no longer a model")
@@ -104,8 +107,6 @@ def test_a_step_that_no_worker_is_left_for_is_told_so_and_the_sequence_is_as_it_
             asking.step(4, end=True)
             await ended(asking, 5)
             assert asking.sums() == [1, 3, 7]
-        finally:
-            await engine.stop()
 
     asyncio.run(asyncio.wait_for(test(), WAIT_S))
 

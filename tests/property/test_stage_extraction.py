@@ -51,7 +51,10 @@ def test_a_model_cut_anywhere_answers_as_the_whole_one(
     cuts = [cut for index, cut in enumerate(observed.cuts) if index in chosen]
 
     flowing = {"x": x}
-    wires = [[wire_spec(spec, boundary) for spec in cut.tensors] for cut in cuts]  # type: ignore[arg-type]
+    wires = [
+        [wire_spec(graph, spec, boundary) for spec in cut.tensors]  # type: ignore[arg-type]
+        for cut in cuts
+    ]
     for taken, given_up in pairwise([observed.inputs, *wires, observed.outputs]):
         session = open_session(extract_stage(graph, taken, given_up).SerializeToString())
         names = [spec.name for spec in given_up]

@@ -21,7 +21,6 @@ from headrace.executors.onnx_session import open_session
 from headrace.profiling.estimate import EstimateOptions, estimate_model
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
-from helpers.detectors import detector_model
 from helpers.onnx_models import recurrent_model, saved, scaled_model
 
 FLOAT = TensorProto.FLOAT
@@ -226,26 +225,6 @@ def test_an_output_that_turns_out_to_be_a_list_is_refused(tmp_path: Path) -> Non
 
     with pytest.raises(ModelError, match=r"output 'y' is a list or a map.*'zipmap': False"):
         profiled(given, tmp_path)
-
-
-def test_an_output_whose_size_depends_on_the_input_is_refused(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Relu", ["x"], ["positive"]),
-        helper.make_node("NonZero", ["positive"], ["at"]),
-        helper.make_node("Cast", ["at"], ["y"], to=FLOAT),
-    ]
-
-    with pytest.raises(ModelError, match="output 'y' has another size for other inputs"):
-        profiled(model(nodes, [("x", FLOAT, [64])], ["y"]), tmp_path)
-
-
-def test_so_is_one_that_has_the_same_size_for_all_noise(tmp_path: Path) -> None:
-    said = (
-        r"output 'chosen' has another size for other inputs \(\[12, 3\], \[0, 3\]\); export"
-        r" the model without what chooses by content \(a NonMaxSuppression\)"
-    )
-    with pytest.raises(ModelError, match=said):
-        profiled(detector_model("boxes"), tmp_path)
 
 
 def test_names_inside_subgraphs_follow(tmp_path: Path) -> None:

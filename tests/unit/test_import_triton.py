@@ -13,7 +13,7 @@ from headrace.catalog.yaml_lines import parse_yaml
 from headrace.cli import app
 from headrace.domain.errors import HeadraceError
 from headrace.serving.apps.files import load_files
-from helpers.onnx_models import add_one_model, chain_model
+from helpers.onnx_models import add_one_model, chain_model, sums_model
 from helpers.triton_repository import add_model, ensemble_config, onnx_config
 
 QUEUE = "dynamic_batching { default_queue_policy { default_timeout_microseconds: 200000 } }\n"
@@ -84,12 +84,79 @@ def test_what_is_not_carried_over_is_named_in_the_answer_and_in_the_file(reposit
     assert isinstance(named, list)
     for field in (
         *("instance_group", "optimization", "parameters", "preferred_batch_size"),
-        *("max_queue_delay_microseconds", "default_priority_level", "priority_queue_policy"),
+        *("max_queue_delay_microseconds", "priority_queue_policy"),
         *("timeout_action", "max_queue_size", "allow_timeout_override", "version 2 is served"),
     ):
         assert any(field in what for what in named), field
+    assert not any("default_priority_level" in what for what in named)
     text = (repository.parent / "out" / "problem.yaml").read_text()
     assert all(f"# not carried over: {what}\n" in text for what in named)
+
+
+def test_the_default_priority_is_carried_over(repository: Path) -> None:
+    more = "dynamic_batching { priority_levels: 3 default_priority_level: 2 }\n"
+    add_model(repository, "plus", add_one_model(), onnx_config("plus", "16", more=more))
+
+    code, found, said = run(repository, "--slo-ms", "50")
+
+    assert code == 0, said
+    written = parse_problem(problem(repository))
+    assert {entry.name: entry.priority for entry in written.models} == {"plus": 2}
+    assert not found["not_carried_over"]
+
+
+SEQUENCES = (
+    "sequence_batching {{ max_sequence_idle_microseconds: 5000000 direct {{ }}\n"
+    '  control_input [ {{ name: "x" control [ {{ kind: CONTROL_SEQUENCE_START\n'
+    "    fp32_false_true: [ {pair} ] }} ] }} ]\n"
+    '  state [ {{ input_name: "{state}" output_name: "next" {initial} }} ] }}\n'
+)
+
+
+def sequences(pair: str = "0, 1", state: str = "sum", initial: str = "") -> str:
+    return SEQUENCES.format(pair=pair, state=state, initial=initial)
+
+
+@pytest.mark.parametrize(("pair", "kind"), [("0, 1", "start"), ("-1, 2", "start:-1,2")])
+def test_states_and_controls_of_sequences_are_carried_over(
+    repository: Path, pair: str, kind: str
+) -> None:
+    text = 'platform: "onnxruntime_onnx" max_batch_size: 4\n' + sequences(pair)
+    add_model(repository, "adder", sums_model(), text)
+
+    code, found, said = run(repository, "--slo-ms", "50", "--model", "adder")
+
+    assert code == 0, said
+    commands = found["profile_commands"]
+    assert isinstance(commands, list)
+    (command,) = commands
+    assert f"--state sum=next --control x={kind}" in command
+    named = found["not_carried_over"]
+    assert isinstance(named, list)
+    assert any("sequence_batching.direct: a step runs on any slot" in what for what in named)
+    assert any("headrace serve --sequence-idle-s" in what for what in named)
+
+
+NO_SEQUENCES = {
+    "a state from a file": (
+        sequences(initial='initial_state { data_type: TYPE_FP32 data_file: "s" name: "s" }'),
+        "--initial-state",
+    ),
+    "three values": (sequences("0, 1, 2"), "of two values"),
+    "an input that is not there": (sequences(state="total"), "input 'total' is not in the model"),
+}
+
+
+@pytest.mark.parametrize("why", NO_SEQUENCES)
+def test_sequences_that_cannot_be_as_they_are_meant_are_refused(repository: Path, why: str) -> None:
+    more, sentence = NO_SEQUENCES[why]
+    text = 'platform: "onnxruntime_onnx" max_batch_size: 4\n' + more
+    add_model(repository, "adder", sums_model(), text)
+
+    code, _, said = run(repository, "--slo-ms", "50", "--model", "adder")
+
+    assert code != 0
+    assert sentence in said
 
 
 REFUSED = {
@@ -100,6 +167,10 @@ REFUSED = {
     "a library to run": ('model_operations { op_library_filename: "x.so" }\n', "model_operations"),
     "inputs of the batch": ("batch_input { kind: BATCH_ITEM_SHAPE }\n", "batch_input"),
     "a file elsewhere": ('default_model_filename: "../other/model.onnx"\n', "no name of a file"),
+    "a priority of no level": (
+        "dynamic_batching { priority_levels: 2 default_priority_level: 3 }\n",
+        "default_priority_level 3 needs to lie in 1..2",
+    ),
     "no steps": ("ensemble_scheduling { }\n", "without steps"),
     "a version that is not there": (
         "version_policy { specific { versions: [ 9 ] } }\n",

@@ -33,7 +33,9 @@ def test_the_problem_of_a_plan_of_models_has_its_cluster_options_and_demands(
     tmp_path: Path,
 ) -> None:
     plan = read_plan(write_plan(served_chain(tmp_path, pools=(1, 1)), tmp_path))
-    plan = replace(plan, demands=tuple(replace(demand, version=4) for demand in plan.demands))
+    plan = replace(
+        plan, demands=tuple(replace(demand, version=4, priority=2) for demand in plan.demands)
+    )
     problem = again(plan, tmp_path)
     assert problem.cluster == plan.cluster
     assert problem.options == plan.options

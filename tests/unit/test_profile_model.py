@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import onnx
@@ -10,12 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from headrace.catalog.documents import read_profile, write_document
-from headrace.catalog.onnx_graph import load_graph
 from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import Block, Profile, TensorSpec
-from headrace.executors.table import measurement
-from headrace.profiling.cut_model import CutModel, require_agreement
+from headrace.domain.profile import Profile
 from headrace.profiling.options import ProfileOptions, ProfileProgress
 from headrace.profiling.profiler import profile_model
 from headrace.profiling.ranges import ranges_to_measure
@@ -299,27 +295,6 @@ def test_a_split_that_answers_differently_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ModelError, match=r"answers differently\n  needs  relative error <= 0.0001"):
         profile_model(saved(with_nodes(nodes, []), tmp_path / "m.onnx"), quick())
-
-
-def test_answers_in_half_precision_may_differ_by_its_rounding_and_no_more(tmp_path: Path) -> None:
-    graph = load_graph(saved(add_one_model(), tmp_path / "m.onnx"))
-
-    def require(error: float, dtype: Literal["float16", "float32"]) -> None:
-        outputs = (TensorSpec(name="y", dtype=dtype, item_shape=(8,)),)
-        block = Block(name="block0", node_count=1, weights_bytes=0, cut=outputs, cut_bytes=16)
-        model = CutModel(
-            graph=graph,
-            crossings=(outputs, outputs),
-            blocks=(block,),
-            opened=(),
-            measurement=measurement("cpu"),
-        )
-        require_agreement(model, error, "float32")
-
-    require(7e-4, "float16")
-    for error, dtype in ((7e-4, "float32"), (0.01, "float16")):
-        with pytest.raises(ModelError, match="answers differently"):
-            require(error, dtype)  # type: ignore[arg-type]
 
 
 def shifted(weights: list[onnx.TensorProto], quantised: bool) -> onnx.ModelProto:

@@ -21,8 +21,11 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from headrace.catalog.onnx_graph import GraphNode, OnnxGraph, OpenTensor
+from headrace.catalog.onnx_names import rename
+from headrace.catalog.onnx_rooms import SHAPE_SUFFIX, room_nodes
 from headrace.catalog.pt2_sizes import with_known_sizes
-from headrace.domain.profile import TensorSpec
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import VARIES, TensorSpec
 
 INSIDE = "::inside"
 
@@ -41,7 +44,11 @@ def batch_first(
         batched: False: an item is a whole tensor of the file, and there is one in a batch.
     """
     graph = with_known_sizes(graph, inputs, batched)
-    moved = [spec.name for spec in (*inputs, *outputs) if spec.batch_axis or not batched]
+    moved = [
+        spec.name
+        for spec in (*inputs, *outputs)
+        if (spec.batch_axis or not batched) and not spec.shape_of
+    ]
     if not moved:
         return graph
     filed = {tensor.name: tensor for tensor in graph.inputs}
@@ -56,7 +63,9 @@ def batch_first(
         else:
             before.append(_between(spec, spec.name, inside[spec.name], batched, shapes, True))
     for spec in outputs:
-        if spec.name in inside:
+        if VARIES in spec.dims:
+            behind += room_nodes(spec, inside[spec.name], shapes)
+        elif spec.name in inside:
             behind.append(_between(spec, inside[spec.name], spec.name, batched, shapes, False))
     return replace(
         graph,
@@ -66,6 +75,8 @@ def batch_first(
         static=graph.static | shapes.keys(),
         batched=batched,
         output_axes={spec.name: spec.batch_axis for spec in outputs},
+        outputs=tuple(spec.name for spec in outputs),
+        rooms={spec.name: spec.item_shape for spec in outputs if VARIES in spec.dims},
     )
 
 
@@ -84,11 +95,36 @@ def as_filed(graph: OnnxGraph, items: Mapping[str, NDArray[Any]]) -> dict[str, N
     }
 
 
-def from_filed(graph: OnnxGraph, name: str, output: NDArray[Any]) -> NDArray[Any]:
-    """An output as the model's file gives it, the batch first."""
-    if not graph.batched:
-        return output[np.newaxis]
-    return np.moveaxis(output, graph.output_axes.get(name, 0), 0)
+def filed_outputs(graph: OnnxGraph) -> tuple[str, ...]:
+    """The outputs that the model's file has itself."""
+    ours = {name + SHAPE_SUFFIX for name in graph.rooms}
+    return tuple(name for name in graph.outputs if name not in ours)
+
+
+def from_filed(graph: OnnxGraph, outputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """All outputs as the graph gives them, the batch first, from what the model's file gives.
+
+    Raises:
+        ModelError: one is larger than there is room for.
+    """
+    if graph.batched:
+        return {
+            name: np.moveaxis(output, graph.output_axes.get(name, 0), 0)
+            for name, output in outputs.items()
+        }
+    found = {name: output[np.newaxis] for name, output in outputs.items()}
+    for name, room in graph.rooms.items():
+        output = outputs[name]
+        if any(size > most for size, most in zip(output.shape, room, strict=True)):
+            raise ModelError(
+                f"{graph.path}: output {name!r} is {list(output.shape)} for some inputs, and there"
+                f" is room for {list(room)}; name more by --max-output"
+            )
+        filled = np.zeros((1, *room), output.dtype)
+        filled[0][tuple(map(slice, output.shape))] = output
+        found[name] = filled
+        found[name + SHAPE_SUFFIX] = np.array([output.shape], np.int64)
+    return found
 
 
 def _opened(spec: TensorSpec, filed: OpenTensor, batched: bool) -> OpenTensor:
@@ -158,21 +194,9 @@ def _renamed(node: GraphNode, names: Mapping[str, str]) -> GraphNode:
         return node
     proto = onnx.NodeProto()
     proto.CopyFrom(node.proto)
-    _rename(proto, names)
+    rename(proto, names)
     return GraphNode(
         proto=proto,
         reads=tuple(names.get(name, name) for name in node.reads),
         writes=tuple(names.get(name, name) for name in node.writes),
     )
-
-
-def _rename(proto: Any, names: Mapping[str, str]) -> None:
-    """Also in subgraphs, which read names from outside; ONNX lets none hide another."""
-    proto.input[:] = [names.get(name, name) for name in proto.input]
-    proto.output[:] = [names.get(name, name) for name in proto.output]
-    for attribute in proto.attribute:
-        for subgraph in (attribute.g, *attribute.graphs):
-            for inner in subgraph.node:
-                _rename(inner, names)
-            for value in subgraph.output:
-                value.name = names.get(value.name, value.name)

@@ -18,6 +18,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import numpy_helper
 
+from headrace.catalog.needed import needed
 from headrace.catalog.onnx_references import check_references
 from headrace.catalog.onnx_types import dtype_name
 from headrace.catalog.pt2_archive import is_archive
@@ -89,6 +90,8 @@ class OnnxGraph:
     """False: it runs one request at a time (`onnx_batch`)."""
     output_axes: Mapping[str, int] = field(default_factory=dict)
     """Where the file has an output's batch dimension, if not first."""
+    rooms: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Shapes of outputs that have room for the most that they may be (`onnx_rooms`)."""
     header: Any
     """ModelProto without its graph: versions, operator sets, local functions."""
 
@@ -150,7 +153,7 @@ def load_graph(
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     nodes = _nodes_without_constants(graph, initialisers)
     outputs = tuple(value.name for value in graph.output)
-    nodes = _needed(nodes, outputs)
+    nodes = tuple(needed(nodes, outputs))
     named = batch_axes or {}
     inputs = tuple(_open_tensor(path, v, named) for v in graph.input if v.name not in initialisers)
     if not inputs:
@@ -386,17 +389,6 @@ def _outer_names(subgraph: Any) -> Iterator[str]:
                 yield from (name for name in _outer_names(inner) if name not in own)
         own.update(node.output)
     yield from (value.name for value in subgraph.output if value.name not in own)
-
-
-def _needed(nodes: tuple[GraphNode, ...], outputs: tuple[str, ...]) -> tuple[GraphNode, ...]:
-    """The nodes that some output depends on, in order."""
-    wanted = set(outputs)
-    kept = []
-    for node in reversed(nodes):
-        if not wanted.isdisjoint(node.writes):
-            wanted.update(node.reads)
-            kept.append(node)
-    return tuple(reversed(kept))
 
 
 def static_names(

@@ -17,6 +17,9 @@ class NotBatched:
 
 NOT_BATCHED = NotBatched()
 
+Known = tuple[int | None, ...]
+"""A shape as far as it is known."""
+
 Inferred = dict[str, TensorSpec | NotBatched]
 """Name -> spec; a name that is absent could not be inferred."""
 
@@ -59,35 +62,53 @@ def shapes_at(
 ) -> dict[str, tuple[str | None, tuple[int, ...]]]:
     """Name -> (dtype, shape) of all tensors whose shape is fully known at this batch size; None
     where the type does not pass between stages."""
+    inputs = {t.name: (elem_type(t.dtype), (batch, *item_shapes[t.name])) for t in graph.inputs}
+    found: dict[str, tuple[str | None, tuple[int, ...]]] = {}
+    for name, (kind, dims) in infer_shapes(graph, inputs).items():
+        known = tuple(dim for dim in dims if dim is not None)
+        if len(known) == len(dims):
+            dtype = dtype_name(kind)
+            found[name] = (dtype if crosses_cuts(dtype) else None, known)
+    return found
+
+
+def infer_shapes(
+    graph: OnnxGraph, given: Mapping[str, tuple[int, Known]]
+) -> dict[str, tuple[int, Known]]:
+    """Name -> (ONNX's element type, shape) of all tensors whose rank is known.
+
+    Args:
+        given: the same of the inputs, and of tensors inside that are taken for inputs: what makes
+            them is left out.
+    """
     model = onnx.ModelProto()
     model.CopyFrom(graph.header)
     model.graph.name = "shapes"
-    model.graph.node.extend(node.proto for node in graph.nodes)
-    for tensor in graph.inputs:
-        shape = [batch, *item_shapes[tensor.name]]
-        model.graph.input.append(_info(tensor.name, elem_type(tensor.dtype), shape))
+    model.graph.node.extend(
+        node.proto for node in graph.nodes if given.keys().isdisjoint(node.writes)
+    )
+    for name, (kind, dims) in given.items():
+        model.graph.input.append(_info(name, kind, list(dims)))
     # Larger ones hold no shapes, and are left out: a model of 1 GB is not copied to infer a shape.
     for name, weights in graph.initialisers.items():
         if tensor_bytes(weights) <= FOLDABLE_BYTES:
             model.graph.initializer.append(weights)
         else:
-            model.graph.input.append(_info(name, weights.data_type, list(weights.dims)))
+            model.graph.input.append(_info(name, weights.data_type, [*weights.dims]))
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in graph.outputs)
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return {}
-    found: dict[str, tuple[str | None, tuple[int, ...]]] = {}
+    found: dict[str, tuple[int, Known]] = {}
     for value in (*inferred.graph.input, *inferred.graph.value_info, *inferred.graph.output):
         kind = value.type.tensor_type
         if not kind.HasField("shape"):
             continue
-        if all(dim.HasField("dim_value") for dim in kind.shape.dim):
-            known = tuple(dim.dim_value for dim in kind.shape.dim)
-            dtype = dtype_name(kind.elem_type)
-            found[value.name] = (dtype if crosses_cuts(dtype) else None, known)
+        dims = tuple(d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim)
+        found[value.name] = kind.elem_type, dims
     return found
 
 
-def _info(name: str, kind: int, shape: list[int]) -> Any:
+def _info(name: str, kind: int, shape: list[int | None]) -> Any:
     return onnx.helper.make_tensor_value_info(name, kind, shape)

@@ -12,9 +12,10 @@ import msgspec
 import onnx
 
 from headrace.catalog.onnx_graph import OnnxGraph
+from headrace.catalog.onnx_quantised import UNSIGNED_SUFFIX, make_unsigned, unsigned_spec
 from headrace.catalog.onnx_types import dtype_name, elem_type, tensor_bytes
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import OTHERWISE, TensorSpec
+from headrace.domain.profile import OTHERWISE, VARIES, TensorSpec
 
 Boundary = Literal["float32", "float16"]
 
@@ -24,16 +25,22 @@ BATCH = "batch"
 HALF_SUFFIX = "::float16"
 
 
-def wire_spec(spec: TensorSpec, boundary: Boundary) -> TensorSpec:
-    """How a cut tensor travels: at half precision where that is asked and it is float32.
-
-    >>> wire_spec(TensorSpec(name="a", dtype="float32", item_shape=(2,)), "float16").name
-    'a::float16'
-    """
+def wire_spec(graph: OnnxGraph, spec: TensorSpec, boundary: Boundary) -> TensorSpec:
+    """How a cut tensor travels: at half precision where that is asked and it is float32, a::float16
+    for a; as `onnx_quantised` has it where it is quantised."""
     if boundary == "float16" and spec.dtype == "float32":
         name = spec.name + HALF_SUFFIX
         return msgspec.structs.replace(spec, name=name, dtype="float16")
-    return spec
+    return unsigned_spec(graph, spec)
+
+
+def plain_name(spec: TensorSpec) -> str:
+    """A model's own name of a tensor that may travel under another.
+
+    >>> plain_name(TensorSpec(name="a::float16", dtype="float16", item_shape=(2,)))
+    'a'
+    """
+    return spec.name.removesuffix(HALF_SUFFIX).removesuffix(UNSIGNED_SUFFIX)
 
 
 def extract_stage(
@@ -63,15 +70,18 @@ def extract_stage(
     model = _between(
         graph, {inside[spec.name] for spec in inputs}, {inside[spec.name] for spec in made}
     )
+    for spec in (*inputs, *made):
+        if spec.name.endswith(UNSIGNED_SUFFIX):
+            make_unsigned(model, inside[spec.name])
     wraps = [
         onnx.helper.make_node("Cast", [spec.name], [inside[spec.name]], to=elem_type("float32"))
         for spec in inputs
-        if inside[spec.name] != spec.name
+        if inside[spec.name] + HALF_SUFFIX == spec.name
     ]
     unwraps = [
         onnx.helper.make_node("Cast", [inside[spec.name]], [spec.name], to=elem_type("float16"))
         for spec in made
-        if inside[spec.name] != spec.name
+        if inside[spec.name] + HALF_SUFFIX == spec.name
     ]
     nodes = [*wraps, *model.graph.node, *unwraps]
     del model.graph.node[:]
@@ -137,12 +147,13 @@ def _between(graph: OnnxGraph, starts: set[str], wanted: set[str]) -> Any:
 
 
 def _inside_name(spec: TensorSpec, known: frozenset[str], graph: OnnxGraph) -> str:
-    """The graph's name of a tensor that may travel under its half-precision name."""
+    """The graph's name of a tensor that may travel under another, `wire_spec`'s."""
     if spec.name in known:
         return spec.name
-    plain = spec.name.removesuffix(HALF_SUFFIX)
-    if plain in known and spec.dtype == "float16":
-        return plain
+    for suffix, dtype in ((HALF_SUFFIX, "float16"), (UNSIGNED_SUFFIX, "uint8")):
+        plain = spec.name.removesuffix(suffix)
+        if plain in known and spec.dtype == dtype:
+            return plain
     raise ModelError(
         f"{graph.path}: has no tensor {spec.name!r}; was the profile made from another model?"
         " run `headrace profile` again"
@@ -154,5 +165,8 @@ def _value_info(spec: TensorSpec, dims: tuple[int | str | None, ...] | None = No
     assert dtype_name(elem_type(spec.dtype)) == spec.dtype
     if dims is None:
         named = zip(spec.dims or ("",) * len(spec.item_shape), spec.item_shape, strict=True)
-        dims = tuple(None if name == OTHERWISE else name or size for name, size in named)
+        fixed = {"", VARIES}
+        dims = tuple(
+            None if name == OTHERWISE else size if name in fixed else name for name, size in named
+        )
     return onnx.helper.make_tensor_value_info(spec.name, elem_type(spec.dtype), [BATCH, *dims])

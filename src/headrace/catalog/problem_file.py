@@ -12,7 +12,7 @@ from msgspec import Meta
 from headrace.catalog.source import Source
 from headrace.catalog.strict import convert
 from headrace.domain.app import MODULES_MAX, App, FanOut, Module
-from headrace.domain.base import Record, Version
+from headrace.domain.base import Priority, Record, Version
 from headrace.domain.cluster import WHOLE, Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
 from headrace.domain.interference import Interference
@@ -72,6 +72,8 @@ class ModelEntry(Record, frozen=True, kw_only=True):
     """Needed throughput; without it, as much as possible."""
     version: Version = 1
     """Under which clients know it."""
+    priority: Priority = 0
+    """Of requests that state none, or 0; smaller is served first."""
     shapes: dict[str, float] = msgspec.field(default_factory=dict)
     """Of a model profiled at several sizes: sizes, such as "64" or "224x320" -> their part of all
     requests, in any unit. Without it, every size gets the same part."""
@@ -199,6 +201,7 @@ def build_demand(entry: ModelEntry, profile_model: str) -> Demand:
         weight=entry.weight,
         rate_rps=entry.rate_rps,
         version=entry.version,
+        priority=entry.priority,
         shapes=entry.shapes,
     )
 

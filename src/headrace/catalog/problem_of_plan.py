@@ -96,6 +96,7 @@ def _models(
             weight=shares[demand.model],
             rate_rps=None if demand.rate_rps is None else needed_rps * shares[demand.model],
             version=demand.version,
+            priority=demand.priority,
             shapes=demand.shapes,
         )
         for demand in plan.demands

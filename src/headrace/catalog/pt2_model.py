@@ -23,6 +23,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from headrace.catalog.needed import needed
 from headrace.catalog.onnx_types import elem_type
 from headrace.catalog.pt2_archive import Archive, Range, TensorMeta, decode, read_archive
 from headrace.catalog.pt2_calls import (
@@ -46,7 +47,6 @@ from headrace.catalog.pt2_program import (
     Program,
     Signature,
     flattened,
-    needed,
     pure,
 )
 from headrace.domain.errors import ModelError

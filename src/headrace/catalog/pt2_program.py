@@ -218,13 +218,3 @@ def pure(
             family.update(dict.fromkeys(call.writes, members))
         found.append(call)
     return found, [renamed.get(name, name) for name in outputs]
-
-
-def needed(calls: Sequence[Call], outputs: Sequence[str]) -> list[Call]:
-    wanted = set(outputs)
-    kept = []
-    for call in reversed(calls):
-        if not wanted.isdisjoint(call.writes):
-            wanted.update(call.reads)
-            kept.append(call)
-    return kept[::-1]

@@ -12,12 +12,12 @@ from headrace.catalog.pt2_archive import is_archive
 from headrace.catalog.regular_file import open_regular
 from headrace.catalog.weights_files import MAX_FILE_BYTES, ExternalWeights, weights_in
 from headrace.domain.errors import DocumentError, ModelError
-from headrace.domain.profile import ModelFormat, Profile, TensorSpec
+from headrace.domain.profile import VARIES, ModelFormat, Profile, TensorSpec
 
 if TYPE_CHECKING:
     from headrace.catalog.onnx_graph import OnnxGraph
 
-EXTRACTION_VERSION = 4
+EXTRACTION_VERSION = 5
 """Raised whenever `extract_stage` writes something else from the same input."""
 
 
@@ -143,5 +143,8 @@ def _any_size(spec: TensorSpec) -> TensorSpec:
     """The same for all buckets of a model, whose file is one."""
     shape = spec.item_shape
     if spec.dims:
-        shape = tuple(0 if name else size for name, size in zip(spec.dims, shape, strict=True))
+        shape = tuple(
+            0 if name not in ("", VARIES) else size
+            for name, size in zip(spec.dims, shape, strict=True)
+        )
     return msgspec.structs.replace(spec, item_shape=shape)

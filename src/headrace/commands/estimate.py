@@ -60,7 +60,7 @@ def estimate(
     """
     from headrace.catalog.documents import read_profile, write_document
     from headrace.catalog.whole_file import check_writable
-    from headrace.commands.profile import parse_shape
+    from headrace.commands.profile_values import parse_shape
     from headrace.profiling.estimate import EstimateOptions, estimate_model
     from headrace.profiling.profiler import legal_name
 

@@ -87,6 +87,36 @@ def profile(
             show_default=False,
         ),
     ] = None,
+    initial_state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--initial-state",
+            metavar="INPUT=FILE.npy",
+            help="What a state is in the first request of a sequence, where not zeros: one item, or"
+            " a number for all of it, state=-1. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    control: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--control",
+            metavar="INPUT=KIND",
+            help="An input that the server fills in of each request of a sequence: start, end,"
+            " ready (1, else 0; others: begins=start:-1,1) or id. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    max_output: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--max-output",
+            metavar="OUTPUT=N",
+            help="The most that an output can have whose length depends on what is in the inputs,"
+            " where the model does not say: boxes=300; 300x20 where two dimensions do. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     max_string_bytes: Annotated[
         int,
         typer.Option(
@@ -132,6 +162,14 @@ def profile(
     """
     from headrace.catalog.documents import write_document
     from headrace.catalog.whole_file import check_writable
+    from headrace.commands.profile_values import (
+        parse_batch_axis,
+        parse_control,
+        parse_initial_state,
+        parse_max_output,
+        parse_shape,
+        parse_state,
+    )
     from headrace.profiling.options import ProfileOptions
     from headrace.profiling.profiler import legal_name, profile_model
     from headrace.profiling.shares import parse_shares, with_shares
@@ -147,6 +185,9 @@ def profile(
         batch_axes=dict(parse_batch_axis(text) for text in batch_axis or ()),
         examples=dict(_example(text) for text in inputs or ()),
         states=dict(parse_state(text) for text in state or ()),
+        initial_states=dict(parse_initial_state(text) for text in initial_state or ()),
+        controls=tuple(parse_control(text) for text in control or ()),
+        max_outputs=dict(parse_max_output(text) for text in max_output or ()),
         max_string_bytes=max_string_bytes,
         name=name,
         boundary=boundary.value,
@@ -200,31 +241,6 @@ def _with_gateway(measured: "Profile", device: str, step_s: float) -> "Profile":
     return msgspec.structs.replace(
         measured, gateway_us=found.alone_us, gateway_shared_us=found.shared_us
     )
-
-
-def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """`NAME=3,48,320` or `NAME=3x48x320`."""
-    name, equals, dims = text.rpartition("=")
-    parts = dims.replace("x", ",").split(",") if dims else []
-    if not equals or not name or not all(part.strip().isdecimal() for part in parts):
-        raise typer.BadParameter(f"--shape {text!r}: expected NAME=DIMS, such as x=3,48,320")
-    return name, tuple(int(part) for part in parts)
-
-
-def parse_batch_axis(text: str) -> tuple[str, int | None]:
-    """`NAME=1` or `NAME=none`."""
-    name, _, axis = text.rpartition("=")
-    if not name or not (axis == "none" or (axis.isdecimal() and len(axis) < 4)):
-        raise typer.BadParameter(f"--batch-axis {text!r}: expected NAME=AXIS, such as state=1")
-    return name, None if axis == "none" else int(axis)
-
-
-def parse_state(text: str) -> tuple[str, str]:
-    """`state=next_state`."""
-    given, _, kept = text.partition("=")
-    if not given or not kept:
-        raise typer.BadParameter(f"--state {text!r}: expected INPUT=OUTPUT, such as state=stateN")
-    return given, kept
 
 
 def _example(text: str) -> tuple[str, Path]:

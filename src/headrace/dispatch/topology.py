@@ -73,6 +73,8 @@ class ModelRoutes:
     routes: tuple[Route, ...]
     gateway_us: int = 0
     """Of every request, whatever pipeline it takes."""
+    priority: int = 0
+    """Of requests that state none."""
 
     @property
     def fastest_us(self) -> int:
@@ -170,10 +172,13 @@ class Topology:
         slot_index = {slot.name: i for i, slot in enumerate(plan.slots)}
         node_index = {node.name: i for i, node in enumerate(plan.cluster.nodes)}
         asked = cost_model(profiles) if costs is None else costs
+        priorities = {demand.model: demand.priority for demand in plan.demands}
         try:
             return cls(
                 models=tuple(
-                    _model_routes(deployment, profiles[deployment.model], asked, slot_index)
+                    _model_routes(
+                        deployment, profiles[deployment.model], asked, slot_index, priorities
+                    )
                     for deployment in plan.deployments
                 ),
                 slots=tuple(slot_index),
@@ -196,7 +201,11 @@ def _link_speeds(cluster: Cluster) -> tuple[float | None, ...]:
 
 
 def _model_routes(
-    deployment: Deployment, profile: Profile, costs: CostModel, slot_index: Mapping[str, int]
+    deployment: Deployment,
+    profile: Profile,
+    costs: CostModel,
+    slot_index: Mapping[str, int],
+    priorities: Mapping[str, int],
 ) -> ModelRoutes:
     if not deployment.pipelines:
         raise _not_runnable(deployment.name, "a pipeline", "none")
@@ -206,6 +215,7 @@ def _model_routes(
         routes=tuple(_route(p, profile, costs, slot_index) for p in deployment.pipelines),
         # A call of a module brings its tensors through the gateway as a client's request does.
         gateway_us=costs.gateway_us(deployment.model),
+        priority=priorities.get(profile.bucket_of or profile.model, 0),
     )
 
 

@@ -13,6 +13,11 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 Version = Annotated[int, Meta(ge=1, le=1 << 53)]
 """Of a model, as clients know it: a whole number, as in Triton's repositories."""
 
+MOST_PRIORITY = 1_000_000
+
+Priority = Annotated[int, Meta(ge=0, le=MOST_PRIORITY)]
+"""Of requests: smaller is served first."""
+
 _NAME = re.compile(NAME_PATTERN)
 
 LEAST_RATE_RPS, MOST_RATE_RPS = 1e-6, 1e9

@@ -11,6 +11,7 @@ from headrace.domain.base import (
     LEAST_RATE_RPS,
     MOST_RATE_RPS,
     RATES,
+    Priority,
     Record,
     Version,
     is_name,
@@ -38,6 +39,8 @@ class Demand(Record, frozen=True, kw_only=True):
     """Needed throughput; None: as much as possible."""
     version: Version = 1
     """Under which clients know it."""
+    priority: Priority = 0
+    """Of requests that state none, or 0; smaller is served first."""
     shapes: dict[str, float] = msgspec.field(default_factory=dict)
     """Of a model of several sizes: a bucket's sizes, such as "64" or "224x320" -> the part of all
     requests that it gets, in any unit; buckets not named get none. Empty: all get the same."""

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from headrace.domain.base import Record, is_name
+from headrace.domain.controls import Control, check_controls
 from headrace.domain.errors import ProfileError
 
 MAX_STRING_BYTES = 1 << 20
@@ -20,6 +21,10 @@ ModelFormat = Literal["onnx", "torch"]
 
 OTHERWISE = "?"
 """Of a dimension that changes with the dynamic ones, but is not as long as any of them."""
+
+
+VARIES = "*"
+"""Of a dimension whose length depends on what is in the inputs; the shape has room for the most."""
 
 
 class TensorSpec(Record, frozen=True, kw_only=True):
@@ -35,7 +40,10 @@ class TensorSpec(Record, frozen=True, kw_only=True):
     """Where clients have the batch dimension. Inside it is always the first; so it is at cuts."""
     dims: tuple[str, ...] = ()
     """Of each dimension of an item, the model's dynamic one that it is as long as; "" where it is
-    fixed, OTHERWISE where it changes with them in another way. Empty: all are fixed."""
+    fixed, OTHERWISE where it changes with them in another way, VARIES where it depends on what is
+    in the inputs. Empty: all are fixed."""
+    shape_of: str = ""
+    """The output with room for the most whose true shape this one holds; clients do not see it."""
 
     @property
     def follows(self) -> bool:
@@ -247,6 +255,10 @@ class Profile(Record, frozen=True, kw_only=True):
     outputs: tuple[TensorSpec, ...]
     states: tuple[tuple[str, str], ...] = ()
     """(input, output): tensors that the server keeps from one step of a sequence to the next."""
+    initial_states: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
+    """A state's input -> its numbers in a sequence's first step, or one for all; others: zeros."""
+    controls: tuple[Control, ...] = ()
+    """Inputs that the server fills in of each step."""
     blocks: tuple[Block, ...]
     block_times: tuple[BlockTimes, ...]
     stage_times: tuple[StageTimes, ...] = ()
@@ -295,7 +307,15 @@ class Profile(Record, frozen=True, kw_only=True):
                     f"profile {self.model!r}: tensor {spec.name!r} has no dimension"
                     f" {spec.batch_axis} for its batch"
                 )
+        _check_rooms(self)
         check_states(f"profile {self.model!r}", self.states, self.inputs, self.outputs)
+        check_controls(
+            f"profile {self.model!r}",
+            self.controls,
+            self.initial_states,
+            [given for given, _ in self.states],
+            {spec.name: (spec.dtype, spec.item_count) for spec in self.inputs},
+        )
         _check_buckets(self)
         if self.batch_overhead_us < 0:
             raise ProfileError(f"profile {self.model!r}: batch_overhead_us is negative")
@@ -433,6 +453,26 @@ def _check_timed_once(profile: Profile) -> None:
                     f"profile {profile.model!r}: times of {what} [{first}, {end}) on {share} of"
                     f" {device!r} stand there {count} times; profile again"
                 )
+
+
+def _check_rooms(profile: Profile) -> None:
+    """
+    Raises:
+        ProfileError: an output varies in length and its true shape is not told, or the reverse.
+    """
+    varying = [spec for spec in profile.outputs if VARIES in spec.dims]
+    told = [spec for spec in profile.outputs if spec.shape_of]
+    wanted = [(spec.name, "int64", (len(spec.item_shape),)) for spec in varying]
+    last = profile.outputs[len(profile.outputs) - len(told) :]
+    if [(spec.shape_of, spec.dtype, spec.item_shape) for spec in last] != wanted or (
+        varying and profile.batched
+    ):
+        raise ProfileError(
+            f"profile {profile.model!r}: outputs that vary in length need their true shapes behind"
+            " all others, of a model that runs one request at a time; profile it again"
+        )
+    if any(len(spec.dims) != len(spec.item_shape) for spec in varying):
+        raise ProfileError(f"profile {profile.model!r}: not one of `dims` per dimension")
 
 
 def _check_buckets(profile: Profile) -> None:

@@ -4,6 +4,7 @@ A stage reaches a worker as a `StageToLoad`. Its tensors lie in memory that the 
 whoever feeds it (`TensorMemory`); a run names offsets there, so that no tensor is copied.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import mmap
@@ -197,6 +198,37 @@ class ExecutorKind:
 
     def __post_init__(self) -> None:
         assert (self.open is None) != (self.hold is None), "a kind computes, or holds its slots"
+
+
+def core_kind(
+    *,
+    open: Callable[[StageToLoad, TensorMemory], Executor],
+    measured: Callable[[bytes, ExternalWeights | None], OpenedModel],
+    library: tuple[str, ...],
+    process_bytes: int,
+    process_memory_per_weight: int,
+    formats: tuple[ModelFormat, ...] = ("onnx",),
+) -> ExecutorKind:
+    """A kind whose slot is one core of a processor, and which computes on one thread."""
+    return ExecutorKind(
+        device_types=("cpu*",),
+        formats=formats,
+        slot_is="core",
+        open=open,
+        environment=ONE_THREAD,
+        reads_model=True,
+        process_bytes=process_bytes,
+        process_memory_per_weight=process_memory_per_weight,
+        device_memory_per_weight=1,
+        measures=Measurement(
+            device="cpu",
+            slot="cpu core",
+            open=measured,
+            # What has one thread works on the thread that calls it; see `profiling.timing`.
+            timer_ns=time.thread_time_ns,
+            libraries=library,
+        ),
+    )
 
 
 _MAX_MESSAGE_CHARS = 2000

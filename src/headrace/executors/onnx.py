@@ -1,6 +1,5 @@
 """ONNX Runtime on one CPU core, reading and writing the arena directly."""
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,12 +13,10 @@ from headrace.domain.elements import element_dtype, fill_neutral, is_text, pack,
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import TensorSpec
 from headrace.executors.base import (
-    ONE_THREAD,
     Arrays,
-    ExecutorKind,
-    Measurement,
     StageToLoad,
     TensorMemory,
+    core_kind,
 )
 from headrace.executors.onnx_session import (
     BFLOAT16,
@@ -214,23 +211,12 @@ def _run(bound: Callable[[], None], held: Sequence[NDArray[Any]]) -> None:
         raise ModelError(f"a stage does not run with {shapes}: {first_line(error)}") from error
 
 
-EXECUTOR = ExecutorKind(
-    device_types=("cpu*",),
-    slot_is="core",
+EXECUTOR = core_kind(
     open=OnnxExecutor,
-    environment=ONE_THREAD,
-    reads_model=True,
+    measured=MeasuredOnnx,
+    library=LIBRARIES,
     # The interpreter and ONNX Runtime.
     process_bytes=150 << 20,
     # In the file's buffer and in the runtime's.
     process_memory_per_weight=2,
-    device_memory_per_weight=1,
-    measures=Measurement(
-        device="cpu",
-        slot="cpu core",
-        open=MeasuredOnnx,
-        # A session of one thread works on the thread that calls it; see `profiling.timing`.
-        timer_ns=time.thread_time_ns,
-        libraries=LIBRARIES,
-    ),
 )

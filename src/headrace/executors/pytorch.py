@@ -1,9 +1,8 @@
 """PyTorch on one CPU core, for models that are its own."""
 
-import time
 from pathlib import Path
 
-from headrace.executors.base import ONE_THREAD, ExecutorKind, Measurement, StageToLoad, TensorMemory
+from headrace.executors.base import StageToLoad, TensorMemory, core_kind
 from headrace.executors.torch_model import TorchExecutor, TorchModel
 
 
@@ -12,23 +11,13 @@ def _open(stage: StageToLoad, memory: TensorMemory) -> TorchExecutor:
     return TorchExecutor(stage, memory, model)
 
 
-EXECUTOR = ExecutorKind(
-    device_types=("cpu*",),
-    formats=("torch", "onnx"),
-    slot_is="core",
+EXECUTOR = core_kind(
     open=_open,
-    environment=ONE_THREAD,
-    reads_model=True,
+    measured=TorchModel,
+    library=("torch",),
+    formats=("torch", "onnx"),
     # The interpreter and PyTorch.
     process_bytes=400 << 20,
     # Mapped from the file, which all workers share.
     process_memory_per_weight=1,
-    device_memory_per_weight=1,
-    measures=Measurement(
-        device="cpu",
-        slot="cpu core",
-        open=TorchModel,
-        timer_ns=time.thread_time_ns,
-        libraries=("torch",),
-    ),
 )

@@ -27,7 +27,7 @@ from headrace.catalog.documents import sha256_file, write_document
 from headrace.cost import TimedStage, cost_model
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.problem import Demand, PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import BlockTimes, Profile
+from headrace.domain.profile import VARIES, BlockTimes, Profile
 from headrace.load.child_server import ChildServer, child_server
 from headrace.load.generator import LoadOptions, run_load
 from headrace.planning import solve
@@ -158,7 +158,10 @@ def _write_plan(profile: Profile, device: str, folder: Path) -> Path:
         sizes=(),
         buckets=(),
         inputs=tuple(replace(spec, dims=()) for spec in profile.inputs),
-        outputs=tuple(replace(spec, dims=()) for spec in profile.outputs),
+        # What varies within one request does so at any size.
+        outputs=tuple(
+            spec if VARIES in spec.dims else replace(spec, dims=()) for spec in profile.outputs
+        ),
     )
     write_document(emulated, folder / "profile.json")
     named = ProfileRef(

@@ -5,18 +5,24 @@ runs as its file has it, with one item and with two. An output's batch is at the
 went from 1 to 2 while all others stayed. A model that does not run so, or has a tensor without such
 a dimension, is served one request per run, which every model can be.
 
-Cost: one session and four runs of the model at most.
+Then an output may also vary in size with what is in the inputs; it gets room for the most
+(`output_sizes`, `onnx_rooms`).
+
+Cost: one session and, of a model that takes one request per run, ten runs at most.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from headrace.catalog.onnx_batch import as_filed, batch_first
 from headrace.catalog.onnx_graph import OnnxGraph, no_tensor
+from headrace.catalog.onnx_rooms import shape_spec
 from headrace.catalog.onnx_stage import filed_model
 from headrace.catalog.onnx_types import array_dtype
 from headrace.domain.errors import ModelError
@@ -24,6 +30,13 @@ from headrace.domain.profile import TensorSpec
 from headrace.executors.onnx_session import first_line
 from headrace.executors.table import reference
 from headrace.profiling.items import Arrays, input_specs, tiled
+from headrace.profiling.output_sizes import rooms_of
+
+TRIED_ITEMS = 8
+"""Items with which one request at a time is tried, for outputs that vary in size."""
+
+Room = tuple[tuple[int, ...], tuple[str, ...]]
+"""Of an output that varies: the shape with room for the most, and `TensorSpec.dims`."""
 
 Axes = Mapping[str, int | None]
 """Tensor name -> where it has its batch dimension; None: it has none."""
@@ -45,7 +58,11 @@ class _NotBatchedError(Exception):
 
 
 def settle_batch(
-    graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]], items: Arrays, named: Axes
+    graph: OnnxGraph,
+    shapes: Mapping[str, tuple[int, ...]],
+    items: Arrays,
+    named: Axes,
+    most: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
 ) -> Settled:
     """Find out how the model takes items, by running it.
 
@@ -54,11 +71,18 @@ def settle_batch(
         shapes: input name -> item shape.
         items: input name -> items, shape [n >= 1, ...].
         named: what the user says of inputs and outputs.
+        most: of outputs that vary in size, the most of each dimension that does; of those that are
+            not named it is found.
 
     Raises:
         ModelError: it does not run at all, an output is not a tensor of numbers or strings, varies
-            in size, or has no batch dimension where the user says.
+            in size and nobody knows how far, or has no batch dimension where the user says.
     """
+    if unknown := sorted(most.keys() - set(graph.outputs)):
+        raise ModelError(
+            f"--max-output {unknown[0]}: {graph.path} has no such output; it has"
+            f" {', '.join(graph.outputs)}"
+        )
     known = {tensor.name for tensor in graph.inputs} | set(graph.outputs)
     if unknown := sorted(named.keys() - known):
         raise ModelError(
@@ -80,9 +104,16 @@ def settle_batch(
     except _NotBatchedError as error:
         if any(axis is not None for axis in named.values()):
             raise ModelError(f"{graph.path}: {error}; leave out --batch-axis") from error
-        _require_one_size(session, graph, items, single)
+        seen = _sizes_seen(session, graph, items, single)
+        filed = {name: array.shape for name, array in as_filed(graph, tiled(items, 1)).items()}
+        rooms = rooms_of(graph, filed, seen, most)
         reason = None if None in named.values() else str(error)
-        return _one_at_a_time(graph, inputs, items, single, reason)
+        return _one_at_a_time(graph, inputs, items, single, rooms, reason)
+    if most:
+        raise ModelError(
+            f"--max-output {min(most)}: {graph.path} is batched, and its outputs have one size;"
+            " leave it out"
+        )
     arranged = batch_first(graph, inputs, outputs, batched=True)
     return Settled(graph=arranged, items=items, outputs=outputs, notice=None)
 
@@ -137,6 +168,7 @@ def _one_at_a_time(
     inputs: tuple[TensorSpec, ...],
     items: Arrays,
     single: Mapping[str, NDArray[Any]],
+    rooms: Mapping[str, Room],
     reason: str | None,
 ) -> Settled:
     """Whole tensors as items, the batch of one that the file may have among their dimensions."""
@@ -152,8 +184,10 @@ def _one_at_a_time(
             grown[spec.name] = np.expand_dims(items[spec.name], axis + 1)
         specs.append(graph.spec(spec.name, spec.dtype, shape))
     outputs = tuple(
-        graph.spec(name, str(array_dtype(array)), array.shape) for name, array in single.items()
+        _with_room(graph.spec(name, str(array_dtype(array)), array.shape), rooms.get(name))
+        for name, array in single.items()
     )
+    outputs += tuple(shape_spec(spec) for spec in outputs if spec.name in rooms)
     return Settled(
         graph=batch_first(graph, specs, outputs, batched=False),
         items=grown,
@@ -162,26 +196,30 @@ def _one_at_a_time(
     )
 
 
-def _require_one_size(
-    session: Any, graph: OnnxGraph, items: Arrays, single: Mapping[str, NDArray[Any]]
-) -> None:
-    """Refuse outputs whose size depends on what is in the inputs: their room is planned for.
+def _with_room(spec: TensorSpec, room: Room | None) -> TensorSpec:
+    if room is None:
+        return spec
+    shape, dims = room
+    return replace(spec, item_shape=shape, dims=dims)
 
-    Tried with the last item, and with nothing in it: noise may give as many boxes as there may be.
+
+def _sizes_seen(
+    session: Any, graph: OnnxGraph, items: Arrays, single: Mapping[str, NDArray[Any]]
+) -> dict[str, list[tuple[int, ...]]]:
+    """Shapes of each output for several inputs: they may depend on what is in them.
+
+    Tried with each item, and with nothing in it: noise may give as many boxes as there may be.
     """
-    last = {name: array[-1:] for name, array in items.items()}
-    blank = {name: array * 0 if _measured(array) else array for name, array in last.items()}
-    for others in (last, blank):
-        again = _run(session, graph, others, 1)
-        for name, array in single.items():
-            shape = again[name].shape if not isinstance(again, str) else array.shape
-            if shape != array.shape or 0 in shape:
-                raise ModelError(
-                    f"{graph.path}: output {name!r} has another size for other inputs"
-                    f" ({list(array.shape)}, {list(shape)}); export the model without what chooses"
-                    " by content (a NonMaxSuppression), or with its choice filled up to a fixed"
-                    " size (Pad)"
-                )
+    count = min(TRIED_ITEMS, len(next(iter(items.values()))))
+    others = [{n: array[i : i + 1] for n, array in items.items()} for i in range(1, count)]
+    others.append({n: a[:1] * 0 if _measured(a) else a[:1] for n, a in items.items()})
+    seen = {name: [array.shape] for name, array in single.items()}
+    for each in others:
+        again = _run(session, graph, each, 1)
+        if not isinstance(again, str):
+            for name, array in again.items():
+                seen[name].append(array.shape)
+    return seen
 
 
 def _measured(array: NDArray[Any]) -> bool:

@@ -22,7 +22,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from headrace.catalog.onnx_graph import OnnxGraph, OpenTensor
-from headrace.catalog.onnx_stage import HALF_SUFFIX, probe_model
+from headrace.catalog.onnx_stage import plain_name, probe_model
 from headrace.domain.elements import item_bytes
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import OTHERWISE, TensorSpec
@@ -160,7 +160,7 @@ def _shapes_at(
     items_at: Callable[[tuple[int, ...]], Arrays],
 ) -> tuple[list[tuple[int, ...]], list[dict[str, tuple[int, ...]]]]:
     """The points, and `between` if the model runs there; and what crosses -> its item shape."""
-    made = dict.fromkeys(_plain(spec) for specs in model.crossings[1:] for spec in specs)
+    made = dict.fromkeys(plain_name(spec) for specs in model.crossings[1:] for spec in specs)
     names = [name for name in made if name not in {spec.name for spec in inputs}]
     probe = probe_model(model.graph, inputs, names).SerializeToString()
     session = open_session(probe, model.graph.weights, shares_memory=True)
@@ -189,7 +189,7 @@ def _at_point(
     seen: Sequence[Mapping[str, tuple[int, ...]]],
     index: int,
 ) -> TensorSpec:
-    shapes = [shapes[_plain(spec)] for shapes in seen]
+    shapes = [shapes[plain_name(spec)] for shapes in seen]
     dims = spec.dims
     if not dims and len({len(shape) for shape in shapes}) == 1:
         dims = tuple(
@@ -214,7 +214,3 @@ def _followed(
         if list(lengths) == [point[at] for point in sizes] and len(set(lengths)) > 1:
             return name
     return "" if len(set(lengths)) == 1 else OTHERWISE
-
-
-def _plain(spec: TensorSpec) -> str:
-    return spec.name.removesuffix(HALF_SUFFIX)

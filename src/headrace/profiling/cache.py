@@ -11,7 +11,7 @@ from headrace.domain.errors import HeadraceError
 from headrace.domain.profile import Profile
 from headrace.profiling.options import ProfileOptions
 
-MEASUREMENT_VERSION = 3
+MEASUREMENT_VERSION = 4
 """Raised whenever cutting or timing changes, so that older measurements are not taken for new."""
 
 
@@ -33,7 +33,8 @@ def cache_path(
             model_sha256,
             [sorted(shapes.items()), points],
             sorted(options.batch_axes.items()),
-            sorted(options.states.items()),
+            [sorted(options.states.items()), sorted(options.max_outputs.items())],
+            [sorted(options.initial_states.items()), options.controls],
             examples_sha256,
             [options.device, options.blocks, options.max_batch, options.cut_tensors],
             [options.boundary, options.stages, options.budget_s, options.max_string_bytes],

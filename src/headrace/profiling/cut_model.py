@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.catalog.onnx_batch import as_filed, from_filed
+from headrace.catalog.onnx_batch import as_filed, filed_outputs, from_filed
 from headrace.catalog.onnx_graph import OnnxGraph, read_model_bytes, whole_model
 from headrace.catalog.onnx_stage import (
     HALF_SUFFIX,
@@ -100,7 +100,7 @@ def cut_model(
     Raises:
         ModelError: the backend refuses a block.
     """
-    crossings = cut_crossings(observed, cuts, boundary)
+    crossings = cut_crossings(graph, observed, cuts, boundary)
     stages = (extract_stage(graph, *around) for around in pairwise(crossings))
     model = CutModel(
         graph=graph,
@@ -115,12 +115,12 @@ def cut_model(
 
 
 def cut_crossings(
-    observed: Observed, cuts: Sequence[UsableCut], boundary: Boundary
+    graph: OnnxGraph, observed: Observed, cuts: Sequence[UsableCut], boundary: Boundary
 ) -> tuple[tuple[TensorSpec, ...], ...]:
     """Tensors as they travel: model inputs, then what crosses each cut, then model outputs."""
     return (
         observed.inputs,
-        *(tuple(wire_spec(spec, boundary) for spec in cut.tensors) for cut in cuts),
+        *(tuple(wire_spec(graph, spec, boundary) for spec in cut.tensors) for cut in cuts),
         observed.outputs,
     )
 
@@ -176,24 +176,32 @@ def _run_whole(
     alone = graph.format == "onnx" and graph.weights is None
     content = read_model_bytes(graph.path) if alone else whole_model(graph)
     session = reference(graph.format)(content, graph.weights)
-    runs = (session.run(names, as_filed(graph, feeds)) for feeds in batches)
-    return [
-        [from_filed(graph, name, output) for name, output in zip(names, outputs, strict=True)]
-        for outputs in runs
-    ]
+    filed = filed_outputs(graph)
+    answers = []
+    for feeds in batches:
+        outputs = session.run(list(filed), as_filed(graph, feeds))
+        found = from_filed(graph, dict(zip(filed, outputs, strict=True)))
+        answers.append([found[name] for name in names])
+    return answers
 
 
-def agrees(error: float, boundary: Boundary) -> bool:
-    """Whether a split model answers as the whole one does."""
-    return error <= TOLERANCE[boundary]
+def agrees(model: CutModel, error: float, boundary: Boundary) -> bool:
+    """Whether a split model answers as the whole one does.
+
+    A quantised one must answer with the same integers: an error is a step of one of them, whose
+    size says nothing of how many others there may be.
+    """
+    exactly = boundary == "float32" and bool(_quantised(model))
+    return error <= (0.0 if exactly else TOLERANCE[boundary])
 
 
 def why_cuts_change(model: CutModel) -> str | None:
     """What in a model makes a cut change its answers without anything being wrong; None: nothing.
 
-    In a quantised model what rounding changes at a cut becomes a step of a whole integer in what
-    follows; and one that is quantised dynamically takes its scales from its activations. ONNX
-    Runtime computes half precision in single on a processor, and rounds only where a tensor leaves.
+    In a quantised model what rounding changes at a cut of floats becomes a step of a whole integer
+    in what follows; and one that is quantised dynamically takes its scales from its activations.
+    ONNX Runtime computes half precision in single on a processor, and rounds only where a tensor
+    leaves.
     """
     if quantised := _quantised(model):
         return quantised
@@ -216,8 +224,8 @@ def require_agreement(model: CutModel, error: float, boundary: Boundary) -> None
     Raises:
         ModelError: the error is above the tolerance.
     """
-    tolerance = TOLERANCE[boundary]
-    if error > tolerance:
+    if not agrees(model, error, boundary):
+        tolerance = 0.0 if error <= TOLERANCE[boundary] else TOLERANCE[boundary]
         step = (
             "--blocks 1, which cuts nothing; and please report the model"
             if boundary == "float32"

@@ -190,7 +190,7 @@ def _cut(
         return [float(part) for part in parts]
 
     cuts = cuts_for_equal_blocks(observed, options.blocks, estimated)
-    crossings = cut_crossings(observed, cuts, options.boundary)
+    crossings = cut_crossings(graph, observed, cuts, options.boundary)
     blocks = tuple(
         describe_block(index, extract_stage(graph, before, behind), behind)
         for index, (before, behind) in enumerate(pairwise(crossings))

@@ -13,7 +13,7 @@ import numpy as np
 
 from headrace.catalog.onnx_graph import GraphNode, OnnxGraph
 from headrace.catalog.onnx_shapes import shapes_at
-from headrace.catalog.onnx_stage import HALF_SUFFIX, probe_model
+from headrace.catalog.onnx_stage import plain_name, probe_model
 from headrace.catalog.onnx_types import tensor_bytes
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import TensorSpec
@@ -91,8 +91,8 @@ class KernelGraph:
         self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
     ) -> tuple[GraphNode, ...]:
         """The nodes between two cuts, as extraction takes them: backwards from the outputs."""
-        starts = {spec.name.removesuffix(HALF_SUFFIX) for spec in inputs}
-        needed = {spec.name.removesuffix(HALF_SUFFIX) for spec in outputs} - starts
+        starts = {plain_name(spec) for spec in inputs}
+        needed = {plain_name(spec) for spec in outputs} - starts
         kept = []
         for node in reversed(self._nodes):
             if not needed.isdisjoint(node.writes):

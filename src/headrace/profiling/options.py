@@ -7,6 +7,7 @@ from typing import Literal
 
 from headrace.catalog.onnx_stage import Boundary
 from headrace.domain.base import NAME_PATTERN, is_name
+from headrace.domain.controls import Control
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import MAX_STRING_BYTES
 from headrace.executors.table import measurement
@@ -56,6 +57,12 @@ class ProfileOptions:
     """None: the file's stem, made legal."""
     states: Mapping[str, str] = field(default_factory=dict)
     """Input -> output: what the server keeps from one request of a sequence to the next."""
+    initial_states: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Input -> its numbers in the first request of a sequence, or one for all; others: zeros."""
+    controls: tuple[Control, ...] = ()
+    """Inputs that the server fills in of each request of a sequence."""
+    max_outputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Output -> the most of each dimension whose length depends on what is in the inputs."""
     max_string_bytes: int = 4096
     """Of one string that enters or leaves; each takes as much room in memory."""
     boundary: Boundary = "float32"
@@ -78,6 +85,9 @@ class ProfileOptions:
                 f"--max-string-bytes {self.max_string_bytes}: must lie between 1 and"
                 f" {MAX_STRING_BYTES}"
             )
+        for output, most in self.max_outputs.items():
+            if not most or min(most) < 1:
+                raise ModelError(f"--max-output {output}: needs lengths of 1 and more")
         if not 0 < self.budget_s <= 86_400:
             raise ModelError(f"--budget-s {self.budget_s}: must lie between 0 and 86400 seconds")
 

@@ -35,6 +35,7 @@ import numpy as np
 
 from headrace.catalog.onnx_cuts import find_cuts
 from headrace.catalog.onnx_graph import OnnxGraph, load_graph
+from headrace.domain.controls import check_controls
 from headrace.domain.elements import item_bytes
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import (
@@ -160,10 +161,17 @@ def _measure(
     there are several; and what to note."""
     rng = np.random.default_rng(SEED)
     items = examples or random_items(input_specs(graph, shapes), RANDOM_ITEMS, rng)
-    settled = settle_batch(graph, shapes, items, options.batch_axes)
+    settled = settle_batch(graph, shapes, items, options.batch_axes, options.max_outputs)
     items = settled.items
     inputs = input_specs(settled.graph, {name: array.shape[1:] for name, array in items.items()})
     check_states(str(graph.path), tuple(options.states.items()), inputs, settled.outputs)
+    check_controls(
+        str(graph.path),
+        options.controls,
+        options.initial_states,
+        [*options.states],
+        {spec.name: (spec.dtype, spec.item_count) for spec in inputs},
+    )
     told = [settled.notice] if settled.notice else []
     if not settled.graph.batched:
         if points.sizes:
@@ -175,7 +183,7 @@ def _measure(
     observed, model = _cut(settled, options, progress)
     given = items if examples else {}
     error = check_split(model, given, rng)
-    why = None if agrees(error, options.boundary) else why_cuts_change(model)
+    why = None if agrees(model, error, options.boundary) else why_cuts_change(model)
     if why is not None:
         told.append(
             f"cut into {len(model.blocks)} blocks it answers differently (relative error"
@@ -352,6 +360,8 @@ def _profile(
         inputs=model.crossings[0],
         outputs=model.crossings[-1],
         states=tuple(options.states.items()),
+        initial_states=dict(options.initial_states),
+        controls=options.controls,
         blocks=model.blocks,
         block_times=_block_times(options, model, largest),
         stage_times=_stage_times(options, largest),

@@ -58,15 +58,16 @@ class SlotChange:
 
 
 def offer(topology: Topology, arrived_at_us: Ints, model: Ints | int = 0) -> Offered:
-    """Requests with their model's SLO as deadline, all of one priority, behind the gateway."""
+    """Requests with their model's SLO as deadline, and its priority, behind the gateway."""
     arrived_at_us = np.ascontiguousarray(arrived_at_us, dtype=np.int64)
     models = np.broadcast_to(np.asarray(model, dtype=np.int64), arrived_at_us.shape).copy()
     slos_us = np.array([each.slo_us for each in topology.models], dtype=np.int64)
+    priorities = np.array([each.priority for each in topology.models], dtype=np.int64)
     return Offered(
         arrived_at_us=behind_gateway(topology, arrived_at_us, models),
         model=models,
         deadline_at_us=arrived_at_us + slos_us[models],
-        priority=np.zeros(len(models), dtype=np.int64),
+        priority=priorities[models],
     )
 
 

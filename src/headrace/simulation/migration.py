@@ -162,14 +162,14 @@ class MigrationSession:
             target = self.migration.epoch_for(arrival.model)
             model = target.placed.number(arrival.model)
             assert model is not None, "the migration chose a plan without the model"
-        slo_us = target.placed.topology.models[model].slo_us
+        asked = target.placed.topology.models[model]
         request = Request(
             id=number,
             model=model,
             arrived_at_us=self.clock.now_us() if number in self.reached_at_us else arrival.at_us,
             deadline_at_us=arrival.at_us
-            + (slo_us if arrival.timeout_us is None else arrival.timeout_us),
-            priority=arrival.priority,
+            + (asked.slo_us if arrival.timeout_us is None else arrival.timeout_us),
+            priority=arrival.priority or asked.priority,
         )
         if self.migration is not None:
             self.migration.submit(target, request)

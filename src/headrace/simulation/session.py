@@ -152,14 +152,14 @@ def requests_of(arrivals: Iterable[Arrival], topology: Topology) -> Iterator[Req
                 f"arrival {number}: the plan does not serve model {arrival.model!r};"
                 f" it serves: {', '.join(index)}"
             )
-        slo_us = topology.models[model].slo_us
+        slo_us, usual = topology.models[model].slo_us, topology.models[model].priority
         timeout_us = slo_us if arrival.timeout_us is None else arrival.timeout_us
         yield Request(
             id=number,
             model=model,
             arrived_at_us=arrival.at_us,
             deadline_at_us=arrival.at_us + timeout_us,
-            priority=arrival.priority,
+            priority=arrival.priority or usual,
         )
 
 

@@ -2,7 +2,7 @@
 
 A field is carried over where the same request then gets the same answer. What only says how Triton
 is to reach its speed (instances, queue delays, accelerators) is planned here instead, and named.
-What would change answers (another backend, reshaping, sequences, several answers to a request) is
+What would change answers (another backend, reshaping, several answers to a request) is
 refused.
 """
 
@@ -15,7 +15,9 @@ from google.protobuf import text_format  # type: ignore[import-untyped]
 
 from headrace.catalog.regular_file import open_regular
 from headrace.catalog.triton.config_fields import ModelConfig
-from headrace.domain.base import is_name
+from headrace.catalog.triton.config_sequences import ConfigSequences, read_sequences
+from headrace.catalog.triton.config_sequences import not_carried as sequences_not_carried
+from headrace.domain.base import MOST_PRIORITY, is_name
 from headrace.domain.errors import DocumentError
 
 MAX_CONFIG_BYTES = 256 * 1024
@@ -33,7 +35,6 @@ _DTYPES = {
     **{f"TYPE_FP{8 * size}": f"float{8 * size}" for size in (2, 4, 8)},
 }
 _REFUSED = {
-    "sequence_batching": "a state kept by the server",
     "batch_input": "inputs that the batch decides",
     "batch_output": "outputs that the batch decides",
     "model_operations": "a library of custom operators, which would be run",
@@ -54,7 +55,6 @@ _NAMED_OF_BATCHING = {
     "preferred_batch_size": "batch sizes are the planner's choice",
     "max_queue_delay_microseconds": "how long a batch is collected follows from the objective",
     "preserve_ordering": "answers come as they are ready; those of a gRPC stream come in order",
-    "default_priority_level": "a request without a priority is served as 0, before any with 1",
     "priority_queue_policy": "all priorities have one objective; a request may state its `timeout`",
 }
 _NAMED_OF_QUEUES = {
@@ -99,6 +99,9 @@ class TritonConfig:
     """Empty: as the model has them."""
     outputs: tuple[ConfigTensor, ...]
     queue_timeout_us: int | None
+    priority: int
+    """Of requests that state none; 0: all have one."""
+    sequences: ConfigSequences
     versions: tuple[int, ...] | int
     """Those named, or how many of the latest."""
     steps: tuple[ConfigStep, ...]
@@ -131,11 +134,29 @@ def read_config(path: Path, name: str) -> TritonConfig:
         max_batch=message.max_batch_size if stated else None,
         inputs=tuple(_tensors(path, "input", message.input)),
         outputs=tuple(_tensors(path, "output", message.output)),
+        priority=_priority(path, message.dynamic_batching),
         queue_timeout_us=queue.default_timeout_microseconds or None,
+        sequences=read_sequences(path, message),
         versions=versions,
         steps=tuple(_steps(message.ensemble_scheduling)),
         not_carried=tuple(_not_carried(message)),
     )
+
+
+def _priority(path: Path, batching: Any) -> int:
+    """
+    Raises:
+        DocumentError: it is none of the levels.
+    """
+    levels, usual = batching.priority_levels, batching.default_priority_level
+    if not levels:
+        return 0
+    if not 1 <= usual <= min(levels, MOST_PRIORITY):
+        raise DocumentError(
+            f"{path}: default_priority_level {usual} needs to lie in"
+            f" 1..{min(levels, MOST_PRIORITY)}, the priority_levels that there are"
+        )
+    return int(usual)
 
 
 def _parsed(path: Path) -> Any:
@@ -234,6 +255,7 @@ def _steps(ensembling: Any) -> Iterator[ConfigStep]:
 
 def _not_carried(message: Any) -> Iterator[str]:
     yield from _given(message, _NAMED)
+    yield from sequences_not_carried(message)
     batching = message.dynamic_batching
     yield from _given(batching, _NAMED_OF_BATCHING, "dynamic_batching.")
     queue = batching.default_queue_policy

@@ -57,6 +57,12 @@ def import_repository(
     served = [m for name, m in models.items() if (name in asked if asked else name not in parts)]
     with_apps = any(model.path is None for model in served)
     entries: dict[str, Any]
+    kept = [m.name for m in models.values() if m.config.sequences.states]
+    if with_apps and kept:
+        raise DocumentError(
+            f"{kept[0]}: keeps state between requests, and with ensembles every model is part of an"
+            f" app, which carries state itself\n  try       --model, to leave the ensembles out"
+        )
     if with_apps:
         entries = {"apps": [_app_entry(model, models, wanted) for model in served]}
     else:
@@ -76,13 +82,20 @@ def import_repository(
         app_file=_app_file(served, models) if with_apps else None,
         profiles={name: model for name, model in models.items() if name in used},
         served=tuple(served),
-        not_carried=tuple(f"{m.name}: {what}" for m in models.values() for what in _lost(m, used)),
+        not_carried=tuple(
+            f"{m.name}: {what}" for m in models.values() for what in _lost(m, used, served)
+        ),
     )
 
 
-def _lost(model: TritonModel, used: set[str]) -> Iterator[str]:
+def _lost(model: TritonModel, used: set[str], served: Sequence[TritonModel]) -> Iterator[str]:
     if model.path is None or model.name in used:
         yield from model.not_carried
+        if model.config.priority and model not in served:
+            yield (
+                "dynamic_batching.default_priority_level: a step has the priority of its ensemble's"
+                " request"
+            )
 
 
 def profile_path(name: str) -> str:
@@ -128,6 +141,8 @@ def _served(model: TritonModel, wanted: Wanted) -> dict[str, Any]:
     rate_rps = wanted.rate_rps.get(model.name, wanted.rate_rps.get(""))
     if rate_rps is not None:
         entry["rate_rps"] = rate_rps
+    if model.config.priority:
+        entry["priority"] = model.config.priority
     if model.version != 1:
         entry["version"] = model.version
     return entry

@@ -102,7 +102,12 @@ def _model(folder: Path, name: str) -> TritonModel:
     path = _model_file(folder / str(version), config.file)
     graph = load_graph(path)
     _check_inputs(config_path, config, graph.inputs)
-    hidden = [name for name in graph.outputs if name not in {t.name for t in config.outputs}]
+    ours = config.sequences.outputs
+    hidden = [n for n in graph.outputs if n not in {t.name for t in config.outputs} | ours]
+    if missing := sorted(ours - {*graph.outputs}):
+        raise DocumentError(
+            f"{config_path}: sequence_batching: output {missing[0]!a} is not in the model"
+        )
     if missing := [t.name for t in config.outputs if t.name not in graph.outputs]:
         raise DocumentError(f"{config_path}: output {missing[0]!a} is not in the model")
     if config.outputs and hidden:
@@ -116,7 +121,7 @@ def _model(folder: Path, name: str) -> TritonModel:
         inputs=tuple(tensor.name for tensor in graph.inputs),
         outputs=graph.outputs,
         by_items=by_items,
-        profile_options=options,
+        profile_options=(*options, *config.sequences.options()),
         not_carried=tuple(not_carried),
     )
 
@@ -163,10 +168,17 @@ def _model_file(folder: Path, name: str) -> Path:
 
 def _check_inputs(path: Path, config: TritonConfig, tensors: Sequence[OpenTensor]) -> None:
     """Whether model and configuration mean the same inputs."""
+    given = {tensor.name: tensor for tensor in config.inputs}
+    ours = config.sequences.inputs
+    known = {tensor.name for tensor in tensors}
+    if missing := sorted(ours - known):
+        raise DocumentError(
+            f"{path}: sequence_batching: input {missing[0]!a} is not in the model; it has"
+            f" {', '.join(map(ascii, sorted(known)))}"
+        )
     if not config.inputs:
         return
-    given = {tensor.name: tensor for tensor in config.inputs}
-    model = {tensor.name: tensor for tensor in tensors}
+    model = {tensor.name: tensor for tensor in tensors if tensor.name not in ours}
     if given.keys() != model.keys():
         raise DocumentError(
             f"{path}: its inputs ({', '.join(map(ascii, given))}) are not the model's"

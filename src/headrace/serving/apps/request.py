@@ -22,7 +22,7 @@ from headrace.serving.apps.error_log import ErrorLog
 from headrace.serving.apps.frames import Tensors
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.core.protocol import Late, Submission
-from headrace.serving.core.signature import CheckedInputs
+from headrace.serving.core.signature import CheckedInputs, true_shape
 from headrace.serving.engine.inference import Answer, AppAnswer, Inference, Refusal, ServedModel
 
 logger = logging.getLogger("headrace.apps")
@@ -173,7 +173,7 @@ class AppRequest:
         # A late answer still serves: the request's own deadline decides.
         answer = ending.answer if isinstance(ending, Late) else ending
         self.run.answered(call.id, answer.ended_at_us)
-        self._send(frames.Answer(number), _arrays(model.outputs, answer))
+        self._send(frames.Answer(number), _arrays(model, answer))
 
     def _give_up(self, call_id: int) -> None:
         """Nobody waits for the call any more."""
@@ -252,8 +252,18 @@ def _as_engine_takes(spec: TensorSpec, array: NDArray[Any]) -> NDArray[Any]:
     return raw(rooms)
 
 
-def _arrays(specs: tuple[TensorSpec, ...], answer: Answer) -> list[NDArray[Any]]:
-    return [_array(spec, data) for spec, data in zip(specs, answer.outputs, strict=True)]
+def _arrays(model: ServedModel, answer: Answer) -> list[NDArray[Any]]:
+    """What the function gets: without the true shapes of outputs, which it gets them in."""
+    told = dict(zip(model.outputs, answer.outputs, strict=True))
+    shapes = {spec.shape_of: data for spec, data in told.items() if spec.shape_of}
+    arrays = []
+    for spec, data in told.items():
+        if spec.name in shapes:
+            own = true_shape(spec, shapes[spec.name])
+            arrays.append(_array(spec, data)[tuple(map(slice, own))])
+        elif not spec.shape_of:
+            arrays.append(_array(spec, data))
+    return arrays
 
 
 def _array(spec: TensorSpec, data: memoryview) -> NDArray[Any]:

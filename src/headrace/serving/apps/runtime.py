@@ -217,7 +217,9 @@ class AppRuntime:
 
     def _tell_modules(self) -> None:
         specs = {
-            name: frames.ModuleSpecs(model.inputs, model.outputs)
+            name: frames.ModuleSpecs(
+                model.inputs, tuple(spec for spec in model.outputs if not spec.shape_of)
+            )
             for name, model in self._engine.models.items()
         }
         self._host.send(frames.Modules(specs))

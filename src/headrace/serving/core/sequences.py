@@ -1,8 +1,9 @@
 """Sequences: requests of one client, in order, between which a model's state is kept.
 
 A model with declared states has pairs of an input and an output; what the output was in one step
-is the input of the next, and zeros in the first. The state lies here, in the gateway, and travels
-with every step as any input does. So a step may run on any slot and in any batch, and a slot that
+is the input of the next; in the first it is zeros, or what the profile says. The state lies here,
+in the gateway, and travels with every step as any input does; so do controls, which tell the model
+what a step is to its sequence. So a step may run on any slot and in any batch, and a slot that
 is lost takes no sequence with it.
 
 A sequence is a queue of steps, the first of which is under way:
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace.domain.request import DropReason
 from headrace.serving.core.counters import ModelCounters
+from headrace.serving.core.sequence_inputs import Controls, initial_states
 from headrace.serving.core.signature import CheckedInputs, InvalidError, quoted, within
 from headrace.serving.engine.inference import Answer, Buffer, Refusal, ServedModel
 from headrace.serving.engine.timer import monotonic_us
@@ -148,7 +150,8 @@ class Sequences:
         """The one that was used longest ago first."""
         sizes = [model.input_item_bytes[given] for given, _ in model.states]
         self._most = max(1, min(MAX_OPEN, MAX_STATE_BYTES // max(1, sum(sizes))))
-        self._zeros: tuple[Buffer, ...] = tuple(bytes(size) for size in sizes)
+        self._initial = initial_states(model)
+        self._controls = Controls(model)
         self._given = [given for given, _ in model.states]
         self._kept = [kept for _, kept in model.states]
         self._shown = [i for i in range(len(model.outputs)) if i not in self._kept]
@@ -169,6 +172,11 @@ class Sequences:
             invalid: tells the client, instead of `end`, of a sequence that is not open.
         """
         self.give_up_idle()
+        try:
+            self._controls.buffers(step)
+        except InvalidError as error:
+            invalid(error)
+            return None
         sequence = self._open.get(step.sequence)
         if sequence is None:
             if not step.start:
@@ -224,10 +232,11 @@ class Sequences:
             first = sequence.waiting[0]
             if first.begun:
                 return
-            state = self._zeros if first.step.start else sequence.state
+            state = self._initial if first.step.start else sequence.state
             if state is not None:
                 first.begun = True
-                begun = first.begin(self._with(first.inputs, state), partial(self._on_end, first))
+                inputs = self._with(first.inputs, state, first.step)
+                begun = first.begin(inputs, partial(self._on_end, first))
                 first.submission = begun
                 return
             sequence.waiting.popleft()
@@ -275,12 +284,12 @@ class Sequences:
 
     # -- tensors and sentences ---------------------------------------------------------------------
 
-    def _with(self, inputs: CheckedInputs, state: tuple[Buffer, ...]) -> CheckedInputs:
+    def _with(self, inputs: CheckedInputs, state: tuple[Buffer, ...], step: Step) -> CheckedInputs:
         """All inputs, in the model's order."""
-        states = dict(zip(self._given, state, strict=True))
+        ours = dict(zip(self._given, state, strict=True)) | self._controls.buffers(step)
         others = iter(inputs.buffers)
         buffers = tuple(
-            states[index] if index in states else next(others)
+            ours[index] if index in ours else next(others)
             for index in range(len(self._model.inputs))
         )
         return CheckedInputs(inputs.model, inputs.items, buffers)

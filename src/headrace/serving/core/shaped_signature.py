@@ -12,12 +12,11 @@ So the engine sees requests of a bucket; only those that run alone carry their s
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from headrace.domain.elements import raw
 from headrace.domain.profile import TensorSpec, size_text
 from headrace.serving.core.signature import (
     CheckedInputs,
@@ -26,6 +25,7 @@ from headrace.serving.core.signature import (
     InvalidError,
     Signature,
     TensorLayout,
+    cut_layout,
     layout_of,
     quoted,
     shape_text,
@@ -35,25 +35,6 @@ from headrace.serving.engine.inference import Buffer, ServedModel
 
 _LAYOUTS_MAX = 4096
 """Sizes whose layouts are kept; clients choose them, so their number needs a bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class CutLayout(TensorLayout):
-    """An output that was computed at larger sizes than clients get it."""
-
-    computed: tuple[int, ...] = ()
-    """Item shape."""
-
-    def as_sent(self, data: memoryview, items: int) -> memoryview:
-        return TensorLayout.as_sent(self, self._cut(data, items), items)
-
-    def as_values(self, data: memoryview, items: int) -> list[Any]:
-        return TensorLayout.as_values(self, self._cut(data, items), items)
-
-    def _cut(self, data: memoryview, items: int) -> memoryview:
-        whole = np.frombuffer(data, self.dtype).reshape(items, *self.computed)
-        cut = np.ascontiguousarray(whole[(slice(None), *map(slice, self.item_shape))])
-        return raw(cut).data
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +149,7 @@ def _output(index: int, computed: TensorSpec, sent: TensorSpec, pad: bool) -> Te
     layout = layout_of(index, sent)
     if not pad or sent.item_shape == computed.item_shape:
         return layout
-    known = {field.name: getattr(layout, field.name) for field in fields(layout)}
-    return CutLayout(**known, computed=computed.item_shape)
+    return cut_layout(layout, computed.item_shape)
 
 
 def _padded(data: Buffer, layout: TensorLayout, items: int, spec: TensorSpec) -> Buffer:

@@ -7,15 +7,16 @@ bytes do not justify, and what a front reads needs no second check. What fails r
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from headrace.domain.elements import element_dtype, joined, raw, unpack
-from headrace.domain.profile import TensorSpec
-from headrace.serving.engine.inference import Buffer, ServedModel
+from headrace.domain.profile import VARIES, TensorSpec
+from headrace.serving.engine.inference import Answer, Buffer, ServedModel
 
 DATATYPES = {
     "bool": "BOOL",
@@ -38,7 +39,6 @@ FLOATS = frozenset({"BF16", "FP16", "FP32", "FP64"})
 
 MAX_TIMEOUT_US = 3_600_000_000
 """One hour."""
-MAX_PRIORITY = 1_000_000
 MAX_APP_TENSOR_BYTES = 1 << 31
 """Of an app's tensor; no request is larger. Its dimensions are bounded with it, also where another
 one is 0: numpy cannot make an array of shape [0, 2**62]."""
@@ -141,6 +141,25 @@ class TensorLayout:
         return np.ascontiguousarray(np.moveaxis(given, 0, self.batch_axis))
 
 
+@dataclass(frozen=True, slots=True)
+class CutLayout(TensorLayout):
+    """An output that lies in memory at larger sizes than clients get it."""
+
+    computed: tuple[int, ...] = ()
+    """Item shape."""
+
+    def as_sent(self, data: memoryview, items: int) -> memoryview:
+        return TensorLayout.as_sent(self, self._cut(data, items), items)
+
+    def as_values(self, data: memoryview, items: int) -> list[Any]:
+        return TensorLayout.as_values(self, self._cut(data, items), items)
+
+    def _cut(self, data: memoryview, items: int) -> memoryview:
+        whole = np.frombuffer(data, self.dtype).reshape(items, *self.computed)
+        cut = np.ascontiguousarray(whole[(slice(None), *map(slice, self.item_shape))])
+        return raw(cut).data
+
+
 def layout_of(index: int, spec: TensorSpec, batched: bool = True) -> TensorLayout:
     dtype = element_dtype(spec)
     return TensorLayout(
@@ -156,6 +175,12 @@ def layout_of(index: int, spec: TensorSpec, batched: bool = True) -> TensorLayou
         strings=spec.dtype == "bytes",
         max_bytes=spec.max_bytes,
     )
+
+
+def cut_layout(layout: TensorLayout, computed: Sequence[int]) -> CutLayout:
+    """`layout`, of an output that lies in memory at the item shape `computed`."""
+    known = {field.name: getattr(layout, field.name) for field in fields(layout)}
+    return CutLayout(**known, computed=tuple(computed))
 
 
 @dataclass(slots=True)
@@ -212,6 +237,18 @@ class Signature:
             data = read(tensor, layout, items)
             buffers[layout.index] = self.batch_first(data, layout, items)
         return CheckedInputs(self.model.name, items, tuple(buffers), self.outputs)
+
+    def answered(self, inputs: CheckedInputs, answer: Answer) -> Sequence[TensorLayout]:
+        """`inputs.outputs`, in the sizes that this answer has."""
+        if not self.model.rooms:
+            return inputs.outputs
+        found = list(inputs.outputs)
+        for index, at in self.model.rooms:
+            spec = self.model.outputs[index]
+            true = true_shape(spec, answer.outputs[at])
+            layout = layout_of(index, replace(spec, item_shape=true), self.model.batched)
+            found[index] = cut_layout(layout, spec.item_shape)
+        return found
 
     @staticmethod
     def batch_first(data: Buffer, layout: TensorLayout, items: int) -> Buffer:
@@ -275,6 +312,15 @@ class AppSignature(Signature):
             arrays[layout.index] = _bools(data) if layout.datatype == "BOOL" else data
         ordered = tuple(arrays[i] for i in range(len(arrays)))
         return CheckedInputs(self.model.name, 1, ordered, self.outputs)
+
+
+def true_shape(spec: TensorSpec, told: memoryview) -> tuple[int, ...]:
+    """Of an output with room for more, as the run told it; never more than there is room for."""
+    sizes = np.frombuffer(told, np.int64).tolist()
+    return tuple(
+        min(max(0, size), room) if name == VARIES else room
+        for size, room, name in zip(sizes, spec.item_shape, spec.dims, strict=True)
+    )
 
 
 def signature_of(model: ServedModel) -> Signature:

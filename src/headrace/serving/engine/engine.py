@@ -345,7 +345,7 @@ def _check_tensors(old: PlanInService, new: PlanInService) -> None:
         before = old.models.get(name)
         if before is not None and any(
             getattr(before, part) != getattr(model, part)
-            for part in ("inputs", "outputs", "states")
+            for part in ("inputs", "outputs", "states", "initial_states", "controls")
         ):
             raise MigrationError(
                 f"model {name!r} has other inputs, outputs or states in the new plan; requests that"

@@ -6,6 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from headrace.domain.controls import Control
 from headrace.domain.elements import item_bytes
 from headrace.domain.profile import TensorSpec
 from headrace.domain.request import DropReason
@@ -24,6 +25,8 @@ class ServedModel:
     outputs: tuple[TensorSpec, ...]
     slo_us: int
     """The deadline of a request that brings no timeout of its own."""
+    priority: int = 0
+    """Of requests that state none."""
     fastest_us: int
     """Least time in which one item can be answered; a shorter timeout is always refused."""
     max_items: int
@@ -40,6 +43,10 @@ class ServedModel:
     """False: one inference is one item; no tensor has a dimension of items."""
     states: tuple[tuple[int, int], ...] = ()
     """(input, output): what that output was in one step of a sequence is that input of the next."""
+    initial_states: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    """By a state's input, its numbers in a sequence's first step; others: zeros."""
+    controls: tuple[Control, ...] = ()
+    """Inputs that the server fills in of each step."""
     sequence_idle_us: int | None = None
     """Clients ask in sequences, whose states the server keeps, until they are idle for so long."""
     dimensions: tuple[str, ...] = ()
@@ -54,6 +61,9 @@ class ServedModel:
     """Of a whole model of several sizes, smallest first."""
     pad: bool = False
     """Inputs are filled up with zeros to the sizes of their bucket."""
+    rooms: tuple[tuple[int, int], ...] = ()
+    """(output, shape): outputs with room for the most that they may be, and where among those of an
+    `Answer` the true shape is. Clients get what is true."""
     app: bool = False
     """Its tensors are arrays of their own shapes, where -1 is any length."""
     input_item_bytes: tuple[int, ...] = field(init=False)
@@ -63,13 +73,33 @@ class ServedModel:
         object.__setattr__(self, "input_item_bytes", tuple(map(item_bytes, self.inputs)))
 
     def as_asked(self, sequence_idle_us: int) -> "ServedModel":
-        """Without its states, which clients neither send nor get; one item is one step."""
+        """Without what clients neither send nor get: states, of which one item is one step, and
+        true shapes of outputs."""
+        return self._without_states(sequence_idle_us)._without_shapes()
+
+    def _without_shapes(self) -> "ServedModel":
+        at = {spec.name: index for index, spec in enumerate(self.outputs)}
+        told = [(at[spec.shape_of], i) for i, spec in enumerate(self.outputs) if spec.shape_of]
+        if not told:
+            return self
+        # They stand behind all others, whose indices stay.
+        shown = self.outputs[: len(self.outputs) - len(told)]
+        return replace(self, outputs=shown, rooms=tuple(told))
+
+    def _without_states(self, sequence_idle_us: int) -> "ServedModel":
         if not self.states:
             return self
         given, kept = zip(*self.states, strict=True)
+        filled_in = {control.input for control in self.controls}
         return replace(
             self,
-            inputs=tuple(spec for i, spec in enumerate(self.inputs) if i not in given),
+            inputs=tuple(
+                spec
+                for i, spec in enumerate(self.inputs)
+                if i not in given and spec.name not in filled_in
+            ),
+            initial_states=(),
+            controls=(),
             outputs=tuple(spec for i, spec in enumerate(self.outputs) if i not in kept),
             max_items=1,
             states=(),

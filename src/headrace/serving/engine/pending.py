@@ -104,7 +104,7 @@ class PendingRequests:
                     # Of the log, whose instants follow each other: when the dispatcher heard of it.
                     arrived_at_us=now_us,
                     deadline_at_us=told_at_us,
-                    priority=inference.priority,
+                    priority=inference.priority or model.priority,
                     apart=apart,
                 )
             )

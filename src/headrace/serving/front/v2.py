@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from headrace.domain.base import MOST_PRIORITY
 from headrace.serving.core.sequences import Step, step_of
 from headrace.serving.core.signature import (
-    MAX_PRIORITY,
     MAX_TIMEOUT_US,
     CheckedInputs,
     InvalidError,
@@ -152,6 +152,7 @@ class ModelCodec:
         self._json_bytes_max = json_bytes_max
         self._outputs = signature.outputs
         self._fixed = not any(spec.strings for spec in signature.outputs)
+        self._fixed &= not signature.model.rooms
         """Whether sizes of answers follow from their shapes."""
         self._all_json = tuple((i, False) for i in range(len(signature.outputs)))
         self._all_binary = tuple((i, True) for i in range(len(signature.outputs)))
@@ -199,7 +200,7 @@ class ModelCodec:
         if timeout_us is not None:
             within("timeout", timeout_us, 1, MAX_TIMEOUT_US, " microseconds")
         if priority is not None:
-            within("priority", priority, 0, MAX_PRIORITY)
+            within("priority", priority, 0, MOST_PRIORITY)
         return Ask(
             inputs=inputs,
             timeout_us=timeout_us,
@@ -247,7 +248,7 @@ class ModelCodec:
         key = (items, ask.inputs.sizes, ask.wanted)
         text = self._heads.get(key)
         if text is None:
-            text = msgspec.json.encode(self._document(ask, answer))
+            text = msgspec.json.encode(self._document(ask, ask.inputs.outputs))
             if len(self._heads) < _HEADS_MAX:
                 self._heads[key] = text
         if ask.id is not None:
@@ -258,12 +259,13 @@ class ModelCodec:
         )
 
     def _encode_mixed(self, ask: Ask, answer: Answer) -> Response:
-        document = self._document(ask, answer)
+        outputs = self.signature.answered(ask.inputs, answer)
+        document = self._document(ask, outputs)
         if ask.id is not None:
             document["id"] = ask.id
         tail = []
         for described, (index, binary) in zip(document["outputs"], ask.wanted, strict=True):
-            spec, data = ask.inputs.outputs[index], answer.outputs[index]
+            spec, data = outputs[index], answer.outputs[index]
             if binary:
                 tail.append(spec.as_sent(data, ask.inputs.items))
                 described["parameters"] = {"binary_data_size": tail[-1].nbytes}
@@ -272,10 +274,10 @@ class ModelCodec:
         text = msgspec.json.encode(document)
         return with_tail(text, tail) if tail else Response(200, text)
 
-    def _document(self, ask: Ask, answer: Answer) -> dict[str, Any]:
+    def _document(self, ask: Ask, layouts: Sequence[TensorLayout]) -> dict[str, Any]:
         outputs = []
         for index, binary in ask.wanted:
-            spec = ask.inputs.outputs[index]
+            spec = layouts[index]
             described: dict[str, Any] = {
                 "name": spec.name,
                 "datatype": spec.datatype,

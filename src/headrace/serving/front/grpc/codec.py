@@ -12,9 +12,9 @@ import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from headrace.domain.base import MOST_PRIORITY
 from headrace.serving.core.sequences import Step, step_of
 from headrace.serving.core.signature import (
-    MAX_PRIORITY,
     MAX_TIMEOUT_US,
     CheckedInputs,
     InvalidError,
@@ -123,7 +123,7 @@ class MessageCodec:
             if timeout_us is not None:
                 within("timeout", timeout_us, 1, MAX_TIMEOUT_US, " microseconds")
             if priority is not None:
-                within("priority", priority, 0, MAX_PRIORITY)
+                within("priority", priority, 0, MOST_PRIORITY)
         else:
             step_of(model, None, False, False)
         inputs = self.signature.check(_given(request, parts.raw), self.read)
@@ -168,14 +168,13 @@ class MessageCodec:
     def encode(self, ask: Ask, answer: Answer) -> list[bytes | memoryview]:
         """The answer's message, in pieces."""
         items = ask.inputs.items
+        specs = self.signature.answered(ask.inputs, answer)
         key = (items, ask.inputs.sizes, ask.wanted)
         head = self._heads.get(key)
         if head is None:
-            shapes = [spec.shape(items) for spec in ask.inputs.outputs]
-            head = self._head(ask.wanted, shapes)
-            if len(self._heads) < _HEADS_MAX:
+            head = self._head(ask.wanted, [spec.shape(items) for spec in specs])
+            if len(self._heads) < _HEADS_MAX and not self.signature.model.rooms:
                 self._heads[key] = head
-        specs = ask.inputs.outputs
         outputs = [specs[index].as_sent(answer.outputs[index], items) for index in ask.wanted]
         return _pieces(ask, head, outputs)
 

@@ -1,0 +1,280 @@
+"""Outputs whose length depends on what is in the inputs: room for the most, and the true shape."""
+
+from collections.abc import Sequence
+from mmap import mmap
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from headrace.catalog.documents import read_profile, write_document
+from headrace.catalog.stage_files import stage_path
+from headrace.domain.errors import ModelError, ProfileError
+from headrace.domain.profile import VARIES, Profile, TensorSpec
+from headrace.executors.base import StageToLoad, TensorMemory
+from headrace.executors.onnx import OnnxExecutor
+from headrace.executors.onnx_session import open_session
+from headrace.load.gateway_cost import _write_plan
+from headrace.profiling.options import ProfileOptions
+from headrace.profiling.profiler import profile_model
+from headrace.serving.core.signature import true_shape
+from headrace.serving.engine.inference import ServedModel
+from helpers.detectors import MOST, detector_model
+from helpers.onnx_models import finished, saved
+
+FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+
+
+def profiled(given: onnx.ModelProto, folder: Path, **options: Any) -> Profile:
+    chosen = {"budget_s": 0.02, "profile_folder": folder, **options}
+    return profile_model(saved(given, folder / "m.onnx"), ProfileOptions(**chosen))
+
+
+def chooser(
+    nodes: Sequence[onnx.NodeProto],
+    shape: Sequence[int] = (8, 4),
+    weights: Sequence[onnx.TensorProto] = (),
+) -> onnx.ModelProto:
+    """float32 `x` -> `y`."""
+    return finished(
+        helper.make_graph(
+            list(nodes),
+            "chooser",
+            [helper.make_tensor_value_info("x", FLOAT, list(shape))],
+            [helper.make_tensor_value_info("y", INT, None)],
+            list(weights),
+        )
+    )
+
+
+POSITIVE = [
+    helper.make_node("Relu", ["x"], ["positive"]),
+    helper.make_node("NonZero", ["positive"], ["at"]),
+]
+
+
+def integers(name: str, values: object) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.array(values, np.int64), name)
+
+
+def served(profile: Profile, folder: Path, x: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """What a worker's executor writes for one request."""
+    stage = StageToLoad(
+        name="m",
+        path=str(stage_path(profile, folder, 0, 1)),
+        inputs=profile.inputs,
+        outputs=profile.outputs,
+        max_batch=1,
+        p50_us=(1,),
+        p99_us=(1,),
+        seed=0,
+    )
+    memory = TensorMemory(mmap(-1, 1 << 17))
+    offsets = [(1 << 16) + i * 8192 for i in range(len(profile.outputs))]
+    memory.tensor(profile.inputs[0], 1, 0)[...] = x
+    OnnxExecutor(stage, memory).run(1, [0], offsets)
+    return {
+        spec.name: memory.tensor(spec, 1, offset)[0].copy()
+        for spec, offset in zip(profile.outputs, offsets, strict=True)
+    }
+
+
+def test_a_detector_has_room_for_the_most_boxes_that_its_graph_allows(tmp_path: Path) -> None:
+    profile = profiled(detector_model("boxes"), tmp_path)
+
+    boxes, scores, chosen, told = profile.outputs
+    assert (boxes.dims, scores.dims) == ((), ())
+    assert (chosen.item_shape, chosen.dims) == ((MOST, 3), (VARIES, ""))
+    assert (told.name, told.dtype, told.item_shape) == ("chosen::shape", "int64", (2,))
+    assert told.shape_of == "chosen"
+    assert (profile.batched, len(profile.blocks)) == (False, 1)
+    write_document(profile, tmp_path / "m.profile.json")
+    assert read_profile(tmp_path / "m.profile.json") == profile
+
+
+@pytest.mark.parametrize("contrast", [1.0, 0.02, 0.0])
+def test_a_worker_writes_the_true_shape_beside_the_tensor(tmp_path: Path, contrast: float) -> None:
+    profile = profiled(detector_model("boxes"), tmp_path)
+    noise = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32)
+    images = noise * np.float32(contrast)
+
+    got = served(profile, tmp_path, images)
+
+    (wanted,) = open_session(tmp_path / "m.onnx").run(["chosen"], {"images": images})
+    assert got["chosen::shape"].tolist() == list(wanted.shape)
+    np.testing.assert_array_equal(got["chosen"][: len(wanted)], wanted)
+    assert not got["chosen"][len(wanted) :].any()
+
+
+TOP = [
+    helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+    helper.make_node("Cast", ["largest"], ["as_int"], to=INT),
+    helper.make_node("Abs", ["as_int"], ["count"]),
+    helper.make_node("Reshape", ["count", "one"], ["k"]),
+]
+KNOWN_MOST = {
+    "NonZero": ([*POSITIVE, helper.make_node("Identity", ["at"], ["y"])], (2, 32), ("", VARIES)),
+    "then gathered": (
+        [
+            *POSITIVE,
+            helper.make_node("Transpose", ["at"], ["rows"]),
+            helper.make_node("Slice", ["rows", "zero", "five", "zero"], ["y"]),
+        ],
+        (5, 2),
+        (VARIES, ""),
+    ),
+    "Compress": (
+        [
+            helper.make_node("Greater", ["x", "nothing"], ["is_positive"]),
+            helper.make_node("Reshape", ["is_positive", "flat"], ["which"]),
+            helper.make_node("Compress", ["numbers", "which"], ["y"]),
+        ],
+        (32,),
+        (VARIES,),
+    ),
+    "TopK": (
+        [
+            *TOP,
+            helper.make_node("TopK", ["x", "k"], ["values", "y"], axis=0),
+        ],
+        (8, 4),
+        (VARIES, ""),
+    ),
+}
+
+
+@pytest.mark.parametrize("which", KNOWN_MOST)
+def test_the_most_is_found_from_the_graph(tmp_path: Path, which: str) -> None:
+    nodes, room, dims = KNOWN_MOST[which]
+    weights = [integers("zero", [0]), integers("five", [5]), integers("flat", [-1])]
+    weights += [integers("one", [1]), integers("numbers", np.arange(32))]
+    weights += [numpy_helper.from_array(np.zeros(1, np.float32), "nothing")]
+
+    profile = profiled(chooser(nodes, weights=weights), tmp_path)
+
+    assert (profile.outputs[0].item_shape, profile.outputs[0].dims) == (room, dims)
+    x = np.random.default_rng(3).standard_normal((8, 4)).astype(np.float32)
+    got = served(profile, tmp_path, x)
+    (wanted,) = open_session(tmp_path / "m.onnx").run(["y"], {"x": x})
+    assert tuple(got["y::shape"]) == wanted.shape
+    np.testing.assert_array_equal(got["y"][tuple(map(slice, wanted.shape))], wanted)
+
+
+UNKNOWN_MOST = [
+    helper.make_node("Relu", ["x"], ["positive"]),
+    helper.make_node("ReduceMax", ["positive"], ["largest"], keepdims=0),
+    helper.make_node("Cast", ["largest"], ["end"], to=INT),
+    helper.make_node("Range", ["start", "end", "step"], ["y"]),
+]
+COUNTING = [integers("start", -9), integers("step", 1)]
+
+
+def test_where_the_graph_does_not_tell_the_most_is_asked_for_and_taken(tmp_path: Path) -> None:
+    model = chooser(UNKNOWN_MOST, weights=COUNTING)
+
+    with pytest.raises(ModelError, match=r"most is not\s+known.*--max-output y=1\d$"):
+        profiled(model, tmp_path)
+    with pytest.raises(ModelError, match="--max-output 3 is too small"):
+        profiled(model, tmp_path, max_outputs={"y": (3,)})
+    with pytest.raises(ModelError, match="has 1 dimensions whose length depends"):
+        profiled(model, tmp_path, max_outputs={"y": (20, 2)})
+    with pytest.raises(ModelError, match=r"--max-output z: .* no such output; it has y"):
+        profiled(model, tmp_path, max_outputs={"z": (20,)})
+    profile = profiled(model, tmp_path, max_outputs={"y": (20,)})
+
+    assert profile.outputs[0].item_shape == (20,)
+    got = served(profile, tmp_path, np.full((8, 4), 3, np.float32))
+    assert got["y"][: got["y::shape"][0]].tolist() == list(range(-9, 3))
+
+
+def test_what_the_gateway_takes_is_measured_with_outputs_that_vary(tmp_path: Path) -> None:
+    (tmp_path / "gateway").mkdir()
+    _write_plan(profiled(detector_model("boxes"), tmp_path), "cpu", tmp_path / "gateway")
+
+    emulated = read_profile(tmp_path / "gateway" / "profile.json")
+    assert [spec.dims for spec in emulated.outputs] == [(), (), (VARIES, ""), ()]
+
+
+def test_more_than_there_is_room_for_is_an_error_that_names_the_option(tmp_path: Path) -> None:
+    profile = profiled(chooser(UNKNOWN_MOST, weights=COUNTING), tmp_path, max_outputs={"y": (20,)})
+
+    with pytest.raises(Exception, match="more of y than --max-output says"):
+        served(profile, tmp_path, np.full((8, 4), 100, np.float32))
+
+
+def test_rooms_of_another_size_are_another_stage(tmp_path: Path) -> None:
+    model = chooser(UNKNOWN_MOST, weights=COUNTING)
+    paths = {
+        stage_path(profiled(model, tmp_path, max_outputs={"y": (most,)}), tmp_path, 0, 1)
+        for most in (20, 21)
+    }
+    assert len(paths) == 2
+
+
+def test_a_batched_model_has_no_such_outputs(tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "plain",
+        [helper.make_tensor_value_info("x", FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("y", FLOAT, ["N", 4])],
+    )
+    with pytest.raises(ModelError, match="is batched, and its outputs have one size"):
+        profiled(finished(graph), tmp_path, max_outputs={"y": (9,)})
+
+
+def test_a_profile_whose_shapes_are_not_told_is_refused(tmp_path: Path) -> None:
+    profile = profiled(detector_model("boxes"), tmp_path)
+    told = profile.outputs[-1]
+    for changed in (
+        {"outputs": profile.outputs[:-1]},
+        {"outputs": (told, *profile.outputs[:-1])},
+        {"outputs": (*profile.outputs[:-1], msgspec.structs.replace(told, item_shape=(3,)))},
+        {"batched": True},
+    ):
+        with pytest.raises(ProfileError, match="need their true shapes behind all others"):
+            msgspec.structs.replace(profile, **changed).__post_init__()
+
+
+def varying(*names: str) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(name=name, dtype="float32", item_shape=(5, 2), dims=(VARIES, ""))
+        for name in names
+    )
+
+
+def test_clients_do_not_see_the_true_shapes_tensors() -> None:
+    told = TensorSpec(name="b::shape", dtype="int64", item_shape=(2,), shape_of="b")
+    state = TensorSpec(name="s", dtype="float32", item_shape=(3,))
+    model = ServedModel(
+        name="m",
+        inputs=(state, state),
+        outputs=(state, *varying("b"), told),
+        states=((0, 0),),
+        slo_us=1,
+        fastest_us=1,
+        max_items=1,
+        batched=False,
+    )
+
+    asked = model.as_asked(1)
+
+    assert [spec.name for spec in asked.outputs] == ["b"]
+    assert asked.rooms == ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("told", "shape"), [((3, 2), (3, 2)), ((0, 0), (0, 2)), ((99, 2), (5, 2)), ((-1, 2), (0, 2))]
+)
+def test_a_true_shape_never_leaves_its_room(told: tuple[int, int], shape: tuple[int, int]) -> None:
+    (spec,) = varying("b")
+    assert true_shape(spec, memoryview(np.array(told, np.int64).tobytes())) == shape
