@@ -28,6 +28,8 @@ class DeviceUse(NamedTuple):
     """Part of the memory's bandwidth, in [0, 1]."""
     share: float
     """Part of the device that it owns, in (0, 1]."""
+    beside: float | None = None
+    """Slowdown beside a neighbour that uses neither cache nor memory; None: never measured."""
 
 
 def use_of(profile: Profile, device: str, share: Fraction, batch_size: int) -> DeviceUse:
@@ -43,7 +45,7 @@ def use_of(profile: Profile, device: str, share: Fraction, batch_size: int) -> D
             f" interference document of {device!r} is a function of\n"
             "  try       profiles with `utilisation` of every share, or no interference document"
         )
-    return DeviceUse(*found.at(batch_size), float(share))
+    return DeviceUse(*found.at(batch_size), float(share), found.beside_at(batch_size))
 
 
 def slowdown_of(document: Interference, own: DeviceUse, others: Iterable[DeviceUse]) -> float:
@@ -52,6 +54,10 @@ def slowdown_of(document: Interference, own: DeviceUse, others: Iterable[DeviceU
     Args:
         own: of the batch itself.
         others: of every tenant of every other slot on the device.
+
+    Raises:
+        ProfileError: the document is a function of how the batch was measured beside others, and it
+            never was.
 
     >>> from headrace.domain.profile import Provenance
     >>> document = Interference(
@@ -78,7 +84,7 @@ def slowed_us(execution_us: int, slowdown: float) -> int:
 
 
 def _beside_one(document: Interference, own: DeviceUse, other: DeviceUse) -> float:
-    values = {
+    values: dict[str, float] = {
         "l2_own": own.l2,
         "l2_other": other.l2,
         "dram_own": own.dram,
@@ -86,6 +92,14 @@ def _beside_one(document: Interference, own: DeviceUse, other: DeviceUse) -> flo
         "share_own": own.share,
         "share_other": other.share,
     }
+    if own.beside is not None:
+        values["beside_own"] = own.beside
+    elif any("beside_own" in factors(term) for term in document.features):
+        raise ProfileError(
+            f"the interference document of {document.device!r} is a function of how a model was"
+            " measured beside others, and one was not\n"
+            "  try       `headrace interfere --update-profiles` with its profile among others"
+        )
     return sum(
         coefficient * math.prod(values[name] for name in factors(term))
         for term, coefficient in zip(document.features, document.coefficients, strict=True)

@@ -144,7 +144,7 @@ def _tasks(
         for specs in model.crossings
     ]
     tasks: dict[Range, list[Timed]] = {}
-    lying = [_as_they_lie(*crossing) for crossing in zip(model.crossings, flowing, strict=True)]
+    lying = [as_they_lie(*crossing) for crossing in zip(model.crossings, flowing, strict=True)]
     for first, end in group:
         stage = model.open(first, end)
         names, written = (
@@ -162,7 +162,7 @@ def _tasks(
     return tasks
 
 
-def _as_they_lie(specs: Sequence[TensorSpec], arrays: Arrays) -> dict[str, NDArray[Any]]:
+def as_they_lie(specs: Sequence[TensorSpec], arrays: Arrays) -> dict[str, NDArray[Any]]:
     """In a worker's memory: strings each in its room."""
     return {
         spec.name: in_rooms(arrays[spec.name], spec) if spec.dtype == "bytes" else arrays[spec.name]
