@@ -34,9 +34,12 @@ def interfere(
     batch_sizes: Annotated[
         str, typer.Option(metavar="1,4", help="Batch sizes to run beside each other.")
     ] = "1,4",
-    rounds: Annotated[
-        int, typer.Option(help="Visits of each pair of batches; the median counts.", min=1, max=99)
-    ] = 5,
+    budget_s: Annotated[
+        float,
+        typer.Option(
+            help="Seconds for running; every pair of batches runs once whatever it takes."
+        ),
+    ] = 120.0,
     cover: Annotated[
         float | None,
         typer.Option(
@@ -88,9 +91,9 @@ def interfere(
         _with_utilisation(profile, path, device)
         for profile, path in zip(read, profiles, strict=True)
     ]
-    with counting("side by side", None, redraws_per_s=1.0) as drawn:
+    with counting("side by side", 100, redraws_per_s=1.0) as drawn:
         found = measure_together(
-            known, profiles, sizes, device, part, rounds=rounds, seed=seed, on_progress=drawn
+            known, profiles, sizes, device, part, budget_s=budget_s, seed=seed, on_progress=drawn
         )
     notes = []
     if found.core_share < QUIET_CORE_SHARE:
@@ -103,7 +106,7 @@ def interfere(
     document, fitted = document_of(
         device,
         found.pairs,
-        _provenance(rounds, cover, [profile.model for profile in read], notes),
+        _provenance(found.rounds, cover, [profile.model for profile in read], notes),
         forms=tuple(FORMS) if update_profiles else WITHOUT_SENSITIVITY,
         cover=cover,
         seed=seed,
@@ -124,7 +127,7 @@ def interfere(
     for note in notes:
         notices.print(f"[dim]note:[/dim]  {note}", soft_wrap=True)
     notices.print(f"wrote {out}", soft_wrap=True)
-    next_step(f"name it in a problem, `interference: [{out.name}]`; headrace plan problem.yaml")
+    next_step(f"headrace plan problem.yaml   (which names it: interference: {out.name})")
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

@@ -10,10 +10,9 @@ from headrace.commands.output import notices
 
 @contextmanager
 def counting(
-    label: str, total: int | None, *, redraws_per_s: float = 10.0
-) -> Iterator[Callable[..., None]]:
-    """A bar while the block runs; call what it yields with how many are done so far, and with the
-    total where that was not known (None).
+    label: str, total: int, *, redraws_per_s: float = 10.0
+) -> Iterator[Callable[[int], None]]:
+    """A bar while the block runs; call what it yields with how many are done so far.
 
     Drawing takes milliseconds of the interpreter: whoever measures time draws seldom.
     """
@@ -26,4 +25,4 @@ def counting(
         disable=not notices.is_terminal,
     ) as progress:
         task = progress.add_task(label, total=total)
-        yield lambda done, of=total: progress.update(task, completed=done, total=of)
+        yield lambda done: progress.update(task, completed=done)

@@ -44,8 +44,9 @@ LEAST_RUNS = 3
 MOST_WINDOW_NS = 8_000_000_000
 START_NS = 3_000_000
 """Until a window begins: what it takes to tell both processes of it."""
-ROUNDS = 5
+MOST_ROUNDS = 25
 QUIET_CORE_SHARE = 0.9
+_LEAST_CORE_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ class Together:
 
     pairs: tuple[SideBySide, ...]
     rounds: int
+    """Visits of the pair that was visited least often."""
     core_share: float
     """Median over all windows of what the cores gave to the models; less than 1 where other
     programs ran on them."""
@@ -108,9 +110,9 @@ def measure_together(
     device: str,
     share: Fraction,
     *,
-    rounds: int = ROUNDS,
+    budget_s: float = 120.0,
     seed: int = 0,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_progress: Callable[[int], None] = lambda percent: None,
 ) -> Together:
     """Measure every pair of models, at all batch sizes, beside each other and beside themselves.
 
@@ -119,9 +121,9 @@ def measure_together(
         paths: of their files, one per profile.
         batch_sizes: of each profile those that it was profiled at are run; its largest, if none.
         share: part of the device that one core is.
-        rounds: visits of each pair of batches.
+        budget_s: seconds for all; one round is finished whatever it takes.
         seed: of the order of visits.
-        on_progress: called with visits done, and all.
+        on_progress: called with how much is done, in percent.
 
     Raises:
         ModelError: there is one core, a model cannot be run, or the cores are too busy.
@@ -145,13 +147,16 @@ def measure_together(
     rng = np.random.default_rng(seed)
     ratios = {visit: _Ratios() for visit in visits}
     with _workers(opening) as bench:
-        done = 0
-        for _ in range(rounds):
-            for index in rng.permutation(len(visits)):
-                # Which of the two has which core is drawn, so that unequal cores cancel too.
-                _visit(bench, visits[index], bool(rng.integers(2)), ratios[visits[index]])
-                done += 1
-                on_progress(done, rounds * len(visits))
+        done, begun_s = 0, time.monotonic()
+        order = (i for _ in range(MOST_ROUNDS) for i in rng.permutation(len(visits)))
+        for index in order:
+            spent = (time.monotonic() - begun_s) / budget_s
+            if spent >= 1 and done >= len(visits):
+                break
+            # Which of the two has which core is drawn, so that unequal cores cancel too.
+            _visit(bench, visits[index], bool(rng.integers(2)), ratios[visits[index]])
+            done += 1
+            on_progress(min(99, round(100 * min(spent, done / len(visits)))))
         core_share = median(bench.core_shares)
     sides = {each: _side(profiles[each.profile], device, share, each) for each in runnables}
     pairs = []
@@ -163,7 +168,7 @@ def measure_together(
             continue
         pairs.append(SideBySide(own=a, other=b, slowdown=median(found.first)))
         pairs.append(SideBySide(own=b, other=a, slowdown=median(found.second)))
-    return Together(pairs=tuple(pairs), rounds=rounds, core_share=core_share)
+    return Together(pairs=tuple(pairs), rounds=done // len(visits), core_share=core_share)
 
 
 def _visit(
@@ -190,8 +195,8 @@ class _Bench:
     def run(self, on_cores: tuple[Runnable | None, Runnable | None]) -> tuple[float, float]:
         """One window; median time of each side's runs, ns; 0 of a side that rests."""
         running = [each for each in on_cores if each is not None]
+        length_ns = max(self._needs_ns.get(each, WINDOW_NS) for each in running)
         while True:
-            length_ns = max(self._needs_ns.get(each, WINDOW_NS) for each in running)
             found = self._window(on_cores, length_ns)
             short = [
                 each
@@ -205,13 +210,13 @@ class _Bench:
                     f"interference: fewer than {LEAST_RUNS} batches of {short[0].batch_size} ended"
                     f" in {length_ns / 1e9:.0f} s; measure smaller batches, or on idle cores"
                 )
-            self._needs_ns |= dict.fromkeys(short, 2 * length_ns)
+            length_ns *= 2
         self.core_shares += [took.core_share for took in found if took is not None]
         first, second = (median(took.samples_ns) if took else 0.0 for took in found)
-        for each, took_ns in zip(on_cores, (first, second), strict=True):
-            if each is not None:
-                wanted = round(RUNS_WANTED * took_ns)
-                self._needs_ns[each] = max(WINDOW_NS, wanted, self._needs_ns.get(each, 0))
+        for each, took in zip(on_cores, found, strict=True):
+            if each is not None and took is not None:
+                run_ns = median(took.samples_ns) / max(_LEAST_CORE_SHARE, took.core_share)
+                self._needs_ns[each] = max(WINDOW_NS, round(RUNS_WANTED * run_ns))
         return first, second
 
     def _window(

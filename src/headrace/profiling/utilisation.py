@@ -2,8 +2,8 @@
 
 GPUs count what goes through their caches; a core inside a virtual machine often may not. So here
 
-    l2   = bytes that the kernels read and write / time / what a core moves within its cache
-    dram = those of them that do not stay in the cache / time / what a core moves beyond it
+    l2   = bytes that the kernels read and write / time / CACHE_BYTES_PER_US
+    dram = those of them that do not stay in the cache / time / MEMORY_BYTES_PER_US
 
 Every tensor counts once for each kernel that reads or writes it, as in the roofline (`kernels`).
 Weights do not stay if all of them exceed the cache, since the next batch finds those of the last
@@ -15,16 +15,13 @@ once. As features of interference a common factor does no harm, since coefficien
 them; how much the factor differs between models is part of the error on pairs held out.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from headrace.catalog.onnx_batch import batch_first
 from headrace.catalog.onnx_graph import load_graph
@@ -32,21 +29,17 @@ from headrace.domain.elements import item_bytes
 from headrace.domain.errors import HeadraceError, ModelError
 from headrace.domain.profile import Profile, Utilisation
 from headrace.profiling.kernels import Kernel, KernelGraph
-from headrace.profiling.machine import one_quiet_core
 
 CACHE_BYTES = 1 << 20
 """What stays in a core's own cache: half of the 2 MB that cores of the 2020s have."""
 
-_IN_CACHE_BYTES, _BEYOND_BYTES = 1 << 18, 1 << 24
-_COPIES_NS = 60_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peaks:
-    """What one core can read and write; bytes per microsecond, that is MB/s."""
-
-    cache_bytes_per_us: float
-    memory_bytes_per_us: float
+CACHE_BYTES_PER_US = 96_000
+"""Of a core: it copies 32 bytes in each of 3,000 cycles of a microsecond. Copying 256 kB reached
+94,000 to 102,000 here."""
+MEMORY_BYTES_PER_US = 16_000
+"""As `devices` has of a core. Not measured: copies of 16 MB reached 2,400 to 30,000 within one
+minute of one virtual machine, by what its neighbours did, and profiles of different hours are to be
+compared with each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,33 +51,19 @@ class Traffic:
     """That do not stay in the core's cache."""
 
 
-@cache
-def measured_peaks() -> Peaks:
-    """By copying an array that fits into the cache, and one that does not; a fifth of a second."""
-    with one_quiet_core():
-        return Peaks(
-            cache_bytes_per_us=_copied_bytes_per_us(_IN_CACHE_BYTES),
-            memory_bytes_per_us=_copied_bytes_per_us(_BEYOND_BYTES),
-        )
-
-
-def with_utilisation(
-    profile: Profile, profile_folder: Path, device: str, peaks: Peaks | None = None
-) -> Profile:
+def with_utilisation(profile: Profile, profile_folder: Path, device: str) -> Profile:
     """The profile with what it takes of each part of `device` that it has times of.
 
     Args:
         profile_folder: what its model's path is relative to.
-        peaks: of a core; None: measured now.
 
     Raises:
         ModelError: the model's file cannot be read, or is another.
     """
-    peaks = peaks or measured_peaks()
     most = max((t.max_batch for t in profile.block_times if t.device == device), default=0)
     traffic = batch_traffic(profile, profile_folder, most)
     found = tuple(
-        _utilisation(profile, device, times.share, traffic, peaks)
+        _utilisation(profile, device, times.share, traffic)
         for times in profile.block_times
         if times.device == device and profile.utilised(device, times.share) is None
     )
@@ -156,7 +135,7 @@ def _crossing_traffic(profile: Profile, weights_bytes: int, size: int) -> Traffi
 
 
 def _utilisation(
-    profile: Profile, device: str, share: Fraction, traffic: Sequence[Traffic], peaks: Peaks
+    profile: Profile, device: str, share: Fraction, traffic: Sequence[Traffic]
 ) -> Utilisation:
     times = profile.times(device, share)
     assert times is not None, "one of its own"
@@ -165,8 +144,8 @@ def _utilisation(
     moved = zip(traffic, took_us, strict=False)
     parts = [
         (
-            min(1.0, batch.moved_bytes / us / peaks.cache_bytes_per_us),
-            min(1.0, batch.beyond_bytes / us / peaks.memory_bytes_per_us),
+            min(1.0, batch.moved_bytes / us / CACHE_BYTES_PER_US),
+            min(1.0, batch.beyond_bytes / us / MEMORY_BYTES_PER_US),
         )
         for batch, us in moved
     ]
@@ -177,15 +156,3 @@ def _utilisation(
         l2=tuple(round(l2, 6) for l2, _ in parts),
         dram=tuple(round(dram, 6) for _, dram in parts),
     )
-
-
-def _copied_bytes_per_us(size: int) -> float:
-    """Read and written, by the quickest of the copies in `_COPIES_NS`."""
-    source, target = np.ones(size // 8), np.zeros(size // 8)
-    np.copyto(target, source)  # its pages are there then
-    best_ns, begun_ns = 2**62, time.perf_counter_ns()
-    while time.perf_counter_ns() < begun_ns + _COPIES_NS:
-        before_ns = time.perf_counter_ns()
-        np.copyto(target, source)
-        best_ns = min(best_ns, max(1, time.perf_counter_ns() - before_ns))
-    return 2 * size / (best_ns / 1000)
