@@ -293,14 +293,19 @@ def _least_absolute(measured: Measurements, terms: Sequence[str]) -> Solved:
 
 
 def _with_sensitivity(measured: Measurements, terms: Sequence[str]) -> Solved:
-    """Alternately the slopes of the neighbours' terms, and every place's median of what is left."""
+    """The slopes of the neighbours' terms within places; then alternately every place's median of
+    what they leave, and the slopes of what the medians leave."""
     neighbours = [term for term in terms if term != "beside_own"]
     table = _table(measured, neighbours, {})
     slowdowns = np.array([each.slowdown for each in measured])
     rows: dict[Place, list[int]] = defaultdict(list)
     for index, each in enumerate(measured):
         rows[_place(each.own)].append(index)
-    slopes, level = np.zeros(len(neighbours)), np.zeros(len(measured))
+    within, level = table.copy(), np.zeros(len(measured))
+    for own in rows.values():
+        within[own] -= table[own].mean(axis=0)
+        level[own] = slowdowns[own].mean()
+    slopes = _reweighted(within, slowdowns - level, 1 / slowdowns)
     for _ in range(_ALTERNATIONS):
         for own in rows.values():
             level[own] = np.median(slowdowns[own] - table[own] @ slopes)
