@@ -189,6 +189,16 @@ def test_two_models_without_themselves_are_too_few_to_test_on() -> None:
         document_of("cpu", measured, MADE)
 
 
+def test_two_models_beside_each_other_and_themselves_are_enough() -> None:
+    measured = beside_each_other(sides(8, "ab"), (1.1, 0.1, 0.2, 0.1, 0.3))
+
+    document, found = document_of("cpu", measured, MADE)
+
+    assert found.form == "linear"
+    assert document.hold_out is not None
+    assert document.hold_out.pairs == len(measured) == 16
+
+
 def test_fewer_measurements_than_coefficients_are_refused() -> None:
     measured = beside_each_other(sides(9, "a", (1,)), (1.0, 0.0, 0.1, 0.0, 0.1))
 

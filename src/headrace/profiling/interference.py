@@ -142,8 +142,14 @@ def fit(measured: Measurements, form: str) -> Fit:
 def choose_form(measured: Measurements, forms: Sequence[str], seed: int) -> str:
     """The first form, unless another is clearly better on pairs held out in turn: by CLEARLY in
     the error at 90 %. Few pairs say little, and the simplest form is the last to fail."""
-    errors = {form: hold_out(measured, [form], seed).at(0.9) for form in forms}
-    best = min(forms, key=lambda form: errors[form])
+    if len({each.pair for each in measured}) < LEAST_PAIRS:
+        return forms[0]
+    rows = min(len(fitted) for fitted, _ in split_pairs(measured, seed))
+    testable = [form for form in forms if len(FORMS[form][0]) <= rows]
+    if forms[0] not in testable:
+        return forms[0]
+    errors = {form: hold_out(measured, [form], seed).at(0.9) for form in testable}
+    best = min(testable, key=lambda form: errors[form])
     return best if errors[best] <= (1 - CLEARLY) * errors[forms[0]] else forms[0]
 
 

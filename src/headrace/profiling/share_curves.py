@@ -10,6 +10,10 @@ from headrace.domain.base import Record
 from headrace.domain.profile import Profile
 from headrace.knee import knee
 
+STILL_PAYS = 0.75
+"""Throughput that each further part of the device adds, as a fraction of what each part up to there
+did; above it, a bend is how timings waver."""
+
 
 class SharePoint(Record, frozen=True, kw_only=True):
     """A whole model on one part of a device, at one batch size."""
@@ -67,4 +71,9 @@ def _knee(points: tuple[SharePoint, ...]) -> int | None:
     if len(points) < 3:
         return None
     found = knee([(float(point.share), point.throughput_rps) for point in points])
-    return found if found < len(points) - 1 else None
+    here, most = points[found], points[-1]
+    if here is most:
+        return None
+    before = here.throughput_rps / float(here.share)
+    beyond = (most.throughput_rps - here.throughput_rps) / float(most.share - here.share)
+    return found if beyond < STILL_PAYS * before else None
