@@ -109,6 +109,13 @@ def profile(
     budget_s: Annotated[
         float, typer.Option(help="Seconds for timing; more gives a better p99.")
     ] = 60.0,
+    grid_tolerance: Annotated[
+        float,
+        typer.Option(
+            help="Leave out batch sizes whose latency lies on a line between others within this, such as"
+            " 0.03; the profile says which were measured. 0: all are."
+        ),
+    ] = 0.0,
     shares: Annotated[
         list[str] | None,
         typer.Option(
@@ -168,6 +175,7 @@ def profile(
         stages=stages.value,
         cut_tensors=cut_tensors,
         budget_s=budget_s,
+        grid_tolerance=grid_tolerance,
         use_cache=cache,
         profile_folder=target.parent,
     )
@@ -401,7 +409,9 @@ def _print_shares(measured: "Profile", sizes: list[int]) -> None:
     shares = [point.share for point in curves[0].points]
     if len(shares) > 1:
         table = ReadableTable(
-            *(figures("batch"), *(figures(f"{share}\nms") for share in shares), "knee"),
+            figures("batch"),
+            *(figures(f"{share}\nms") for share in shares),
+            "knee",
             title="the whole model by share of the device, p50; beyond the knee more buys little",
             title_justify="left",
             box=box.SIMPLE_HEAD,

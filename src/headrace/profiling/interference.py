@@ -330,7 +330,7 @@ def _reweighted(table: Floats, wanted: Floats, weights: Floats) -> Floats:
     for _ in range(_REWEIGHTINGS):
         errors = np.maximum(np.abs(table @ found - wanted) * weights, _LEAST_ERROR)
         rows = weights / np.sqrt(errors)
-        found = np.asarray(np.linalg.lstsq(table * rows[:, None], wanted * rows, rcond=None)[0])
+        found = np.linalg.lstsq(table * rows[:, None], wanted * rows, rcond=None)[0].astype(float)
     return found
 
 
