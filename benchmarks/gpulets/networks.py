@@ -42,8 +42,8 @@ def main() -> int:
     return subprocess.run([*command, "--pairs", str(options.folder / "pairs.json")]).returncode
 
 
-def prepare(folder: Path, budget_s: float) -> list[Path]:
-    """Profiles of the networks, measured alone on one core."""
+def network_files(folder: Path) -> dict[str, Path]:
+    """Name -> ONNX file."""
     models = {"detector": folder / "detector.onnx", "encoder": folder / "encoder.onnx"}
     detector(models["detector"])
     encoder(models["encoder"])
@@ -53,8 +53,13 @@ def prepare(folder: Path, budget_s: float) -> list[Path]:
     else:
         known = Path(spec.origin).parent / "models"
         models |= {name: known / file for name, file in FILES.items()}
+    return models
+
+
+def prepare(folder: Path, budget_s: float) -> list[Path]:
+    """Profiles of the networks, measured alone on one core."""
     written = []
-    for name, path in models.items():
+    for name, path in network_files(folder).items():
         shapes = {"x": SHAPES[name]} if name in SHAPES else {}
         options = ProfileOptions(
             name=name,

@@ -112,7 +112,7 @@ def profile(
     grid_tolerance: Annotated[
         float,
         typer.Option(
-            help="Leave out batch sizes whose latency lies on a line between others within this, such as"
+            help="Leave out batch sizes whose latency lies on a line between others within this, as"
             " 0.03; the profile says which were measured. 0: all are."
         ),
     ] = 0.0,

@@ -290,7 +290,7 @@ Solved = tuple[Mapping[Place, float], Floats]
 
 def _least_squares(measured: Measurements, terms: Sequence[str]) -> Solved:
     slowdowns = np.array([each.slowdown for each in measured])
-    return {}, np.linalg.lstsq(_table(measured, terms, {}), slowdowns, rcond=None)[0]
+    return {}, _solution(_table(measured, terms, {}), slowdowns, np.ones(len(measured)))
 
 
 def _least_absolute(measured: Measurements, terms: Sequence[str]) -> Solved:
@@ -326,12 +326,17 @@ def _with_sensitivity(measured: Measurements, terms: Sequence[str]) -> Solved:
 
 def _reweighted(table: Floats, wanted: Floats, weights: Floats) -> Floats:
     """Coefficients of least sum of weight x |error|."""
-    found: Floats = np.linalg.lstsq(table * weights[:, None], wanted * weights, rcond=None)[0]
+    found = _solution(table, wanted, weights)
     for _ in range(_REWEIGHTINGS):
         errors = np.maximum(np.abs(table @ found - wanted) * weights, _LEAST_ERROR)
-        rows = weights / np.sqrt(errors)
-        found = np.linalg.lstsq(table * rows[:, None], wanted * rows, rcond=None)[0].astype(float)
+        found = _solution(table, wanted, weights / np.sqrt(errors))
     return found
+
+
+def _solution(table: Floats, wanted: Floats, weights: Floats) -> Floats:
+    """Coefficients of least sum of (weight x error) squared."""
+    found = np.linalg.lstsq(table * weights[:, None], wanted * weights, rcond=None)[0]
+    return np.asarray(found, np.float64)
 
 
 Solver = Callable[[Measurements, Sequence[str]], Solved]
