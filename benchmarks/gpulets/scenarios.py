@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean, median
 from time import process_time
 
-from benchmarks.gpulets.setting import GPUS, MIXES, Verdicts, problem, reference, verdicts
+from benchmarks.gpulets.setting import GPUS, MIXES, SLO_MS, Verdicts, problem, reference, verdicts
 
 from headrace.domain.plan import PlanResult
 from headrace.planning import solve
@@ -75,10 +75,15 @@ def main() -> int:
 
 
 def solved(
-    root: Path, planner: str, rates_rps: Sequence[float], *, any_split: bool = False
+    root: Path,
+    planner: str,
+    rates_rps: Sequence[float],
+    *,
+    any_split: bool = False,
+    slo_ms: Mapping[str, float] = SLO_MS,
 ) -> tuple[PlanResult, list[str], float]:
     """The answer, what `verify` finds wrong with its plan, and the CPU time of planning."""
-    asked = problem(root, rates_rps, planner, any_split=any_split)
+    asked = problem(root, rates_rps, planner, any_split=any_split, slo_ms=slo_ms)
     began_s = process_time()
     result = solve(asked)
     spent_s = process_time() - began_s
@@ -145,14 +150,19 @@ def print_table5(root: Path, planners: Iterable[str], *, any_split: bool) -> Non
 
 
 def largest_multiple(
-    root: Path, planner: str, base: Sequence[float], *, any_split: bool = False
+    root: Path,
+    planner: str,
+    base: Sequence[float],
+    *,
+    any_split: bool = False,
+    slo_ms: Mapping[str, float] = SLO_MS,
 ) -> float:
     """The multiple of these rates below which the planner refuses no whole one, and then none that
     halving steps find. Heuristics may carry more again at a larger one; that is not looked for."""
 
     def carried(multiple: float) -> bool:
         rates = [rate * multiple for rate in base]
-        result, wrong, _ = solved(root, planner, rates, any_split=any_split)
+        result, wrong, _ = solved(root, planner, rates, any_split=any_split, slo_ms=slo_ms)
         assert not wrong, wrong
         return result.plan is not None
 

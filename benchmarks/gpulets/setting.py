@@ -30,6 +30,8 @@ from headrace.domain.profile import (
 
 GPU = "rtx2080ti"
 GPUS = 4
+TENANTS = 3
+"""That take turns on one part at most, as in the artifact."""
 MODELS = ("le", "goo", "res", "ssd", "vgg")
 """In the order of the tables' columns."""
 SLO_MS = {"le": 5.0, "goo": 44.0, "res": 95.0, "ssd": 136.0, "vgg": 130.0}
@@ -162,6 +164,7 @@ def problem(
     objective: Objective = "least-devices",
     gpus: int = GPUS,
     any_split: bool = False,
+    slo_ms: Mapping[str, float] = SLO_MS,
 ) -> Problem:
     """One problem of the setting; models without a rate are left out."""
     known = profiles(root)
@@ -178,11 +181,17 @@ def problem(
             nodes=(Node(name="server", devices={GPU: gpus}),),
         ),
         demands=tuple(
-            Demand(model=model, slo_us=round(SLO_MS[model] * 1000), rate_rps=rate, weight=rate)
+            Demand(model=model, slo_us=round(slo_ms[model] * 1000), rate_rps=rate, weight=rate)
             for model, rate in asked.items()
         ),
         profiles={model: known[model] for model in asked},
         profile_refs=tuple(ProfileRef(model=m, path=f"{m}.json", sha256="0" * 64) for m in asked),
-        options=PlanOptions(planner=planner, objective=objective, margin=0.0, max_stages=1),
+        options=PlanOptions(
+            planner=planner,
+            objective=objective,
+            margin=0.0,
+            max_stages=1,
+            max_tenants=TENANTS,
+        ),
         interference=(interference(root),) if "int" in planner else (),
     )

@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from headrace.catalog.documents import encode_document, read_plan
 from headrace.catalog.event_log import EventLogWriter
+from headrace.domain.base import encode_fraction
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem, ProfileRef
 from headrace.domain.profile import Profile
@@ -73,6 +75,7 @@ def _cluster(plan: Plan | Problem) -> dict[str, Any]:
             "price_per_hour": kind.price_per_hour,
             "memory_bytes": kind.memory_bytes,
             "max_utilisation": kind.max_utilisation,
+            "splits": [[str(part) for part in split] for split in kind.splits],
         }
         for kind in plan.cluster.device_types
     }
@@ -100,6 +103,11 @@ def _add_problem(corpus: Corpus, name: str, plan: Plan) -> None:
         ],
         "options": {"objective": plan.options.objective, "margin": 0.3, "max_batch": 3},
     }
+    if plan.interference:
+        documents = msgspec.to_builtins(plan.interference, enc_hook=encode_fraction)
+        options = {"planner": plan.planner, "margin": 0.0, "max_tenants": 3}
+        corpus.problems[name]["options"] |= options
+        corpus.problems[name]["interference"] = documents
 
 
 def _add_log(corpus: Corpus, name: str, plan: Plan, profiles: Mapping[str, Profile]) -> None:

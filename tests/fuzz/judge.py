@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
-from headrace.domain.plan import Deployment, Pipeline, Plan
+from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Tenant
 from headrace.domain.profile import Profile
+from headrace.interference import DeviceUse, slowdown_of, use_of
 from helpers.problems import profiled_us
 
 
@@ -48,9 +49,13 @@ def judge_figures(plan: Plan, profiles: Mapping[str, Profile]) -> None:
         cost = sum(plan.cluster.device_type(d).price_per_hour or 0.0 for _, d, _ in devices)
         require(_close(cost, plan.cost_per_hour), f"cost {plan.cost_per_hour}, not {cost}")
     if plan.bound is not None:
-        worse = plan.bound if plan.options.objective == "least-cost" else plan.objective
-        better = plan.objective if plan.options.objective == "least-cost" else plan.bound
+        least = plan.options.objective.startswith("least-")
+        worse, better = plan.bound, plan.objective
+        if not least:
+            worse, better = better, worse
         require(worse <= better * (1 + 1e-9), "the objective is beyond its bound")
+    judge_turns(plan)
+    judge_slowdowns(plan, profiles)
     if not plan.apps:
         _judge_models(plan)
 
@@ -70,6 +75,7 @@ def _judge_models(plan: Plan) -> None:
         "throughput": sum(carried.values()),
         "max-min": min(by_weight),
         "least-cost": plan.cost_per_hour,
+        "least-devices": float(len({(s.node, s.device, s.device_index) for s in plan.slots})),
     }[plan.options.objective]
     require(_close(plan.objective, objective), f"objective {plan.objective}, not {objective}")
     for deployment in plan.deployments:
@@ -80,21 +86,84 @@ def _judge_models(plan: Plan) -> None:
 def _judge_pipeline(
     plan: Plan, profile: Profile, deployment: Deployment, pipeline: Pipeline
 ) -> None:
-    at, total_us = 0, 0
+    at, total_us, waits_us = 0, 0, 0
     for stage in pipeline.stages:
         require(stage.first_block == at, "blocks are not covered in order")
         at = stage.end_block
         place = (stage.device, stage.share, stage.first_block, stage.end_block)
         p50_us, p99_us = profiled_us(profile, *place, pipeline.batch_size)
+        slowest, extra_us = _stated_slowdown(plan, deployment, pipeline), profile.batch_overhead_us
+        p99_us = math.ceil((p99_us - extra_us) * slowest) + extra_us
         require(stage.latency_us == p99_us, f"latency {stage.latency_us}, profiled {p99_us}")
-        most = len(set(stage.pool)) * pipeline.batch_size * 1e6 / p50_us
+        cycles = {slot.duty_us for slot in plan.slots if slot.name in stage.pool}
+        turn_us = max((cycle or 0 for cycle in cycles), default=0)
+        waits_us += turn_us
+        most = len(set(stage.pool)) * pipeline.batch_size * 1e6 / max(p50_us, turn_us)
         for rps in (stage.throughput_rps, pipeline.throughput_rps):
             require(rps <= most * (1 + 1e-9), f"throughput {rps}, at most {most}")
         total_us += p99_us + stage.transfer_us
     require(at == len(profile.blocks), "not all blocks are covered")
     require(pipeline.latency_us == total_us, f"latency {pipeline.latency_us}, not {total_us}")
     allowed = deployment.slo_us * (1 - Fraction(str(plan.options.margin)))
-    require(total_us <= allowed, f"latency {total_us} exceeds the budget {float(allowed)}")
+    worst_us = total_us + waits_us
+    require(worst_us <= allowed, f"turns and latency {worst_us} exceed {float(allowed)}")
+
+
+def _stated_slowdown(plan: Plan, deployment: Deployment, pipeline: Pipeline) -> float:
+    return max(
+        tenant.slowdown
+        for slot in plan.slots
+        for tenant in slot.tenants
+        if (tenant.model, tenant.pipeline) == (deployment.model, pipeline.name)
+    )
+
+
+def _pipeline_of(plan: Plan, model: str, name: str) -> Pipeline:
+    named = [d for d in plan.deployments if d.model == model]
+    return next(p for d in named for p in d.pipelines if p.name == name)
+
+
+def judge_turns(plan: Plan) -> None:
+    """
+    Raises:
+        Unkept: tenants of a slot do not all have their turn, or a device is cut as it may not be.
+    """
+    parts: dict[tuple[str, str, int], list[Fraction]] = {}
+    for slot in plan.slots:
+        parts.setdefault((slot.node, slot.device, slot.device_index), []).append(slot.share)
+        if slot.duty_us is not None:
+            stages = [_pipeline_of(plan, t.model, t.pipeline).stages[t.stage] for t in slot.tenants]
+            usable = Fraction(str(plan.cluster.device_type(slot.device).max_utilisation))
+            taken_us = sum(stage.latency_us for stage in stages)
+            require(taken_us <= slot.duty_us * usable, f"{slot.name}: turns of {taken_us} us")
+    for (_, device, _), shares in parts.items():
+        legal = plan.cluster.device_type(device).allows(shares)
+        require(legal, f"a {device} cut into {shares}")
+
+
+def judge_slowdowns(plan: Plan, profiles: Mapping[str, Profile]) -> None:
+    """
+    Raises:
+        Unkept: a tenant is slowed by a neighbour more than the plan says.
+    """
+    for document in plan.interference:
+        here = [slot for slot in plan.slots if slot.device == document.device]
+        for slot in here:
+            place = (slot.node, slot.device_index)
+            others = [s for s in here if s is not slot and (s.node, s.device_index) == place]
+            for tenant in slot.tenants:
+                own = _used(plan, profiles, slot, tenant)
+                beside = [_used(plan, profiles, s, t) for s in others for t in s.tenants]
+                needed = max((slowdown_of(document, own, [use]) for use in beside), default=1.0)
+                require(
+                    needed <= tenant.slowdown * (1 + 1e-9),
+                    f"{slot.name}: slowed {needed}, {tenant.slowdown} stated",
+                )
+
+
+def _used(plan: Plan, profiles: Mapping[str, Profile], slot: Slot, tenant: Tenant) -> DeviceUse:
+    batch = _pipeline_of(plan, tenant.model, tenant.pipeline).batch_size
+    return use_of(profiles[tenant.model], slot.device, slot.share, batch)
 
 
 def judge_run(plan: Plan, header: EventLogHeader, events: Sequence[AnyEvent]) -> None:

@@ -43,10 +43,12 @@ FILES = sorted(
 
 @pytest.mark.parametrize("block", PROBLEMS, ids=str)
 def test_a_problem_that_is_shown_is_read(block: Block, tmp_path: Path) -> None:
-    profile = dict(word.split("=") for word in block.test.split()[1:]).get(
-        "profile", "recogniser.profile.json"
-    )
-    write_document(make_profile("recogniser", devices={"cpu": 1.0}), tmp_path / profile)
+    given = dict(word.split("=") for word in block.test.split()[1:])
+    names = [*re.findall(r"(\w+)\.profile\.json", block.body), "recogniser"]
+    for name in names:
+        profile = make_profile(name, devices={"cpu": 1.0})
+        write_document(profile, tmp_path / f"{name}.profile.json")
+    write_document(profile, tmp_path / given.get("profile", "recogniser.profile.json"))
     (tmp_path / "problem.yaml").write_text(block.body)
 
     assert read_problem(tmp_path / "problem.yaml").demands[0].model == "recogniser"

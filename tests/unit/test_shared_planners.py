@@ -24,6 +24,7 @@ from headrace.planning.common.shared_times import longest_cycle_us
 from headrace.verify import verify
 from helpers.problems import make_cluster, make_problem, make_profile
 from helpers.shared import make_interference, shared_problem, with_utilisation
+from helpers.sized import sized_profile
 
 PLANNERS = ("gpulet", "gpulet+int", "sbp", "self-tuning", "ideal")
 HALF, FIFTH = Fraction(1, 2), Fraction(1, 5)
@@ -74,8 +75,20 @@ def test_heuristics_find_plans_where_half_of_the_devices_is_asked(planner: str) 
     assert sum(found) >= 15
 
 
+@pytest.mark.parametrize("planner", ["gpulet", "sbp", "ideal"])
+def test_no_more_models_take_turns_than_are_allowed(planner: str) -> None:
+    problem = of_cores(planner, 3, 3.0)
+    two = replace(problem.options, max_tenants=2)
+
+    result = solve(replace(problem, options=two))
+
+    assert result.plan is None
+    assert result.refusal is not None
+    assert "finds no part for 3 requests/s" in result.refusal
+
+
 def of_cores(planner: str, count: int, rate_rps: float) -> Problem:
-    """Models of 7.7 ms on whole devices, SLO 100 ms."""
+    """Models of 7.7 ms on one core, SLO 150 ms."""
     profiles = [
         make_profile(f"m{i}", blocks=1, devices={"cpu": 1.0}, max_batch=1, spread=1.0, seed=7)
         for i in range(count)
@@ -85,20 +98,20 @@ def of_cores(planner: str, count: int, rate_rps: float) -> Problem:
     return make_problem(
         [replace(profile, block_times=(fixed,)) for profile in profiles],
         cluster=make_cluster({"n": {"cpu": 1}}),
-        slo_us=100_000,
+        slo_us=150_000,
         rates={profile.model: rate_rps for profile in profiles},
         options=PlanOptions(planner=planner, objective="least-devices", margin=0.0),
     )
 
 
 @pytest.mark.parametrize("planner", ["gpulet", "sbp", "ideal"])
-def test_three_models_that_need_little_share_one_core_in_turns(planner: str) -> None:
-    plan = planned(of_cores(planner, 3, 3.0))
+def test_eight_models_that_need_little_share_one_core_in_turns(planner: str) -> None:
+    plan = planned(of_cores(planner, 8, 3.0))
 
     (slot,) = plan.slots
-    assert len(slot.tenants) == 3
+    assert len(slot.tenants) == 8
     assert slot.duty_us is not None
-    assert slot.duty_us >= 3 * 7_700
+    assert slot.duty_us >= 8 * 7_700
     assert plan.objective == 1.0
 
 
@@ -218,6 +231,24 @@ def test_tenants_that_are_served_alike_are_one_pipeline() -> None:
     assert {slot.node for slot in plan.slots} == {"n0", "n1"}
     assert [slot.tenants[0].slowdown > 1 for slot in plan.slots].count(True) == 4
     assert deployment.throughput_rps == pytest.approx(5 * 2 * 1e6 / 60_000)
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_model_of_several_sizes_is_promised_for_its_longest(planner: str) -> None:
+    texts = sized_profile("text", max_batch=4, shares=(Fraction(1), HALF))
+    other = make_profile("other", devices={"a": 1.0}, max_batch=4, shares=(Fraction(1), HALF))
+    problem = make_problem(
+        [with_utilisation(each, 0.5, 0.5) for each in (texts, other)],
+        cluster=make_cluster({"n": {"a": 2}}, shares=(Fraction(1), HALF)),
+        rates={"text": 20.0, "other": 10.0},
+        slo_us=150_000,
+        options=PlanOptions(planner=planner, objective="least-devices", margin=0.0),
+    )
+    asked = replace(problem, interference=(make_interference("a"),))
+
+    plan = planned(asked)
+
+    assert verify(plan, problem.profiles) == []
 
 
 @given(batch=st.integers(1, 512), rate=st.floats(1e-3, 1e6))

@@ -143,6 +143,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("tenants", "shared", (*SLOT, "tenants", 0, "stage"), to(-1)),
     Mutant("tenants", "several", (*SLOT, "tenants", 0, "model"), to("stranger")),
     Mutant("tenants", "single", (*STAGE, "pool"), without(0)),
+    Mutant("tenants", "turns", ("options", "max_tenants"), to(1)),
     Mutant("place", "single", (*SLOT, "node"), to("nowhere")),
     Mutant("place", "single", (*SLOT, "device_index"), to(2)),
     Mutant("place", "single", (*SLOT, "device_index"), to(-1)),

@@ -72,6 +72,10 @@ AttainmentOption = Annotated[
 MinStagesOption = Annotated[int | None, typer.Option(help="Fewest stages of a pipeline.")]
 MaxStagesOption = Annotated[int | None, typer.Option(help="Most stages of a pipeline.")]
 MaxBatchOption = Annotated[int | None, typer.Option(help="Largest batch size to plan with.")]
+MaxTenantsOption = Annotated[
+    int | None,
+    typer.Option(help="Shared devices: how many models may take turns on one part of a device."),
+]
 TimeLimitSOption = Annotated[
     float | None,
     typer.Option(help="Stop after so many seconds with the best plan so far, and its gap."),
@@ -99,6 +103,7 @@ def plan(
     min_stages: MinStagesOption = None,
     max_stages: MaxStagesOption = None,
     max_batch: MaxBatchOption = None,
+    max_tenants: MaxTenantsOption = None,
     time_limit_s: TimeLimitSOption = None,
     explain: ExplainOption = False,
     json: JsonOption = False,
@@ -127,6 +132,7 @@ def plan(
         min_stages=min_stages,
         max_stages=max_stages,
         max_batch=max_batch,
+        max_tenants=max_tenants,
         time_limit_s=time_limit_s,
     )
     if arrivals != "uniform":

@@ -53,7 +53,7 @@ def slots_table(plan: Plan) -> Group:
         "slots",
         figures("every"),
         "tenant",
-        *map(figures, ("batch", "slowed", "p99", "worst", "req/s")),
+        *map(figures, ("batch", *_slowed(plan), "p99", "worst", "req/s")),
         title=f"plan by {escape(plan.planner)}: one batch of each tenant every so many ms",
         title_justify="left",
     )
@@ -65,7 +65,9 @@ def slots_table(plan: Plan) -> Group:
         rows = list(_rows(plan, slots[0]))
         first = (label, _cycle(sort.duty_us))
         for row in rows:
-            table.add_row(*first, *_promise(row, sort.duty_us, len(slots)))
+            promise = _promise(row, sort.duty_us)
+            worst, all_rps = _ms(promise.worst_us), rate(len(slots) * promise.each_rps)
+            table.add_row(*first, *promise.cells(plan), _ms(promise.latency_us), worst, all_rps)
             first = ("", "")
         table.add_section()
         names.add_row(escape(label), escape(_listed([slot.name for slot in slots])))
@@ -79,7 +81,7 @@ def devices_table(plan: Plan) -> Table:
         "part",
         *map(figures, ("every", "busy")),
         "tenant",
-        *map(figures, ("batch", "slowed", "worst", "of")),
+        *map(figures, ("batch", *_slowed(plan), "worst", "of")),
         title="devices, part by part (ms)",
         title_justify="left",
     )
@@ -92,13 +94,14 @@ def devices_table(plan: Plan) -> Table:
             rows = list(_rows(plan, slot))
             first = (str(slot.share), _cycle(slot.duty_us), _busy(slot.duty_us, rows))
             for row in rows:
-                _, batch, slowed, _, worst, _ = _promise(row, slot.duty_us, 1)
-                budget = _ms(row.deployment.budget_us)
-                table.add_row(label, *first, escape(_name(row)), batch, slowed, worst, budget)
+                promise = _promise(row, slot.duty_us)
+                most = _ms(promise.worst_us), _ms(row.deployment.budget_us)
+                table.add_row(label, *first, *promise.cells(plan), *most)
                 label, first = "", ("", "", "")
         free = 1 - sum((slot.share for slot in slots), Fraction(0))
         if free:
-            table.add_row("", str(free), "", "", "[dim]free[/dim]", "", "", "", "")
+            blank = [""] * (len(table.columns) - 5)
+            table.add_row("", str(free), "", "", "[dim]free[/dim]", *blank)
         table.add_section()
     return table
 
@@ -118,20 +121,41 @@ def _rows(plan: Plan, slot: Slot) -> Iterator[_Row]:
                     yield _Row(deployment, pipeline, tenant)
 
 
-def _promise(row: _Row, duty_us: int | None, slots: int) -> tuple[str, ...]:
-    """Model, batch size, slowdown, p99, the longest from arrival to answer, and rate of all."""
+class _Promise(NamedTuple):
+    """What one tenant of a slot gets, and how long it takes at most."""
+
+    name: str
+    batch_size: int
+    slowdown: float
+    latency_us: int
+    worst_us: int
+    """From arrival to answer: a wait for its turn, and the batch."""
+    each_rps: float
+    """Of one slot."""
+
+    def cells(self, plan: Plan) -> tuple[str, ...]:
+        """Model, batch size, and slowdown where there is any in the plan."""
+        slowed = f"{self.slowdown:.2f}" if self.slowdown > 1 else ""
+        return escape(self.name), str(self.batch_size), *((slowed,) * len(_slowed(plan)))
+
+
+def _promise(row: _Row, duty_us: int | None) -> _Promise:
     batch = row.pipeline.batch_size
     stage = row.pipeline.stages[row.tenant.stage]
-    each_rps = batch * 1e6 / duty_us if duty_us else stage.throughput_rps / len(stage.pool)
-    slowed = f"{row.tenant.slowdown:.2f}" if row.tenant.slowdown > 1 else ""
-    return (
-        escape(_name(row)),
-        str(batch),
-        slowed,
-        _ms(row.latency_us),
-        _ms(row.latency_us + (duty_us or 0)),
-        rate(slots * each_rps),
+    return _Promise(
+        name=_name(row),
+        batch_size=batch,
+        slowdown=row.tenant.slowdown,
+        latency_us=row.latency_us,
+        worst_us=row.latency_us + (duty_us or 0),
+        each_rps=batch * 1e6 / duty_us if duty_us else stage.throughput_rps / len(stage.pool),
     )
+
+
+def _slowed(plan: Plan) -> tuple[str, ...]:
+    """The heading of slowdowns; nothing where no tenant is slowed."""
+    tenants = (tenant for slot in plan.slots for tenant in slot.tenants)
+    return ("slowed",) if any(tenant.slowdown > 1 for tenant in tenants) else ()
 
 
 def _name(row: _Row) -> str:

@@ -44,7 +44,7 @@ def _cut_every_way(case: Case, rates_rps: Sequence[float]) -> Fleet | Stuck:
     best: Fleet | None = None
     stuck: Stuck | None = None
     for way in combinations_with_replacement(cuts, case.count):
-        fleet = Fleet(case.times, case.cycles, way)
+        fleet = case.fleet(way)
         found = allocate(fleet, rates_rps, Rules(split=False), sizes_of(fleet))
         if found is not None:
             stuck = stuck or found

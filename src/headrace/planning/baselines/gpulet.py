@@ -26,5 +26,5 @@ def plan_gpulets(problem: Problem, planner: str) -> PlanResult:
 
 
 def _partition(case: Case, rates_rps: Sequence[float]) -> Fleet | Stuck:
-    fleet = Fleet(case.times, case.cycles, [(WHOLE,)] * case.count)
+    fleet = case.fleet([(WHOLE,)] * case.count)
     return allocate(fleet, rates_rps, Rules(), sizes_of(fleet)) or fleet

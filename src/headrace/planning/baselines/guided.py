@@ -26,6 +26,6 @@ def plan_self_tuning(problem: Problem) -> PlanResult:
 
 
 def _tune(case: Case, rates_rps: Sequence[float]) -> Fleet | Stuck:
-    fleet = Fleet(case.times, case.cycles, [(WHOLE,)] * case.count)
+    fleet = case.fleet([(WHOLE,)] * case.count)
     rules = Rules(knee=False, turns=False)
     return allocate(fleet, rates_rps, rules, sizes_of(fleet)) or fleet

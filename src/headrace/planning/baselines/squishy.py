@@ -34,8 +34,8 @@ def plan_squishy(problem: Problem) -> PlanResult:
 
 
 def _pack(case: Case, rates_rps: Sequence[float]) -> Fleet | Stuck:
-    whole = sizes_of(Fleet(case.times, case.cycles, ()))[-1]
-    fleet = Fleet(case.times, case.cycles, [(whole,)] * case.count)
+    whole = sizes_of(case.fleet(()))[-1]
+    fleet = case.fleet([(whole,)] * case.count)
     residues: list[tuple[float, Load, Turns]] = []
     for model, rate_rps in enumerate(rates_rps):
         found = case.cycles.saturated(model, whole)

@@ -7,5 +7,6 @@ allotments     a pipeline with slot counts; models a demand with all that may se
 master, solver the rows of the integer program; HiGHS
 gateway        a plan promises no more than the gateway can pass on
 assembly, binding, imported   the plan document, in words what binds it, and plans of others as ours
+shared_times, shared_assembly   promises to tenants of shared slots, and the plan document of them
 deadline       the time that is left
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil, floor
 
 from msgspec.structs import replace
@@ -35,6 +36,11 @@ class Case:
     rates_rps: tuple[float, ...]
     count: int
     """Devices that there are."""
+    max_tenants: int | None
+
+    def fleet(self, cuts: Sequence[Sequence[Fraction]]) -> Fleet:
+        """`cuts`: for each device the shares of its parts; (1,) is one that is still whole."""
+        return Fleet(self.times, self.cycles, cuts, self.max_tenants)
 
 
 Heuristic = Callable[[Case, Sequence[float]], Fleet | Stuck]
@@ -107,6 +113,7 @@ def _case(problem: Problem, device: str, documents: Sequence[Interference]) -> C
         cycles=Cycles(Beside(problem, times, document)),
         rates_rps=tuple(demand.rate_rps or 0.0 for demand in problem.demands),
         count=problem.cluster.count(device),
+        max_tenants=problem.options.max_tenants,
     )
 
 

@@ -8,9 +8,6 @@ from headrace.planning.baselines.parts.cycles import Cycles, Load, Turns
 from headrace.planning.common.shared_assembly import ChosenDevice, ChosenPart, ChosenTenant
 from headrace.planning.common.shared_times import SharedTimes
 
-TENANTS_MAX = 3
-"""Of one part; that of the paper's prototype."""
-
 
 @dataclass(eq=False)
 class Part:
@@ -27,11 +24,20 @@ class Fleet:
     """Devices and their parts, in the order in which they came to be."""
 
     def __init__(
-        self, times: SharedTimes, cycles: Cycles, cuts: Sequence[Sequence[Fraction]]
+        self,
+        times: SharedTimes,
+        cycles: Cycles,
+        cuts: Sequence[Sequence[Fraction]],
+        max_tenants: int | None,
     ) -> None:
-        """`cuts`: for each device the shares of its parts; (1,) is one that is still whole."""
+        """
+        Args:
+            cuts: for each device the shares of its parts; (1,) is one that is still whole.
+            max_tenants: of one part; None: any number.
+        """
         self.times = times
         self.cycles = cycles
+        self._most = max_tenants or len(times.models)
         self.parts = [Part(i, share) for i, cut in enumerate(cuts) for share in cut]
 
     def free(self) -> list[Part]:
@@ -70,7 +76,7 @@ class Fleet:
             for part in self.allocated()
             if part.turns is not None
             and part.turns.busy_part < 1
-            and len(part.loads) < TENANTS_MAX
+            and len(part.loads) < self._most
             and all(held.model != load.model for held in part.loads)
             and self.fits(part, load.model)
         ]
