@@ -11,15 +11,16 @@ takes between two batches, which no neighbour on the device slows.
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
 
 from headrace.domain.errors import ProfileError
 from headrace.domain.interference import Interference, factors
 from headrace.domain.profile import Profile
 
 
-class DeviceUse(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
     """What one model at one batch size takes of its device while it runs alone on its part."""
 
     l2: float
@@ -83,24 +84,28 @@ def slowed_us(execution_us: int, slowdown: float) -> int:
     return math.ceil(execution_us * slowdown)
 
 
-def _beside_one(document: Interference, own: DeviceUse, other: DeviceUse) -> float:
-    values: dict[str, float] = {
-        "l2_own": own.l2,
-        "l2_other": other.l2,
-        "dram_own": own.dram,
-        "dram_other": other.dram,
-        "share_own": own.share,
-        "share_other": other.share,
-    }
-    if own.beside is not None:
-        values["beside_own"] = own.beside
-    elif any("beside_own" in factors(term) for term in document.features):
+def value_of(document: Interference, feature: str, use: DeviceUse) -> float:
+    """A feature of one side, without its `_own` or `_other`: "l2", "dram", "share", "beside".
+
+    Raises:
+        ProfileError: it is how the batch was measured beside others, and it never was.
+    """
+    value: float | None = getattr(use, feature)
+    if value is None:
         raise ProfileError(
             f"the interference document of {document.device!r} is a function of how a model was"
             " measured beside others, and one was not\n"
             "  try       `headrace interfere --update-profiles` with its profile among others"
         )
-    return sum(
-        coefficient * math.prod(values[name] for name in factors(term))
-        for term, coefficient in zip(document.features, document.coefficients, strict=True)
-    )
+    return value
+
+
+def _beside_one(document: Interference, own: DeviceUse, other: DeviceUse) -> float:
+    total = 0.0
+    for term, coefficient in zip(document.features, document.coefficients, strict=True):
+        value = coefficient
+        for factor in factors(term):
+            feature, _, whose = factor.rpartition("_")
+            value *= value_of(document, feature, own if whose == "own" else other)
+        total += value
+    return total
