@@ -74,6 +74,10 @@ def report(name: str, measured: Measurements, seeds: Sequence[int]) -> None:
             known = _within(Verdict(form=label, errors=errors_of(fit(measured, label), measured)))
             text += f"   {known[0]:.2%} {known[1]:.2%}"
         print(text)
+    none = Verdict(form="none", errors=np.abs(1 / np.array(slowdowns) - 1))
+    print(
+        f"  {'none':12} {none.within(0.1026):>9.2%} {none.within(0.1398):>9.2%}    no slowdown at all"
+    )
     floor = repeatability(measured)
     print(
         f"  wanted: {wanted}; {floor:.1%} of the measurements differ by more than 13.98 % from the"

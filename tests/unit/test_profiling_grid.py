@@ -19,12 +19,12 @@ from helpers.onnx_models import chain_model, saved
     largest=st.integers(1, 200),
     tolerance=st.floats(0.001, 0.1),
 )
-def test_a_line_needs_its_ends_and_its_middle(
+def test_a_line_needs_its_ends_its_middle_and_those_of_its_halves(
     start: float, slope: float, largest: int, tolerance: float
 ) -> None:
     sizes = sizes_to_measure(lambda size: start + slope * size, largest, tolerance)
 
-    assert len(sizes) == min(3, largest)
+    assert len(sizes) == min(5, largest)
     assert {1, largest} <= set(sizes)
 
 
@@ -49,7 +49,19 @@ def test_a_step_is_found_where_it_is() -> None:
     sizes = sizes_to_measure(lambda size: 10.0 if size <= 21 else 40.0, 64, 0.02)
 
     assert {21, 22} <= set(sizes)
-    assert len(sizes) < 20
+    assert len(sizes) < 25
+
+
+def test_a_curve_that_crosses_its_line_in_the_middle_is_not_taken_for_it() -> None:
+    def took(size: int) -> float:
+        return 100 + 10 * size + (size - 1) * (size - 16) * (size - 32) / 50
+
+    sizes = sizes_to_measure(took, 32, 0.03)
+
+    assert took(16) == 260
+    assert len(sizes) > 5
+    times = filled(sizes, [round(took(size)) for size in sizes], 32)
+    assert max(abs(got / took(size) - 1) for size, got in enumerate(times, 1)) < 0.05
 
 
 def test_without_a_tolerance_every_size_is_measured() -> None:

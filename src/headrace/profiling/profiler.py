@@ -241,7 +241,7 @@ def _timing_notes(options: ProfileOptions, measured: Sequence[Measured]) -> list
         notes.append(
             f"measured at batch sizes {', '.join(map(str, largest))}: what the others take lies on"
             f" lines between these, p99 {options.grid_tolerance:.1%} above them, since the line was"
-            f" right within {options.grid_tolerance:.1%} in the middle"
+            f" right within {options.grid_tolerance:.1%} where it was looked at"
         )
     if core_share < QUIET_CORE_SHARE:
         notes.append(

@@ -18,8 +18,8 @@ from headrace.profiling.machine import one_quiet_core
 from headrace.profiling.options import StageMode
 from headrace.profiling.timing import Timed, time_rounds
 
-LEAST_GRID = 4
-"""Fewer batch sizes are all measured: corners and middle are as many."""
+LEAST_GRID = 6
+"""Fewer batch sizes are all measured: a line needs as many."""
 LOOKS = 3
 
 Range = tuple[int, int]
