@@ -202,7 +202,7 @@ def test_two_models_beside_each_other_and_themselves_are_enough() -> None:
 
     document, found = document_of("cpu", measured, MADE)
 
-    assert found.form == "constant"  # three pairs, one held out, are too few to choose by
+    assert found.form == "linear"
     assert document.hold_out is not None
     assert document.hold_out.pairs == len(measured) == 16
 

@@ -4,8 +4,8 @@ Latency over batch size is nearly a line, with a bend or a step where a cache is
 changes. So the smallest and the largest size are measured, the middle of them, and the middles of
 both halves: if the line between the two ends is right at these three within the tolerance, it is
 believed between them too. Otherwise both halves are looked at in the same way. One point alone is
-not enough: a curve that bends down and up again crosses its line in the middle (PP-OCRv4's
-classifier does, up to batch 32, and is 20 % below it at a quarter).
+not enough: a curve that bends down and up again crosses its line in the middle (PP-OCR's
+orientation classifier does, up to batch 32, and is 20 % below it at a quarter).
 
 Of B sizes a line needs 5; at worst all B are measured. What is between measured sizes lies on the
 line for p50; p99 is a tolerance above it, since a line within the tolerance where it was looked at
