@@ -121,7 +121,7 @@ def test_without_turns_each_model_takes_a_device_and_two_are_refused() -> None:
     assert result.plan is None
     assert result.refusal is not None
     assert "self-tuning finds no part for 3 requests/s of model 'm1'" in result.refusal
-    assert "has    1 devices of type 'cpu'" in result.refusal
+    assert "has    1 of type 'cpu'" in result.refusal
 
 
 def test_a_refusal_names_rates_that_would_be_carried() -> None:
@@ -307,3 +307,23 @@ def test_a_sensitivity_that_was_never_measured_is_refused_and_does_not_verify() 
     assert "slowdown" in {each.check for each in verify(plan, bare.profiles)}
     with pytest.raises(ProfileError, match="--update-profiles"):
         solve(replace(problem, profiles=bare.profiles))
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+@pytest.mark.parametrize(
+    "splits", [((HALF, HALF),), ((HALF, FIFTH, FIFTH), (4 * FIFTH, FIFTH)), ()]
+)
+def test_devices_that_may_not_be_used_whole_are_cut_as_they_may_be(
+    planner: str, splits: tuple[tuple[Fraction, ...], ...]
+) -> None:
+    kinds = (HALF, FIFTH, 4 * FIFTH)
+    found = 0
+    for seed in range(12):
+        problem = shared_problem(planner, seed=seed, load=0.15, devices=3)
+        kind = replace(problem.cluster.device_types[0], shares=kinds, splits=splits)
+        asked = replace(problem, cluster=replace(problem.cluster, device_types=(kind,)))
+        result = solve(asked)
+        if result.plan is not None:
+            found += 1
+            assert verify(result.plan, asked.profiles) == []
+    assert found >= 4

@@ -24,8 +24,8 @@ _ABOUT = {
     Kind.PLAN: "stages on slots; written by `headrace plan`",
     Kind.PROBLEM: "models, objectives and cluster; written by you, YAML or JSON",
     Kind.REPORT: "what was measured; written by `simulate` and `load`",
-    Kind.INTERFERENCE: "what models on one device cost each other; written by `headrace interfere`",
     Kind.EVENTS: "what happened, one JSON value per line; written by `simulate` and `serve`",
+    Kind.INTERFERENCE: "what models on one device cost each other; written by `headrace interfere`",
 }
 
 

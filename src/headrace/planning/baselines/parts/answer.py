@@ -16,7 +16,7 @@ from headrace.planning.baselines.parts.cycles import Cycles
 from headrace.planning.baselines.parts.elastic import Stuck
 from headrace.planning.baselines.parts.fleet import Fleet
 from headrace.planning.common.assembly import Claim
-from headrace.planning.common.candidates import usable_kinds
+from headrace.planning.common.candidates import budget_us, usable_kinds
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_assembly import assemble_shared
 from headrace.planning.common.shared_times import SharedTimes
@@ -129,21 +129,20 @@ def _refusal(case: Case, planner: str, heuristic: Heuristic, stuck: Stuck, margi
             "  try    `headrace profile --shares`, or devices with more memory"
         )
     if shortest_us > tenant.budget_us:
-        gateway_us = tenant.budget_us
-        more_us = nearest_slo_us(tenant.demand.slo_us + shortest_us - gateway_us, 0.0)
-        slo_us = max(more_us, nearest_slo_us(shortest_us, margin))
+        gateway_us = budget_us(tenant.demand.slo_us, margin) - tenant.budget_us
+        slo_us = nearest_slo_us(shortest_us + gateway_us, margin)
         return (
             f"model {model!r} cannot meet its SLO on any part of a {kind!r}\n"
             f"  needs  {shortest_us / 1000:g} ms: a wait for its turn, then its batch of 1\n"
             f"  has    {tenant.budget_us / 1000:g} ms of its SLO\n"
-            f"  try    --margin 0, or slo_ms: {ceil(slo_us / 1000)}"
+            f"  try    {'a smaller --margin, or ' if margin else ''}slo_ms: {ceil(slo_us / 1000)}"
         )
     most = _nearest(case, heuristic)
     says = f"all rates times {most:.2g}, which it carries, or " if most > 0 else ""
     return (
         f"{planner} finds no part for {stuck.load.rate_rps:.6g} requests/s of model {model!r}\n"
-        f"  needs  {case.rates_rps[stuck.load.model]:g} requests/s of it, and the others\n"
-        f"  has    {case.count} devices of type {kind!r}, cut as it is allowed\n"
+        f"  needs  {case.rates_rps[stuck.load.model]:g} requests/s of it, beside the other models\n"
+        f"  has    {case.count} of type {kind!r}, cut as they may be\n"
         f"  try    {says}--planner shares, which looks at every plan"
     )
 
@@ -163,9 +162,16 @@ def _nearest(case: Case, heuristic: Heuristic) -> float:
     low, high = 0.0, 1.0
     for _ in range(TRIES):
         middle = (low + high) / 2
-        rates = [rate_rps * middle for rate_rps in case.rates_rps]
-        if isinstance(heuristic(case, rates), Stuck):
+        if isinstance(heuristic(case, _times(case, middle)), Stuck):
             high = middle
         else:
             low = middle
-    return floor(low * 100) / 100
+    hundredths = floor(low * 100)
+    # A heuristic may refuse less than it carries: what is named here was tried.
+    while hundredths and isinstance(heuristic(case, _times(case, hundredths / 100)), Stuck):
+        hundredths -= 1
+    return hundredths / 100
+
+
+def _times(case: Case, multiple: float) -> list[float]:
+    return [rate_rps * multiple for rate_rps in case.rates_rps]
