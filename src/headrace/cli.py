@@ -11,6 +11,7 @@ from headrace import __version__
 from headrace.commands.estimate import estimate
 from headrace.commands.import_ppipe import import_ppipe
 from headrace.commands.import_triton import import_triton
+from headrace.commands.interfere import interfere
 from headrace.commands.load import load
 from headrace.commands.migrate import migrate
 from headrace.commands.output import print_error
@@ -69,7 +70,20 @@ def headrace(
 # In the order of a newcomer's day. Their modules are light: what is heavy, a command imports
 # when it runs.
 for command in (
-    *(profile, estimate, plan, verify, rehearse, simulate, serve, migrate, load, trace, schema),
+    *(
+        profile,
+        interfere,
+        estimate,
+        plan,
+        verify,
+        rehearse,
+        simulate,
+        serve,
+        migrate,
+        load,
+        trace,
+        schema,
+    ),
 ):
     app.command()(command)
 imports = typer.Typer(no_args_is_help=True)

@@ -11,15 +11,16 @@ takes between two batches, which no neighbour on the device slows.
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
 
 from headrace.domain.errors import ProfileError
 from headrace.domain.interference import Interference, factors
 from headrace.domain.profile import Profile
 
 
-class DeviceUse(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
     """What one model at one batch size takes of its device while it runs alone on its part."""
 
     l2: float
@@ -28,6 +29,8 @@ class DeviceUse(NamedTuple):
     """Part of the memory's bandwidth, in [0, 1]."""
     share: float
     """Part of the device that it owns, in (0, 1]."""
+    beside: float | None = None
+    """Slowdown beside a neighbour that uses neither cache nor memory; None: never measured."""
 
 
 def use_of(profile: Profile, device: str, share: Fraction, batch_size: int) -> DeviceUse:
@@ -43,7 +46,7 @@ def use_of(profile: Profile, device: str, share: Fraction, batch_size: int) -> D
             f" interference document of {device!r} is a function of\n"
             "  try       profiles with `utilisation` of every share, or no interference document"
         )
-    return DeviceUse(*found.at(batch_size), float(share))
+    return DeviceUse(*found.at(batch_size), float(share), found.beside_at(batch_size))
 
 
 def slowdown_of(document: Interference, own: DeviceUse, others: Iterable[DeviceUse]) -> float:
@@ -52,6 +55,10 @@ def slowdown_of(document: Interference, own: DeviceUse, others: Iterable[DeviceU
     Args:
         own: of the batch itself.
         others: of every tenant of every other slot on the device.
+
+    Raises:
+        ProfileError: the document is a function of how the batch was measured beside others, and it
+            never was.
 
     >>> from headrace.domain.profile import Provenance
     >>> document = Interference(
@@ -77,16 +84,28 @@ def slowed_us(execution_us: int, slowdown: float) -> int:
     return math.ceil(execution_us * slowdown)
 
 
+def value_of(document: Interference, feature: str, use: DeviceUse) -> float:
+    """A feature of one side, without its `_own` or `_other`: "l2", "dram", "share", "beside".
+
+    Raises:
+        ProfileError: it is how the batch was measured beside others, and it never was.
+    """
+    value: float | None = getattr(use, feature)
+    if value is None:
+        raise ProfileError(
+            f"the interference document of {document.device!r} is a function of how a model was"
+            " measured beside others, and one was not\n"
+            "  try       `headrace interfere --update-profiles` with its profile among others"
+        )
+    return value
+
+
 def _beside_one(document: Interference, own: DeviceUse, other: DeviceUse) -> float:
-    values = {
-        "l2_own": own.l2,
-        "l2_other": other.l2,
-        "dram_own": own.dram,
-        "dram_other": other.dram,
-        "share_own": own.share,
-        "share_other": other.share,
-    }
-    return sum(
-        coefficient * math.prod(values[name] for name in factors(term))
-        for term, coefficient in zip(document.features, document.coefficients, strict=True)
-    )
+    total = 0.0
+    for term, coefficient in zip(document.features, document.coefficients, strict=True):
+        value = coefficient
+        for factor in factors(term):
+            feature, _, whose = factor.rpartition("_")
+            value *= value_of(document, feature, own if whose == "own" else other)
+        total += value
+    return total

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from headrace.domain.errors import DocumentError
+from headrace.domain.errors import DocumentError, ProfileError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Demand, PlanOptions, Problem
 from headrace.knee import knee
@@ -265,6 +265,48 @@ def test_the_knee_of_a_curve_does_not_depend_on_its_units() -> None:
     curve = [(0.2, 50.0), (0.4, 95.0), (0.5, 99.0), (0.8, 104.0), (1.0, 106.0)]
     assert knee(curve) == 1
     assert knee([(20 * cost, gain / 7) for cost, gain in curve]) == 1
+
+
+def measured_beside(problem: Problem, times: float) -> Problem:
+    """The problem with a document that is a function of sensitivities, all of them `times`."""
+    document = replace(
+        make_interference(),
+        features=("beside_own", "l2_other"),
+        coefficients=(1.0, 0.1),
+    )
+    profiles = {
+        name: replace(
+            profile,
+            utilisation=tuple(
+                replace(used, beside=(times,) * len(used.batch_sizes))
+                for used in profile.utilisation
+            ),
+        )
+        for name, profile in problem.profiles.items()
+    }
+    return replace(problem, profiles=profiles, interference=(document,))
+
+
+def test_a_measured_sensitivity_is_planned_for_and_verified() -> None:
+    problem = measured_beside(shared_problem("gpulet+int", seed=3, load=0.6, devices=3), 1.25)
+    plan = planned(problem)
+
+    assert verify(plan, problem.profiles) == []
+    slowed = {tenant.slowdown for slot in plan.slots for tenant in slot.tenants} - {1.0}
+    assert slowed
+    assert min(slowed) > 1.25
+    more = measured_beside(problem, 1.5)
+    assert "slowdown" in {each.check for each in verify(plan, more.profiles)}
+
+
+def test_a_sensitivity_that_was_never_measured_is_refused_and_does_not_verify() -> None:
+    bare = shared_problem("gpulet+int", seed=3, load=0.6, devices=3)
+    problem = measured_beside(bare, 1.25)
+    plan = planned(problem)
+
+    assert "slowdown" in {each.check for each in verify(plan, bare.profiles)}
+    with pytest.raises(ProfileError, match="--update-profiles"):
+        solve(replace(problem, profiles=bare.profiles))
 
 
 @pytest.mark.parametrize("planner", PLANNERS)

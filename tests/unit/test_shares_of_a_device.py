@@ -131,7 +131,9 @@ def test_a_profile_keeps_its_utilisation_and_says_where_it_lacks_one(tmp_path: P
     again = read_profile(tmp_path / "m.profile.json")
 
     assert again.utilisation == (used,)
-    assert use_of(again, "gpu", HALF, 3) == pytest.approx((0.3, 0.2, 0.5))
+    found = use_of(again, "gpu", HALF, 3)
+    assert (found.l2, found.dram) == pytest.approx((0.3, 0.2))
+    assert (found.share, found.beside) == (0.5, None)
     with pytest.raises(ProfileError, match="no utilisation on 1/5 of a 'gpu'"):
         use_of(again, "gpu", FIFTH, 1)
 

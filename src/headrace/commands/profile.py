@@ -139,12 +139,28 @@ def profile(
     budget_s: Annotated[
         float, typer.Option(help="Seconds for timing; more gives a better p99.")
     ] = 60.0,
+    grid_tolerance: Annotated[
+        float,
+        typer.Option(
+            help="Leave out batch sizes whose latency lies on a line between others within this, as"
+            " 0.03; the profile says which were measured. 0: all are."
+        ),
+    ] = 0.0,
     shares: Annotated[
         list[str] | None,
         typer.Option(
             metavar="1/2,…",
             help="Parts of a core to offer besides whole ones, for problems with fewer cores than"
             " machines: a core's busy slots get equal parts of its time.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.svg",
+            help="Also draw latency and throughput over batch sizes and shares; needs matplotlib"
+            " (pip install 'headrace\\[plot]').",
+            show_default=False,
         ),
     ] = None,
     cache: Annotated[
@@ -170,13 +186,19 @@ def profile(
         parse_shape,
         parse_state,
     )
+    from headrace.executors.table import measurement
     from headrace.profiling.options import ProfileOptions
     from headrace.profiling.profiler import legal_name, profile_model
     from headrace.profiling.shares import parse_shares, with_shares
+    from headrace.profiling.utilisation import with_utilisation
+    from headrace.reporting.profile_plot import check_plots, plot_profile
 
     parts = parse_shares(shares or ())
     target = out or Path(f"{name or legal_name(model.stem)}.profile.json")
     check_writable(target)
+    if plot is not None:
+        check_plots()
+        check_writable(plot)
     options = ProfileOptions(
         device=device,
         blocks=blocks,
@@ -194,6 +216,7 @@ def profile(
         stages=stages.value,
         cut_tensors=cut_tensors,
         budget_s=budget_s,
+        grid_tolerance=grid_tolerance,
         use_cache=cache,
         profile_folder=target.parent,
     )
@@ -202,7 +225,11 @@ def profile(
         measured = profile_model(model, options, progress)
     measured = _with_gateway(_with_overhead(measured), device, 0.35 * min(1.0, budget_s / 20))
     measured = with_shares(measured, device, parts)
+    if measurement(device).machine is None:  # a core, whose caches are known
+        measured = with_utilisation(measured, target.parent, device)
     write_document(measured, target)
+    if plot is not None:
+        plot_profile(measured, device, plot)
     if json:
         print_json(_summary(measured, target))
     else:
@@ -330,6 +357,7 @@ def _print_tables(measured: "Profile") -> None:
     console.print(table)
     _print_stages(measured, sizes)
     _print_buckets(measured, sizes)
+    _print_shares(measured, sizes)
     overhead_ms = measured.batch_overhead_us / 1000
     console.print(f"a batch costs a slot {overhead_ms:.2f} ms more, from its end to the next start")
     if measured.gateway_us:
@@ -394,6 +422,38 @@ def _print_buckets(measured: "Profile", sizes: list[int]) -> None:
     console.print(table)
 
 
+def _print_shares(measured: "Profile", sizes: list[int]) -> None:
+    from rich import box
+
+    from headrace.profiling.share_curves import share_curves
+    from headrace.reporting.readable import ReadableTable, figures
+
+    curves = share_curves(measured, measured.block_times[0].device)
+    shares = [point.share for point in curves[0].points]
+    if len(shares) > 1:
+        table = ReadableTable(
+            figures("batch"),
+            *(figures(f"{share}\nms") for share in shares),
+            "knee",
+            title="the whole model by share of the device, p50; beyond the knee more buys little",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            collapse_padding=True,
+        )
+        for curve in curves:
+            at = {point.share: f"{point.p50_us / 1000:.2f}" for point in curve.points}
+            bends = "none" if curve.knee is None else str(curve.points[curve.knee].share)
+            table.add_row(str(curve.batch_size), *(at.get(share, "") for share in shares), bends)
+        console.print(table)
+    for used in measured.utilisation[:1]:
+        cells = ", ".join(
+            f"batch {size}: {used.at(size)[0]:.0%} of the cache's bandwidth, {used.at(size)[1]:.0%}"
+            " of the memory's"
+            for size in sizes
+        )
+        console.print(f"takes {cells} (counted from the graph, a lower bound)")
+
+
 def _whole(
     measured: "Profile",
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
@@ -406,6 +466,7 @@ def _whole(
 
 def _summary(measured: "Profile", target: Path) -> dict[str, object]:
     """What the tables say, for programs."""
+    from headrace.profiling.share_curves import share_curves
     from headrace.profiling.summary import sum_ratios
 
     times = measured.block_times[0]
@@ -432,6 +493,8 @@ def _summary(measured: "Profile", target: Path) -> dict[str, object]:
         "batch_overhead_us": measured.batch_overhead_us,
         "gateway_us": measured.gateway_us,
         "gateway_shared_us": measured.gateway_shared_us,
+        "shares": share_curves(measured, times.device),
+        "utilisation": measured.utilisation,
     }
 
 

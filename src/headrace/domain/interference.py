@@ -7,7 +7,8 @@ A linear model (gpu-lets, section 4.4): the slowdown of one model beside another
 where a term is "1" or a product of features, such as "l2_other" or "l2_own*dram_other". `own` is
 the model whose slowdown it is, `other` its neighbour; both as each uses the device when it is alone
 on its part: the part of the second-level cache's bandwidth and of the memory's that it takes, in
-[0, 1] (`Utilisation` of its profile), and the part of the device that it owns (`share`).
+[0, 1] (`Utilisation` of its profile), the part of the device that it owns (`share`), and, where it
+was measured beside others, how much slower it is beside one that uses neither (`beside`).
 """
 
 import math
@@ -17,7 +18,15 @@ from headrace.domain.base import Record, is_name
 from headrace.domain.errors import DocumentError
 from headrace.domain.profile import Provenance
 
-FEATURES = ("l2_own", "l2_other", "dram_own", "dram_other", "share_own", "share_other")
+FEATURES = (
+    "l2_own",
+    "l2_other",
+    "dram_own",
+    "dram_other",
+    "share_own",
+    "share_other",
+    "beside_own",
+)
 """What a term may be made of."""
 
 PAPER_TERMS = ("1", "l2_own", "l2_other", "dram_own", "dram_other")

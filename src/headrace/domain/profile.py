@@ -174,6 +174,9 @@ class Utilisation(Record, frozen=True, kw_only=True):
     """One per batch size."""
     dram: tuple[float, ...]
     """One per batch size."""
+    beside: tuple[float, ...] = ()
+    """How many times longer a batch takes beside a neighbour that uses neither cache nor memory, as
+    `headrace interfere` measured it, one per batch size; empty: never measured beside another."""
 
     def __post_init__(self) -> None:
         where = f"utilisation on {self.share} of a {self.device!r}"
@@ -184,6 +187,10 @@ class Utilisation(Record, frozen=True, kw_only=True):
             raise ProfileError(f"{where}: not one l2 and one dram per batch size")
         if not all(0 <= part <= 1 for part in (*self.l2, *self.dram)):
             raise ProfileError(f"{where}: every l2 and dram must lie in [0, 1]")
+        if self.beside and len(self.beside) != len(sizes):
+            raise ProfileError(f"{where}: not one `beside` per batch size")
+        if not all(0 < times < math.inf for times in self.beside):
+            raise ProfileError(f"{where}: every `beside` must be a number above 0")
 
     def at(self, batch_size: int) -> tuple[float, float]:
         """(l2, dram), on the straight line between profiled sizes; beyond them the nearest.
@@ -193,16 +200,22 @@ class Utilisation(Record, frozen=True, kw_only=True):
         >>> used.at(2), used.at(9)
         ((0.2, 0.5), (0.3, 0.5))
         """
+        return self._on_line(self.l2, batch_size), self._on_line(self.dram, batch_size)
+
+    def beside_at(self, batch_size: int) -> float | None:
+        """`beside` at this batch size, as `at`; None where it was not measured."""
+        return self._on_line(self.beside, batch_size) if self.beside else None
+
+    def _on_line(self, row: tuple[float, ...], batch_size: int) -> float:
         sizes = self.batch_sizes
         above = bisect_left(sizes, batch_size)
         if above == len(sizes):
-            return self.l2[-1], self.dram[-1]
+            return row[-1]
         if above == 0 or sizes[above] == batch_size:
-            return self.l2[above], self.dram[above]
+            return row[above]
         below = above - 1
         part = (batch_size - sizes[below]) / (sizes[above] - sizes[below])
-        l2, dram = (row[below] + part * (row[above] - row[below]) for row in (self.l2, self.dram))
-        return l2, dram
+        return row[below] + part * (row[above] - row[below])
 
 
 class Bucket(Record, frozen=True, kw_only=True):

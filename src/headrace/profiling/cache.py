@@ -38,6 +38,7 @@ def cache_path(
             examples_sha256,
             [options.device, options.blocks, options.max_batch, options.cut_tensors],
             [options.boundary, options.stages, options.budget_s, options.max_string_bytes],
+            options.grid_tolerance,
             machine,
             [software[name] for name in (*libraries, "onnx")],
         ]

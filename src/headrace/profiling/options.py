@@ -73,6 +73,8 @@ class ProfileOptions:
     """Input name -> `.npy` file of items; the empty name means the only input."""
     budget_s: float = 60.0
     """For timing blocks and stages; cutting takes a few seconds more."""
+    grid_tolerance: float = 0.0
+    """Batch sizes are left out whose latency lies on a line between others as nearly as that."""
     use_cache: bool = True
     profile_folder: Path | None = None
     """Where the profile will be written; a model beneath it is referred to relatively."""
@@ -88,6 +90,10 @@ class ProfileOptions:
         for output, most in self.max_outputs.items():
             if not most or min(most) < 1:
                 raise ModelError(f"--max-output {output}: needs lengths of 1 and more")
+        if not 0 <= self.grid_tolerance <= 0.5:
+            raise ModelError(
+                f"--grid-tolerance {self.grid_tolerance}: must lie between 0 and 0.5; 0.03 is 3 %"
+            )
         if not 0 < self.budget_s <= 86_400:
             raise ModelError(f"--budget-s {self.budget_s}: must lie between 0 and 86400 seconds")
 

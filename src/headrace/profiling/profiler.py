@@ -208,6 +208,7 @@ def _measure(
             feeds,
             options.budget_s / len(cut),
             partial(_report_timing, progress, index, len(cut)),
+            options.grid_tolerance,
         )
         measured.append((each, found))
     notes = told + _notes(options, observed, model, error, bool(examples))
@@ -243,6 +244,13 @@ def _timing_notes(options: ProfileOptions, measured: Sequence[Measured]) -> list
     notes = []
     core_share = min(found.core_share for found in measured)
     repeats = min(found.repeats for found in measured)
+    largest = max(measured, key=lambda found: len(found.sizes)).sizes
+    if len(largest) < options.max_batch and options.grid_tolerance:
+        notes.append(
+            f"measured at batch sizes {', '.join(map(str, largest))}: what the others take lies on"
+            f" lines between these, p99 {options.grid_tolerance:.1%} above them, since the line was"
+            f" right within {options.grid_tolerance:.1%} where it was looked at"
+        )
     if core_share < QUIET_CORE_SHARE:
         notes.append(
             f"other programs used {1 - core_share:.0%} of the core while it was timed;"

@@ -12,10 +12,15 @@ from headrace.domain.elements import element_dtype, in_rooms
 from headrace.domain.profile import TensorSpec
 from headrace.executors.base import held_together
 from headrace.profiling.cut_model import CutModel
+from headrace.profiling.grid import filled, sizes_to_measure
 from headrace.profiling.items import Arrays, tiled
 from headrace.profiling.machine import one_quiet_core
 from headrace.profiling.options import StageMode
 from headrace.profiling.timing import Timed, time_rounds
+
+LEAST_GRID = 6
+"""Fewer batch sizes are all measured: a line needs as many."""
+LOOKS = 3
 
 Range = tuple[int, int]
 """First block, and the index behind the last."""
@@ -38,6 +43,8 @@ class Measured:
     times: dict[Range, RangeTimes]
     core_share: float
     """Time on the timer over wall time; below 1 when other programs ran on the core."""
+    sizes: tuple[int, ...]
+    """Batch sizes that were measured; what others take lies on lines between them."""
 
     @property
     def repeats(self) -> int:
@@ -70,6 +77,7 @@ def measure_ranges(
     items: Arrays,
     budget_s: float,
     on_progress: Callable[[float], None],
+    tolerance: float = 0.0,
 ) -> Measured:
     """Time every range at every batch size, on one core, with what really flows between blocks.
 
@@ -78,12 +86,15 @@ def measure_ranges(
         items: model inputs, shape [n >= 1, ...]; repeated to fill a batch.
         budget_s: seconds for all.
         on_progress: called with the fraction done, in [0, 1].
+        tolerance: where above 0, batch sizes are left out whose latency lies on a line between
+            others as nearly as that (`grid`), by a first look at the whole model.
 
     Raises:
         ModelError: a range cannot be run.
     """
     timer_ns = model.measurement.timer_ns
     flowing = model.run(tiled(items, max_batch))
+    sizes = _sizes(model, max_batch, flowing, tolerance)
     groups = _groups(model, ranges)
     costs = [sum(end - first for first, end in group) for group in groups]
     measured: dict[Range, RangeTimes] = {}
@@ -95,7 +106,7 @@ def measure_ranges(
     wall_ns = busy_ns = 0
     for group, cost in zip(groups, costs, strict=True):
         fraction = cost / sum(costs)
-        tasks = _tasks(model, group, max_batch, flowing)
+        tasks = _tasks(model, group, sizes, flowing)
         with one_quiet_core():
             wall_ns -= time.perf_counter_ns()
             busy_ns -= timer_ns()
@@ -110,12 +121,36 @@ def measure_ranges(
         finished += fraction
         for key, row in tasks.items():
             measured[key] = RangeTimes(
-                p50_us=tuple(task.p50_us for task in row),
-                p99_us=tuple(task.p99_us for task in row),
+                p50_us=filled(sizes, [task.p50_us for task in row], max_batch),
+                p99_us=filled(sizes, [task.p99_us for task in row], max_batch, tolerance),
                 repeats=min(len(task.samples_ns) for task in row),
             )
         del tasks, row  # and with them their sessions, before the next group opens its own
-    return Measured(times=measured, core_share=min(1.0, busy_ns / wall_ns))
+    return Measured(times=measured, core_share=min(1.0, busy_ns / wall_ns), sizes=sizes)
+
+
+def _sizes(
+    model: CutModel, max_batch: int, flowing: Sequence[Arrays], tolerance: float
+) -> tuple[int, ...]:
+    """Those to measure. A look is the shortest of a few runs: what disturbs only prolongs."""
+    if tolerance <= 0 or max_batch < LEAST_GRID:
+        return tuple(range(1, max_batch + 1))
+    whole = (0, len(model.blocks))
+    tasks = _tasks(model, [whole], range(1, max_batch + 1), flowing)[whole]
+    timer_ns = model.measurement.timer_ns
+
+    def took(size: int) -> float:
+        run = tasks[size - 1].run
+        run()
+        shortest_ns = 2**62
+        for _ in range(LOOKS):
+            before_ns = timer_ns()
+            run()
+            shortest_ns = min(shortest_ns, timer_ns() - before_ns)
+        return max(1, shortest_ns)
+
+    with one_quiet_core():
+        return sizes_to_measure(took, max_batch, tolerance)
 
 
 def _groups(model: CutModel, ranges: Sequence[Range]) -> list[list[Range]]:
@@ -134,9 +169,10 @@ def _groups(model: CutModel, ranges: Sequence[Range]) -> list[list[Range]]:
 
 
 def _tasks(
-    model: CutModel, group: Sequence[Range], max_batch: int, flowing: Sequence[Arrays]
+    model: CutModel, group: Sequence[Range], sizes: Sequence[int], flowing: Sequence[Arrays]
 ) -> dict[Range, list[Timed]]:
     """Per range, one task for each batch size."""
+    max_batch = sizes[-1]
     # Outputs are bound to memory of ours, as a worker binds them to its arena. One buffer per
     # crossing is enough, because one task runs at a time; batches are views of its beginning.
     buffers = [
@@ -144,7 +180,7 @@ def _tasks(
         for specs in model.crossings
     ]
     tasks: dict[Range, list[Timed]] = {}
-    lying = [_as_they_lie(*crossing) for crossing in zip(model.crossings, flowing, strict=True)]
+    lying = [as_they_lie(*crossing) for crossing in zip(model.crossings, flowing, strict=True)]
     for first, end in group:
         stage = model.open(first, end)
         names, written = (
@@ -157,12 +193,12 @@ def _tasks(
                     {name: buffers[end][name][:size] for name in written},
                 )
             )
-            for size in range(1, max_batch + 1)
+            for size in sizes
         ]
     return tasks
 
 
-def _as_they_lie(specs: Sequence[TensorSpec], arrays: Arrays) -> dict[str, NDArray[Any]]:
+def as_they_lie(specs: Sequence[TensorSpec], arrays: Arrays) -> dict[str, NDArray[Any]]:
     """In a worker's memory: strings each in its room."""
     return {
         spec.name: in_rooms(arrays[spec.name], spec) if spec.dtype == "bytes" else arrays[spec.name]

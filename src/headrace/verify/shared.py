@@ -93,6 +93,7 @@ class _Used(NamedTuple):
     l2: float
     dram: float
     share: float
+    beside: float | None
 
 
 def _check_beside(case: Case, document: Interference, slots: list[Slot]) -> None:
@@ -102,6 +103,10 @@ def _check_beside(case: Case, document: Interference, slots: list[Slot]) -> None
         where = _label(slot, tenant)
         if own is None:
             what = f"utilisation in the profile, on {slot.share} of a {slot.device!r}"
+            case.report("slowdown", where, what, "of every tenant beside others", "none")
+            continue
+        if own.beside is None and any("beside_own" in term for term in document.features):
+            what = "`beside` in the profile's utilisation, which the interference document needs"
             case.report("slowdown", where, what, "of every tenant beside others", "none")
             continue
         needed = max([1.0, *(_beside(document, own, other) for other in others if other)])
@@ -130,19 +135,23 @@ def _used(case: Case, slot: Slot, tenant: Tenant) -> _Used | None:
     if planned is None or profile is None:
         return None
     found = _interpolated(profile, slot, planned.pipeline.batch_size)
-    return found and _Used(*found, float(slot.share))
+    if found is None:
+        return None
+    l2, dram, *beside = found
+    return _Used(l2, dram, float(slot.share), beside[0] if beside else None)
 
 
-def _interpolated(profile: Profile, slot: Slot, batch: int) -> tuple[float, float] | None:
+def _interpolated(profile: Profile, slot: Slot, batch: int) -> tuple[float, ...] | None:
+    """(l2, dram), and the slowdown beside others where it was measured."""
     for used in profile.utilisation:
         if (used.device, used.share) != (slot.device, slot.share):
             continue
-        rows = list(zip(used.batch_sizes, used.l2, used.dram, strict=True))
+        columns = (used.l2, used.dram, *((used.beside,) if used.beside else ()))
+        rows = list(zip(used.batch_sizes, *columns, strict=True))
         for (size, *low), (next_size, *high) in pairwise(rows):
             if size <= batch <= next_size:
                 part = (batch - size) / (next_size - size)
-                l2, dram = (a + part * (b - a) for a, b in zip(low, high, strict=True))
-                return l2, dram
+                return tuple(a + part * (b - a) for a, b in zip(low, high, strict=True))
         return rows[0][1:] if batch < rows[0][0] else rows[-1][1:]
     return None
 

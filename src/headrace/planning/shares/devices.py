@@ -29,7 +29,7 @@ import numpy as np
 
 from headrace.domain.interference import Interference, factors
 from headrace.domain.problem import Problem
-from headrace.interference import DeviceUse, use_of
+from headrace.interference import DeviceUse, use_of, value_of
 from headrace.planning.common.patterns import maximal_patterns
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.shares.listing import Candidates
@@ -315,13 +315,11 @@ class _Noise:
 
 def _pairs(document: Interference, uses: Sequence[DeviceUse]) -> Floats:
     """Shape (uses, uses): what the first is slowed by beside the second, before the least of 1."""
-    columns = np.array(uses, dtype=float).reshape(-1, 3)
-    named = dict(zip(("l2", "dram", "share"), columns.T, strict=True))
     total = np.zeros((len(uses), len(uses)))
     for term, coefficient in zip(document.features, document.coefficients, strict=True):
-        values = [
-            named[feature][:, None] if whose == "own" else named[feature][None, :]
-            for feature, _, whose in (factor.rpartition("_") for factor in factors(term))
-        ]
+        values = []
+        for feature, _, whose in (factor.rpartition("_") for factor in factors(term)):
+            column = np.array([value_of(document, feature, use) for use in uses], float)
+            values.append(column[:, None] if whose == "own" else column[None, :])
         total = total + coefficient * prod(values, start=np.ones((1, 1)))
     return total

@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.domain.interference import Interference, factors
 from headrace.domain.problem import Problem
-from headrace.interference import use_of
+from headrace.interference import use_of, value_of
 from headrace.planning.common.candidates import Floats
 from headrace.planning.common.shared_times import SharedTimes, parts_beside
 
@@ -63,7 +63,9 @@ class Beside:
             value: Floats = np.full(len(total), coefficient)
             for factor in factors(term):
                 feature, _, whose = factor.rpartition("_")
-                value *= getattr(own, feature) if whose == "own" else others[feature]
+                value *= (
+                    value_of(self._document, feature, own) if whose == "own" else others[feature]
+                )
             total += value
         # A hair more: sums in another order may differ in the last bits.
         return max(1.0, float(total.max()) * (1 + 1e-12))
@@ -80,7 +82,10 @@ class Beside:
                 for tenant in self.times.models
                 for batch in range(1, len(tenant.latency_us.get(part, ())) + 1)
             ]
-            columns = np.array(uses, dtype=float).reshape(-1, 3).T
-            names = ("l2", "dram", "share")
-            self._others[share] = dict(zip(names, columns, strict=True)) if uses else {}
+            names = ("l2", "dram", "share")  # what a term may take of a neighbour
+            self._others[share] = (
+                {name: np.array([getattr(use, name) for use in uses]) for name in names}
+                if uses
+                else {}
+            )
         return self._others[share]

@@ -1,0 +1,305 @@
+"""Runs models side by side on two cores, and alone, so that the machine's drift cancels.
+
+Two processes hold all models, each pinned to a core of its own. A visit of a pair of batches takes
+three windows, one behind the other:
+
+    first alone      both      second alone
+
+and a visit says of each side: median time beside the other over median time alone, a fraction of a
+second apart. Visits of all pairs come in rounds, each in another random order, and a pair's
+slowdown is the median over its rounds: a machine that grows slower for a minute changes both parts
+of a ratio, and a disturbance of a second spoils one visit of a few.
+
+Times are those of the executor's timer, on a core the processor time of its thread: what the other
+core does to caches and memory is in it, what other programs do on this core is not. A window that
+gave a side fewer than LEAST_RUNS is repeated with twice its length.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import combinations_with_replacement
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import numpy as np
+
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import Profile
+from headrace.executors.base import ONE_THREAD
+from headrace.executors.table import measurement
+from headrace.profiling.interference import Side, SideBySide
+from headrace.profiling.pair_worker import Opening, Took, Window
+
+WINDOW_NS = 40_000_000
+"""Shortest; longer for batches of which it holds fewer than RUNS_WANTED."""
+RUNS_WANTED = 4
+LEAST_RUNS = 3
+MOST_WINDOW_NS = 8_000_000_000
+START_NS = 3_000_000
+"""Until a window begins: what it takes to tell both processes of it."""
+MOST_ROUNDS = 25
+QUIET_CORE_SHARE = 0.9
+_LEAST_CORE_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runnable:
+    """A model at one batch size."""
+
+    profile: int
+    """Index of its profile."""
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """What was measured."""
+
+    pairs: tuple[SideBySide, ...]
+    rounds: int
+    """Visits of the pair that was visited least often."""
+    core_share: float
+    """Median over all windows of what the cores gave to the models; less than 1 where other
+    programs ran on them."""
+
+
+@dataclass(slots=True)
+class _Ratios:
+    first: list[float] = field(default_factory=list)
+    second: list[float] = field(default_factory=list)
+
+
+def two_cores() -> tuple[int, int]:
+    """Cores that we may use.
+
+    Raises:
+        ModelError: there is only one.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    if len(cores) < 2:
+        raise ModelError(
+            "interference: models run side by side on cores of their own; needs 2 cores, and this"
+            f" process may use {len(cores)}"
+        )
+    return cores[-2], cores[-1]
+
+
+def check_device(device: str) -> None:
+    """
+    Raises:
+        ModelError: only cores are run side by side.
+    """
+    if measurement(device).machine is not None:
+        raise ModelError(
+            f"interference: --device {device}: this version runs models side by side on two cores"
+            " (cpu) only"
+        )
+
+
+def measure_together(
+    profiles: Sequence[Profile],
+    paths: Sequence[Path],
+    batch_sizes: Sequence[int],
+    device: str,
+    share: Fraction,
+    *,
+    budget_s: float = 120.0,
+    seed: int = 0,
+    on_progress: Callable[[int], None] = lambda percent: None,
+) -> Together:
+    """Measure every pair of models, at all batch sizes, beside each other and beside themselves.
+
+    Args:
+        profiles: with utilisation on `share` of `device`; a model's largest sizes are run.
+        paths: of their files, one per profile.
+        batch_sizes: of each profile those that it was profiled at are run; its largest, if none.
+        share: part of the device that one core is.
+        budget_s: seconds for all; one round is finished whatever it takes.
+        seed: of the order of visits.
+        on_progress: called with how much is done, in percent.
+
+    Raises:
+        ModelError: there is one core, a model cannot be run, or the cores are too busy.
+        DocumentError, ProfileError: a profile cannot be read.
+    """
+    runnables = [
+        Runnable(profile=index, batch_size=size)
+        for index, profile in enumerate(profiles)
+        for size in _sizes(profile, device, share, batch_sizes)
+    ]
+    visits = list(combinations_with_replacement(runnables, 2))
+    most = [
+        max(each.batch_size for each in runnables if each.profile == index)
+        for index in range(len(profiles))
+    ]
+    opening = Opening(
+        device=device,
+        profiles=tuple(str(path.absolute()) for path in paths),
+        max_batch=tuple(most),
+    )
+    rng = np.random.default_rng(seed)
+    ratios = {visit: _Ratios() for visit in visits}
+    with _workers(opening) as bench:
+        done, begun_s = 0, time.monotonic()
+        order = (i for _ in range(MOST_ROUNDS) for i in rng.permutation(len(visits)))
+        for index in order:
+            spent = (time.monotonic() - begun_s) / budget_s
+            if spent >= 1 and done >= len(visits):
+                break
+            # Which of the two has which core is drawn, so that unequal cores cancel too.
+            _visit(bench, visits[index], bool(rng.integers(2)), ratios[visits[index]])
+            done += 1
+            on_progress(min(99, round(100 * min(spent, done / len(visits)))))
+        core_share = median(bench.core_shares)
+    sides = {each: _side(profiles[each.profile], device, share, each) for each in runnables}
+    pairs = []
+    for (first, second), found in ratios.items():
+        a, b = sides[first], sides[second]
+        if first == second:
+            slowdown = median([*found.first, *found.second])
+            pairs.append(SideBySide(own=a, other=a, slowdown=slowdown))
+            continue
+        pairs.append(SideBySide(own=a, other=b, slowdown=median(found.first)))
+        pairs.append(SideBySide(own=b, other=a, slowdown=median(found.second)))
+    return Together(pairs=tuple(pairs), rounds=done // len(visits), core_share=core_share)
+
+
+def _visit(
+    bench: "_Bench", visit: tuple[Runnable, Runnable], swapped: bool, ratios: _Ratios
+) -> None:
+    on_cores = visit[::-1] if swapped else visit
+    alone = [bench.run((on_cores[0], None))[0], bench.run((None, on_cores[1]))[1]]
+    together = bench.run(on_cores)
+    slower = [both / single for both, single in zip(together, alone, strict=True)]
+    first, second = slower[::-1] if swapped else slower
+    ratios.first.append(first)
+    ratios.second.append(second)
+
+
+class _Bench:
+    """Both processes."""
+
+    def __init__(self, workers: Sequence["subprocess.Popen[bytes]"]) -> None:
+        self._workers = workers
+        self._needs_ns: dict[Runnable, int] = {}
+        """Window lengths that gave enough runs."""
+        self.core_shares: list[float] = []
+
+    def run(self, on_cores: tuple[Runnable | None, Runnable | None]) -> tuple[float, float]:
+        """One window; median time of each side's runs, ns; 0 of a side that rests."""
+        running = [each for each in on_cores if each is not None]
+        length_ns = max(self._needs_ns.get(each, WINDOW_NS) for each in running)
+        while True:
+            found = self._window(on_cores, length_ns)
+            short = [
+                each
+                for each, took in zip(on_cores, found, strict=True)
+                if each is not None and took is not None and len(took.samples_ns) < LEAST_RUNS
+            ]
+            if not short:
+                break
+            if length_ns >= MOST_WINDOW_NS:
+                raise ModelError(
+                    f"interference: fewer than {LEAST_RUNS} batches of {short[0].batch_size} ended"
+                    f" in {length_ns / 1e9:.0f} s; measure smaller batches, or on idle cores"
+                )
+            length_ns *= 2
+        self.core_shares += [took.core_share for took in found if took is not None]
+        first, second = (median(took.samples_ns) if took else 0.0 for took in found)
+        for each, took in zip(on_cores, found, strict=True):
+            if each is not None and took is not None:
+                run_ns = median(took.samples_ns) / max(_LEAST_CORE_SHARE, took.core_share)
+                self._needs_ns[each] = max(WINDOW_NS, round(RUNS_WANTED * run_ns))
+        return first, second
+
+    def _window(
+        self, on_cores: Sequence[Runnable | None], length_ns: int
+    ) -> tuple[Took | None, Took | None]:
+        begins_at_ns = time.monotonic_ns() + START_NS
+        for worker, each in zip(self._workers, on_cores, strict=True):
+            if each is not None:
+                _tell(
+                    worker,
+                    Window(
+                        profile=each.profile,
+                        batch_size=each.batch_size,
+                        begins_at_ns=begins_at_ns,
+                        ends_at_ns=begins_at_ns + length_ns,
+                    ),
+                )
+        first, second = (
+            None if each is None else _hear(worker)
+            for worker, each in zip(self._workers, on_cores, strict=True)
+        )
+        return first, second
+
+
+@contextmanager
+def _workers(opening: Opening) -> Iterator[_Bench]:
+    with ExitStack() as stack:
+        workers = [stack.enter_context(_worker(core)) for core in two_cores()]
+        for worker in workers:
+            _tell(worker, opening)
+        for worker in workers:
+            _hear(worker)
+        yield _Bench(workers)
+
+
+@contextmanager
+def _worker(core: int) -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headrace.profiling.pair_worker", str(core)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **ONE_THREAD},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _tell(worker: "subprocess.Popen[bytes]", message: msgspec.Struct) -> None:
+    assert worker.stdin is not None, "a pipe"
+    worker.stdin.write(msgspec.json.encode(message) + b"\n")
+    worker.stdin.flush()
+
+
+def _hear(worker: "subprocess.Popen[bytes]") -> Took:
+    assert worker.stdout is not None, "a pipe"
+    line = worker.stdout.readline()
+    if not line:
+        raise ModelError("interference: a process that ran a model ended; is there enough memory?")
+    took = msgspec.json.decode(line, type=Took)
+    if took.error is not None:
+        raise ModelError(took.error)
+    return took
+
+
+def _sizes(
+    profile: Profile, device: str, share: Fraction, batch_sizes: Sequence[int]
+) -> tuple[int, ...]:
+    most = profile.max_batch(device, share)
+    if not most:
+        known = ", ".join(f"{t.share} of {t.device!r}" for t in profile.block_times)
+        raise ModelError(
+            f"profile {profile.model!r}: has no times on {share} of {device!r}, but on {known};"
+            " run `headrace profile` again, or name the --share that one core is"
+        )
+    return tuple(size for size in sorted(set(batch_sizes)) if size <= most) or (most,)
+
+
+def _side(profile: Profile, device: str, share: Fraction, each: Runnable) -> Side:
+    used = profile.utilised(device, share)
+    if used is None:
+        raise ModelError(f"profile {profile.model!r}: has no utilisation on {share} of {device!r}")
+    l2, dram = used.at(each.batch_size)
+    return Side(model=profile.model, batch_size=each.batch_size, share=share, l2=l2, dram=dram)
