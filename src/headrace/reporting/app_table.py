@@ -1,13 +1,13 @@
 """A plan of apps as people read it, and why it is so."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.domain.plan import Deployment, Plan
+from headrace.domain.plan import Deployment, Plan, Slot
 from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.summary import milliseconds, rate
 
@@ -26,7 +26,8 @@ _READINGS = {
 
 
 def machines_table(plan: Plan) -> Table:
-    """One row per entry: machines, batch, device, load, worst case, cost."""
+    """One row per entry: machines or a turn, batch, device, load, worst case, cost."""
+    shared = {slot.name: slot for slot in plan.slots if slot.duty_us is not None}
     table = ReadableTable(
         *("app", "module", "machines"),
         *map(figures, ("req/s", "collect", "run", "worst", "budget", "cost/h")),
@@ -37,21 +38,28 @@ def machines_table(plan: Plan) -> Table:
     for deployment in plan.deployments:
         if app not in (None, deployment.app):
             table.add_section()
-        _add_module(table, deployment, "" if app == deployment.app else str(deployment.app))
+        app_name = "" if app == deployment.app else str(deployment.app)
+        _add_module(table, deployment, app_name, shared)
         app = deployment.app
     return table
 
 
-def _add_module(table: Table, deployment: Deployment, app: str) -> None:
+def _add_module(
+    table: Table, deployment: Deployment, app: str, shared: Mapping[str, Slot]
+) -> None:
     for index, pipeline in enumerate(deployment.pipelines):
         load, stage = pipeline.load, pipeline.stages[0]
         if load is None:
             continue
         share = "" if stage.share == 1 else f"{stage.share} "
+        machines = f"{load.machines:.4g} × {share}{escape(stage.device)}"
+        slot = shared.get(stage.pool[0])
+        if slot is not None:
+            machines = f"{load.machines:.0%} of {escape(slot.name)}"
         table.add_row(
             escape(app) if index == 0 else "",
             escape(str(deployment.module)) if index == 0 else "",
-            f"{load.machines:.4g} × {share}{escape(stage.device)}, batch {pipeline.batch_size}",
+            f"{machines}, batch {pipeline.batch_size}",
             rate(load.rate_rps),
             milliseconds(load.collect_us),
             milliseconds(stage.latency_us),
@@ -74,6 +82,13 @@ def apps_table(plan: Plan) -> Table:
             f"{rate(claim.app.rate_rps)} requests/s within {milliseconds(claim.worst_case_us)} of"
             f" {milliseconds(claim.budget_us)}, at {claim.cost_per_hour:,.6g} per hour in"
             f" proportion to load; dispatched in {_READINGS[claim.reading]}",
+        )
+    if plan.options.bill == "devices" and plan.cost_per_hour is not None:
+        part = sum(claim.cost_per_hour for claim in plan.apps)
+        table.add_row(
+            "bill",
+            f"{plan.cost_per_hour:,.6g} per hour for the whole devices used; in proportion to load"
+            f" {part:,.6g}, which no bill stays below with these batches",
         )
     return table
 
@@ -121,7 +136,7 @@ def _headline(reason: "AppReason", *, short: bool) -> str:
 def _cheaper(reason: "AppReason", *, short: bool) -> str:
     least, with_dummy = reason.least_cost, reason.least_cost_with_dummy
     if reason.cost <= min(least, with_dummy) * (1 + _SAME):
-        return ", the least there is"
+        return " in proportion to load, the least there is"
     if short:
         return f"; {least:,.6g} would do (with more devices, see stock below)"
     if reason.cost <= least * (1 + _SAME):

@@ -7,7 +7,8 @@ of one needs 2 d or the like; so the devices spend on a module, per second, at l
 
     use(L) = min over configurations of  max(rate, b / (L - d)) x seconds per request   [devices]
 
-(b / (L - d) is left out for a batch of one with 2 d <= L). With a weight per device type in place of
+(b / (L - d) is left out for a batch of one with 2 d <= L; and of a module that may follow others on a
+slot, the cycle may be as long as what the app's whole budget leaves beside d). With a weight per device type in place of
 seconds the minimum is the least *weighted* use; and modules of an app split its budget as `combine`
 does. For weights v, that least sum V(v) of all apps bounds the devices: sum of v_k n_k >= V(v). The
 cheapest whole numbers n_k that satisfy this for several v are the bound: with the prices as weights it
@@ -87,9 +88,6 @@ def _curve(case: BillCase, module: int, budget_us: int, weights: Floats) -> Cost
     batch, duration = tables.batch[own], tables.duration_us[own]
     rate = float(tables.load_rps[module])
     kind = tables.kind[own]
-    per_request = weights[kind] * np.minimum(
-        tables.device_s[module][kind], 1 / tables.rates_rps[own]
-    )
     per_request = weights[kind] * np.minimum(duration / (1e6 * batch), 1 / tables.rates_rps[own])
     ends = _grid(batch, duration, rate, budget_us)
     if not len(ends):

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -32,8 +32,13 @@ class Turn:
     """D, the slot's duty cycle."""
     follows: bool
     """Whether all that it waits for have their turns before it in the same cycle."""
-    worst_case_us: int
-    """D and its longest batch; where it follows, from the end of those turns to its own end."""
+    waits_us: tuple[int, ...]
+    """Per batch, the longest wait until it begins: D; where it follows, from the end of those turns."""
+
+    @property
+    def worst_case_us(self) -> int:
+        pairs = zip(self.waits_us, self.batches, strict=True)
+        return max(wait_us + batch.duration_us for wait_us, batch in pairs)
 
     @property
     def requests(self) -> int:
@@ -57,6 +62,24 @@ class ModuleBill:
     def own_price(self) -> float:
         return sum(entry.cost for entry in self.entries)
 
+    def moved(self, slots: int) -> "ModuleBill":
+        """The same with its shared slot's number so much larger."""
+        turn = self.turn and replace(self.turn, slot=self.turn.slot + slots)
+        return replace(self, turn=turn)
+
+    def at_prices(self, prices: Mapping[str, float]) -> "ModuleBill":
+        """The same at other prices of whole devices."""
+
+        def priced(candidate: Candidate) -> Candidate:
+            return replace(candidate, price=prices[candidate.device])
+
+        entries = tuple(
+            Entry(candidate=priced(entry.candidate), machines=entry.machines)
+            for entry in self.entries
+        )
+        turn = self.turn and replace(self.turn, batches=tuple(map(priced, self.turn.batches)))
+        return replace(self, entries=entries, turn=turn)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillCase:
@@ -71,6 +94,8 @@ class BillCase:
     """C, as in `tables`; whole devices only."""
     in_turns: dict[tuple[int, int], tuple[Candidate, ...]]
     """(module, device type) -> its batch sizes, shortest first."""
+    turn_us: dict[tuple[int, int], tuple[int, ...]]
+    """What each of these takes of a duty cycle."""
     tables: Tables
 
     @classmethod
@@ -104,7 +129,11 @@ class BillCase:
             for m, some in enumerate(whole)
             for k, kind in enumerate(kinds)
         }
-        durations, turns, seconds = _turn_tables(in_turns, count, len(kinds), turn_us)
+        taken = {
+            (m, k): tuple(turn_us(m, c) if turn_us else c.duration_us for c in some)
+            for (m, k), some in in_turns.items()
+        }
+        durations, turns, seconds = _turn_tables(in_turns, taken, count, len(kinds))
         prices = {c.device: c.price for c in listed}
         tables = Tables(
             first=np.cumsum([0, *(len(some) for some in whole)]),
@@ -130,11 +159,42 @@ class BillCase:
             kinds=kinds,
             candidates=tuple(listed),
             in_turns=in_turns,
+            turn_us=taken,
             tables=tables,
         )
 
     def __len__(self) -> int:
         return len(self.tables.load_rps)
+
+    def only(self, first: int, end: int) -> "BillCase":
+        """Some of its apps, from `first` to before `end`."""
+        starts = [*self.first, len(self)]
+        low, high = starts[first], starts[end]
+        rows = slice(int(self.tables.first[low]), int(self.tables.first[high]))
+        tables = self.tables
+        of_modules = {
+            name: getattr(tables, name)[low:high]
+            for name in ("load_rps", "weights_bytes", "durations_us", "turns", "device_s", "gap_us")
+        }
+        of_rows = {
+            name: getattr(tables, name)[rows]
+            for name in ("batch", "duration_us", "rates_rps", "price", "kind")
+        }
+        some = tables._replace(
+            first=tables.first[low : high + 1] - rows.start,
+            waits_for=tables.waits_for[low:high, low:high].copy(),
+            **of_modules,
+            **of_rows,
+        )
+        return replace(
+            self,
+            apps=self.apps[first:end],
+            first=tuple(start - low for start in starts[first:end]),
+            candidates=self.candidates[rows],
+            in_turns={(m - low, k): v for (m, k), v in self.in_turns.items() if low <= m < high},
+            turn_us={(m - low, k): v for (m, k), v in self.turn_us.items() if low <= m < high},
+            tables=some,
+        )
 
     def chosen(self, choices: Ints) -> tuple[ModuleBill, ...]:
         """What `slots.cheapest_within` chose, shape (N, CHOICES), with its worst cases."""
@@ -160,16 +220,20 @@ class BillCase:
         turns = {}
         for m, (_, kind, cycle_us, requests, sizes) in asked.items():
             batches = self._batches(m, kind, requests, sizes)
+            listed, taken = self.in_turns[m, kind], self.turn_us[m, kind]
+            own = [taken[listed.index(batch)] for batch in batches]
             waits_for = set(np.flatnonzero(tables.waits_for[m]).tolist())
             follows = bool(waits_for) and waits_for | {m} <= whole
+            waits = [cycle_us] * len(batches)
+            if follows:
+                begin = ends[m] - sum(own) - max(ends[i] for i in waits_for)
+                waits = [begin + sum(own[:i]) for i in range(len(own))]
             turns[m] = Turn(
                 slot=slot,
                 batches=batches,
                 cycle_us=cycle_us,
                 follows=follows,
-                worst_case_us=ends[m] - max(ends[i] for i in waits_for)
-                if follows
-                else cycle_us + batches[0].duration_us,
+                waits_us=tuple(waits),
             )
         return turns
 
@@ -202,9 +266,9 @@ class BillCase:
 
 def _turn_tables(
     in_turns: Mapping[tuple[int, int], Sequence[Candidate]],
+    turn_us: Mapping[tuple[int, int], Sequence[int]],
     modules: int,
     kinds: int,
-    turn_us: TurnOf | None,
 ) -> tuple[Ints, Ints, "np.ndarray[tuple[int, ...], np.dtype[np.float64]]"]:
     """`Tables.durations_us`, `turns` and `device_s`."""
     sizes = max(map(len, in_turns.values()), default=0)
@@ -216,7 +280,7 @@ def _turn_tables(
     for (m, k), some in in_turns.items():
         if not some:
             continue
-        taken = np.array([turn_us(m, c) if turn_us else c.duration_us for c in some], np.int64)
+        taken = np.array(turn_us[m, k], np.int64)
         batch = np.array([c.batch for c in some], np.int64)
         durations[m, k, : len(some)] = [c.duration_us for c in some]
         least_turns(batch, taken, turns[m, k, : len(some) + 1])
