@@ -4,9 +4,8 @@
     python -m benchmarks.harpagon.bill --sample 150 --verify
 
 Printed: what is paid for the devices of `least-cost` by the fraction, and by the bill, on the same
-workloads; what is proven; the bound that holds for every plan, shared however often; CPU time; and with
---verify what `headrace.verify` finds wrong with the plans, written down as documents.
-"""
+workloads; what is proven; the bound that holds for every plan, shared however often; CPU time; and
+with --verify what `headrace.verify` finds wrong with the plans, written down as documents."""
 
 import argparse
 import time
@@ -113,8 +112,8 @@ def _print(compared: Sequence[Compared]) -> None:
     cpu_ms = np.array([1e3 * one.cpu_s for one in compared])
     ratio = bill / today
     print(
-        f"devices of least-cost by the fraction / that fraction: mean {np.mean(today / fraction):.3f},"
-        f" median {np.median(today / fraction):.3f}\n"
+        "devices of least-cost by the fraction / that fraction: mean"
+        f" {np.mean(today / fraction):.3f}, median {np.median(today / fraction):.3f}\n"
         f"devices by the bill / those: mean {ratio.mean():.4f} | target <= 0.75; median"
         f" {np.median(ratio):.3f}, least {ratio.min():.3f}; dearer: {np.sum(ratio > 1 + SAME)}"
         f" | target 0; cheaper: {np.mean(ratio < 1 - SAME):.1%}\n"
@@ -124,7 +123,8 @@ def _print(compared: Sequence[Compared]) -> None:
         f"gap to the proven bound: mean {gap.mean():.2%} | target <= 2 %, most {gap.max():.2%};"
         f" proven {np.mean(gap <= SAME):.1%}\n"
         f"  to the relaxation, which holds however devices are shared: mean"
-        f" {np.mean(1 - relaxed / bill):.1%}; the relaxation / today's: {np.mean(relaxed / today):.4f}\n"
+        f" {np.mean(1 - relaxed / bill):.1%}; the relaxation / today's:"
+        f" {np.mean(relaxed / today):.4f}\n"
         f"CPU: mean {cpu_ms.mean():.1f} ms | target <= 100 ms, most {cpu_ms.max():.0f} ms"
         " | target <= 10,000 ms"
     )

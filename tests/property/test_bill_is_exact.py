@@ -16,6 +16,8 @@ from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
 
 MACHINES_MAX = 4
 MOST = 100.0
+SMALL_PRICE = 0.35
+"""Of the smaller of two device types; the larger costs 1."""
 GRAPHS: list[tuple[tuple[int, ...], ...]] = [
     ((),),
     ((), (0,)),
@@ -23,6 +25,10 @@ GRAPHS: list[tuple[tuple[int, ...], ...]] = [
     ((), (0,), (1,)),
     ((), (0,), (0,)),
 ]
+
+
+Stack = tuple[float, float, list[tuple[Candidate, int]]]
+"""Price, throughput, and machines of each candidate, best ranked first."""
 
 
 def search(cases: Sequence[AppCase], *, sharing: bool = True) -> LeastBill:
@@ -62,7 +68,7 @@ def test_no_bill_is_below_the_relaxation_nor_above_that_without_sharing(seed: in
 
 
 def random_app(rng: random.Random, name: str, before: tuple[tuple[int, ...], ...]) -> AppCase:
-    prices = {"big": 1.0, "small": rng.choice([0.3, 0.45])}
+    prices = {"big": 1.0, "small": SMALL_PRICE}
     modules = []
     sizes = rng.choice([(1, 2), (2, 4)])
     for index in range(len(before)):
@@ -112,20 +118,28 @@ def cheapest_by_trying(cases: Sequence[AppCase]) -> float:
 
 def machines_beside(
     cases: Sequence[AppCase],
-    stacks: dict[tuple[int, int], list[tuple[float, list[tuple[Candidate, int]]]]],
+    stacks: dict[tuple[int, int], list[Stack]],
     turns: dict[tuple[int, int], tuple[float, int, int]],
     most: float,
 ) -> float:
     """The cheapest machines that carry what the turns leave, within every app's budget."""
+    total = 0.0
+    for (a, m), listed in stacks.items():
+        rest = cases[a].modules[m].rate_rps - turns.get((a, m), (0.0, 0, 0))[0]
+        total += next((p for p, rps, _ in listed if rps >= rest * (1 - 1e-9)), math.inf)
+    if total >= most:  # whatever the budgets
+        return math.inf
     total = 0.0
     for a, case in enumerate(cases):
         choices = []
         for m, module in enumerate(case.modules):
             carried, alone_us, after_us = turns.get((a, m), (0.0, 0, 0))
             own = []
-            for price, stack in stacks[a, m]:
+            for price, rps, stack in stacks[a, m]:
                 if price >= most:
                     break
+                if rps + carried < module.rate_rps * (1 - 1e-9):
+                    continue
                 worst = stack_worst_us(module.rate_rps, stack, carried)
                 if worst is not None:
                     own.append((price, worst, alone_us, after_us if not stack else None))
@@ -177,12 +191,13 @@ def stack_worst_us(
     return worst if behind >= rate_rps * (1 - 1e-9) else None
 
 
-def all_stacks(module: ModuleCase) -> Iterator[tuple[float, list[tuple[Candidate, int]]]]:
+def all_stacks(module: ModuleCase) -> Iterator[Stack]:
     ranked = list(module.candidates)
     for size in range(MACHINES_MAX + 1):
         for picked in itertools.combinations_with_replacement(range(len(ranked)), size):
             stack = [(ranked[i], picked.count(i)) for i in sorted(set(picked))]
-            yield sum(c.price * n for c, n in stack), stack
+            price = sum(candidate.price * count for candidate, count in stack)
+            yield price, sum(c.rate_rps * count for c, count in stack), stack
 
 
 def all_rounds(

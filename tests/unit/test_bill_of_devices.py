@@ -29,7 +29,8 @@ def planned(problem: Problem) -> Plan:
 def test_modules_of_a_small_app_share_a_device_and_the_plan_says_what_that_saves() -> None:
     problem = make_app_problem(rate_rps=20)
     apart = solve(problem).plan
-    assert apart is not None and apart.cost_per_hour is not None
+    assert apart is not None
+    assert apart.cost_per_hour is not None
 
     plan = planned(problem)
 
@@ -37,7 +38,8 @@ def test_modules_of_a_small_app_share_a_device_and_the_plan_says_what_that_saves
     assert plan.objective < apart.cost_per_hour
     assert plan.stopped == "optimal"
     (slot,) = plan.slots
-    assert slot.duty_us is not None and len(slot.tenants) >= 3
+    assert slot.duty_us is not None
+    assert len(slot.tenants) >= 3
     assert "saves 0.7 per hour" in plan.binding
 
 
@@ -58,12 +60,14 @@ def test_calls_of_one_round_are_followed_in_it() -> None:
 def test_no_plan_is_dearer_than_that_by_the_fraction(rate_rps: float, slo_ms: float) -> None:
     problem = make_app_problem(rate_rps=rate_rps, slo_ms=slo_ms)
     by_fraction = solve(problem).plan
-    assert by_fraction is not None and by_fraction.cost_per_hour is not None
+    assert by_fraction is not None
+    assert by_fraction.cost_per_hour is not None
 
     plan = planned(problem)
 
     assert plan.objective <= by_fraction.cost_per_hour * (1 + 1e-9)
-    assert plan.bound is not None and plan.bound <= plan.objective
+    assert plan.bound is not None
+    assert plan.bound <= plan.objective
 
 
 def test_devices_that_are_too_few_for_machines_of_their_own_are_shared() -> None:

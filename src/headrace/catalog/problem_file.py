@@ -116,8 +116,8 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     objective: Objective | None = None
     """Default: max-min; least-cost for apps. least-devices: planners of shares."""
     bill: Bill | None = None
-    """Of apps with planner least-cost. fraction (the default): price in proportion to load; devices:
-    price of the whole devices used, which modules then share."""
+    """Of apps with planner least-cost. fraction (the default): price in proportion to load;
+    devices: price of the whole devices used, which modules then share."""
     margin: float | None = None
     """Fraction of the SLO kept for what the plan does not count. Default: 0.4; for apps 0, since
     collecting batches is counted there."""

@@ -93,16 +93,16 @@ class MachineLoad(Record, frozen=True, kw_only=True):
     remaining_rps: float
     """w: its own load and that of all entries behind it (Theorem 1)."""
     collect_us: int
-    """Longest wait until a batch is complete, by the plan's reading of the dispatch policy; of a turn,
-    until it begins."""
+    """Longest wait until a batch is complete, by the plan's reading of the dispatch policy; of a
+    turn, until it begins."""
     worst_case_us: int
     """`latency_us` + `collect_us`: no request waits longer, under uniform arrivals."""
     cost_per_hour: float
     """machines x price x share."""
     follows: bool = False
-    """Of a turn on a slot with a duty cycle: the modules that this one waits for have all their turns
-    before it in the same cycle, in the order of the slot's tenants, so that it waits for the turns
-    between them and not for the next cycle (decision 0044)."""
+    """Of a turn on a slot with a duty cycle: the modules that this one waits for have all their
+    turns before it in the same cycle, in the order of the slot's tenants, so that it waits for the
+    turns between them and not for the next cycle (decision 0044)."""
 
 
 class Deployment(Record, frozen=True, kw_only=True):

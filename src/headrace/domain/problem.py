@@ -23,8 +23,8 @@ from headrace.domain.profile import Profile, size_text
 Objective = Literal["throughput", "max-min", "least-cost", "least-devices"]
 
 Bill = Literal["fraction", "devices"]
-"""What apps are planned to cost least of: devices in proportion to load, as where others use the rest
-of them; or whole devices, as they are paid for, which modules then share."""
+"""What apps are planned to cost least of: devices in proportion to load, as where others use the
+rest of them; or whole devices, as they are paid for, which modules then share."""
 
 MINIMISED: frozenset[Objective] = frozenset({"least-cost", "least-devices"})
 """Objectives of which less is better."""

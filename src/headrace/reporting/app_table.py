@@ -44,9 +44,7 @@ def machines_table(plan: Plan) -> Table:
     return table
 
 
-def _add_module(
-    table: Table, deployment: Deployment, app: str, shared: Mapping[str, Slot]
-) -> None:
+def _add_module(table: Table, deployment: Deployment, app: str, shared: Mapping[str, Slot]) -> None:
     for index, pipeline in enumerate(deployment.pipelines):
         load, stage = pipeline.load, pipeline.stages[0]
         if load is None:

@@ -19,13 +19,13 @@ dummy       what all machines carry beyond the module's rate
 cost        sum of n_k p_k, in proportion to load
 turns       an entry on a slot with duty cycle D (decision 0044) is one batch in every D: it carries
             b / D on each slot, takes d / D of it, and ends within D + d. One that *follows* has its
-            turn behind those of all modules that its own waits for, in the same cycle and the order of
-            the slot's tenants, and ends within what lies between the last of these and its own end;
-            they and it must carry all of their modules' load there. Turns are taken as long as d and
-            the gateway's part (where it has the same cores), over max_utilisation, and before a
-            module's first turn lies what its app's code and the gateway take. All of them sum to at
-            most D. Turns stand behind whole machines, whose w counts them; rank is for machines, and
-            where the bill is of fractions
+            turn behind those of all modules that its own waits for, in the same cycle and the
+            order of the slot's tenants, and ends within what lies between the last of these and
+            its own end; they and it must carry all of their modules' load there. Turns are taken
+            as long as d and the gateway's part (where it has the same cores), over
+            max_utilisation, and before a module's first turn lies what its app's code and the
+            gateway take. All of them sum to at most D. Turns stand behind whole machines, whose w
+            counts them; rank is for machines, and where the bill is of fractions
 objective   of bill `fraction` the cost in proportion to load, of `devices` the price of all devices
 
 Entries are walked from the last, so that w_k is a running sum. Cost: linear in the plan.

@@ -1,8 +1,8 @@
 """Turns of apps' modules on shared slots: what the head of `verify.apps` says of them, checked.
 
 A slot's round is its tenants in their order. A tenant's turn takes d and the gateway's part of its
-requests, over the device's max_utilisation, rounded up; before the first turn of a module that waits
-for others lies a gap, in which what those made arrives. Cost: tenants of a slot, squared.
+requests, over the device's max_utilisation, rounded up; before the first turn of a module that
+waits for others lies a gap, in which what those made arrives. Cost: tenants of a slot, squared.
 """
 
 from fractions import Fraction
@@ -135,9 +135,7 @@ def _check_follows(
         _check_carries_all(case, slot, app, module, turns)
 
 
-def _check_carries_all(
-    case: Case, slot: Slot, app: App, module: str, turns: list[_Turn]
-) -> None:
+def _check_carries_all(case: Case, slot: Slot, app: App, module: str, turns: list[_Turn]) -> None:
     """All of a module's calls must be made in this round, or some come too late to be followed."""
     own = {turn.pipeline for turn in turns if (turn.app, turn.module) == (app.name, module)}
     carried = 0.0

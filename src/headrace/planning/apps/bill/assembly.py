@@ -194,8 +194,7 @@ def _deployment(
     if bill.turn is not None:
         first = len(bill.entries)
         names = [
-            pipeline_name(one.app.name, case.name, first + i)
-            for i in range(len(bill.turn.batches))
+            pipeline_name(one.app.name, case.name, first + i) for i in range(len(bill.turn.batches))
         ]
         pipelines += _turns(bill.turn, names, turns[bill.turn.slot], blocks)
     loads = [pipeline.load for pipeline in pipelines if pipeline.load is not None]
@@ -234,9 +233,7 @@ def _machines(
     return _pipeline(candidate, name, pool, blocks, len(pool) * candidate.rate_rps, load)
 
 
-def _turns(
-    turn: Turn, names: Sequence[str], pool: Sequence[str], blocks: int
-) -> list[Pipeline]:
+def _turns(turn: Turn, names: Sequence[str], pool: Sequence[str], blocks: int) -> list[Pipeline]:
     """One pipeline per batch of the turn, in their order."""
     pipelines, behind = [], turn.rate_rps
     for name, candidate, wait_us in zip(names, turn.batches, turn.waits_us, strict=True):

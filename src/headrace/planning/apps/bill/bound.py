@@ -1,23 +1,23 @@
 """What no plan of whole devices stays below, however its devices are shared.
 
 A device's second is spent on batches. A batch of b requests of a module takes d of it, so a request
-takes at least d / b; and where the module's load is small, more. Within a budget L, whoever takes turns
-has one batch in every L - d at the latest, whole machines collect b requests within L - d, and a batch
-of one needs 2 d or the like; so the devices spend on a module, per second, at least
+takes at least d / b; and where the module's load is small, more. Within a budget L, whoever takes
+turns has one batch in every L - d at the latest, whole machines collect b requests within L - d,
+and a batch of one needs 2 d or the like; so the devices spend on a module, per second, at least
 
     use(L) = min over configurations of  max(rate, b / (L - d)) x seconds per request   [devices]
 
-(b / (L - d) is left out for a batch of one with 2 d <= L; and of a module that may follow others on a
-slot, the cycle may be as long as what the app's whole budget leaves beside d). With a weight per device type in place of
-seconds the minimum is the least *weighted* use; and modules of an app split its budget as `combine`
-does. For weights v, that least sum V(v) of all apps bounds the devices: sum of v_k n_k >= V(v). The
-cheapest whole numbers n_k that satisfy this for several v are the bound: with the prices as weights it
-is the load in proportion; with some types at weight 0 it says how many of the others it takes at least.
-Between two points of L the curve is replaced by its value at the larger one, which is a bound too.
+(b / (L - d) is left out for a batch of one with 2 d <= L; and of a module that may follow others
+on a slot, the cycle may be as long as what the app's whole budget leaves beside d). With a weight
+per device type in place of seconds the minimum is the least *weighted* use; and modules of an app
+split its budget as `combine` does. For weights v, that least sum V(v) of all apps bounds the
+devices: sum of v_k n_k >= V(v). The cheapest whole numbers n_k that satisfy this for several v are
+the bound: with the prices as weights it is the load in proportion; with some types at weight 0 it
+says how many of the others it takes at least. Between two points of L the curve is replaced by its
+value at the larger one, which is a bound too.
 
-Seconds per request: the smaller of d / b and 1 / throughput, since shared slots go by the former and
-whole machines by the latter.
-"""
+Seconds per request: the smaller of d / b and 1 / throughput, since shared slots go by the former
+and whole machines by the latter."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -72,9 +72,7 @@ def _least_use(case: BillCase, weights: Floats) -> float:
     """The least weighted use of all apps: V."""
     total = 0.0
     for first, app in zip(case.first, case.apps, strict=True):
-        curves = [
-            _curve(case, first + m, app.budget_us, weights) for m in range(len(app.modules))
-        ]
+        curves = [_curve(case, first + m, app.budget_us, weights) for m in range(len(app.modules))]
         chosen = least_cost(decompose(app.before), curves, app.before, app.budget_us)
         if chosen is None:
             return np.inf

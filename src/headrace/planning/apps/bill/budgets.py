@@ -1,11 +1,12 @@
 """The cheapest whole devices over all ways to split the apps' budgets: best-first search.
 
 A node is a box: every module's budget lies between `low` and `high`. With every module at its
-`high`, whatever the apps' own budgets say, the price (`slots.cheapest_within`) is a bound of the box,
-since larger budgets never cost more. If the worst cases of what is found fit the apps' budgets, it
-is the box's answer. Otherwise some module on a path that is too long takes more than its `low`: let a
-be its worst case. Either its budget is below a, or at least a; then what the others on its paths may
-have shrinks. Both boxes are smaller, worst cases are among finitely many, and so the search ends.
+`high`, whatever the apps' own budgets say, the price (`slots.cheapest_within`) is a bound of the
+box, since larger budgets never cost more. If the worst cases of what is found fit the apps'
+budgets, it is the box's answer. Otherwise some module on a path that is too long takes more than
+its `low`: let a be its worst case. Either its budget is below a, or at least a; then what the
+others on its paths may have shrinks. Both boxes are smaller, worst cases are among finitely many,
+and so the search ends.
 
 Boxes are looked at cheapest bound first, and at some of them budgets that do fit are tried as well:
 those between `low` and what was found, as far as paths allow. Such a price is a plan's.

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from headrace.planning.apps.bill.slots import CHOICES, TURN, Bools, Tables, least_turns
+from headrace.planning.apps.bill.slots import CHOICES, Bools, Tables, least_turns
 from headrace.planning.apps.candidates import AppCase, Candidate, collect_us
 from headrace.planning.apps.machines import Entry
 from headrace.planning.common.candidates import NEVER_US, Ints
@@ -33,7 +33,8 @@ class Turn:
     follows: bool
     """Whether all that it waits for have their turns before it in the same cycle."""
     waits_us: tuple[int, ...]
-    """Per batch, the longest wait until it begins: D; where it follows, from the end of those turns."""
+    """Per batch, the longest wait until it begins: D; where it follows, from the end of those
+    turns."""
 
     @property
     def worst_case_us(self) -> int:
@@ -237,9 +238,7 @@ class BillCase:
             )
         return turns
 
-    def _batches(
-        self, module: int, kind: int, requests: int, sizes: int
-    ) -> tuple[Candidate, ...]:
+    def _batches(self, module: int, kind: int, requests: int, sizes: int) -> tuple[Candidate, ...]:
         """The batches that `least_turns` made a turn of."""
         table = self.tables.turns[module, kind]
         listed, batches = self.in_turns[module, kind], []

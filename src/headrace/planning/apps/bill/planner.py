@@ -1,10 +1,9 @@
 """Problem -> PlanResult: apps on the cheapest whole devices (decision 0044).
 
-What `least-cost` finds by the fraction comes first: its devices are the price to beat, and its plan is
-the answer where sharing and other budgets are no cheaper. Where the devices found are more than the
-cluster has, those that lack get a charge on top of their price and the search is repeated; what is
-charged is taken off the bound (Lagrange).
-"""
+What `least-cost` finds by the fraction comes first: its devices are the price to beat, and its
+plan is the answer where sharing and other budgets are no cheaper. Where the devices found are more
+than the cluster has, those that lack get a charge on top of their price and the search is
+repeated; what is charged is taken off the bound (Lagrange)."""
 
 import time
 from collections import Counter
@@ -14,14 +13,14 @@ from math import ceil, inf
 
 from msgspec.structs import replace as changed
 
+from headrace.cost import cost_model, shares_gateway_cores
 from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import Problem
 from headrace.planning.apps.bill.assembly import Billed, assemble_bill
 from headrace.planning.apps.bill.budgets import SAME
 from headrace.planning.apps.bill.case import BillCase, ModuleBill, bill_of
-from headrace.planning.apps.bill.search import LeastBill, least_devices_bill
+from headrace.planning.apps.bill.search import least_devices_bill
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase, app_case
-from headrace.cost import cost_model, shares_gateway_cores
 
 CHARGES = 16
 """Rounds of charging device types that lack."""
@@ -157,13 +156,16 @@ def _within_stock(
 
 def devices_of(modules: Sequence[ModuleBill]) -> list[str]:
     """The type of every device used."""
-    whole = [e.candidate.device for m in modules for e in m.entries for _ in range(round(e.machines))]
+    whole = [
+        e.candidate.device for m in modules for e in m.entries for _ in range(round(e.machines))
+    ]
     shared = {m.turn.slot: m.turn.batches[0].device for m in modules if m.turn}
     return whole + list(shared.values())
 
 
 def _apart(problem: Problem, cases: Sequence[AppCase], ends_at: float) -> float:
-    """The least price of whole devices if every device had one module, of those there are enough."""
+    """The least price of whole devices if every device had one module, of those there are
+    enough."""
     case = bill_case(problem, cases)
     return least_devices_bill(case, _start_price(problem), ends_at, sharing=False).bill
 

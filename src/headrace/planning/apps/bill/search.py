@@ -30,7 +30,8 @@ class LeastBill:
     """None: nothing below the price that was to be beaten."""
     bill: float
     bound: float
-    """No plan of the form of decision 0044 is cheaper; infinite with nothing found: there is none."""
+    """No plan of the form of decision 0044 is cheaper; infinite with nothing found: there is
+    none."""
     proven: bool
 
 

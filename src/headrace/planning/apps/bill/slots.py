@@ -12,12 +12,15 @@ stack    configuration i (n_i machines of throughput t_i) stands before j in the
              c >= max(rate - n_i t_i - n_j t_j, needed_i - n_i t_i - n_j t_j, needed_j - n_j t_j, 0)
          with needed = b / (budget - d), 0 for a batch of one with 2 d <= budget. `stacks_within`
          lists those (price, c) that no other stack beats in both: the module's *ladder*.
-slot     its tenants take turns, one batch each per duty cycle. The shortest cycle D = sum of d is
-         the best for latencies and for rates alike, so there is nothing to choose but who and which
-         batch sizes: tenant i carries c_i = b_i / D and ends within D + d_i <= budget_i.
-groups   at most one tenant per module: who shares with whom is a partition of the modules. For every
-         set of them and every device type all batch sizes are tried (`_cheapest_slot`), less those
-         whose cycle is too long whatever the rest do, and the partition is a sum over subsets.
+slot     its tenants take turns, one round in every duty cycle D. The shortest cycle, D = sum of
+         turns, is the best for latencies and for rates alike. Behind a rung that asks for c
+         requests/s a turn has ceil(c D) requests, in one or several batches (`least_turns`), each
+         of which ends within D + d, so that batches with d > budget - D are out. Neither gets
+         better with D; the least fixed point is therefore the shortest cycle (`_shortest_cycle`).
+         Who follows all that it waits for on the same slot waits for the turns between them only.
+groups   at most one turn per module: who shares with whom is a partition of the modules. For every
+         set of them all rungs are tried, dearest last, less those that ask for more than a device
+         or cost more than the best; the partition is a sum over subsets.
 
 Equal prices: the shorter cycle. Exponential in modules, which are few: some 10 us for three, some
 100 us for four with four device types of eight batch sizes each.
@@ -49,6 +52,7 @@ CYCLE_WEIGHT = 1e-12
 """Part of a slot's price added per tenant and microsecond of its duty cycle, so that of equals the
 shorter is taken."""
 
+
 class Tables(NamedTuple):
     """N modules' configurations, one after the other; C in all, K device types."""
 
@@ -71,7 +75,8 @@ class Tables(NamedTuple):
     device_price: Floats
     """Shape (K,)."""
     durations_us: Ints
-    """Shape (N, K, J): of the batch sizes of a module on a device type, shortest first; none: never."""
+    """Shape (N, K, J): of the batch sizes of a module on a device type, shortest first; none:
+    never."""
     turns: Ints
     """Shape (N, K, J + 1, Q + 1): [j, q], the least time of a duty cycle that q requests take in
     batches of the j shortest sizes (`least_turns`)."""
@@ -143,7 +148,9 @@ def stacks_within(
     needed = np.empty(size, np.float64)
     for i in range(size):
         needed[i] = _needed_rps(
-            tables.batch[begin + i], tables.duration_us[begin + i], tables.rates_rps[begin + i],
+            tables.batch[begin + i],
+            tables.duration_us[begin + i],
+            tables.rates_rps[begin + i],
             budget_us,
         )
     keep = _undominated(tables, begin, size, needed)
@@ -165,8 +172,15 @@ def stacks_within(
             for j in range(i + 1, size):
                 if keep[j]:
                     count = _second(
-                        tables, (begin + i, machines), (begin + j, needed[j]), needed[i], load,
-                        most, count, rungs, choices,
+                        tables,
+                        (begin + i, machines),
+                        (begin + j, needed[j]),
+                        needed[i],
+                        load,
+                        most,
+                        count,
+                        rungs,
+                        choices,
                     )
             machines += 1
     return count
@@ -186,7 +200,8 @@ def _needed_rps(batch: int, duration_us: int, rate_rps: float, budget_us: int) -
 
 @compiled
 def _undominated(tables: Tables, begin: int, size: int, needed: Floats) -> Bools:
-    """Of machines that cost the same, those that others beat in throughput and need are left out."""
+    """Of machines that cost the same, those that others beat in throughput and need are left
+    out."""
     keep = np.ones(size, np.bool_)
     for i in range(size):
         if needed[i] == np.inf:
@@ -330,9 +345,7 @@ def _cheapest_device(
     for kind in range(len(tables.memory_bytes)):
         if tables.device_price[kind] >= min(found, most):
             continue
-        cycle_us = _shortest_cycle(
-            tables, members, kind, need, at == 0, budget_us, requests, sizes
-        )
+        cycle_us = _shortest_cycle(tables, members, kind, need, at == 0, budget_us, requests, sizes)
         price = tables.device_price[kind] * (1 + CYCLE_WEIGHT * cycle_us * size)
         if cycle_us < NEVER_US and price < min(found, most):
             found = price
@@ -481,4 +494,4 @@ def cheapest_within(
                 chosen[module, 4 : 4 + TURN] = turn
                 chosen[module, -1] = inner
         members ^= inner
-    return best[sets - 1]
+    return float(best[sets - 1])
