@@ -250,7 +250,12 @@ def _explained(plan: "Plan", problem: "Problem") -> "Group":
     if not plan.apps:
         raise DocumentError("--explain: only plans of apps can be explained so far")
     from headrace.planning.apps.explain import explain, explain_stock
-    from headrace.reporting.app_table import explanation
+    from headrace.reporting.app_table import bill_explanation, explanation
+
+    if plan.options.bill == "devices":
+        from headrace.planning.apps.bill.explain import explain_bill
+
+        return bill_explanation(explain_bill(plan, problem))
 
     return explanation(explain(plan, problem), explain_stock(plan, problem))
 

@@ -13,6 +13,7 @@ from headrace.reporting.summary import milliseconds, rate
 
 if TYPE_CHECKING:
     # The planners load numba, which a printed plan does not need.
+    from headrace.planning.apps.bill.explain import BillReason
     from headrace.planning.apps.explain import AppReason, ModuleReason, StockReason
 
 _SAME = 1e-6
@@ -74,19 +75,14 @@ def apps_table(plan: Plan) -> Table:
     table = ReadableTable.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
+    billed = plan.options.bill == "devices"
+    of_what = "for its parts of the devices" if billed else "in proportion to load"
     for claim in plan.apps:
         table.add_row(
             escape(claim.app.name),
             f"{rate(claim.app.rate_rps)} requests/s within {milliseconds(claim.worst_case_us)} of"
-            f" {milliseconds(claim.budget_us)}, at {claim.cost_per_hour:,.6g} per hour in"
-            f" proportion to load; dispatched in {_READINGS[claim.reading]}",
-        )
-    if plan.options.bill == "devices" and plan.cost_per_hour is not None:
-        part = sum(claim.cost_per_hour for claim in plan.apps)
-        table.add_row(
-            "bill",
-            f"{plan.cost_per_hour:,.6g} per hour for the whole devices used; in proportion to load"
-            f" {part:,.6g}, which no bill stays below with these batches",
+            f" {milliseconds(claim.budget_us)}, at {claim.cost_per_hour:,.6g} per hour {of_what};"
+            f" dispatched in {_READINGS[claim.reading]}",
         )
     return table
 
@@ -97,6 +93,36 @@ def explanation(reasons: Sequence["AppReason"], stock: Sequence["StockReason"] =
     for reason in reasons:
         parts += [_headline(reason, short=bool(stock)), _modules(reason.modules)]
     parts += [_scarce(one) for one in stock]
+    return Group(*parts)
+
+
+def bill_explanation(reason: "BillReason") -> Group:
+    """`headrace plan --explain` of a plan for whole devices."""
+    parts: list[Table | str] = [
+        f"bill: {reason.bill:,.6g} per hour for {reason.devices} devices; with a device for each"
+        f" module it would be {reason.apart:,.6g}, so sharing saves"
+        f" {max(0.0, reason.apart - reason.bill):,.4g}"
+    ]
+    if reason.fraction is not None and reason.fraction_bill is not None:
+        parts.append(
+            f"  in proportion to load the least is {reason.fraction:,.6g}, where others pay for the"
+            f" rest of each device; the devices of that plan cost {reason.fraction_bill:,.6g}"
+        )
+    if reason.slots:
+        table = ReadableTable(
+            "slot", figures("cycle"), "turn", *map(figures, ("batch", "takes")), "waits"
+        )
+        for slot in reason.slots:
+            for index, (pipeline, batch, latency_us, follows) in enumerate(slot.turns):
+                table.add_row(
+                    escape(slot.slot) if index == 0 else "",
+                    milliseconds(slot.duty_us) if index == 0 else "",
+                    escape(pipeline),
+                    str(batch),
+                    milliseconds(latency_us),
+                    "for turns before it" if follows else "a cycle at most",
+                )
+        parts.append(table)
     return Group(*parts)
 
 

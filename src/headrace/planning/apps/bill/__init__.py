@@ -5,7 +5,8 @@ stacks   a module's whole machines within a budget: price against what they leav
 slots    the cheapest machines and shared slots at given budgets, compiled
 budgets  which budgets: branch and bound over boxes of them
 bound    what no plan stays below, shared however often: loads in proportion, rounded up to devices
-fallback plans of the fractional objective, where they use cheaper devices
-stock    prices of scarce devices
-planner  Problem -> PlanResult
+search   all modules together, or bundle by bundle
+assembly the plan document
+planner  Problem -> PlanResult, within the stock of devices
+explain  what the bill is made of
 """

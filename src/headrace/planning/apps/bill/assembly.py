@@ -83,7 +83,7 @@ def assemble_bill(
         )
     bill = cost_per_hour(problem, slots)
     assert bill is not None, "every device has a price"
-    bound = min(bound, bill)
+    bound = float(min(bound, bill))
     return Plan(
         planner=problem.options.planner,
         options=problem.options,

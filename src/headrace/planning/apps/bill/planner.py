@@ -49,7 +49,7 @@ def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
     found, bound = _within_stock(problem, cases, start, ends_at)
     if found is None and today is None:
         return by_fraction
-    apart = _apart(problem, cases, ends_at)
+    apart = apart_bill(problem, cases, ends_at)
     runtime_s = by_fraction.runtime_s + time.perf_counter() - began
     if found is None or found.bill >= most * (1 - SAME):
         assert today is not None
@@ -61,7 +61,7 @@ def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
             _per_app(problem, cases, found.modules),
             bound=bound,
             stopped="optimal" if gap <= SAME * found.bill else "time-limit",
-            binding=_binding(found, apart, most),
+            binding=_binding(found, apart, today),
             runtime_s=runtime_s,
         )
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s)
@@ -163,7 +163,7 @@ def devices_of(modules: Sequence[ModuleBill]) -> list[str]:
     return whole + list(shared.values())
 
 
-def _apart(problem: Problem, cases: Sequence[AppCase], ends_at: float) -> float:
+def apart_bill(problem: Problem, cases: Sequence[AppCase], ends_at: float) -> float:
     """The least price of whole devices if every device had one module, of those there are
     enough."""
     case = bill_case(problem, cases)
@@ -185,7 +185,7 @@ def _as_billed(plan: Plan, bound: float, apart: float, runtime_s: float) -> Plan
     """The plan by the fraction, judged by the price of its devices."""
     bill = plan.cost_per_hour
     assert bill is not None, "every device has a price"
-    bound = min(bound, bill)
+    bound = float(min(bound, bill))
     gap = (bill - bound) / bill
     return changed(
         plan,
@@ -198,12 +198,19 @@ def _as_billed(plan: Plan, bound: float, apart: float, runtime_s: float) -> Plan
     )
 
 
-def _binding(found: _Found, apart: float, by_fraction: float) -> str:
+def _binding(found: _Found, apart: float, today: Plan | None) -> str:
+    """
+    Args:
+        today: the plan by the fraction; None: there is none that the cluster has devices for.
+    """
     shared = sum(module.turn is not None for module in found.modules)
-    saved = max(0.0, min(apart, by_fraction) - found.bill)
     text = f"whole devices: {len(devices_of(found.modules))} of them"
     if shared:
+        saved = max(0.0, apart - found.bill)
         text += f"; {shared} modules take turns on shared ones, which saves {saved:,.4g} per hour"
-    if by_fraction < inf:
-        text += f"; planned in proportion to load their price would be {by_fraction:,.4g}"
+    if today is not None:
+        text += (
+            f"; the least in proportion to load is {today.objective:,.4g}, and the devices of that"
+            f" plan cost {today.cost_per_hour:,.4g}"
+        )
     return text
