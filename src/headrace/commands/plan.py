@@ -176,6 +176,12 @@ def _planned(problem: "Problem") -> "Plan":
         result = solving(problem)
     if result.plan is None:
         raise InfeasibleError(result.refusal or "no plan")
+    if result.plan.apps and any(slot.duty_us is not None for slot in result.plan.slots):
+        notices.print(
+            "note: modules share devices in rounds, which the dispatcher of apps does not keep yet:"
+            " worst cases are those of the plan; see what `headrace simulate` says before serving",
+            style="dim",
+        )
     return result.plan
 
 
