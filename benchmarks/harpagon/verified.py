@@ -46,7 +46,7 @@ def document(
     options = options or PlanOptions(
         planner=planner, objective="least-cost", margin=0.0, max_stages=1
     )
-    problem = _problem(workload, needed, options)
+    problem = problem_of(workload, needed, options)
     solution = AppSolution(modules=tuple(modules), reading=reading, bound=None, stopped="heuristic")
     plan = assemble_apps(
         problem,
@@ -57,7 +57,8 @@ def document(
     return plan, problem.profiles
 
 
-def _problem(workload: Workload, needed: Counter[str], options: PlanOptions) -> Problem:
+def problem_of(workload: Workload, needed: Counter[str], options: PlanOptions) -> Problem:
+    """A workload as a problem, on a cluster of just these devices."""
     prices = {c.device: c.price for m in workload.case.modules for c in m.candidates}
     profiles = {f"{m.name}-model": _profile(f"{m.name}-model", m) for m in workload.case.modules}
     return Problem(

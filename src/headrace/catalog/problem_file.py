@@ -16,7 +16,7 @@ from headrace.domain.base import Priority, Record, Version
 from headrace.domain.cluster import WHOLE, Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
 from headrace.domain.interference import Interference
-from headrace.domain.problem import Demand, Objective, PlanOptions
+from headrace.domain.problem import Bill, Demand, Objective, PlanOptions
 
 SCHEMA = "headrace.problem/1"
 
@@ -117,6 +117,9 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     """Default: pooled; least-cost for apps."""
     objective: Objective | None = None
     """Default: max-min; least-cost for apps. least-devices: planners of shares."""
+    bill: Bill | None = None
+    """Of apps with planner least-cost. fraction (the default): price in proportion to load;
+    devices: price of the whole devices used, which modules then share."""
     margin: float | None = None
     """Fraction of the SLO kept for what the plan does not count. Default: 0.4; for apps 0, since
     collecting batches is counted there."""

@@ -44,6 +44,15 @@ ObjectiveOption = Annotated[
         " planners that share devices.",
     ),
 ]
+BillOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="fraction|devices",
+        help="Apps with least-cost: what is to cost least. fraction: devices in proportion to load,"
+        " as where others use the rest. devices: the whole devices used, which modules then share"
+        " in time.",
+    ),
+]
 ArrivalsOption = Annotated[
     str,
     typer.Option(
@@ -98,6 +107,7 @@ def plan(
     out: OutOption = Path("plan.json"),
     planner: PlannerOption = None,
     objective: ObjectiveOption = None,
+    bill: BillOption = None,
     arrivals: ArrivalsOption = "uniform",
     margin: MarginOption = None,
     attainment: AttainmentOption = 0.99,
@@ -129,6 +139,7 @@ def plan(
         read_problem(problem),
         planner=planner,
         objective=objective,
+        bill=bill,
         margin=_number(margin),
         min_stages=min_stages,
         max_stages=max_stages,
@@ -164,7 +175,9 @@ def _planned(problem: "Problem") -> "Plan":
     from headrace.planning import solve
 
     solving = solve
-    if problem.apps and problem.options.planner.startswith("least-cost"):
+    # Worst cases of shared devices are not simulated as apps yet (decision 0044).
+    by_fraction = problem.options.bill == "fraction"
+    if problem.apps and by_fraction and problem.options.planner.startswith("least-cost"):
         from headrace.commands.kernel import load_kernel
         from headrace.simulation.apps.worst_cases import plan_keeping_worst_cases
 
@@ -174,6 +187,12 @@ def _planned(problem: "Problem") -> "Plan":
         result = solving(problem)
     if result.plan is None:
         raise InfeasibleError(result.refusal or "no plan")
+    if result.plan.apps and any(slot.duty_us is not None for slot in result.plan.slots):
+        notices.print(
+            "note: modules share devices in rounds, which the dispatcher of apps does not keep yet:"
+            " worst cases are those of the plan; see what `headrace simulate` says before serving",
+            style="dim",
+        )
     return result.plan
 
 
@@ -192,9 +211,21 @@ def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
 
 
 def _with_headroom(problem: "Problem", arrivals: str, attainment: float) -> "Plan":
-    """The cheapest plan of apps that attains under such arrivals; what it costs is printed."""
+    """The cheapest plan of apps that attains under such arrivals; what it costs is printed.
+
+    Raises:
+        DocumentError: the bill is of whole devices.
+    """
     from headrace.commands.kernel import load_kernel
+    from headrace.domain.errors import DocumentError
     from headrace.simulation.apps.headroom import plan_for_arrivals
+
+    if problem.options.bill == "devices":
+        raise DocumentError(
+            f"--arrivals {arrivals}: head-room is chosen by simulating machines, and shared devices"
+            " are not simulated as apps yet\n  try       --bill fraction, or uniform arrivals with"
+            " a --margin"
+        )
 
     load_kernel("batch-aware", simulator=True)
     with notices.status("planning and simulating") as status:
@@ -248,7 +279,12 @@ def _explained(plan: "Plan", problem: "Problem") -> "Group":
             "--explain: only plans of apps, and of shared devices, can be explained so far"
         )
     from headrace.planning.apps.explain import explain, explain_stock
-    from headrace.reporting.app_table import explanation
+    from headrace.reporting.app_table import bill_explanation, explanation
+
+    if plan.options.bill == "devices":
+        from headrace.planning.apps.bill.explain import explain_bill
+
+        return bill_explanation(explain_bill(plan, problem))
 
     return explanation(explain(plan, problem), explain_stock(plan, problem))
 
@@ -264,13 +300,15 @@ def _overridden(problem: "Problem", **options: object) -> "Problem":
     from msgspec.structs import replace
 
     from headrace.domain.errors import DocumentError
-    from headrace.domain.problem import Objective
+    from headrace.domain.problem import Bill, Objective
 
     given = {name: value for name, value in options.items() if value is not None}
     if given.get("objective", "max-min") not in get_args(Objective):
         raise DocumentError(
             f"--objective: {given['objective']!r} is none of {', '.join(get_args(Objective))}"
         )
+    if given.get("bill", "fraction") not in get_args(Bill):
+        raise DocumentError(f"--bill: {given['bill']!r} is none of {', '.join(get_args(Bill))}")
     return replace(problem, options=replace(problem.options, **given))
 
 

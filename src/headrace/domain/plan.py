@@ -84,7 +84,8 @@ class MachineLoad(Record, frozen=True, kw_only=True):
     """
 
     machines: float
-    """n: whole, or below 1 for the last one, which has less load than it could take."""
+    """n: whole, or below 1 for the last one, which has less load than it could take. Of a turn on a
+    slot with a duty cycle: the part of the cycle that it takes."""
     rate_rps: float
     """Of all machines of the entry, dummy load included; n x the throughput of one."""
     machine_rps: float
@@ -92,11 +93,16 @@ class MachineLoad(Record, frozen=True, kw_only=True):
     remaining_rps: float
     """w: its own load and that of all entries behind it (Theorem 1)."""
     collect_us: int
-    """Longest wait until a batch is complete, by the plan's reading of the dispatch policy."""
+    """Longest wait until a batch is complete, by the plan's reading of the dispatch policy; of a
+    turn, until it begins."""
     worst_case_us: int
     """`latency_us` + `collect_us`: no request waits longer, under uniform arrivals."""
     cost_per_hour: float
     """machines x price x share."""
+    follows: bool = False
+    """Of a turn on a slot with a duty cycle: the modules that this one waits for have all their
+    turns before it in the same cycle, in the order of the slot's tenants, so that it waits for the
+    turns between them and not for the next cycle (decision 0044)."""
 
 
 class Deployment(Record, frozen=True, kw_only=True):
@@ -174,7 +180,8 @@ class Plan(Record, frozen=True, kw_only=True):
     runtime_s: float
     apps: tuple[AppClaim, ...] = ()
     """Where there are any, `demands` is empty, every deployment is a module, `objective` is the
-    cost in proportion to load and `cost_per_hour` that of the whole devices used."""
+    cost in proportion to load (with `options.bill` "devices": that of the whole devices used) and
+    `cost_per_hour` that of the whole devices used."""
     interference: tuple[Interference, ...] = ()
     """What the tenants' slowdowns are functions of; at most one for a device type."""
 

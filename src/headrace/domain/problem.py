@@ -23,6 +23,10 @@ from headrace.domain.profile import Profile, size_text
 
 Objective = Literal["throughput", "max-min", "least-cost", "least-devices"]
 
+Bill = Literal["fraction", "devices"]
+"""What apps are planned to cost least of: devices in proportion to load, as where others use the
+rest of them; or whole devices, as they are paid for, which modules then share."""
+
 MINIMISED: frozenset[Objective] = frozenset({"least-cost", "least-devices"})
 """Objectives of which less is better."""
 
@@ -78,6 +82,8 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     planner: str = "pooled"
     objective: Objective = "max-min"
     """With one model, max-min and throughput are the same."""
+    bill: Bill = "fraction"
+    """Of apps with planner least-cost."""
     margin: float = 0.4
     """Fraction of the SLO kept for batching, queueing and contention (PPipe, 5.4)."""
     margin_reason: str = ""

@@ -1,18 +1,19 @@
 """A plan of apps as people read it, and why it is so."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.domain.plan import Deployment, Plan
+from headrace.domain.plan import Deployment, Plan, Slot
 from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.summary import milliseconds, rate
 
 if TYPE_CHECKING:
     # The planners load numba, which a printed plan does not need.
+    from headrace.planning.apps.bill.explain import BillReason
     from headrace.planning.apps.explain import AppReason, ModuleReason, StockReason
 
 _SAME = 1e-6
@@ -26,7 +27,8 @@ _READINGS = {
 
 
 def machines_table(plan: Plan) -> Table:
-    """One row per entry: machines, batch, device, load, worst case, cost."""
+    """One row per entry: machines or a turn, batch, device, load, worst case, cost."""
+    shared = {slot.name: slot for slot in plan.slots if slot.duty_us is not None}
     table = ReadableTable(
         *("app", "module", "machines"),
         *map(figures, ("req/s", "collect", "run", "worst", "budget", "cost/h")),
@@ -37,21 +39,26 @@ def machines_table(plan: Plan) -> Table:
     for deployment in plan.deployments:
         if app not in (None, deployment.app):
             table.add_section()
-        _add_module(table, deployment, "" if app == deployment.app else str(deployment.app))
+        app_name = "" if app == deployment.app else str(deployment.app)
+        _add_module(table, deployment, app_name, shared)
         app = deployment.app
     return table
 
 
-def _add_module(table: Table, deployment: Deployment, app: str) -> None:
+def _add_module(table: Table, deployment: Deployment, app: str, shared: Mapping[str, Slot]) -> None:
     for index, pipeline in enumerate(deployment.pipelines):
         load, stage = pipeline.load, pipeline.stages[0]
         if load is None:
             continue
         share = "" if stage.share == 1 else f"{stage.share} "
+        machines = f"{load.machines:.4g} × {share}{escape(stage.device)}"
+        slot = shared.get(stage.pool[0])
+        if slot is not None:
+            machines = f"{load.machines:.0%} of {escape(slot.name)}"
         table.add_row(
             escape(app) if index == 0 else "",
             escape(str(deployment.module)) if index == 0 else "",
-            f"{load.machines:.4g} × {share}{escape(stage.device)}, batch {pipeline.batch_size}",
+            f"{machines}, batch {pipeline.batch_size}",
             rate(load.rate_rps),
             milliseconds(load.collect_us),
             milliseconds(stage.latency_us),
@@ -68,12 +75,14 @@ def apps_table(plan: Plan) -> Table:
     table = ReadableTable.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
+    billed = plan.options.bill == "devices"
+    of_what = "for its parts of the devices" if billed else "in proportion to load"
     for claim in plan.apps:
         table.add_row(
             escape(claim.app.name),
             f"{rate(claim.app.rate_rps)} requests/s within {milliseconds(claim.worst_case_us)} of"
-            f" {milliseconds(claim.budget_us)}, at {claim.cost_per_hour:,.6g} per hour in"
-            f" proportion to load; dispatched in {_READINGS[claim.reading]}",
+            f" {milliseconds(claim.budget_us)}, at {claim.cost_per_hour:,.6g} per hour {of_what};"
+            f" dispatched in {_READINGS[claim.reading]}",
         )
     return table
 
@@ -84,6 +93,36 @@ def explanation(reasons: Sequence["AppReason"], stock: Sequence["StockReason"] =
     for reason in reasons:
         parts += [_headline(reason, short=bool(stock)), _modules(reason.modules)]
     parts += [_scarce(one) for one in stock]
+    return Group(*parts)
+
+
+def bill_explanation(reason: "BillReason") -> Group:
+    """`headrace plan --explain` of a plan for whole devices."""
+    parts: list[Table | str] = [
+        f"bill: {reason.bill:,.6g} per hour for {reason.devices} devices; with a device for each"
+        f" module it would be {reason.apart:,.6g}, so sharing saves"
+        f" {max(0.0, reason.apart - reason.bill):,.4g}"
+    ]
+    if reason.fraction is not None and reason.fraction_bill is not None:
+        parts.append(
+            f"  in proportion to load the least is {reason.fraction:,.6g}, where others pay for the"
+            f" rest of each device; the devices of that plan cost {reason.fraction_bill:,.6g}"
+        )
+    if reason.slots:
+        table = ReadableTable(
+            "slot", figures("cycle"), "turn", *map(figures, ("batch", "takes")), "waits"
+        )
+        for slot in reason.slots:
+            for index, (pipeline, batch, latency_us, follows) in enumerate(slot.turns):
+                table.add_row(
+                    escape(slot.slot) if index == 0 else "",
+                    milliseconds(slot.duty_us) if index == 0 else "",
+                    escape(pipeline),
+                    str(batch),
+                    milliseconds(latency_us),
+                    "for turns before it" if follows else "a cycle at most",
+                )
+        parts.append(table)
     return Group(*parts)
 
 
@@ -121,7 +160,7 @@ def _headline(reason: "AppReason", *, short: bool) -> str:
 def _cheaper(reason: "AppReason", *, short: bool) -> str:
     least, with_dummy = reason.least_cost, reason.least_cost_with_dummy
     if reason.cost <= min(least, with_dummy) * (1 + _SAME):
-        return ", the least there is"
+        return " in proportion to load, the least there is"
     if short:
         return f"; {least:,.6g} would do (with more devices, see stock below)"
     if reason.cost <= least * (1 + _SAME):

@@ -184,7 +184,14 @@ def _bound(plan: Plan) -> str:
     if plan.bound is None or plan.gap is None:
         return f"none proven ({plan.stopped})"
     if plan.stopped == "optimal":
-        return f"{plan.bound:,.6g}: proven optimal"
+        what = ""
+        if plan.apps:
+            what = (
+                ", for whole devices"
+                if plan.options.bill == "devices"
+                else ", in proportion to load; whole devices cost more"
+            )
+        return f"{plan.bound:,.6g}: proven optimal{what}"
     return f"{plan.bound:,.6g}, gap {plan.gap:.2%} ({plan.stopped})"
 
 

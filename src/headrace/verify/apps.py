@@ -17,6 +17,16 @@ budget      SLO x (1 - margin), less the longest path of code before a module an
 gateway     rate x calls x gateway, summed over modules, is at most a second per second
 dummy       what all machines carry beyond the module's rate
 cost        sum of n_k p_k, in proportion to load
+turns       an entry on a slot with duty cycle D (decision 0044) is one batch in every D: it carries
+            b / D on each slot, takes d / D of it, and ends within D + d. One that *follows* has its
+            turn behind those of all modules that its own waits for, in the same cycle and the
+            order of the slot's tenants, and ends within what lies between the last of these and
+            its own end; they and it must carry all of their modules' load there. Turns are taken
+            as long as d and the gateway's part (where it has the same cores), over
+            max_utilisation, and before a module's first turn lies what its app's code and the
+            gateway take. All of them sum to at most D. Turns stand behind whole machines, whose w
+            counts them; rank is for machines, and where the bill is of fractions
+objective   of bill `fraction` the cost in proportion to load, of `devices` the price of all devices
 
 Entries are walked from the last, so that w_k is a running sum. Cost: linear in the plan.
 """
@@ -31,6 +41,7 @@ from headrace.verify.case import Case, at_most, same
 from headrace.verify.claims import check_cost, check_stated
 from headrace.verify.figures import US_PER_S, check_figures
 from headrace.verify.resources import check_resources
+from headrace.verify.rounds import check_rounds, check_turn, has_turns
 from headrace.verify.structure import check_profiles, check_shape
 
 NEVER_US = 1 << 50
@@ -48,7 +59,11 @@ def check_apps(case: Case) -> None:
     _check_deployed(case)
     _check_gateway(case)
     total = sum(_check_app(case, claim) for claim in case.plan.apps)
-    case.expect("objective", "plan", "cost in proportion to load", total, case.plan.objective)
+    check_rounds(case)
+    what = "cost in proportion to load"
+    if case.plan.options.bill == "devices":
+        total, what = case.plan.cost_per_hour or 0.0, "price of the devices used"
+    case.expect("objective", "plan", what, total, case.plan.objective)
     if case.plan.demands or case.plan.options.objective != "least-cost":
         what = "a plan of apps is for least cost, and of apps only"
         stated = f"{case.plan.options.objective}, {len(case.plan.demands)} demands"
@@ -148,7 +163,8 @@ def _check_module(case: Case, app: App, deployment: Deployment, reading: Reading
         own_us, price, entry_ratio = _check_entry(case, pipeline, load, remaining, reading, last)
         worst_us, cost = max(worst_us, own_us), cost + price
         what = "throughput / price is below that of an entry behind it"
-        case.limit("load", f"{where}/{pipeline.name}", what, ratio, entry_ratio)
+        if case.plan.options.bill == "fraction":
+            case.limit("load", f"{where}/{pipeline.name}", what, ratio, entry_ratio)
         ratio = entry_ratio
     extra = remaining - rate_rps
     dummy = extra if extra > 1e-9 * max(1.0, rate_rps) else 0.0
@@ -178,6 +194,11 @@ def _check_entry(
         return load.worst_case_us, 0.0, 0.0
     stage = pipeline.stages[0]
     slots = len(stage.pool)
+    if has_turns(case, pipeline):
+        price = check_turn(case, pipeline, load, remaining_rps)
+        return load.worst_case_us, price, 0.0
+    if load.follows:
+        case.report("load", where, "follows others", "a slot with a duty cycle", "none")
     whole = same(load.machines, float(round(load.machines))) and load.machines >= 1
     if not (whole or (last and 0 < load.machines < 1)) or slots != ceil(load.machines - 1e-9):
         needed = f"a whole number, or below 1 in the last entry; {slots} slots hold it"

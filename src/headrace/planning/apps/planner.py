@@ -16,13 +16,29 @@ from headrace.planning.apps.stock.fit import Lack, StockRefusal, fit_stock, lack
 
 
 def plan_apps(problem: Problem, planner: str) -> PlanResult:
-    """Plan every app of the problem; apps share no machine, so each is planned alone.
+    """Plan every app of the problem, for the bill that its options name (`PlanOptions.bill`).
+
+    Raises:
+        DocumentError: the problem has no app, no prices, or another objective than least cost; or
+            the planner knows no whole devices.
+    """
+    if problem.options.bill == "fraction":
+        return _plan_fraction(problem, planner)
+    if planner != "least-cost":
+        raise DocumentError(
+            f"planner {planner}: plans for the price in proportion to load, not for bill: devices\n"
+            "  try       --planner least-cost, or --bill fraction"
+        )
+    from headrace.planning.apps.bill.planner import plan_bill
+
+    return plan_bill(problem, _plan_fraction(problem, planner))
+
+
+def _plan_fraction(problem: Problem, planner: str) -> PlanResult:
+    """Least price in proportion to load; apps share no machine, so each is planned alone.
 
     They do share the cluster's devices. Where their machines do not fit together, `least-cost`
     looks for the cheapest that do, and every other planner refuses.
-
-    Raises:
-        DocumentError: the problem has no app, no prices, or another objective than least cost.
     """
     began = time.perf_counter()
     _check(problem, planner)

@@ -1,0 +1,497 @@
+"""The cheapest whole devices that carry N modules within given budgets, compiled.
+
+**What is searched** (decision 0044). A module has a *stack* of whole machines, of at most two
+configurations, and at most one *tenant*, which is a turn on a slot that it shares with tenants of
+other modules. Dummy load is free, for a device that is used is paid for in full; so every machine
+is taken as fully loaded.
+
+stack    configuration i (n_i machines of throughput t_i) stands before j in the order of throughput
+         / price, and the tenant of c requests/s behind both. By Theorem 1 of Harpagon
+             w_j = n_j t_j + c,   w_i = n_i t_i + w_j,   d + b / w <= budget for each of the two.
+         So a stack is good from some c on:
+             c >= max(rate - n_i t_i - n_j t_j, needed_i - n_i t_i - n_j t_j, needed_j - n_j t_j, 0)
+         with needed = b / (budget - d), 0 for a batch of one with 2 d <= budget. `stacks_within`
+         lists those (price, c) that no other stack beats in both: the module's *ladder*.
+slot     its tenants take turns, one round in every duty cycle D. The shortest cycle, D = sum of
+         turns, is the best for latencies and for rates alike. Behind a rung that asks for c
+         requests/s a turn has ceil(c D) requests, in one or several batches (`least_turns`), each
+         of which ends within D + d, so that batches with d > budget - D are out. Neither gets
+         better with D; the least fixed point is therefore the shortest cycle (`_shortest_cycle`).
+         Who follows all that it waits for on the same slot waits for the turns between them only.
+groups   at most one turn per module: who shares with whom is a partition of the modules. For every
+         set of them all rungs are tried, dearest last, less those that ask for more than a device
+         or cost more than the best; the partition is a sum over subsets.
+
+Equal prices: the shorter cycle. Exponential in modules, which are few: some 10 us for three, some
+100 us for four with four device types of eight batch sizes each.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.compilation.loops import compiled
+from headrace.planning.common.candidates import NEVER_US, Floats, Ints
+
+RUNGS_MAX = 256
+"""Of one ladder; more are not kept, which only large modules with many device types have."""
+
+Bools = npt.NDArray[np.bool_]
+
+TURN = 5
+"""Columns of a turn: the rung in front of it (-1: there is no turn), device type, duty cycle (us),
+requests, and how many of the shortest batch sizes they are run in."""
+
+CHOICES = 4 + TURN + 1
+"""Columns of what is chosen per module: first configuration and its machines (-1, 0: none), second
+and its machines, its turn and its group."""
+
+TINY = 1e-9
+CYCLE_WEIGHT = 1e-12
+"""Part of a slot's price added per tenant and microsecond of its duty cycle, so that of equals the
+shorter is taken."""
+
+
+class Tables(NamedTuple):
+    """N modules' configurations, one after the other; C in all, K device types."""
+
+    first: Ints
+    """Shape (N + 1,): module m has configurations first[m] to first[m + 1], best ranked first."""
+    batch: Ints
+    """Shape (C,), as the following."""
+    duration_us: Ints
+    rates_rps: Floats
+    price: Floats
+    """Of one whole device."""
+    kind: Ints
+    """Device type."""
+    load_rps: Floats
+    """Shape (N,)."""
+    weights_bytes: Ints
+    """Shape (N,)."""
+    memory_bytes: Ints
+    """Shape (K,)."""
+    device_price: Floats
+    """Shape (K,)."""
+    durations_us: Ints
+    """Shape (N, K, J): of the batch sizes of a module on a device type, shortest first; none:
+    never."""
+    turns: Ints
+    """Shape (N, K, J + 1, Q + 1): [j, q], the least time of a duty cycle that q requests take in
+    batches of the j shortest sizes (`least_turns`)."""
+    device_s: Floats
+    """Shape (N, K): the least seconds of a device per request, in turns."""
+    gap_us: Ints
+    """Shape (N,): before a turn, for what comes from the module before to arrive."""
+    waits_for: Bools
+    """Shape (N, N): [m, i], whether m takes what i has made. i < m."""
+
+
+@compiled
+def _insert(
+    price: float,
+    least: float,
+    choice: tuple[int, int, int, int],
+    count: int,
+    rungs: Floats,
+    choices: Ints,
+) -> int:
+    """Keep the ladder sorted by price, with `least` falling; returns how many rungs it has."""
+    at = 0
+    while at < count and rungs[at, 0] <= price + TINY:
+        if rungs[at, 1] <= least * (1 + TINY) + TINY:
+            return count
+        at += 1
+    # Those that cost as much but need more behind them go as well.
+    while at > 0 and rungs[at - 1, 0] >= price - TINY and rungs[at - 1, 1] >= least:
+        at -= 1
+    beaten = at
+    while beaten < count and rungs[beaten, 1] >= least * (1 - TINY) - TINY:
+        beaten += 1
+    if beaten == at:
+        if count == RUNGS_MAX:
+            return count
+        for row in range(count, at, -1):
+            rungs[row] = rungs[row - 1]
+            choices[row] = choices[row - 1]
+        count += 1
+    elif beaten > at + 1:
+        gone = beaten - at - 1
+        for row in range(at + 1, count - gone):
+            rungs[row] = rungs[row + gone]
+            choices[row] = choices[row + gone]
+        count -= gone
+    rungs[at, 0], rungs[at, 1] = price, least
+    choices[at, 0], choices[at, 1], choices[at, 2], choices[at, 3] = choice
+    return count
+
+
+@compiled
+def stacks_within(
+    tables: Tables, module: int, budget_us: int, most: float, rungs: Floats, choices: Ints
+) -> int:
+    """A module's ladder: whole machines that no others beat, cheapest first.
+
+    Args:
+        most: no stack may cost more.
+        rungs: shape (RUNGS_MAX, 2), written: price, and the least rate that a tenant behind must
+            carry; falling, from the module's whole load to 0 (if `most` allows).
+        choices: shape (RUNGS_MAX, 4), written: (configuration, machines) twice.
+
+    Returns:
+        How many rungs there are.
+    """
+    begin, end = tables.first[module], tables.first[module + 1]
+    load = tables.load_rps[module]
+    size = end - begin
+    needed = np.empty(size, np.float64)
+    for i in range(size):
+        needed[i] = _needed_rps(
+            tables.batch[begin + i],
+            tables.duration_us[begin + i],
+            tables.rates_rps[begin + i],
+            budget_us,
+        )
+    keep = _undominated(tables, begin, size, needed)
+    count = _insert(0.0, load, (-1, 0, -1, 0), 0, rungs, choices)
+    for i in range(size):
+        if not keep[i]:
+            continue
+        rate, price = tables.rates_rps[begin + i], tables.price[begin + i]
+        machines = 1
+        while machines * price <= most + TINY:
+            carried = machines * rate
+            least = max(load - carried, needed[i] - carried, 0.0)
+            if least <= TINY * load:
+                least = 0.0
+            choice = (begin + i, machines, -1, 0)
+            count = _insert(machines * price, least, choice, count, rungs, choices)
+            if least == 0.0:
+                break
+            for j in range(i + 1, size):
+                if keep[j]:
+                    count = _second(
+                        tables,
+                        (begin + i, machines),
+                        (begin + j, needed[j]),
+                        needed[i],
+                        load,
+                        most,
+                        count,
+                        rungs,
+                        choices,
+                    )
+            machines += 1
+    return count
+
+
+@compiled
+def _needed_rps(batch: int, duration_us: int, rate_rps: float, budget_us: int) -> float:
+    """The load that this machine and all behind it must have to collect in time; 0: its own will
+    do; infinite: it is too slow."""
+    if duration_us >= budget_us:
+        return np.inf
+    if batch == 1 and 2 * duration_us <= budget_us:
+        return 0.0
+    needed = 1e6 * batch / (budget_us - duration_us + 5e-4)
+    return 0.0 if needed <= rate_rps else needed
+
+
+@compiled
+def _undominated(tables: Tables, begin: int, size: int, needed: Floats) -> Bools:
+    """Of machines that cost the same, those that others beat in throughput and need are left
+    out."""
+    keep = np.ones(size, np.bool_)
+    for i in range(size):
+        if needed[i] == np.inf:
+            keep[i] = False
+            continue
+        for j in range(size):
+            if j == i or needed[j] > needed[i] or tables.price[begin + j] > tables.price[begin + i]:
+                continue
+            if tables.kind[begin + j] != tables.kind[begin + i]:
+                continue
+            rate, own = tables.rates_rps[begin + j], tables.rates_rps[begin + i]
+            if rate > own or (rate == own and (needed[j] < needed[i] or j < i)):
+                keep[i] = False
+                break
+    return keep
+
+
+@compiled
+def _second(
+    tables: Tables,
+    ahead: tuple[int, int],
+    behind: tuple[int, float],
+    needed: float,
+    load: float,
+    most: float,
+    count: int,
+    rungs: Floats,
+    choices: Ints,
+) -> int:
+    """Stacks with machines of a second configuration behind those of the first."""
+    (i, machines), (j, needed_behind) = ahead, behind
+    carried, spent = machines * tables.rates_rps[i], machines * tables.price[i]
+    second = 1
+    while spent + second * tables.price[j] <= most + TINY:
+        own = second * tables.rates_rps[j]
+        least = max(load - carried - own, needed - carried - own, needed_behind - own, 0.0)
+        if least <= TINY * load:
+            least = 0.0
+        price = spent + second * tables.price[j]
+        count = _insert(price, least, (i, machines, j, second), count, rungs, choices)
+        if least == 0.0:
+            break
+        second += 1
+    return count
+
+
+@compiled
+def least_turns(batch: Ints, turn_us: Ints, longest: Ints) -> None:
+    """What it takes at least to run so many requests in one duty cycle, in one or several batches.
+
+    Args:
+        batch: shape (J,), shortest first.
+        turn_us: shape (J,).
+        longest: shape (J + 1, Q + 1), written: [j, q], q requests in batches of the first j sizes.
+    """
+    longest[0, :] = NEVER_US
+    longest[:, 0] = 0
+    for j in range(len(batch)):
+        for q in range(1, longest.shape[1]):
+            more = turn_us[j] + longest[j + 1, max(0, q - batch[j])]
+            longest[j + 1, q] = min(longest[j, q], more)
+
+
+@compiled
+def _cheapest_slot(
+    tables: Tables,
+    members: Ints,
+    budget_us: Ints,
+    rungs: Floats,
+    counts: Ints,
+    most: float,
+    best: Ints,
+) -> float:
+    """The cheapest slot that all `members` share, with the stacks in front of its tenants.
+
+    Args:
+        most: what it must stay below to be of interest.
+        best: shape (N, TURN), written for each member.
+
+    Returns:
+        Its price and that of the stacks, and a little for a long cycle; infinite: none.
+    """
+    size = len(members)
+    found, is_found = most, False
+    at = np.empty(size, np.int64)
+    price = np.zeros(size + 1)
+    device_s = np.empty(size)
+    busy = np.zeros(size + 1)
+    cheapest = tables.device_price.min()
+    for x in range(size):
+        device_s[x] = tables.device_s[members[x]].min()
+    x = 0
+    at[0] = -1
+    while x >= 0:
+        at[x] += 1
+        module = members[x]
+        if at[x] >= counts[module]:
+            x -= 1
+            continue
+        price[x + 1] = price[x] + rungs[module, at[x], 0]
+        if price[x + 1] + cheapest >= found:
+            x -= 1
+            continue
+        least = rungs[module, at[x], 1]
+        busy[x + 1] = busy[x] + least * device_s[x]
+        if least == 0.0 or busy[x + 1] > 1 + TINY:
+            continue
+        if x + 1 < size:
+            x += 1
+            at[x] = -1
+            continue
+        total = price[size] + _cheapest_device(
+            tables, members, at, budget_us, rungs, found - price[size], best
+        )
+        if total < found:
+            found, is_found = total, True
+    return found if is_found else np.inf
+
+
+@compiled
+def _cheapest_device(
+    tables: Tables,
+    members: Ints,
+    at: Ints,
+    budget_us: Ints,
+    rungs: Floats,
+    most: float,
+    best: Ints,
+) -> float:
+    """The cheapest device on which all members have their turns; infinite: `most` or more.
+
+    Args:
+        at: shape (members,), the rungs in front of them.
+    """
+    size = len(members)
+    found = np.inf
+    need = np.empty(size)
+    requests, sizes = np.empty(size, np.int64), np.empty(size, np.int64)
+    for x in range(size):
+        need[x] = rungs[members[x], at[x], 1]
+    for kind in range(len(tables.memory_bytes)):
+        if tables.device_price[kind] >= min(found, most):
+            continue
+        cycle_us = _shortest_cycle(tables, members, kind, need, at == 0, budget_us, requests, sizes)
+        price = tables.device_price[kind] * (1 + CYCLE_WEIGHT * cycle_us * size)
+        if cycle_us < NEVER_US and price < min(found, most):
+            found = price
+            for y in range(size):
+                turn = best[members[y]]
+                turn[0], turn[1], turn[2] = at[y], kind, cycle_us
+                turn[3], turn[4] = requests[y], sizes[y]
+    return found
+
+
+@compiled
+def _shortest_cycle(
+    tables: Tables,
+    members: Ints,
+    kind: int,
+    need: Floats,
+    whole: Bools,
+    budget_us: Ints,
+    requests: Ints,
+    sizes: Ints,
+) -> int:
+    """The shortest duty cycle in which every member has its turn, in time.
+
+    A longer cycle asks for more requests in each turn, and rules out longer batches; so the turns
+    never get shorter, and repeating from the shortest cycle up ends at the shortest that holds.
+
+    Args:
+        need: shape (members,), requests per second.
+        whole: whether that is all that the module gets; it may then follow others at once.
+        requests, sizes: shape (members,), written: of each turn its requests, and how many of the
+            shortest batch sizes it may be made of.
+
+    Returns:
+        Microseconds; `NEVER_US`: there is none.
+    """
+    size = len(members)
+    weights, busy = 0, 0.0
+    for x in range(size):
+        weights += tables.weights_bytes[members[x]]
+        busy += need[x] * tables.device_s[members[x], kind]
+    if weights > tables.memory_bytes[kind] or not busy <= 1 + TINY:
+        return NEVER_US
+    ends = np.zeros(size + 1, np.int64)
+    follows = np.zeros(size, np.bool_)
+    for x in range(size):
+        follows[x] = _follows(tables, members, whole, x)
+    cycle_us = 1
+    while True:
+        for x in range(size):
+            module = members[x]
+            count = max(1, int(np.ceil(need[x] * cycle_us / 1e6 - 1e-6)))
+            room_us = budget_us[module] - (0 if follows[x] else cycle_us)
+            allowed = np.searchsorted(tables.durations_us[module, kind], room_us, side="right")
+            if count >= tables.turns.shape[3]:
+                return NEVER_US
+            turn_us = tables.turns[module, kind, allowed, count]
+            if turn_us >= NEVER_US:
+                return NEVER_US
+            requests[x], sizes[x] = count, allowed
+            ends[x + 1] = ends[x] + turn_us + tables.gap_us[module]
+            if follows[x]:
+                latest = 0
+                for y in range(x):
+                    if tables.waits_for[module, members[y]]:
+                        latest = max(latest, ends[y + 1])
+                if ends[x + 1] - latest > budget_us[module]:
+                    return NEVER_US
+        if ends[size] <= cycle_us:
+            return cycle_us
+        cycle_us = ends[size]
+
+
+@compiled
+def _follows(tables: Tables, members: Ints, whole: Bools, x: int) -> bool:
+    """Whether all that a member waits for have their turns before it, all of them here."""
+    if not whole[x]:
+        return False
+    every, inside = 0, 0
+    for i in range(len(tables.load_rps)):
+        every += tables.waits_for[members[x], i]
+    for y in range(x):
+        inside += whole[y] and tables.waits_for[members[x], members[y]]
+    return every > 0 and inside == every
+
+
+@compiled
+def cheapest_within(
+    tables: Tables, budget_us: Ints, most: float, tenants_max: int, chosen: Ints
+) -> float:
+    """The least price of whole devices with every module within its budget.
+
+    Args:
+        budget_us: shape (N,).
+        most: the price must stay below it.
+        tenants_max: of a slot.
+        chosen: shape (N, CHOICES), written.
+
+    Returns:
+        The price, to within `CYCLE_WEIGHT`; infinite where there is nothing below `most`.
+    """
+    modules = len(tables.load_rps)
+    rungs = np.empty((modules, RUNGS_MAX, 2), np.float64)
+    choices = np.empty((modules, RUNGS_MAX, 4), np.int64)
+    counts = np.empty(modules, np.int64)
+    for module in range(modules):
+        counts[module] = stacks_within(
+            tables, module, budget_us[module], most, rungs[module], choices[module]
+        )
+    sets = 1 << modules
+    slot = np.full(sets, np.inf)
+    tenants = np.full((sets, modules, TURN), -1, np.int64)
+    for members in range(1, sets):
+        listed = np.array([m for m in range(modules) if members >> m & 1])
+        if len(listed) == 1:
+            last = counts[listed[0]] - 1
+            if last >= 0 and rungs[listed[0], last, 1] == 0.0:
+                slot[members] = rungs[listed[0], last, 0]
+        elif len(listed) <= tenants_max:
+            apart = 0.0
+            for m in listed:
+                apart += slot[1 << m]
+            slot[members] = _cheapest_slot(
+                tables, listed, budget_us, rungs, counts, min(apart, most), tenants[members]
+            )
+    best = np.full(sets, np.inf)
+    taken = np.zeros(sets, np.int64)
+    best[0] = 0.0
+    for members in range(1, sets):
+        lowest = members & -members
+        inner = members
+        while inner:
+            if inner & lowest and slot[inner] + best[members ^ inner] < best[members]:
+                best[members] = slot[inner] + best[members ^ inner]
+                taken[members] = inner
+            inner = (inner - 1) & members
+    if not best[sets - 1] < most:
+        return np.inf
+    members = sets - 1
+    while members:
+        inner = taken[members]
+        for module in range(modules):
+            if inner >> module & 1:
+                turn = tenants[inner, module]
+                rung = turn[0] if turn[0] >= 0 else counts[module] - 1
+                chosen[module, :4] = choices[module, rung]
+                chosen[module, 4 : 4 + TURN] = turn
+                chosen[module, -1] = inner
+        members ^= inner
+    return float(best[sets - 1])

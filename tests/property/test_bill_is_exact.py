@@ -1,0 +1,254 @@
+"""The price of whole devices against brute force, which shares no code with the search."""
+
+import itertools
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import pytest
+
+from headrace.planning.apps.bill.bound import least_bill
+from headrace.planning.apps.bill.case import BillCase
+from headrace.planning.apps.bill.search import LeastBill, least_devices_bill
+from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
+
+MACHINES_MAX = 4
+MOST = 100.0
+SMALL_PRICE = 0.35
+"""Of the smaller of two device types; the larger costs 1."""
+GRAPHS: list[tuple[tuple[int, ...], ...]] = [
+    ((),),
+    ((), (0,)),
+    ((), ()),
+    ((), (0,), (1,)),
+    ((), (0,), (0,)),
+]
+
+
+Stack = tuple[float, float, list[tuple[Candidate, int]]]
+"""Price, throughput, and machines of each candidate, best ranked first."""
+
+
+def search(cases: Sequence[AppCase], *, sharing: bool = True) -> LeastBill:
+    ends_at = time.perf_counter() + 60
+    return least_devices_bill(BillCase.of(cases), MOST, ends_at, sharing=sharing)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_bill_is_what_brute_force_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    case = random_app(rng, "app", GRAPHS[seed % len(GRAPHS)])
+
+    found = search([case])
+
+    tried = cheapest_by_trying([case])
+    assert found.bill == pytest.approx(tried, rel=1e-6)
+    assert found.proven
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_apps_share_devices_as_brute_force_finds(seed: int) -> None:
+    rng = random.Random(1000 + seed)
+    cases = [random_app(rng, name, GRAPHS[0]) for name in ("first", "second")]
+
+    assert search(cases).bill == pytest.approx(cheapest_by_trying(cases), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_bill_is_below_the_relaxation_nor_above_that_without_sharing(seed: int) -> None:
+    rng = random.Random(2000 + seed)
+    case = random_app(rng, "app", GRAPHS[seed % len(GRAPHS)])
+
+    found = search([case])
+
+    assert least_bill(BillCase.of([case])) <= found.bill * (1 + 1e-9)
+    assert found.bill <= search([case], sharing=False).bill * (1 + 1e-9)
+
+
+def random_app(rng: random.Random, name: str, before: tuple[tuple[int, ...], ...]) -> AppCase:
+    prices = {"big": 1.0, "small": SMALL_PRICE}
+    modules = []
+    sizes = rng.choice([(1, 2), (2, 4)])
+    for index in range(len(before)):
+        candidates = []
+        for device, slower in (("big", 1.0), ("small", rng.uniform(1.5, 3.5))):
+            if device == "small" and rng.random() < 0.3:
+                continue
+            fixed, each = rng.uniform(1, 20), rng.uniform(1, 10)
+            for size in sizes:
+                us = round(1000 * slower * (fixed + each * size))
+                candidates.append(
+                    Candidate(
+                        batch=size,
+                        duration_us=us,
+                        rate_rps=1e6 * size / us,
+                        device=device,
+                        share=Fraction(1),
+                        price=prices[device],
+                    )
+                )
+        fastest = max(c.rate_rps for c in candidates)
+        modules.append(ModuleCase.of(f"m{index}", fastest * rng.uniform(0.05, 1.2), candidates))
+    least = sum(min(c.duration_us for c in m.candidates) for m in modules)
+    budget_us = round(least * rng.uniform(2.5, 9))
+    return AppCase(name=name, budget_us=budget_us, modules=tuple(modules), before=before)
+
+
+def cheapest_by_trying(cases: Sequence[AppCase]) -> float:
+    """Every way to share, every batch of every turn, every stack of machines."""
+    modules = [(a, m) for a, case in enumerate(cases) for m in range(len(case.modules))]
+    stacks = {
+        (a, m): sorted(all_stacks(cases[a].modules[m]), key=lambda stack: stack[0])
+        for a, m in modules
+    }
+    best = math.inf
+    for grouping in partitions(modules):
+        shared = [group for group in grouping if len(group) > 1]
+        options = [list(all_rounds(cases, group)) for group in shared]
+        for rounds in itertools.product(*options):
+            spent = sum(price for price, _ in rounds)
+            if spent >= best:
+                continue
+            turns = {key: turn for _, turned in rounds for key, turn in turned.items()}
+            best = min(best, spent + machines_beside(cases, stacks, turns, best - spent))
+    return best
+
+
+def machines_beside(
+    cases: Sequence[AppCase],
+    stacks: dict[tuple[int, int], list[Stack]],
+    turns: dict[tuple[int, int], tuple[float, int, int]],
+    most: float,
+) -> float:
+    """The cheapest machines that carry what the turns leave, within every app's budget."""
+    total = 0.0
+    for (a, m), listed in stacks.items():
+        rest = cases[a].modules[m].rate_rps - turns.get((a, m), (0.0, 0, 0))[0]
+        total += next((p for p, rps, _ in listed if rps >= rest * (1 - 1e-9)), math.inf)
+    if total >= most:  # whatever the budgets
+        return math.inf
+    total = 0.0
+    for a, case in enumerate(cases):
+        choices = []
+        for m, module in enumerate(case.modules):
+            carried, alone_us, after_us = turns.get((a, m), (0.0, 0, 0))
+            own = []
+            for price, rps, stack in stacks[a, m]:
+                if price >= most:
+                    break
+                if rps + carried < module.rate_rps * (1 - 1e-9):
+                    continue
+                worst = stack_worst_us(module.rate_rps, stack, carried)
+                if worst is not None:
+                    own.append((price, worst, alone_us, after_us if not stack else None))
+            choices.append(own)
+        total += cheapest_choice(case, choices, turns, a, most - total)
+        if total >= most:
+            return math.inf
+    return total
+
+
+def cheapest_choice(
+    case: AppCase,
+    choices: list[list[tuple[float, int, int, int | None]]],
+    turns: dict[tuple[int, int], tuple[float, int, int]],
+    app: int,
+    most: float,
+) -> float:
+    best = most
+    for chosen in itertools.product(*choices):
+        price = sum(option[0] for option in chosen)
+        if price >= best:
+            continue
+        worst = []
+        for m, (_, stack_us, alone_us, after_us) in enumerate(chosen):
+            # A turn may follow only where it and all it follows carry everything.
+            together = [chosen[i][3] is not None for i in (*case.before[m], m)]
+            same_slot = all((app, i) in turns for i in (*case.before[m], m))
+            may_follow = case.before[m] and all(together) and same_slot and after_us != -1
+            worst.append(max(stack_us, int(after_us or 0) if may_follow else alone_us))
+        ends: list[int] = []
+        for m, before in enumerate(case.before):
+            ends.append(worst[m] + max((ends[i] for i in before), default=0))
+        if max(ends) <= case.budget_us:
+            best = price
+    return best if best < most else math.inf
+
+
+def stack_worst_us(
+    rate_rps: float, stack: list[tuple[Candidate, int]], behind: float
+) -> int | None:
+    """Theorem 1 for whole machines, best throughput / price first, and a turn behind them."""
+    worst = 0
+    for candidate, count in reversed(stack):
+        behind += count * candidate.rate_rps
+        wait = math.ceil(1e6 * candidate.batch / behind - 1e-3)
+        if candidate.batch == 1:
+            wait = min(wait, candidate.duration_us)
+        worst = max(worst, candidate.duration_us + wait)
+    return worst if behind >= rate_rps * (1 - 1e-9) else None
+
+
+def all_stacks(module: ModuleCase) -> Iterator[Stack]:
+    ranked = list(module.candidates)
+    for size in range(MACHINES_MAX + 1):
+        for picked in itertools.combinations_with_replacement(range(len(ranked)), size):
+            stack = [(ranked[i], picked.count(i)) for i in sorted(set(picked))]
+            price = sum(candidate.price * count for candidate, count in stack)
+            yield price, sum(c.rate_rps * count for c, count in stack), stack
+
+
+def all_rounds(
+    cases: Sequence[AppCase], group: Sequence[tuple[int, int]]
+) -> Iterator[tuple[float, dict[tuple[int, int], tuple[float, int, int]]]]:
+    """(price, per module: rate, worst case by itself, worst case if it follows or -1)."""
+    # As many requests in a turn as the search looks at: twice the largest batch of all.
+    most = 2 * max(c.batch for case in cases for m in case.modules for c in m.candidates)
+    for device in ("big", "small"):
+        turns = []
+        for a, m in group:
+            own = [c for c in cases[a].modules[m].candidates if c.device == device]
+            turns.append(
+                [
+                    batches
+                    for size in range(1, most + 1)
+                    for batches in itertools.combinations_with_replacement(own, size)
+                    if sum(c.batch for c in batches) <= most
+                ]
+            )
+        for picked in itertools.product(*turns):
+            cycle = sum(c.duration_us for batches in picked for c in batches)
+            if cycle > max(case.budget_us for case in cases):
+                continue
+            ends = dict(
+                zip(
+                    group,
+                    itertools.accumulate(sum(c.duration_us for c in b) for b in picked),
+                    strict=True,
+                )
+            )
+            placed = {}
+            for (a, m), batches in zip(group, picked, strict=True):
+                before = [(a, i) for i in cases[a].before[m]]
+                after = -1
+                if before and all(key in ends for key in before):
+                    after = ends[a, m] - max(ends[key] for key in before)
+                rate = 1e6 * sum(c.batch for c in batches) / cycle
+                placed[a, m] = (rate, cycle + max(c.duration_us for c in batches), after)
+            yield picked[0][0].price, placed
+
+
+def partitions(
+    items: Sequence[tuple[int, int]],
+) -> Iterator[list[list[tuple[int, int]]]]:
+    if not items:
+        yield []
+        return
+    first, rest = items[0], items[1:]
+    for size in range(len(rest) + 1):
+        for others in itertools.combinations(rest, size):
+            left = [item for item in rest if item not in others]
+            for remaining in partitions(left):
+                yield [[first, *others], *remaining]

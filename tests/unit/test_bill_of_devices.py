@@ -1,0 +1,153 @@
+"""Apps on shared whole devices: plans that verify, stock, refusals, and what `verify` catches."""
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.domain.app import App, Module
+from headrace.domain.cluster import Cluster, DeviceType, Node
+from headrace.domain.errors import DocumentError
+from headrace.domain.plan import Plan
+from headrace.domain.problem import Problem, ProfileRef
+from headrace.planning import solve
+from headrace.verify import verify
+from helpers.apps import make_app_problem
+
+ONE_T4 = {"T4": 1, "A100": 1}
+
+
+def billed(problem: Problem) -> Problem:
+    return replace(problem, options=replace(problem.options, bill="devices"))
+
+
+def planned(problem: Problem) -> Plan:
+    plan = solve(billed(problem)).plan
+    assert plan is not None
+    assert verify(plan, problem.profiles) == []
+    return plan
+
+
+def test_modules_of_a_small_app_share_a_device_and_the_plan_says_what_that_saves() -> None:
+    problem = make_app_problem(rate_rps=20)
+    apart = solve(problem).plan
+    assert apart is not None
+    assert apart.cost_per_hour is not None
+
+    plan = planned(problem)
+
+    assert plan.objective == plan.cost_per_hour == pytest.approx(0.35)
+    assert plan.objective < apart.cost_per_hour
+    assert plan.stopped == "optimal"
+    (slot,) = plan.slots
+    assert slot.duty_us is not None
+    assert len(slot.tenants) >= 3
+    assert "saves 0.7 per hour" in plan.binding
+
+
+def test_calls_of_one_round_are_followed_in_it() -> None:
+    plan = planned(make_app_problem(rate_rps=20))
+
+    loads = {d.module: [p.load for p in d.pipelines] for d in plan.deployments}
+    assert all(load is not None and not load.follows for load in loads["detect"])
+    assert all(load is not None and load.follows for load in loads["vehicle"])
+    claim = plan.apps[0]
+    (slot,) = plan.slots
+    assert slot.duty_us is not None
+    assert claim.worst_case_us <= 2 * slot.duty_us
+
+
+@pytest.mark.parametrize("rate_rps", [5.0, 60.0, 300.0, 900.0])
+@pytest.mark.parametrize("slo_ms", [60.0, 150.0, 1000.0])
+def test_no_plan_is_dearer_than_that_by_the_fraction(rate_rps: float, slo_ms: float) -> None:
+    problem = make_app_problem(rate_rps=rate_rps, slo_ms=slo_ms)
+    by_fraction = solve(problem).plan
+    assert by_fraction is not None
+    assert by_fraction.cost_per_hour is not None
+
+    plan = planned(problem)
+
+    assert plan.objective <= by_fraction.cost_per_hour * (1 + 1e-9)
+    assert plan.bound is not None
+    assert plan.bound <= plan.objective
+
+
+def test_devices_that_are_too_few_for_machines_of_their_own_are_shared() -> None:
+    # Three modules and two devices: by the fraction each needs a device.
+    problem = make_app_problem(rate_rps=20, devices=ONE_T4)
+    assert solve(problem).plan is None
+
+    plan = planned(problem)
+
+    assert plan.objective == pytest.approx(0.35)
+
+
+def test_a_stock_that_lacks_the_cheapest_devices_gives_a_plan_with_others() -> None:
+    plan = planned(make_app_problem(rate_rps=300, devices={"T4": 2, "A100": 3}))
+
+    assert sum(slot.device == "T4" for slot in plan.slots) <= 2
+
+
+def test_eight_small_models_share_one_device() -> None:
+    base = make_app_problem()
+    profiles = {f"m{i}": replace(base.profiles["cars"], model=f"m{i}") for i in range(8)}
+    problem = replace(
+        base,
+        cluster=Cluster(
+            device_types=(DeviceType(name="T4", price_per_hour=0.35),),
+            nodes=(Node(name="n", devices={"T4": 1}),),
+        ),
+        profiles=profiles,
+        profile_refs=tuple(
+            ProfileRef(model=name, path=f"{name}.json", sha256="0" * 64) for name in profiles
+        ),
+        apps=tuple(
+            App(
+                name=name,
+                modules=(Module(name="only", model=name),),
+                slo_us=400_000,
+                rate_rps=3.0,
+            )
+            for name in profiles
+        ),
+    )
+
+    plan = planned(problem)
+
+    (slot,) = plan.slots
+    assert len({tenant.model for tenant in slot.tenants}) == 8
+
+
+def test_planners_that_know_no_whole_devices_say_so() -> None:
+    with pytest.raises(DocumentError, match="not for bill: devices"):
+        solve(billed(make_app_problem("harpagon")))
+
+
+def test_verify_reports_a_cycle_that_is_too_short_for_its_turns() -> None:
+    problem = make_app_problem(rate_rps=20)
+    plan = planned(problem)
+    (slot,) = plan.slots
+    assert slot.duty_us is not None
+    shorter = replace(plan, slots=(replace(slot, duty_us=slot.duty_us - 1),))
+
+    assert "duty" in {violation.check for violation in verify(shorter, problem.profiles)}
+
+
+def test_verify_reports_turns_in_an_order_in_which_nothing_can_be_followed() -> None:
+    problem = make_app_problem(rate_rps=20)
+    plan = planned(problem)
+    (slot,) = plan.slots
+    turned = replace(plan, slots=(replace(slot, tenants=slot.tenants[::-1]),))
+
+    assert "duty" in {violation.check for violation in verify(turned, problem.profiles)}
+
+
+def test_verify_reports_a_first_module_that_claims_to_follow() -> None:
+    problem = make_app_problem(rate_rps=20)
+    plan = planned(problem)
+    first = plan.deployments[0]
+    pipeline = first.pipelines[0]
+    assert pipeline.load is not None
+    load = replace(pipeline.load, follows=True)
+    wrong = replace(first, pipelines=(replace(pipeline, load=load), *first.pipelines[1:]))
+    claimed = replace(plan, deployments=(wrong, *plan.deployments[1:]))
+
+    assert "duty" in {violation.check for violation in verify(claimed, problem.profiles)}
