@@ -1,0 +1,224 @@
+"""Models that take turns on common slots: who goes first, and how large a batch may be.
+
+Where a slot serves one model, a batch may be promised its time early: what comes later has later
+deadlines. Where it serves several, a request of another model may come that has less time. So
+nothing is promised there before its first slot is idle (late binding), and then
+
+    1. the model goes whose first request must start first: by priority, then by the latest start
+       d - (median + slack of a batch of one), d its deadline. The others wait for their turn
+    2. it takes the largest batch b, at most as planned and as many as wait, such that
+         all of its own are in time:    now + path(b) + slack(b) <= tightest deadline
+         those that wait still can be:  now + L(b) <= d' - (L'(b') + slack'(b')), of each model that
+                                        waits for this slot, b' what it would take of those that
+                                        wait, by the next rule
+         those that come still can be:  L(b) <= PATIENCE x (SLO' - L'(1) - slack'(1)), of each model
+                                        that the slot serves, unless the plan has a duty cycle for
+                                        it, which promises room for the planned sizes
+       and one request where no larger batch is
+    3. a request that is not in time alone, on any route, is dropped
+
+Why the latest start and not the deadline: both keep all deadlines that can be kept when batches
+may be interrupted, which they may not. By deadlines a long batch waits for all short ones that are
+due before it, though it could not wait and they could; measured on two models, 1.5 and 7.4 ms
+(`benchmarks/gpulets/two_models.py`), it loses the long model's requests first.
+
+Invariant: no model has a request that it could start while a slot of its pools is idle. A model
+that waits for another's turn is *deferred*; it is woken where that one is sent or drops, if it
+leaves a slot idle. Cost: O(models on the slot) per decision, besides a probe per route and size.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from headrace.compilation.loops import inlined, kernel
+from headrace.dispatch.kernel.contract import SLOT_RECOVERY_US, Decision, drop, send, wait
+from headrace.dispatch.kernel.drift import of_stage_us, slack_us
+from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT, WAKE, WAKE_QUEUE, note
+from headrace.dispatch.kernel.layout import NEVER_US, State, Table
+from headrace.dispatch.kernel.probing import probe
+from headrace.dispatch.kernel.queues import at, tightest
+from headrace.dispatch.kernel.reservation_tables import earliest
+from headrace.dispatch.topology import ModelRoutes, Topology
+
+PATIENCE = 0.5
+"""A batch may take so much of the time that another model's request can wait: the other half is for
+what else waits there."""
+
+FIELDS = {"models": {"shared": 0, "longest_us": NEVER_US, "most": 1, "deferred": 0}}
+"""`shared`: another model runs on one of its slots. `longest_us`: a batch of more than one may not
+take more on its first slot; `most`: requests of the largest that, as profiled, does not. `deferred`: it waits for another model's turn on an idle slot."""
+
+TABLES = {"serves": Table(rows=lambda n: n.slots * n.models)}
+"""serves  slots x models: 1 where a pipeline of the model begins on the slot"""
+
+
+def lay_out(state: Any, topology: Topology) -> None:
+    """Who meets whom on which slot."""
+    models = topology.models
+    serves = np.zeros((len(topology.slots), len(models)), dtype=np.int64)
+    runs = np.zeros_like(serves)
+    for number, model in enumerate(models):
+        for route in model.routes:
+            serves[list(route.stages[0].slots), number] = 1
+            for stage in route.stages:
+                runs[list(stage.slots), number] = 1
+    state.serves[:] = serves.ravel()
+    together = runs.T @ runs > 0
+    for number in range(len(models)):
+        others = [i for i in np.flatnonzero(together[number]) if i != number]
+        if others:
+            patience_us = min(_patience_us(models[other]) for other in others)
+            state.models["shared"][number] = 1
+            longest_us = round(PATIENCE * max(0, patience_us))
+            state.models["longest_us"][number] = longest_us
+            state.models["most"][number] = _most(models[number], longest_us)
+
+
+def _most(model: ModelRoutes, longest_us: int) -> int:
+    sizes = (
+        size
+        for route in model.routes
+        for size, us in enumerate(route.stages[0].p50_us, start=1)
+        if us <= longest_us
+    )
+    return max(sizes, default=1)
+
+
+def _patience_us(model: ModelRoutes) -> int:
+    """How long a request may wait for its slot."""
+    return model.slo_us - model.fastest_us
+
+
+@kernel
+def decide_in_turn(s: State, model: int, now_us: int) -> Decision:
+    """The queue of a model that shares slots is not empty."""
+    s.models[model].deferred = 0
+    route = _first_to_start(s, model, now_us)
+    if route < 0:
+        wake_deferred(s, model, now_us)
+        return drop(NO_SLOT, SLOT_RECOVERY_US)
+    first, mine = s.requests[at(s, model, 0)], s.routes[route]
+    late_us = mine.end_at + slack_us(s, route, 1) - first.deadline_at
+    hop = s.path[route * s.world[0].stages_max]
+    if late_us > 0:
+        wake_deferred(s, model, now_us)
+        return drop(DEADLINE, late_us)
+    if hop.start_at > now_us:
+        # Whoever ends there has all queues decided; what is only promised there does not.
+        running = s.slots[hop.slot].running >= 0
+        again_at = now_us - late_us + 1 if running else hop.start_at
+        return wait(max(now_us + 1, again_at), NEVER_US)
+    other = _most_urgent(s, model, hop.slot)
+    if other != model:
+        s.models[model].deferred = 1
+        return wait(max(now_us + 1, _start_by(s, other) + 1), NEVER_US)
+    return send(route, _largest(s, model, route, now_us))
+
+
+@kernel
+def _first_to_start(s: State, model: int, now_us: int) -> int:
+    """The route on which a batch of one starts first, of those on which it is in time; of those
+    that end first where none is; -1: no route has a slot in every pool. Sets `end_at`."""
+    first = s.requests[at(s, model, 0)]
+    best, best_late, best_at = -1, True, 0
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        waiting, end_at = probe(s, route, 1, now_us)
+        if waiting < 0:
+            continue
+        s.routes[route].end_at = end_at
+        late = end_at + slack_us(s, route, 1) > first.deadline_at
+        key_at = end_at if late else s.path[route * s.world[0].stages_max].start_at
+        if best < 0 or (best_late and not late) or (late == best_late and key_at < best_at):
+            best, best_late, best_at = route, late, key_at
+    return best
+
+
+@kernel
+def _most_urgent(s: State, model: int, slot: int) -> int:
+    """Of the models that wait and that the slot serves."""
+    models = len(s.models)
+    best, best_at = model, _start_by(s, model)
+    best_priority = s.requests[at(s, model, 0)].priority
+    for other in range(models):
+        if other == model or s.models[other].queued == 0 or not s.serves[slot * models + other]:
+            continue
+        priority, start_by = s.requests[at(s, other, 0)].priority, _start_by(s, other)
+        before = start_by < best_at or (start_by == best_at and other < best)
+        if priority < best_priority or (priority == best_priority and before):
+            best, best_at, best_priority = other, start_by, priority
+    return best
+
+
+@kernel
+def _start_by(s: State, model: int) -> int:
+    """When the first request must start to be in time alone, on the fastest route."""
+    return s.requests[at(s, model, 0)].deadline_at - _batch_us(s, model, 1)
+
+
+@kernel
+def _batch_us(s: State, model: int, size: int) -> int:
+    """What a batch of `size`, at most as planned, takes from its start, slack included."""
+    least_us = NEVER_US
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        batch = min(size, s.routes[route].batch_size)
+        total_us, first = slack_us(s, route, batch), s.routes[route].first_stage
+        for stage in range(first, first + s.routes[route].stages):
+            total_us += of_stage_us(s, stage, batch)
+        least_us = min(least_us, total_us)
+    return least_us
+
+
+@kernel
+def _largest(s: State, model: int, route: int, now_us: int) -> int:
+    """The size of the batch to send now; its path lies in the route's rows of `path`."""
+    table, first = s.routes[route], route * s.world[0].stages_max
+    most = min(s.models[model].queued, table.batch_size)
+    if most > 1:
+        slot = s.path[first].slot
+        free_us = min(s.models[model].longest_us, _spare_us(s, model, slot, now_us))
+        for size in range(most, 1, -1):
+            _, end_at = probe(s, route, size, now_us)
+            hop = s.path[first]
+            if (
+                hop.start_at == now_us
+                and hop.latency_us <= free_us
+                and end_at + slack_us(s, route, size) <= tightest(s, model, size)
+            ):
+                return size
+        probe(s, route, 1, now_us)
+    return 1
+
+
+@kernel
+def _spare_us(s: State, model: int, slot: int, now_us: int) -> int:
+    """How long the slot may be taken without making those late that wait for it."""
+    models, spare_us = len(s.models), NEVER_US
+    for other in range(models):
+        size = min(s.models[other].queued, s.models[other].most)
+        if other != model and size and s.serves[slot * models + other]:
+            first = s.requests[at(s, other, 0)]
+            left_us = first.deadline_at - _batch_us(s, other, size) - now_us
+            spare_us = min(spare_us, left_us)
+    return spare_us
+
+
+@kernel
+def wake_deferred(s: State, model: int, now_us: int) -> None:
+    """The model has had its turn: whoever waited for that, and for a slot that is idle still,
+    decides again."""
+    for other in range(len(s.models)):
+        if s.models[other].deferred and other != model and _may_start(s, other, now_us):
+            s.models[other].deferred = 0
+            s.models[other].wake_at = now_us
+            note(s, WAKE, now_us, WAKE_QUEUE, other, 0)
+
+
+@inlined
+def _may_start(s: State, model: int, now_us: int) -> bool:
+    models = len(s.models)
+    for slot in range(s.world[0].slots):
+        if s.serves[slot * models + model] and s.slots[slot].alive:
+            if earliest(s, slot, now_us, 1) == now_us:
+                return True
+    return False
