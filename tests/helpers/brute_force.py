@@ -50,6 +50,8 @@ class BruteForce:
                 )
             case "least-cost":
                 return min(self.cost(use) for use, _ in feasible)
+            case "least-devices":
+                raise NotImplementedError("no planner of whole slots counts devices")
 
     def _splits(self) -> Iterator[tuple[Use, Throughputs]]:
         """Every way to give each demand its slots, with the throughputs that follow."""

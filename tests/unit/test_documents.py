@@ -120,7 +120,11 @@ REFUSALS = {
     "not one of the values": Refusal(
         "objective: throughput",
         "objective: speed",
-        ("line 11: $.options.objective", "least-cost, max-min, throughput", "'speed'"),
+        (
+            "line 11: $.options.objective",
+            "least-cost, least-devices, max-min, throughput",
+            "'speed'",
+        ),
     ),
     "an entry of a map": Refusal(
         "{cpu: 4, gpu: 1}",
@@ -430,7 +434,7 @@ def test_a_plan_that_asks_for_what_nothing_executes_is_refused_by_name(
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("field", ["layers", "utilisation"])
+@pytest.mark.parametrize("field", ["layers"])
 def test_measurements_that_no_plan_is_made_of_are_refused_by_name(folder: Path, field: str) -> None:
     edited(folder / "m.profile.json", (field,), [{"name": "block0"}])
 

@@ -152,6 +152,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("devices", "single", ("slots", 1, "device_index"), to(0)),
     Mutant("memory", "shared", ("cluster", "device_types", 0, "memory_bytes"), to(100_000)),
     Mutant("memory", "shared", ("cluster", "device_types", 1, "memory_bytes"), to(100_000)),
+    # Turns and slowdowns
+    Mutant("duty", "single", (*SLOT, "duty_us"), to(0)),
+    Mutant("duty", "shared", (*SLOT, "duty_us"), to(1)),
+    Mutant("slowdown", "single", (*SLOT, "tenants", 0, "slowdown"), to(0.5)),
+    Mutant("slowdown", "single", (*SLOT, "tenants", 0, "slowdown"), to(math.nan)),
     # Figures
     Mutant("latency", "single", (*STAGE, "latency_us"), plus(1)),
     Mutant("latency", "single", (*STAGE, "latency_us"), plus(-1)),

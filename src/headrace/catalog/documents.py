@@ -1,4 +1,4 @@
-"""Read and write Headrace's documents: profiles, plans and problems.
+"""Read and write Headrace's documents: profiles, plans, problems and interference.
 
 Every document is one JSON object with a `schema` field that names its kind and version
 (`headrace.plan/1`); problems may also be YAML. What is on disk is the record in memory, so there
@@ -29,6 +29,7 @@ from headrace.catalog.whole_file import whole_file
 from headrace.catalog.yaml_lines import parse_yaml
 from headrace.domain.app import App
 from headrace.domain.errors import DocumentError, PlanError
+from headrace.domain.interference import Interference
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Demand, Problem, ProfileRef
 from headrace.domain.profile import Profile, size_text
@@ -36,6 +37,7 @@ from headrace.domain.profile import Profile, size_text
 __all__ = [
     "encode_document",
     "plan_profiles",
+    "read_interference",
     "read_plan",
     "read_problem",
     "read_profile",
@@ -46,6 +48,7 @@ __all__ = [
 T = TypeVar("T")
 PROFILE_SCHEMA = "headrace.profile/1"
 PLAN_SCHEMA = "headrace.plan/1"
+INTERFERENCE_SCHEMA = "headrace.interference/1"
 MAX_HASHED_BYTES = 1 << 42
 """A PyTorch export holds its weights itself; one ONNX file holds less than 2 GiB."""
 
@@ -70,6 +73,15 @@ def read_plan(path: Path) -> Plan:
     return _record(_json(path, read_bounded(path)), Plan, PLAN_SCHEMA)
 
 
+def read_interference(path: Path) -> Interference:
+    """Read a `headrace.interference/1` document.
+
+    Raises:
+        DocumentError: the file is missing or does not follow the schema.
+    """
+    return _record(_json(path, read_bounded(path)), Interference, INTERFERENCE_SCHEMA)
+
+
 def read_problem(path: Path) -> Problem:
     """Read a `headrace.problem/1` file, YAML or JSON, and the profiles that it names.
 
@@ -90,6 +102,10 @@ def read_problem(path: Path) -> Problem:
             demand = build_demand(entry, model)
             demands.append(_with_parts(demand, profiles[model]))
         apps = _apps(path, file, profiles, refs)
+        interference = tuple(
+            read_interference(path.parent / given) if isinstance(given, str) else given
+            for given in file.interference
+        )
         return Problem(
             cluster=cluster,
             demands=tuple(demands),
@@ -97,6 +113,7 @@ def read_problem(path: Path) -> Problem:
             profile_refs=tuple(refs.values()),
             options=options_of(file),
             apps=apps,
+            interference=interference,
         )
     except DocumentError as error:
         raise DocumentError(f"{path}: {error}") from error

@@ -15,6 +15,7 @@ from headrace.domain.app import MODULES_MAX, App, FanOut, Module
 from headrace.domain.base import Record, Version
 from headrace.domain.cluster import WHOLE, Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
+from headrace.domain.interference import Interference
 from headrace.domain.problem import Demand, Objective, PlanOptions
 
 SCHEMA = "headrace.problem/1"
@@ -29,6 +30,10 @@ class DeviceEntry(Record, frozen=True, kw_only=True):
     # A factory, because a JSON Schema cannot state a Fraction as its default.
     shares: tuple[Fraction, ...] = msgspec.field(default_factory=lambda: (WHOLE,))
     """Legal shares of one device, such as "1" and "1/2"."""
+    splits: Literal["any"] | tuple[tuple[Fraction, ...], ...] = "any"
+    """Legal cuts of one device, each a list of shares; any: whatever shares sum to at most 1."""
+    cores: Annotated[int, Meta(ge=1, le=4096)] = 1
+    """Of a CPU: a slot of share k/cores owns k whole cores."""
     price_per_hour: float | None = None
     memory_bytes: int | None = None
     max_utilisation: float = 1.0
@@ -109,7 +114,7 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     planner: str | None = None
     """Default: pooled; least-cost for apps."""
     objective: Objective | None = None
-    """Default: max-min; least-cost for apps."""
+    """Default: max-min; least-cost for apps. least-devices: planners of shares."""
     margin: float | None = None
     """Fraction of the SLO kept for what the plan does not count. Default: 0.4; for apps 0, since
     collecting batches is counted there."""
@@ -130,6 +135,9 @@ class ProblemFile(Record, frozen=True, kw_only=True):
     """Models that are served on their own; or:"""
     apps: tuple[AppEntry, ...] = ()
     """Apps of several models, planned for least cost."""
+    interference: tuple[str | Interference, ...] = ()
+    """Files that `headrace interfere` wrote, relative to this one, or such documents themselves;
+    one for a device type."""
     options: OptionsEntry = OptionsEntry()
 
 
@@ -149,7 +157,11 @@ def build_cluster(entry: ClusterEntry) -> Cluster:
         raise DocumentError(f"$.cluster.nodes: {total:,} machines, at most {MAX_NODES:,} allowed")
     return Cluster(
         device_types=tuple(
-            DeviceType(name=name, **msgspec.structs.asdict(device))
+            DeviceType(
+                name=name,
+                **msgspec.structs.asdict(device)
+                | {"splits": () if device.splits == "any" else device.splits},
+            )
             for name, device in entry.devices.items()
         ),
         nodes=tuple(

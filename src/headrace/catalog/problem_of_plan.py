@@ -64,6 +64,7 @@ def problem_of(plan: Plan, loads: Mapping[str, float], folder: Path) -> ProblemF
         cluster=_cluster(plan.cluster),
         models=_models(plan, loads, paths),
         apps=tuple(_app(claim.app, loads[claim.app.name], paths) for claim in plan.apps),
+        interference=plan.interference,
         options=_options(plan.options),
     )
 

@@ -28,8 +28,8 @@ UNEXECUTED = {
         Unexecuted(
             path=("slots", "tenants", "duty"),
             means="turns of a slot's tenants",
-            because="slots are taken in the order of their reservations; nothing keeps turns",
-            instead="leave it out and give each tenant a slot of its own, then `headrace verify`",
+            because="turns have no fixed place in time: each tenant runs once in a duty cycle",
+            instead="leave it out and state the slot's `duty_us`, then `headrace verify`",
         ),
         Unexecuted(
             path=("deployments", "pipelines", "alternatives"),
@@ -50,12 +50,6 @@ UNEXECUTED = {
             means="what it costs to load single layers",
             because="no planner and no executor loads layers one by one",
             instead="leave it out: the blocks' times and weights are what plans are made of",
-        ),
-        Unexecuted(
-            path=("utilisation",),
-            means="what a range of blocks takes of L2 and DRAM",
-            because="no plan or dispatcher counts what neighbours on a device take",
-            instead="leave it out, and profile the shares themselves (`--shares`)",
         ),
     ),
 }

@@ -16,6 +16,7 @@ class Kind(StrEnum):
     PROBLEM = "problem"
     REPORT = "report"
     EVENTS = "events"
+    INTERFERENCE = "interference"
 
 
 _ABOUT = {
@@ -23,6 +24,7 @@ _ABOUT = {
     Kind.PLAN: "stages on slots; written by `headrace plan`",
     Kind.PROBLEM: "models, objectives and cluster; written by you, YAML or JSON",
     Kind.REPORT: "what was measured; written by `simulate` and `load`",
+    Kind.INTERFERENCE: "what models on one device cost each other; written by `headrace interfere`",
     Kind.EVENTS: "what happened, one JSON value per line; written by `simulate` and `serve`",
 }
 
@@ -46,7 +48,7 @@ def schema(
         print_json({name.value: about for name, about in _ABOUT.items()})
         return
     for name, about in _ABOUT.items():
-        console.print(f"[bold]{name.value:8}[/bold]  {about}", soft_wrap=True)
+        console.print(f"[bold]{name.value:12}[/bold]  {about}", soft_wrap=True)
     next_step("headrace schema problem > problem.schema.json")
 
 
@@ -74,6 +76,10 @@ def _types_of(kind: Kind) -> list[type]:
             from headrace.catalog.problem_file import ProblemFile
 
             return [ProblemFile]
+        case Kind.INTERFERENCE:
+            from headrace.domain.interference import Interference
+
+            return [Interference]
         case Kind.REPORT:
             from headrace.metrics import Report
 

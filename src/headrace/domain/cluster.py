@@ -1,5 +1,7 @@
 """Device types, nodes and their links: the hardware a plan may use."""
 
+from collections import Counter
+from collections.abc import Iterable
 from fractions import Fraction
 
 import msgspec
@@ -17,6 +19,11 @@ class DeviceType(Record, frozen=True, kw_only=True):
     # A factory, because a JSON Schema cannot state a Fraction as its default.
     shares: tuple[Fraction, ...] = msgspec.field(default_factory=lambda: (WHOLE,))
     """Legal shares of one device, each in (0, 1]."""
+    splits: tuple[tuple[Fraction, ...], ...] = ()
+    """Legal cuts of one device, as the shares of its parts; parts may be left unused. Empty: any
+    shares that sum to at most 1."""
+    cores: int = 1
+    """Of a CPU: a slot of share k/cores owns k whole cores, with k threads for one batch."""
     price_per_hour: float | None = None
     memory_bytes: int | None = None
     max_utilisation: float = 1.0
@@ -28,10 +35,46 @@ class DeviceType(Record, frozen=True, kw_only=True):
             raise DocumentError(f"device type {self.name!r}: not a legal name")
         if not self.shares or any(not 0 < share <= 1 for share in self.shares):
             raise DocumentError(f"device type {self.name!r}: every share must lie in (0, 1]")
+        self._check_splits()
         if not 0 < self.max_utilisation <= 1:
             raise DocumentError(f"device type {self.name!r}: max_utilisation must lie in (0, 1]")
         if self.price_per_hour is not None and self.price_per_hour < 0:
             raise DocumentError(f"device type {self.name!r}: price_per_hour is negative")
+        if self.cores < 1:
+            raise DocumentError(f"device type {self.name!r}: cores {self.cores} must be at least 1")
+        halved = [share for share in self.shares if self.cores > 1 and share * self.cores % 1]
+        if halved:
+            raise DocumentError(
+                f"device type {self.name!r}: share {halved[0]} of {self.cores} cores is no whole"
+                " number of cores"
+            )
+
+    def allows(self, parts: Iterable[Fraction]) -> bool:
+        """Whether one device may be cut so that it has at least these parts.
+
+        >>> half, fifth = Fraction(1, 2), Fraction(1, 5)
+        >>> gpu = DeviceType(name="gpu", shares=(half, fifth, 4 * fifth),
+        ...                  splits=((half, half), (4 * fifth, fifth)))
+        >>> gpu.allows([half]), gpu.allows([half, half]), gpu.allows([half, fifth])
+        (True, True, False)
+        """
+        wanted = Counter(parts)
+        if self.splits:
+            return any(wanted <= Counter(split) for split in self.splits)
+        return wanted.keys() <= set(self.shares) and sum(wanted.elements(), Fraction(0)) <= 1
+
+    def _check_splits(self) -> None:
+        for split in self.splits:
+            text = f"device type {self.name!r}: split [{', '.join(map(str, split))}]"
+            unknown = [part for part in split if part not in self.shares]
+            if not split or unknown:
+                known = ", ".join(map(str, self.shares))
+                raise DocumentError(
+                    f"{text}: {f'part {unknown[0]} is none' if unknown else 'has no part'}"
+                    f" of the device's shares, which are {known}"
+                )
+            if sum(split) > 1:
+                raise DocumentError(f"{text}: needs {sum(split)} of a device, and there is 1")
 
 
 class Node(Record, frozen=True, kw_only=True):

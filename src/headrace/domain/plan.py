@@ -10,6 +10,7 @@ from typing import Literal
 from headrace.domain.app import App
 from headrace.domain.base import Record
 from headrace.domain.cluster import Cluster
+from headrace.domain.interference import Interference
 from headrace.domain.problem import Demand, PlanOptions, ProfileRef
 
 Stopped = Literal["optimal", "infeasible", "time-limit", "heuristic"]
@@ -21,6 +22,9 @@ class Tenant(Record, frozen=True, kw_only=True):
     model: str
     pipeline: str
     stage: int
+    slowdown: float = 1.0
+    """How many times longer than profiled a batch takes at most, beside the tenants of the other
+    slots on the device."""
 
 
 class Slot(Record, frozen=True, kw_only=True):
@@ -33,6 +37,9 @@ class Slot(Record, frozen=True, kw_only=True):
     """Which device of that type on the node, from 0."""
     share: Fraction
     tenants: tuple[Tenant, ...]
+    duty_us: int | None = None
+    """Duty cycle D: every tenant runs at most one batch, of its pipeline's size, in each D
+    (gpu-lets, section 2.2). None: the slot runs what it is given whenever it is free."""
 
 
 class Stage(Record, frozen=True, kw_only=True):
@@ -46,11 +53,12 @@ class Stage(Record, frozen=True, kw_only=True):
     pool: tuple[str, ...]
     """Names of the identical slots that serve this stage."""
     latency_us: int
-    """p99 of one batch at the pipeline's batch size."""
+    """p99 of one batch at the pipeline's batch size, its tenants' slowdown included."""
     transfer_us: int
     """Of one batch to the next stage over an idle link; 0 for the last stage."""
     throughput_rps: float
-    """Of the whole pool: slots x min(batch / p50 x max_utilisation, link share)."""
+    """Of the whole pool: slots x min(batch / p50 x max_utilisation, link share); of slots with a
+    duty cycle, batch / D each."""
 
 
 class Pipeline(Record, frozen=True, kw_only=True):
@@ -152,8 +160,8 @@ class Plan(Record, frozen=True, kw_only=True):
     slots: tuple[Slot, ...]
     deployments: tuple[Deployment, ...]
     objective: float
-    """Value of options.objective: requests per second (throughput, max-min over weight) or
-    cost per hour (least-cost)."""
+    """Value of options.objective: requests per second (throughput, max-min over weight), cost per
+    hour (least-cost) or devices (least-devices)."""
     bound: float | None
     """Proven limit of the objective; None: the planner proves nothing."""
     gap: float | None
@@ -167,6 +175,8 @@ class Plan(Record, frozen=True, kw_only=True):
     apps: tuple[AppClaim, ...] = ()
     """Where there are any, `demands` is empty, every deployment is a module, `objective` is the
     cost in proportion to load and `cost_per_hour` that of the whole devices used."""
+    interference: tuple[Interference, ...] = ()
+    """What the tenants' slowdowns are functions of; at most one for a device type."""
 
 
 class PlanResult(Record, frozen=True, kw_only=True):

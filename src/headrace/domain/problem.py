@@ -1,7 +1,7 @@
 """What the user asks: these models, these objectives, on this cluster."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -17,9 +17,13 @@ from headrace.domain.base import (
 )
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import DocumentError
+from headrace.domain.interference import Interference
 from headrace.domain.profile import Profile, size_text
 
-Objective = Literal["throughput", "max-min", "least-cost"]
+Objective = Literal["throughput", "max-min", "least-cost", "least-devices"]
+
+MINIMISED: frozenset[Objective] = frozenset({"least-cost", "least-devices"})
+"""Objectives of which less is better."""
 
 
 class Demand(Record, frozen=True, kw_only=True):
@@ -130,8 +134,11 @@ class Problem(Record, frozen=True, kw_only=True):
     options: PlanOptions = PlanOptions()
     apps: tuple[App, ...] = ()
     """Either `demands` or `apps`: a model alone is an app of one module."""
+    interference: tuple[Interference, ...] = ()
+    """Of device types of the cluster, at most one each; a type without one does not interfere."""
 
     def __post_init__(self) -> None:
+        check_interference(self.cluster, self.interference)
         models = [demand.model for demand in self.demands]
         if self.apps:
             _check_apps(self.apps, models)
@@ -154,6 +161,24 @@ class Problem(Record, frozen=True, kw_only=True):
         for name in self.options.module_headroom:
             if name not in modules:
                 raise DocumentError(f"options: module_headroom names {name!r}, which is no module")
+
+
+def check_interference(cluster: Cluster, documents: Sequence[Interference]) -> None:
+    """
+    Raises:
+        DocumentError: a document is of a device type that is not there, or a type has two.
+    """
+    known = [kind.name for kind in cluster.device_types]
+    seen: set[str] = set()
+    for document in documents:
+        if document.device not in known or document.device in seen:
+            problem = "has a document already" if document.device in seen else "is not there"
+            raise DocumentError(
+                f"interference: the document is of device type {document.device!r}, which {problem}"
+                f"\n  expected  one of {', '.join(known)}, at most one document each"
+                "\n  try       `headrace interfere` on devices of that type, or leave it out"
+            )
+        seen.add(document.device)
 
 
 def bucket_shares(profile: Profile, shapes: Mapping[str, float]) -> tuple[float, ...]:

@@ -1,6 +1,7 @@
 """What one model costs: blocks, cut sizes and latencies per device type, share and batch size."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Literal
@@ -149,6 +150,52 @@ class StageTimes(Record, frozen=True, kw_only=True):
             raise ProfileError(f"{where}: needs 1 <= p50 <= p99 (us)")
 
 
+class Utilisation(Record, frozen=True, kw_only=True):
+    """What a model takes of a device's caches and memory, alone on one part of the device.
+
+    The features that interference is a function of (gpu-lets, section 4.4): parts of the bandwidth
+    of the whole device's second-level cache and memory, in [0, 1].
+    """
+
+    device: str
+    share: Fraction
+    batch_sizes: tuple[int, ...]
+    """Profiled ones, ascending."""
+    l2: tuple[float, ...]
+    """One per batch size."""
+    dram: tuple[float, ...]
+    """One per batch size."""
+
+    def __post_init__(self) -> None:
+        where = f"utilisation on {self.share} of a {self.device!r}"
+        sizes = self.batch_sizes
+        if not sizes or sizes[0] < 1 or list(sizes) != sorted(set(sizes)):
+            raise ProfileError(f"{where}: batch sizes must be positive and ascend, got {sizes}")
+        if not len(sizes) == len(self.l2) == len(self.dram):
+            raise ProfileError(f"{where}: not one l2 and one dram per batch size")
+        if not all(0 <= part <= 1 for part in (*self.l2, *self.dram)):
+            raise ProfileError(f"{where}: every l2 and dram must lie in [0, 1]")
+
+    def at(self, batch_size: int) -> tuple[float, float]:
+        """(l2, dram), on the straight line between profiled sizes; beyond them the nearest.
+
+        >>> used = Utilisation(device="gpu", share=Fraction(1), batch_sizes=(1, 3),
+        ...                    l2=(0.1, 0.3), dram=(0.5, 0.5))
+        >>> used.at(2), used.at(9)
+        ((0.2, 0.5), (0.3, 0.5))
+        """
+        sizes = self.batch_sizes
+        above = bisect_left(sizes, batch_size)
+        if above == len(sizes):
+            return self.l2[-1], self.dram[-1]
+        if above == 0 or sizes[above] == batch_size:
+            return self.l2[above], self.dram[above]
+        below = above - 1
+        part = (batch_size - sizes[below]) / (sizes[above] - sizes[below])
+        l2, dram = (row[below] + part * (row[above] - row[below]) for row in (self.l2, self.dram))
+        return l2, dram
+
+
 class Bucket(Record, frozen=True, kw_only=True):
     """What a model costs at one size of its dynamic dimensions; it stands for all smaller ones that
     no smaller bucket covers."""
@@ -214,6 +261,8 @@ class Profile(Record, frozen=True, kw_only=True):
     """Of `dimensions`, that everything above is of: the largest that is served."""
     buckets: tuple[Bucket, ...] = ()
     """The same at smaller sizes, smallest first (decision 0034)."""
+    utilisation: tuple[Utilisation, ...] = ()
+    """Of the whole model, at most one for a device type and share; what interference needs."""
 
     def __post_init__(self) -> None:
         if not is_name(self.model):
@@ -284,6 +333,10 @@ class Profile(Record, frozen=True, kw_only=True):
     def times(self, device: str, share: Fraction) -> BlockTimes | None:
         """Block times of this (device type, share), or None where it was not profiled."""
         return next((t for t in self.block_times if t.device == device and t.share == share), None)
+
+    def utilised(self, device: str, share: Fraction) -> Utilisation | None:
+        """What it takes of this (device type, share), or None where that was not profiled."""
+        return next((u for u in self.utilisation if u.device == device and u.share == share), None)
 
     def measured_stage(
         self, device: str, share: Fraction, first_block: int, end_block: int

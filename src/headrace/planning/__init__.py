@@ -31,6 +31,9 @@ PLANNERS: dict[str, Planner] = {
 }
 """Name -> planner: a new one is one new file, and one line here. Nothing else lists planners."""
 
+COUNT_DEVICES = frozenset({"shares", "gpulet", "gpulet+int", "sbp", "self-tuning", "ideal"})
+"""Planners that share devices, and may be asked for the fewest."""
+
 
 def solve(problem: Problem) -> PlanResult:
     """Plan with the planner that `problem.options` names.
@@ -48,6 +51,12 @@ def solve(problem: Problem) -> PlanResult:
         raise DocumentError(
             f"planner {problem.options.planner!r} plans models, and the problem has apps;"
             f" for apps there are {', '.join(APP_PLANNERS)}"
+        )
+    counts = problem.options.planner in COUNT_DEVICES
+    if problem.options.objective == "least-devices" and not counts:
+        raise DocumentError(
+            f"planner {problem.options.planner!r}: does not count devices, as objective"
+            f" least-devices asks; {', '.join(sorted(COUNT_DEVICES & PLANNERS.keys()))} do"
         )
     if refusal := refuse_for_gateway(problem):
         return refusal

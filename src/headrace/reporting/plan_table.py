@@ -17,6 +17,7 @@ _OBJECTIVES: Mapping[Objective, str] = {
     "throughput": "requests/s of all models",
     "max-min": "smallest requests/s / weight",
     "least-cost": "cost per hour",
+    "least-devices": "devices used",
 }
 
 SLOTS_NAMED = 6

@@ -9,7 +9,7 @@ rates, links and objective are judged. No wait is charged to a latency: the marg
 structure  names, references and ranges      claims     rates, objective, bound, cost
 figures    latencies, transfers, throughput  apps       modules, machines, worst cases (Harpagon)
 resources  devices, memory, links, time      binding    what is said in words
-case       the plan with look-ups, and the findings
+shared     duty cycles and slowdowns         case       the plan with look-ups, and the findings
 """
 
 from collections.abc import Mapping

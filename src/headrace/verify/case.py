@@ -23,13 +23,15 @@ CHECKS: Mapping[str, str] = {
     "slot-match": "a stage's slots are of its device type and share",
     "tenants": "slots and stages name each other",
     "place": "slots lie on devices that exist",
+    "duty": "in a duty cycle each tenant of a slot has time for one batch",
+    "slowdown": "slowdowns are those of the interference documents, or more",
     "latency": "latencies of stages, and their sums, are those of the profiles",
     "transfer": "transfer times follow from sizes and links",
     "budget": "the budget is the SLO less the margin",
     "slo": "every pipeline keeps its budget",
     "throughput": "throughputs follow from the profiles and the slots",
     "gateway": "the gateway has time for all requests",
-    "devices": "the shares on a device sum to at most 1",
+    "devices": "the shares on a device sum to at most 1, and are parts of one of its splits",
     "memory": "the weights on a device fit its memory",
     "links": "planned traffic fits every node's link, each direction",
     "time": "tenants of a slot together need at most all of its time",
@@ -102,6 +104,7 @@ class Case:
             for deployment in plan.deployments
             for pipeline in deployment.pipelines
         ]
+        self._slowdowns = _slowdowns(plan)
         self._by_name = {(each.model, each.pipeline.name): each for each in self.pipelines}
 
     def report(self, check: str, where: str, what: str, needed: object, available: object) -> None:
@@ -122,12 +125,32 @@ class Case:
         if not at_most(needed, available):
             self.report(check, where, what, needed, available)
 
+    def slowdown(self, planned: PlannedPipeline, index: int) -> float:
+        """What the plan says that neighbours slow this stage: the most of its tenants' entries."""
+        return self._slowdowns.get((planned.model, planned.pipeline.name, index), 1.0)
+
+    def pipeline_of(self, model: str, name: str) -> PlannedPipeline | None:
+        """The pipeline of this name, or None."""
+        return self._by_name.get((model, name))
+
     def stage_of(self, tenant: Tenant) -> Stage | None:
         """The stage that a tenant names, or None."""
-        named = self._by_name.get((tenant.model, tenant.pipeline))
+        named = self.pipeline_of(tenant.model, tenant.pipeline)
         if named is None or not 0 <= tenant.stage < len(named.stages):
             return None
         return named.stages[tenant.stage]
+
+
+def _slowdowns(plan: Plan) -> dict[tuple[str, str, int], float]:
+    """Model, pipeline and stage -> the most that a tenant states of it."""
+    most: dict[tuple[str, str, int], float] = {}
+    for slot in plan.slots:
+        for tenant in slot.tenants:
+            key = (tenant.model, tenant.pipeline, tenant.stage)
+            # What no slowdown can be is reported, and must not spoil other figures.
+            stated = tenant.slowdown if 1 <= tenant.slowdown < math.inf else 1.0
+            most[key] = max(most.get(key, stated), stated)
+    return most
 
 
 def same(a: float, b: float) -> bool:

@@ -80,6 +80,9 @@ def _check_objective(case: Case, throughputs: Throughputs, cost: float | None) -
             )
         case "least-cost":
             value = cost
+        case "least-devices":
+            used = {(slot.node, slot.device, slot.device_index) for slot in case.plan.slots}
+            value = float(len(used))
     if value is None:
         what = "least cost needs the price of every device used"
         case.report("objective", "plan", what, "prices", "none")
@@ -95,8 +98,8 @@ def _check_bound(case: Case) -> None:
             what, stated = "a bound and a gap are stated together", f"{plan.bound}, gap {plan.gap}"
             case.report("bound", "plan", what, "both or neither", f"bound {stated}")
         return
-    least_cost = plan.options.objective == "least-cost"
-    worse, better = (plan.bound, plan.objective) if least_cost else (plan.objective, plan.bound)
+    least = plan.options.objective in ("least-cost", "least-devices")
+    worse, better = (plan.bound, plan.objective) if least else (plan.objective, plan.bound)
     if not (math.isfinite(plan.bound) and at_most(worse, better)):
         what = "the objective is better than its proven bound"
         case.report("bound", "plan", what, plan.objective, plan.bound)

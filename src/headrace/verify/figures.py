@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor, inf
+from math import ceil, floor, inf
 
-from headrace.domain.plan import Stage
+from headrace.domain.plan import Slot, Stage
 from headrace.domain.profile import Bucket, Profile
 from headrace.verify.case import Case, PlannedPipeline, at_most
 
@@ -121,24 +121,38 @@ def _check_totals(case: Case, planned: PlannedPipeline, total_us: int, slowest_r
         profile = case.profiles.get(planned.model)
         if profile is not None:
             total_us += profile.gateway_us
+        total_us += sum(_turn_us(case, stage) for stage in planned.stages)
         if total_us > budget_us:
             what = f"exceeds the latency budget of an SLO of {demand.slo_us} us"
             case.report("slo", planned.where, what, f"{total_us} us", f"{budget_us} us")
 
 
+def _turn_us(case: Case, stage: Stage) -> int:
+    """The longest wait for a turn on its slots: their duty cycle."""
+    held = [case.slots[name].duty_us for name in stage.pool if name in case.slots]
+    return max([duty_us for duty_us in held if duty_us is not None], default=0)
+
+
 def latency_us(
-    profile: Profile, stage: Stage, batch_size: int, shapes: Mapping[str, float] | None = None
+    profile: Profile,
+    stage: Stage,
+    batch_size: int,
+    shapes: Mapping[str, float] | None = None,
+    slowdown: float = 1.0,
 ) -> tuple[float, int] | None:
     """p50 and p99 of a batch, the cost model's rule restated.
 
-    Those of the stage where it was measured whole at this batch size, else sums over its blocks;
-    the server's own part once on top. Of a model of several sizes the mean p50, weighted by
-    `shapes` or else evenly, and the largest p99: a batch holds one size only. None where it was not
-    profiled; the structure checks say so.
+    Those of the stage where it was measured whole at this batch size, else sums over its blocks,
+    times what neighbours slow it, p99 rounded up; the server's own part once on top. Of a model of
+    several sizes the mean p50, weighted by `shapes` or else evenly, and the largest p99: a batch
+    holds one size only. None where it was not profiled; the structure checks say so.
     """
     own = _timed_us(profile, len(profile.blocks), stage, batch_size)
-    if own is None or not profile.buckets:
-        return own and (own[0] + profile.batch_overhead_us, own[1] + profile.batch_overhead_us)
+    overhead_us = profile.batch_overhead_us
+    if own is None:
+        return None
+    if not profile.buckets:
+        return own[0] * slowdown + overhead_us, ceil(own[1] * slowdown) + overhead_us
     total = weights = 0.0
     longest_us = 0
     everything: tuple[Profile | Bucket, ...] = (profile, *profile.buckets)
@@ -150,8 +164,8 @@ def latency_us(
         weights += weight
         total += weight * took_us[0]
         longest_us = max(longest_us, took_us[1])
-    overhead_us = profile.batch_overhead_us
-    return (total / weights + overhead_us if weights else inf), longest_us + overhead_us
+    p50_us = total / weights * slowdown + overhead_us if weights else inf
+    return p50_us, ceil(longest_us * slowdown) + overhead_us
 
 
 def _timed_us(
@@ -199,7 +213,8 @@ def transfer_us(
 
 
 def stage_rates(case: Case, planned: PlannedPipeline, index: int) -> StageRates | None:
-    """A slot's throughput is batch / p50 x utilisation, or its link share.
+    """A slot's throughput is batch / p50 x utilisation, or its link share; with a duty cycle D it
+    is at most batch / D.
 
     None where the plan names what does not exist or was not profiled.
     """
@@ -207,21 +222,38 @@ def stage_rates(case: Case, planned: PlannedPipeline, index: int) -> StageRates 
     profile, kind = case.profiles.get(planned.model), case.types.get(stage.device)
     demand = case.demands.get(planned.model)
     shapes = None if demand is None else demand.shapes
-    latency = latency_us(profile, stage, batch, shapes) if profile else None
+    slowdown = case.slowdown(planned, index)
+    latency = latency_us(profile, stage, batch, shapes, slowdown) if profile else None
     if profile is None or kind is None or latency is None:
         return None
     p50_us, p99_us = latency
-    taken_us = p50_us
-    if stage.device == "cpu" and len(case.nodes) == 1 and index == 0:
-        # The gateway has the same cores: the first slot of a request pays its time.
-        taken_us += batch * profile.gateway_us
+    taken_us = p50_us + gateway_part_us(case, planned, index)
     running_rps = batch * 1e6 / taken_us * kind.max_utilisation
     link_rps = _link_share_rps(case, profile, stage)
     return StageRates(
         p99_us=p99_us,
         running_rps=running_rps,
-        slots_rps={name: min(running_rps, link_rps) for name in stage.pool if name in case.slots},
+        slots_rps={
+            name: min(_turns_rps(case.slots[name], batch) or running_rps, link_rps)
+            for name in stage.pool
+            if name in case.slots
+        },
     )
+
+
+def _turns_rps(slot: Slot, batch_size: int) -> float | None:
+    """One batch in each duty cycle; None of a slot without one."""
+    if slot.duty_us is None:
+        return None
+    return batch_size * US_PER_S / slot.duty_us if slot.duty_us > 0 else 0.0
+
+
+def gateway_part_us(case: Case, planned: PlannedPipeline, index: int) -> int:
+    """What the gateway takes of a slot's time for one batch, where they have the same cores: the
+    first slot of a request pays it."""
+    profile = case.profiles.get(planned.model)
+    here = planned.stages[index].device == "cpu" and len(case.nodes) == 1 and index == 0
+    return planned.pipeline.batch_size * profile.gateway_us if profile and here else 0
 
 
 def _link_share_rps(case: Case, profile: Profile, stage: Stage) -> float:

@@ -16,16 +16,19 @@ to send. Cost: linear in slots + stages x pool.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from headrace.domain.plan import Slot
 from headrace.verify.case import Case
 from headrace.verify.figures import Throughputs, stage_rates
+from headrace.verify.shared import check_slowdowns, check_turns
 
 
 def check_resources(case: Case, throughputs: Throughputs) -> None:
     _check_devices(case)
+    check_turns(case)
+    check_slowdowns(case)
     _check_memory(case)
     _check_links(case, throughputs)
     _check_time(case, throughputs)
@@ -44,6 +47,21 @@ def _check_devices(case: Case) -> None:
         if total > 1:
             what = "its slots' shares sum to more than the device"
             case.report("devices", f"{node}/{device}-{index}", what, total, 1)
+            continue
+        kind = case.types.get(device)
+        parts = Counter(slot.share for slot in slots)
+        if kind is not None and kind.splits and not _within_a_split(parts, kind.splits):
+            what, cuts = "no split of the device has these parts", map(_listed, kind.splits)
+            found = _listed(sorted(parts.elements(), reverse=True))
+            case.report("devices", f"{node}/{device}-{index}", what, found, " ".join(cuts))
+
+
+def _within_a_split(parts: Counter[Fraction], splits: Iterable[tuple[Fraction, ...]]) -> bool:
+    return any(all(count <= split.count(part) for part, count in parts.items()) for split in splits)
+
+
+def _listed(parts: Iterable[Fraction]) -> str:
+    return f"[{', '.join(map(str, parts))}]"
 
 
 def _check_memory(case: Case) -> None:

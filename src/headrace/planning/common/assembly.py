@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Stopped, Tenant
-from headrace.domain.problem import Demand, Problem
+from headrace.domain.problem import MINIMISED, Demand, Problem
 from headrace.planning.common.allotments import Allotments
 from headrace.planning.common.candidates import CostTables, budget_us
 from headrace.planning.common.models import Model
@@ -46,10 +46,10 @@ def assemble(
         for model, members in zip(models, pipelines, strict=True)
     )
     cost = cost_per_hour(problem, slots)
-    objective = _objective(problem, deployments, cost)
+    objective = objective_of(problem, deployments, slots, cost)
     bound = claim.bound
     if bound is not None:
-        loosest = min if problem.options.objective == "least-cost" else max
+        loosest = min if problem.options.objective in MINIMISED else max
         bound = loosest(bound, objective)
     return Plan(
         planner=problem.options.planner,
@@ -183,13 +183,21 @@ def pipeline_of(
 
 def cost_per_hour(problem: Problem, slots: Sequence[Slot]) -> float | None:
     """Price of every device that has a slot; None where one's price is unknown."""
-    used = {(slot.node, slot.device, slot.device_index) for slot in slots}
+    used = devices_used(slots)
     prices = [problem.cluster.device_type(device).price_per_hour for _, device, _ in sorted(used)]
     known = [price for price in prices if price is not None]
     return sum(known) if len(known) == len(prices) else None
 
 
-def _objective(problem: Problem, deployments: Sequence[Deployment], cost: float | None) -> float:
+def devices_used(slots: Sequence[Slot]) -> set[tuple[str, str, int]]:
+    """Node, device type and index of every device that has a slot."""
+    return {(slot.node, slot.device, slot.device_index) for slot in slots}
+
+
+def objective_of(
+    problem: Problem, deployments: Sequence[Deployment], slots: Sequence[Slot], cost: float | None
+) -> float:
+    """Value of `problem.options.objective`. `cost`: of these slots, by `cost_per_hour`."""
     match problem.options.objective:
         case "throughput":
             return sum(deployment.throughput_rps for deployment in deployments)
@@ -201,3 +209,5 @@ def _objective(problem: Problem, deployments: Sequence[Deployment], cost: float 
         case "least-cost":
             assert cost is not None, "checked before planning"
             return cost
+        case "least-devices":
+            return float(len(devices_used(slots)))

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from headrace.cost import cost_model
 from headrace.domain.plan import Deployment, Plan, PlanResult
-from headrace.domain.problem import Demand, Problem
+from headrace.domain.problem import MINIMISED, Demand, Problem
 
 US_PER_S = 1e6
 OPTIMAL_GAP = 1e-6
@@ -77,7 +77,7 @@ def within_gateway(problem: Problem, result: PlanResult) -> PlanResult:
         for deployment, rps in zip(plan.deployments, passed, strict=True)
     )
     objective = _objective(problem, deployments, plan)
-    if bound is not None and problem.options.objective != "least-cost":
+    if bound is not None and problem.options.objective not in MINIMISED:
         bound = max(bound, objective)
     gap = None if bound is None else abs(bound - objective) / objective if objective else 0.0
     stopped = "optimal" if gap is not None and gap <= OPTIMAL_GAP else plan.stopped
@@ -171,7 +171,7 @@ def _bound(problem: Problem, costs_us: Sequence[int], bound: float | None) -> fl
             return min(bound, US_PER_S / taken_us)
         case "throughput":
             return min(bound, US_PER_S / min(costs_us)) if min(costs_us) else bound
-        case "least-cost":
+        case "least-cost" | "least-devices":
             return bound
 
 
@@ -182,7 +182,7 @@ def _objective(problem: Problem, deployments: Sequence[Deployment], plan: Plan) 
             return min(r / d.weight for r, d in zip(rates, problem.demands, strict=True))
         case "throughput":
             return sum(rates)
-        case "least-cost":
+        case "least-cost" | "least-devices":
             return plan.objective
 
 
