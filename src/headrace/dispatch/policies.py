@@ -27,6 +27,7 @@ def _policy(module: str, **parameters: int) -> Policy:
 POLICIES = {
     "reservation": _policy("reservation"),
     "reservation-fill": _policy("reservation", fill_idle_path=1),
+    "duty-cycle": _policy("duty_cycle"),
     "reactive": _policy("reactive"),
     "batch-aware": _policy("batch_aware", rule=CONSECUTIVE),
     "round-robin": _policy("batch_aware", rule=IN_TURN),

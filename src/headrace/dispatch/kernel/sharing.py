@@ -5,7 +5,9 @@ deadlines. Where it serves several, a request of another model may come that has
 nothing is promised there before its first slot is idle (late binding), and then
 
     1. the model goes whose first request must start first: by priority, then by the latest start
-       d - (median + slack of a batch of one), d its deadline. The others wait for their turn
+       d - (median + slack of a batch of one), d its deadline. But one that has a full batch goes
+       before it where those that wait have time for that: full batches waste least. The others
+       wait for their turn
     2. it takes the largest batch b, at most as planned and as many as wait, such that
          all of its own are in time:    now + path(b) + slack(b) <= tightest deadline
          those that wait still can be:  now + L(b) <= d' - (L'(b') + slack'(b')), of each model that
@@ -44,8 +46,20 @@ from headrace.dispatch.topology import ModelRoutes, Topology
 PATIENCE = 0.5
 """A batch may take so much of the time that another model's request can wait: the other half is for
 what else waits there."""
+WASTE = 1 / 8
+"""A batch is worth its slot if a request of it takes at most so much more of it than one of the
+largest."""
 
-FIELDS = {"models": {"shared": 0, "longest_us": NEVER_US, "most": 1, "deferred": 0}}
+FIELDS = {
+    "models": {
+        "shared": 0,
+        "longest_us": NEVER_US,
+        "most": 1,
+        "least": 1,
+        "crowded": 0,
+        "deferred": 0,
+    }
+}
 """`shared`: another model runs on one of its slots. `longest_us`: a batch of more than one may not
 take more on its first slot; `most`: requests of the largest that, as profiled, does not. `deferred`: it waits for another model's turn on an idle slot."""
 
@@ -71,8 +85,18 @@ def lay_out(state: Any, topology: Topology) -> None:
             patience_us = min(_patience_us(models[other]) for other in others)
             state.models["shared"][number] = 1
             longest_us = round(PATIENCE * max(0, patience_us))
+            if _in_cycles(topology, models[number]):
+                longest_us = NEVER_US
             state.models["longest_us"][number] = longest_us
-            state.models["most"][number] = _most(models[number], longest_us)
+            most = _most(models[number], longest_us)
+            state.models["most"][number] = most
+            state.models["least"][number] = _least(models[number], most)
+
+
+def _in_cycles(topology: Topology, model: ModelRoutes) -> bool:
+    """Whether all its slots have duty cycles, in which there is room for batches as planned."""
+    slots = {slot for route in model.routes for stage in route.stages for slot in stage.slots}
+    return all(topology.duty_us(slot) is not None for slot in slots)
 
 
 def _most(model: ModelRoutes, longest_us: int) -> int:
@@ -83,6 +107,13 @@ def _most(model: ModelRoutes, longest_us: int) -> int:
         if us <= longest_us
     )
     return max(sizes, default=1)
+
+
+def _least(model: ModelRoutes, most: int) -> int:
+    times = [route.stages[0].p50_us for route in model.routes if route.batch_size >= most]
+    p50_us = times[0]
+    worth_us = (1 + WASTE) * p50_us[most - 1] / most
+    return next(size for size in range(1, most + 1) if p50_us[size - 1] / size <= worth_us)
 
 
 def _patience_us(model: ModelRoutes) -> int:
@@ -99,21 +130,24 @@ def decide_in_turn(s: State, model: int, now_us: int) -> Decision:
         wake_deferred(s, model, now_us)
         return drop(NO_SLOT, SLOT_RECOVERY_US)
     first, mine = s.requests[at(s, model, 0)], s.routes[route]
-    late_us = mine.end_at + slack_us(s, route, 1) - first.deadline_at
     hop = s.path[route * s.world[0].stages_max]
+    late_us = mine.end_at + slack_us(s, route, 1) - first.deadline_at
     if late_us > 0:
         wake_deferred(s, model, now_us)
         return drop(DEADLINE, late_us)
     if hop.start_at > now_us:
         # Whoever ends there has all queues decided; what is only promised there does not.
         running = s.slots[hop.slot].running >= 0
-        again_at = now_us - late_us + 1 if running else hop.start_at
-        return wait(max(now_us + 1, again_at), NEVER_US)
-    other = _most_urgent(s, model, hop.slot)
-    if other != model:
+        return wait(hop.start_at - late_us + 1 if running else hop.start_at, NEVER_US)
+    turn = _whose_turn(s, model, hop.slot, now_us)
+    if turn != model:
         s.models[model].deferred = 1
-        return wait(max(now_us + 1, _start_by(s, other) + 1), NEVER_US)
-    return send(route, _largest(s, model, route, now_us))
+        return wait(max(now_us, _start_by(s, turn)) + 1, NEVER_US)
+    size = _largest(s, model, route, now_us)
+    if size:
+        return send(route, size)
+    wake_deferred(s, model, now_us)
+    return drop(DEADLINE, _batch_us(s, model, s.models[model].least))
 
 
 @kernel
@@ -135,19 +169,40 @@ def _first_to_start(s: State, model: int, now_us: int) -> int:
 
 
 @kernel
-def _most_urgent(s: State, model: int, slot: int) -> int:
-    """Of the models that wait and that the slot serves."""
-    models = len(s.models)
-    best, best_at = model, _start_by(s, model)
-    best_priority = s.requests[at(s, model, 0)].priority
+def _whose_turn(s: State, model: int, slot: int, now_us: int) -> int:
+    """Of the models that wait and that the slot serves. The same, whichever of them asks."""
+    models, urgent, full = len(s.models), model, -1
+    if _is_full(s, model):
+        full = model
     for other in range(models):
         if other == model or s.models[other].queued == 0 or not s.serves[slot * models + other]:
             continue
-        priority, start_by = s.requests[at(s, other, 0)].priority, _start_by(s, other)
-        before = start_by < best_at or (start_by == best_at and other < best)
-        if priority < best_priority or (priority == best_priority and before):
-            best, best_at, best_priority = other, start_by, priority
-    return best
+        if _goes_before(s, other, urgent):
+            urgent = other
+        if _is_full(s, other) and (full < 0 or _goes_before(s, other, full)):
+            full = other
+    if full < 0 or full == urgent:
+        return urgent
+    size = min(s.models[full].queued, s.models[full].most)
+    spare_us = _spare_us(s, full, slot, now_us, -NEVER_US)
+    return full if _batch_us(s, full, size) <= spare_us else urgent
+
+
+@inlined
+def _is_full(s: State, model: int) -> bool:
+    """Larger batches pay, and more requests would make no larger one. Nobody is full while some may
+    not run with others, since only their own model sees how many may."""
+    mine = s.models[model]
+    return s.world[0].apart == 0 and mine.least > 1 and mine.queued >= mine.most
+
+
+@kernel
+def _goes_before(s: State, one: int, other: int) -> bool:
+    a, b = s.requests[at(s, one, 0)], s.requests[at(s, other, 0)]
+    if a.priority != b.priority:
+        return a.priority < b.priority
+    mine, theirs = _start_by(s, one), _start_by(s, other)
+    return mine < theirs or (mine == theirs and one < other)
 
 
 @kernel
@@ -171,35 +226,45 @@ def _batch_us(s: State, model: int, size: int) -> int:
 
 @kernel
 def _largest(s: State, model: int, route: int, now_us: int) -> int:
-    """The size of the batch to send now; its path lies in the route's rows of `path`."""
-    table, first = s.routes[route], route * s.world[0].stages_max
-    most = min(s.models[model].queued, table.batch_size)
-    if most > 1:
-        slot = s.path[first].slot
-        free_us = min(s.models[model].longest_us, _spare_us(s, model, slot, now_us))
-        for size in range(most, 1, -1):
-            _, end_at = probe(s, route, size, now_us)
-            hop = s.path[first]
-            if (
-                hop.start_at == now_us
-                and hop.latency_us <= free_us
-                and end_at + slack_us(s, route, size) <= tightest(s, model, size)
-            ):
-                return size
-        probe(s, route, 1, now_us)
-    return 1
+    """The size of the batch to send now; its path lies in the route's rows of `path`. 0: the first
+    request is in the way of a batch that is worth its slot."""
+    table, queue, first = s.routes[route], s.models[model], route * s.world[0].stages_max
+    most = min(queue.queued, table.batch_size)
+    if most == 1:
+        queue.crowded = 0
+        return 1
+    floor = min(queue.least, most)
+    slot, stage = s.path[first].slot, table.first_stage
+    spare_us = _spare_us(s, model, slot, now_us, of_stage_us(s, stage, floor))
+    free_us = min(queue.longest_us, spare_us)
+    for size in range(most, 0, -1):
+        _, end_at = probe(s, route, size, now_us)
+        hop = s.path[first]
+        in_time = end_at + slack_us(s, route, size) <= tightest(s, model, size)
+        if in_time and hop.start_at == now_us and (hop.latency_us <= free_us or size == 1):
+            break
+    if size >= floor or size == queue.queued:
+        queue.crowded *= int(size < queue.queued)
+        return size
+    oldest = s.requests[at(s, model, 0)]
+    if oldest.arrived_at + _batch_us(s, model, floor) > oldest.deadline_at or not queue.crowded:
+        queue.crowded = 1
+        return size
+    return 0
 
 
 @kernel
-def _spare_us(s: State, model: int, slot: int, now_us: int) -> int:
-    """How long the slot may be taken without making those late that wait for it."""
+def _spare_us(s: State, model: int, slot: int, now_us: int, least_us: int) -> int:
+    """How long the slot may be taken without making those late that wait for it; except those that
+    will be even if it is taken for no more than `least_us`."""
     models, spare_us = len(s.models), NEVER_US
     for other in range(models):
         size = min(s.models[other].queued, s.models[other].most)
         if other != model and size and s.serves[slot * models + other]:
             first = s.requests[at(s, other, 0)]
             left_us = first.deadline_at - _batch_us(s, other, size) - now_us
-            spare_us = min(spare_us, left_us)
+            if left_us >= least_us:
+                spare_us = min(spare_us, left_us)
     return spare_us
 
 
