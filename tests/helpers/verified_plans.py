@@ -11,6 +11,7 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.domain.profile import Profile
 from helpers.problems import make_cluster, make_plan, make_problem, make_profile
+from helpers.shared import shared_problem
 
 HALVES = (Fraction(1), Fraction(1, 2))
 
@@ -77,9 +78,28 @@ def gated() -> Planned:
     )
 
 
+def turns() -> Planned:
+    """Parts of devices, one with two tenants in turns, slowed by a neighbour; another alone."""
+    return _planned(
+        shared_problem(
+            "gpulet+int",
+            seed=42,
+            load=0.25,
+            devices=3,
+            nodes=2,
+            models=4,
+            memory=2.6,
+            max_utilisation=0.95,
+            gateway_us=20,
+            overhead_us=90,
+        )
+    )
+
+
 SHAPES: Mapping[str, Callable[[], Planned]] = {
     "single": cache(single),
     "shared": cache(shared),
     "several": cache(several),
     "gated": cache(gated),
+    "turns": cache(turns),
 }

@@ -23,12 +23,14 @@ from headrace.reporting.app_table import explanation
 from headrace.reporting.margins import margins_table
 from headrace.reporting.plan_table import plan_report, ready_table
 from headrace.reporting.readable import ReadableTable
+from headrace.reporting.shared_table import devices_table
 from headrace.reporting.summary import slots_table, summary_table
 from headrace.reporting.verdict import verdict_table, violations_table
 from headrace.simulation.margin import Choice, Trial
 from headrace.verify import verify
 from helpers.apps import make_app_problem
 from helpers.problems import make_cluster, make_plan, make_problem, make_profile
+from helpers.verified_plans import SHAPES
 
 REPORTING = Path(__file__).parents[2] / "src" / "headrace" / "reporting"
 LONG = "a-detector-of-number-plates-v2.1"
@@ -99,6 +101,8 @@ SLOT = SlotUse(
 )
 TABLES: dict[str, Callable[[], RenderableType]] = {
     "plan": lambda: plan_report(long_plan()),
+    "shared devices": lambda: plan_report(SHAPES["turns"]().plan),
+    "shared devices, part by part": lambda: devices_table(SHAPES["turns"]().plan),
     "READY": lambda: ready_table(long_plan()),
     "READY, rehearsed": lambda: ready_table(long_plan(), {f"{LONG}/p0/0": 1.23}),
     "plan of apps": lambda: plan_report(app_plan()),

@@ -143,6 +143,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("tenants", "shared", (*SLOT, "tenants", 0, "stage"), to(-1)),
     Mutant("tenants", "several", (*SLOT, "tenants", 0, "model"), to("stranger")),
     Mutant("tenants", "single", (*STAGE, "pool"), without(0)),
+    Mutant("tenants", "turns", ("options", "max_tenants"), to(1)),
     Mutant("place", "single", (*SLOT, "node"), to("nowhere")),
     Mutant("place", "single", (*SLOT, "device_index"), to(2)),
     Mutant("place", "single", (*SLOT, "device_index"), to(-1)),
@@ -157,6 +158,24 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("duty", "shared", (*SLOT, "duty_us"), to(1)),
     Mutant("slowdown", "single", (*SLOT, "tenants", 0, "slowdown"), to(0.5)),
     Mutant("slowdown", "single", (*SLOT, "tenants", 0, "slowdown"), to(math.nan)),
+    Mutant("duty", "turns", ("slots", 1, "duty_us"), times(0.5)),
+    Mutant("duty", "turns", ("cluster", "device_types", 0, "max_utilisation"), to(0.3)),
+    Mutant("slo", "turns", ("slots", 1, "duty_us"), plus(1_000_000)),
+    Mutant("slo", "turns", ("demands", 0, "slo_us"), to(20_000)),
+    Mutant("throughput", "turns", ("slots", 1, "duty_us"), plus(1)),
+    Mutant("throughput", "turns", ("slots", 2, "duty_us"), to(None)),
+    Mutant("rates", "turns", ("demands", 1, "rate_rps"), times(3)),
+    Mutant("devices", "turns", ("cluster", "device_types", 0, "splits"), to(((Fraction(1),),))),
+    Mutant("devices", "turns", ("slots", 1, "share"), to(HALF)),
+    Mutant("devices", "turns", ("slots", 2, "node"), to("n0")),
+    Mutant("memory", "turns", ("cluster", "device_types", 0, "memory_bytes"), times(0.3)),
+    Mutant("slowdown", "turns", (*SLOT, "tenants", 0, "slowdown"), plus(-0.001)),
+    Mutant("latency", "turns", (*SLOT, "tenants", 0, "slowdown"), plus(0.01)),
+    Mutant("slowdown", "turns", ("interference", 0, "coefficients", 0), plus(0.01)),
+    Mutant("slowdown", "turns", ("interference",), twice(0)),
+    Mutant("slowdown", "turns", ("interference", 0, "device"), to("tpu")),
+    Mutant("objective", "turns", ("objective",), plus(-1)),
+    Mutant("cost", "turns", ("cost_per_hour",), plus(-1)),
     # Figures
     Mutant("latency", "single", (*STAGE, "latency_us"), plus(1)),
     Mutant("latency", "single", (*STAGE, "latency_us"), plus(-1)),
@@ -318,6 +337,20 @@ def test_a_plan_is_rejected_against_profiles_that_it_was_not_made_from() -> None
     assert caught(planned.plan, {model: make_profile(model, blocks=3)})
 
 
+def test_slowdowns_without_utilisation_in_the_profiles_are_not_believed() -> None:
+    planned = SHAPES["turns"]()
+    bare = {name: replace(profile, utilisation=()) for name, profile in planned.profiles.items()}
+
+    assert "slowdown" in caught(planned.plan, bare)
+
+
+def test_tenants_alone_on_a_device_need_no_utilisation_and_no_document() -> None:
+    planned = SHAPES["turns"]()
+    alone = edited(planned.plan, ("interference",), to(()))
+
+    assert caught(alone, planned.profiles) == set()
+
+
 def numbers_in(value: Any, path: Path = ()) -> Iterator[Path]:
     """The path of every number in nested records and tuples."""
     if isinstance(value, msgspec.Struct):
@@ -331,7 +364,7 @@ def numbers_in(value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("step", [1, -1])
-@pytest.mark.parametrize("shape", ["single", "shared", "several"])
+@pytest.mark.parametrize("shape", ["single", "shared", "several", "turns"])
 def test_no_number_of_slots_and_deployments_can_be_changed_unnoticed(shape: str, step: int) -> None:
     planned = SHAPES[shape]()
     plan = planned.plan

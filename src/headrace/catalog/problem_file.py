@@ -123,6 +123,8 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     """Default: 3; always 1 for apps."""
     max_batch: int | None = None
     """Default: as large as profiled."""
+    max_tenants: int | None = None
+    """Of shared slots: models that take turns on one. Default: as many as have time and memory."""
     time_limit_s: float | None = None
 
 

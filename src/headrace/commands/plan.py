@@ -28,6 +28,8 @@ PlannerOption = Annotated[
         help="pooled: stages served by pools of slots (PPipe), optimal. Baselines:"
         " no-partitioning, whole models on whole devices;"
         " dart-r, pairs of one device of each of two types."
+        " Shared devices: gpulet, parts of devices and turns on them; gpulet+int, with what"
+        " neighbours cost; baselines sbp, self-tuning, ideal."
         " Apps: least-cost, exact; least-cost-dummy, often cheaper still, with any amount of"
         " dummy load; harpagon, the paper's heuristics; exhaustive, small apps;"
         " baselines nexus, scrooge, inferline, clipper; ablations harp-2d, harp-1c, …",
@@ -36,9 +38,10 @@ PlannerOption = Annotated[
 ObjectiveOption = Annotated[
     str | None,
     typer.Option(
-        metavar="throughput|max-min|least-cost",
+        metavar="throughput|max-min|least-cost|least-devices",
         help="throughput: the sum over all models. max-min: the smallest throughput / weight."
-        " least-cost: the devices' price, carrying every rate_rps.",
+        " least-cost: the devices' price, carrying every rate_rps. least-devices: how many, for"
+        " planners that share devices.",
     ),
 ]
 ArrivalsOption = Annotated[
@@ -69,6 +72,10 @@ AttainmentOption = Annotated[
 MinStagesOption = Annotated[int | None, typer.Option(help="Fewest stages of a pipeline.")]
 MaxStagesOption = Annotated[int | None, typer.Option(help="Most stages of a pipeline.")]
 MaxBatchOption = Annotated[int | None, typer.Option(help="Largest batch size to plan with.")]
+MaxTenantsOption = Annotated[
+    int | None,
+    typer.Option(help="Shared devices: how many models may take turns on one part of a device."),
+]
 TimeLimitSOption = Annotated[
     float | None,
     typer.Option(help="Stop after so many seconds with the best plan so far, and its gap."),
@@ -78,7 +85,8 @@ ExplainOption = Annotated[
     typer.Option(
         "--explain",
         help="Apps: say why each module has its machines, which one eats the budget, and what"
-        " one more millisecond, machine, or device of a type that is short would buy.",
+        " one more millisecond, machine, or device of a type that is short would buy."
+        " Shared devices: part by part, whose turn it is, how slow and how full.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")]
@@ -95,6 +103,7 @@ def plan(
     min_stages: MinStagesOption = None,
     max_stages: MaxStagesOption = None,
     max_batch: MaxBatchOption = None,
+    max_tenants: MaxTenantsOption = None,
     time_limit_s: TimeLimitSOption = None,
     explain: ExplainOption = False,
     json: JsonOption = False,
@@ -123,6 +132,7 @@ def plan(
         min_stages=min_stages,
         max_stages=max_stages,
         max_batch=max_batch,
+        max_tenants=max_tenants,
         time_limit_s=time_limit_s,
     )
     if arrivals != "uniform":
@@ -218,12 +228,19 @@ def _number(margin: str | None) -> float | None:
 def _explained(plan: "Plan", problem: "Problem") -> "Group":
     """
     Raises:
-        DocumentError: the plan is not one of apps.
+        DocumentError: the plan is neither one of apps nor of shared devices.
     """
-    from headrace.domain.errors import DocumentError
+    from rich.console import Group
 
+    from headrace.domain.errors import DocumentError
+    from headrace.reporting.shared_table import devices_table, is_shared
+
+    if not plan.apps and is_shared(plan):
+        return Group(devices_table(plan))
     if not plan.apps:
-        raise DocumentError("--explain: only plans of apps can be explained so far")
+        raise DocumentError(
+            "--explain: only plans of apps, and of shared devices, can be explained so far"
+        )
     from headrace.planning.apps.explain import explain, explain_stock
     from headrace.reporting.app_table import explanation
 

@@ -92,6 +92,8 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     max_stages: int = 3
     max_batch: int | None = None
     """None: as large as profiled."""
+    max_tenants: int | None = None
+    """Models that take turns on one slot; None: as many as have time and memory."""
     time_limit_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -108,6 +110,8 @@ class PlanOptions(Record, frozen=True, kw_only=True):
             )
         if self.max_batch is not None and self.max_batch < 1:
             raise DocumentError(f"options: max_batch {self.max_batch} must be at least 1")
+        if self.max_tenants is not None and self.max_tenants < 1:
+            raise DocumentError(f"options: max_tenants {self.max_tenants} must be at least 1")
         if not 0 < self.time_limit_s < math.inf:
             raise DocumentError(
                 f"options: time_limit_s {self.time_limit_s} must be positive and finite"

@@ -27,6 +27,11 @@ PLANNERS: dict[str, Planner] = {
     "pooled": _planner("pooled.planner", "plan_pooled"),
     "no-partitioning": _planner("baselines.no_partitioning", "plan_without_partitioning"),
     "dart-r": _planner("baselines.replicated_pairs", "plan_replicated_pairs"),
+    "gpulet": _planner("baselines.gpulet", "plan_gpulets", "gpulet"),
+    "gpulet+int": _planner("baselines.gpulet", "plan_gpulets", "gpulet+int"),
+    "sbp": _planner("baselines.squishy", "plan_squishy"),
+    "self-tuning": _planner("baselines.guided", "plan_self_tuning"),
+    "ideal": _planner("baselines.every_split", "plan_every_split"),
     **{name: _planner("apps.planner", "plan_apps", name) for name in APP_PLANNERS},
 }
 """Name -> planner: a new one is one new file, and one line here. Nothing else lists planners."""
@@ -57,6 +62,13 @@ def solve(problem: Problem) -> PlanResult:
         raise DocumentError(
             f"planner {problem.options.planner!r}: does not count devices, as objective"
             f" least-devices asks; {', '.join(sorted(COUNT_DEVICES & PLANNERS.keys()))} do"
+        )
+    split = [kind.name for kind in problem.cluster.device_types if kind.splits]
+    if split and not counts:
+        raise DocumentError(
+            f"planner {problem.options.planner!r}: cuts devices into any shares that fit, and"
+            f" device type {split[0]!r} has splits; leave them out, or use"
+            f" {', '.join(sorted(COUNT_DEVICES & PLANNERS.keys()))}"
         )
     if refusal := refuse_for_gateway(problem):
         return refusal

@@ -11,6 +11,7 @@ from headrace.domain.plan import Pipeline, Plan, Slot, Stage
 from headrace.domain.problem import Objective
 from headrace.reporting.app_table import apps_table, machines_table
 from headrace.reporting.readable import ReadableTable, figures
+from headrace.reporting.shared_table import is_shared, slots_table
 from headrace.reporting.summary import milliseconds, rate
 
 _OBJECTIVES: Mapping[Objective, str] = {
@@ -25,9 +26,12 @@ SLOTS_NAMED = 6
 
 
 def plan_report(plan: Plan) -> Group:
-    """The pipelines, one row per stage; their slots; and what the plan claims as a whole."""
+    """The pipelines, one row per stage, or, where slots are shared, one per tenant; their slots;
+    and what the plan claims as a whole."""
     if plan.apps:
         return Group(machines_table(plan), pools_table(plan), apps_table(plan), claims_table(plan))
+    if is_shared(plan):
+        return Group(slots_table(plan), claims_table(plan))
     return Group(stages_table(plan), pools_table(plan), claims_table(plan))
 
 
@@ -134,13 +138,21 @@ def claims_table(plan: Plan) -> Table:
     table = ReadableTable.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
+    cycles = {slot.name: slot.duty_us or 0 for slot in plan.slots}
+    takes = "a turn and a batch take" if any(cycles.values()) else "a batch takes"
     for deployment in plan.deployments:
         if deployment.app is not None:
             continue  # `apps_table` says it
-        slowest = max(pipeline.latency_us for pipeline in deployment.pipelines)
+        slowest = max(
+            pipeline.latency_us
+            + sum(
+                max((cycles[name] for name in stage.pool), default=0) for stage in pipeline.stages
+            )
+            for pipeline in deployment.pipelines
+        )
         table.add_row(
             escape(deployment.model),
-            f"{rate(deployment.throughput_rps)} requests/s; a batch takes at most"
+            f"{rate(deployment.throughput_rps)} requests/s; {takes} at most"
             f" {milliseconds(slowest)} of its budget of {milliseconds(deployment.budget_us)}"
             f" (SLO {milliseconds(deployment.slo_us)} less {plan.options.margin:.0%})",
         )

@@ -172,6 +172,9 @@ def _check_tenants(case: Case) -> None:
     pools: dict[int, frozenset[str]] = {}
     for slot in case.plan.slots:
         times = Counter(map(_label, slot.tenants))
+        most = case.plan.options.max_tenants
+        if most is not None and len(slot.tenants) > most:
+            case.report("tenants", f"slot {slot.name}", "models in turns", len(slot.tenants), most)
         for tenant in slot.tenants:
             stage = case.stage_of(tenant)
             once = times[_label(tenant)] == 1

@@ -52,7 +52,7 @@ def _place_type(
     for pool in pools.values():
         sizes[pool.size] += pool.count
     packed = pack(sizes, device=device, memory_bytes=memory_bytes)
-    homes = _device_order(cluster, device)
+    homes = device_order(cluster, device)
     assert len(packed) <= len(homes), f"{len(packed)} {device} needed, {len(homes)} there"
     # Every place of a size, the first place of each device before the second of any.
     number = {size: i for i, size in enumerate(sizes)}
@@ -72,7 +72,7 @@ def _place_type(
             yield owner, position, _slot(node, index, position, pool, is_whole)
 
 
-def _device_order(cluster: Cluster, device: str) -> list[tuple[str, int]]:
+def device_order(cluster: Cluster, device: str) -> list[tuple[str, int]]:
     """(node, index) of every device of a type, round robin over the nodes."""
     homes = [
         (index, order, node.name)

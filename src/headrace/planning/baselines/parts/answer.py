@@ -1,0 +1,171 @@
+"""From a heuristic to a `PlanResult`: what it needs of a problem, its plan, or why it has none."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
+
+from msgspec.structs import replace
+
+from headrace.domain.errors import DocumentError
+from headrace.domain.interference import Interference
+from headrace.domain.plan import PlanResult
+from headrace.domain.problem import Problem
+from headrace.planning.baselines.parts.beside import Beside
+from headrace.planning.baselines.parts.cycles import Cycles
+from headrace.planning.baselines.parts.elastic import Stuck
+from headrace.planning.baselines.parts.fleet import Fleet
+from headrace.planning.common.assembly import Claim
+from headrace.planning.common.candidates import usable_kinds
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.shared_assembly import assemble_shared
+from headrace.planning.common.shared_times import SharedTimes
+from headrace.planning.pooled.planner import check_options
+from headrace.planning.pooled.refusal import nearest_slo_us
+
+TRIES = 12
+"""Halvings in the search for rates that would fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A problem as the heuristics see it."""
+
+    times: SharedTimes
+    cycles: Cycles
+    rates_rps: tuple[float, ...]
+    count: int
+    """Devices that there are."""
+    max_tenants: int | None
+
+    def fleet(self, cuts: Sequence[Sequence[Fraction]]) -> Fleet:
+        """`cuts`: for each device the shares of its parts; (1,) is one that is still whole."""
+        return Fleet(self.times, self.cycles, cuts, self.max_tenants)
+
+
+Heuristic = Callable[[Case, Sequence[float]], Fleet | Stuck]
+"""(case, rate of each model) -> devices with promises, or what no part could take."""
+
+
+def answer(
+    problem: Problem, planner: str, heuristic: Heuristic, *, interference: bool = False
+) -> PlanResult:
+    """Plan with a heuristic; nothing is proven of its plan, nor of a refusal.
+
+    Args:
+        interference: whether neighbours are counted with, as the problem's document says.
+
+    Raises:
+        DocumentError: several device types, a model without a rate, or more than one stage.
+    """
+    deadline = Deadline(problem.options.time_limit_s)
+    options = replace(problem.options, planner=planner, min_stages=1, max_stages=1)
+    _check(problem, planner)
+    problem = replace(problem, options=options)
+    device = usable_kinds(problem.cluster)[0].device
+    documents = [each for each in problem.interference if interference and each.device == device]
+    case = _case(problem, device, documents)
+    found = heuristic(case, case.rates_rps)
+    if isinstance(found, Stuck):
+        return PlanResult(
+            plan=None,
+            stopped="heuristic",
+            bound=None,
+            refusal=_refusal(case, planner, heuristic, found, problem.options.margin),
+            runtime_s=deadline.spent_s,
+        )
+    rates = (f"{d.rate_rps:g} rps of model {d.model!r}" for d in problem.demands)
+    claim = Claim(
+        bound=None,
+        stopped="heuristic",
+        binding=f"{planner} is a heuristic, a better plan may exist;"
+        f" rates: {', '.join(rates)} must be carried",
+        runtime_s=deadline.spent_s,
+    )
+    plan = assemble_shared(problem, found.chosen(), claim, documents)
+    return PlanResult(plan=plan, stopped="heuristic", bound=None, runtime_s=deadline.spent_s)
+
+
+def _check(problem: Problem, planner: str) -> None:
+    check_options(problem)
+    used = [kind.name for kind in problem.cluster.device_types if problem.cluster.count(kind.name)]
+    if len(used) > 1:
+        raise DocumentError(
+            f"planner {planner}: shares devices of one type, and the cluster has {', '.join(used)};"
+            " use --planner shares"
+        )
+    rateless = [demand.model for demand in problem.demands if demand.rate_rps is None]
+    if rateless:
+        raise DocumentError(
+            f"planner {planner}: every model needs a rate_rps; missing for {', '.join(rateless)}"
+        )
+    if problem.options.min_stages > 1:
+        raise DocumentError(
+            f"planner {planner}: runs whole models, and min_stages is {problem.options.min_stages}"
+        )
+
+
+def _case(problem: Problem, device: str, documents: Sequence[Interference]) -> Case:
+    times = SharedTimes.of(problem, device)
+    document = documents[0] if documents else None
+    return Case(
+        times=times,
+        cycles=Cycles(Beside(problem, times, document)),
+        rates_rps=tuple(demand.rate_rps or 0.0 for demand in problem.demands),
+        count=problem.cluster.count(device),
+        max_tenants=problem.options.max_tenants,
+    )
+
+
+def _refusal(case: Case, planner: str, heuristic: Heuristic, stuck: Stuck, margin: float) -> str:
+    tenant = case.times.models[stuck.load.model]
+    model, kind = tenant.demand.model, case.times.device.name
+    shortest_us = _shortest_us(case, stuck.load.model)
+    if shortest_us is None:
+        return (
+            f"model {model!r} cannot run on any part of a {kind!r}\n"
+            f"  needs  a profile on {kind!r}, and {tenant.weights_bytes:,} bytes for its weights\n"
+            f"  has    {case.times.device.memory_bytes or 'unknown'} bytes of memory\n"
+            "  try    `headrace profile --shares`, or devices with more memory"
+        )
+    if shortest_us > tenant.budget_us:
+        gateway_us = tenant.budget_us
+        more_us = nearest_slo_us(tenant.demand.slo_us + shortest_us - gateway_us, 0.0)
+        slo_us = max(more_us, nearest_slo_us(shortest_us, margin))
+        return (
+            f"model {model!r} cannot meet its SLO on any part of a {kind!r}\n"
+            f"  needs  {shortest_us / 1000:g} ms: a wait for its turn, then its batch of 1\n"
+            f"  has    {tenant.budget_us / 1000:g} ms of its SLO\n"
+            f"  try    --margin 0, or slo_ms: {ceil(slo_us / 1000)}"
+        )
+    most = _nearest(case, heuristic)
+    says = f"all rates times {most:.2g}, which it carries, or " if most > 0 else ""
+    return (
+        f"{planner} finds no part for {stuck.load.rate_rps:.6g} requests/s of model {model!r}\n"
+        f"  needs  {case.rates_rps[stuck.load.model]:g} requests/s of it, and the others\n"
+        f"  has    {case.count} devices of type {kind!r}, cut as it is allowed\n"
+        f"  try    {says}--planner shares, which looks at every plan"
+    )
+
+
+def _shortest_us(case: Case, model: int) -> int | None:
+    """The least D + latency at batch size 1; None: it was not profiled on any part."""
+    tenant = case.times.models[model]
+    shortest = [
+        rows[0] + case.times.least_cycle_us(tenant.busy_us(rows[0], 1))
+        for rows in tenant.latency_us.values()
+    ]
+    return min(shortest, default=None)
+
+
+def _nearest(case: Case, heuristic: Heuristic) -> float:
+    """The largest multiple of all rates found that the heuristic carries, rounded down; 0: none."""
+    low, high = 0.0, 1.0
+    for _ in range(TRIES):
+        middle = (low + high) / 2
+        rates = [rate_rps * middle for rate_rps in case.rates_rps]
+        if isinstance(heuristic(case, rates), Stuck):
+            high = middle
+        else:
+            low = middle
+    return floor(low * 100) / 100

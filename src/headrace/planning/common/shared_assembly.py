@@ -1,0 +1,231 @@
+"""Chosen parts of devices -> the plan document. The one way for all planners that share devices.
+
+A planner says which devices it takes, how each is cut, and for each part its duty cycle and its
+tenants with their batch sizes. Everything else follows: places on nodes, slowdowns beside the
+neighbours that are really there, pipelines (one per model and class of part that serves alike),
+latencies, throughputs, objective and cost.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from msgspec.structs import replace
+
+from headrace.cost import TimedStage, cost_model
+from headrace.domain.interference import Interference
+from headrace.domain.plan import Pipeline, Plan, Slot, Stage, Tenant
+from headrace.domain.problem import MINIMISED, Problem
+from headrace.interference import slowdown_of, slowed_us, use_of
+from headrace.planning.common.assembly import (
+    Claim,
+    cost_per_hour,
+    deployment_of,
+    objective_of,
+)
+from headrace.planning.common.placement import device_order
+
+US_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenTenant:
+    """One model of a part, whole."""
+
+    model: str
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPart:
+    """One slot: what it is promised to, in turns."""
+
+    share: Fraction
+    duty_us: int
+    tenants: tuple[ChosenTenant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenDevice:
+    """One device of a type, and its parts that are used."""
+
+    device: str
+    parts: tuple[ChosenPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """Tenants that are served alike share a pipeline."""
+
+    model: str
+    device: str
+    share: Fraction
+    batch_size: int
+    duty_us: int
+    slowdown: float
+
+
+def assemble_shared(
+    problem: Problem,
+    devices: Sequence[ChosenDevice],
+    claim: Claim,
+    interference: Sequence[Interference] = (),
+) -> Plan:
+    """Place the devices, spread over the nodes, and write everything down.
+
+    Args:
+        interference: what slowdowns are functions of; none: neighbours are said to cost nothing.
+    """
+    slots, classes = _slots(problem, devices, {each.device: each for each in interference})
+    pools: dict[_Class, list[str]] = defaultdict(list)
+    for slot, alike in zip(slots, classes, strict=True):
+        for one in alike:
+            pools[one].append(slot.name)
+    names = _names(problem, pools)
+    named = tuple(
+        replace(
+            slot,
+            tenants=tuple(
+                Tenant(model=one.model, pipeline=names[one], stage=0, slowdown=one.slowdown)
+                for one in alike
+            ),
+        )
+        for slot, alike in zip(slots, classes, strict=True)
+    )
+    deployments = tuple(
+        deployment_of(
+            problem,
+            demand,
+            tuple(
+                _pipeline(problem, one, name, pools[one])
+                for one, name in names.items()
+                if one.model == demand.model
+            ),
+        )
+        for demand in problem.demands
+    )
+    cost = cost_per_hour(problem, named)
+    objective = objective_of(problem, deployments, named, cost)
+    bound = claim.bound
+    if bound is not None:
+        bound = (min if problem.options.objective in MINIMISED else max)(bound, objective)
+    return Plan(
+        planner=problem.options.planner,
+        options=problem.options,
+        cluster=problem.cluster,
+        demands=problem.demands,
+        profiles=problem.profile_refs,
+        slots=named,
+        deployments=deployments,
+        objective=objective,
+        bound=bound,
+        gap=None if bound is None else abs(bound - objective) / objective if objective else 0.0,
+        stopped=claim.stopped,
+        binding=claim.binding,
+        cost_per_hour=cost,
+        runtime_s=claim.runtime_s,
+        interference=tuple(interference),
+    )
+
+
+def _slots(
+    problem: Problem, devices: Sequence[ChosenDevice], documents: dict[str, Interference]
+) -> tuple[list[Slot], list[list[_Class]]]:
+    """Every slot, by node, device type, device and position, without its tenants; and these."""
+    node_order = {node.name: i for i, node in enumerate(problem.cluster.nodes)}
+    placed: list[tuple[tuple[int, int, int, int], Slot, list[_Class]]] = []
+    for order, kind in enumerate(problem.cluster.device_types):
+        mine = [chosen for chosen in devices if chosen.device == kind.name]
+        homes = device_order(problem.cluster, kind.name)
+        assert len(mine) <= len(homes), f"{len(mine)} {kind.name} taken, {len(homes)} there"
+        for (node, index), chosen in zip(homes, mine, strict=False):
+            classes = _beside_each_other(problem, chosen, documents.get(kind.name))
+            for position, (part, alike) in enumerate(zip(chosen.parts, classes, strict=True)):
+                name = f"{node}/{kind.name}-{index}"
+                slot = Slot(
+                    name=name if part.share == 1 else f"{name}/{position}",
+                    node=node,
+                    device=kind.name,
+                    device_index=index,
+                    share=part.share,
+                    tenants=(),
+                    duty_us=part.duty_us,
+                )
+                placed.append(((node_order[node], order, index, position), slot, alike))
+    placed.sort(key=lambda each: each[0])
+    return [slot for _, slot, _ in placed], [alike for _, _, alike in placed]
+
+
+def _beside_each_other(
+    problem: Problem, chosen: ChosenDevice, document: Interference | None
+) -> Iterator[list[_Class]]:
+    """Per part its tenants' classes, slowed by those of all other parts."""
+    uses = [
+        [
+            use_of(problem.profiles[tenant.model], chosen.device, part.share, tenant.batch_size)
+            for tenant in part.tenants
+        ]
+        if document is not None and len(chosen.parts) > 1
+        else []
+        for part in chosen.parts
+    ]
+    for i, part in enumerate(chosen.parts):
+        others = [use for j, row in enumerate(uses) if j != i for use in row]
+        yield [
+            _Class(
+                model=tenant.model,
+                device=chosen.device,
+                share=part.share,
+                batch_size=tenant.batch_size,
+                duty_us=part.duty_us,
+                slowdown=slowdown_of(document, uses[i][at], others)
+                if document is not None and others
+                else 1.0,
+            )
+            for at, tenant in enumerate(part.tenants)
+        ]
+
+
+def _names(problem: Problem, pools: dict[_Class, list[str]]) -> dict[_Class, str]:
+    """Pipelines of each model p0, p1, …: the one that carries most first."""
+    names = {}
+    for demand in problem.demands:
+        mine = [one for one in pools if one.model == demand.model]
+        mine.sort(key=lambda one: -len(pools[one]) * one.batch_size / one.duty_us)
+        names.update({one: f"p{i}" for i, one in enumerate(mine)})
+    return names
+
+
+def _pipeline(problem: Problem, one: _Class, name: str, pool: Sequence[str]) -> Pipeline:
+    latency_us = _latency_us(problem, one)
+    throughput_rps = len(pool) * one.batch_size * US_PER_S / one.duty_us
+    stage = Stage(
+        first_block=0,
+        end_block=len(problem.profiles[one.model].blocks),
+        device=one.device,
+        share=one.share,
+        pool=tuple(pool),
+        latency_us=latency_us,
+        transfer_us=0,
+        throughput_rps=throughput_rps,
+    )
+    return Pipeline(
+        name=name,
+        batch_size=one.batch_size,
+        stages=(stage,),
+        latency_us=latency_us,
+        throughput_rps=throughput_rps,
+    )
+
+
+def _latency_us(problem: Problem, one: _Class) -> int:
+    """The cost model's, of the slowest of the model's sizes, with the neighbours' part."""
+    profile = problem.profiles[one.model]
+    flat = {each.model: each for each in profile.flat()}
+    costs = cost_model(flat)
+    alone_us = max(
+        costs.execution(TimedStage.whole_model(each, one.device, one.share), one.batch_size).p99_us
+        for each in flat.values()
+    )
+    return slowed_us(alone_us, one.slowdown) + profile.batch_overhead_us

@@ -1,0 +1,151 @@
+"""`headrace plan` for devices that models share, from the problem file to the verified plan."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace import cli
+from headrace.catalog.documents import read_plan, write_document
+from headrace.catalog.problem_of_plan import problem_of
+from headrace.domain.plan import Plan
+from helpers.problems import make_profile
+from helpers.shared import SPLIT_SHARES, make_interference, with_utilisation
+
+Run = Callable[..., tuple[int, str, str]]
+
+PROBLEM = """
+schema: headrace.problem/1
+cluster:
+  devices:
+    gpu:
+      shares: ["1", "4/5", "3/5", "1/2", "2/5", "1/5"]
+      splits: [["1"], ["1/2", "1/2"], ["3/5", "2/5"], ["4/5", "1/5"]]
+      price_per_hour: 0.5
+  nodes: [{name: server, devices: {gpu: 2}}]
+interference: [gpu.interference.json]
+models:
+  - {profile: detect.profile.json, slo_ms: 200, rate_rps: 30}
+  - {profile: read.profile.json, slo_ms: 300, rate_rps: 25}
+  - {profile: rank.profile.json, slo_ms: 250, rate_rps: 20}
+options: {planner: gpulet+int, objective: least-devices, margin: 0}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for seed, model in enumerate(("detect", "read", "rank")):
+        profile = make_profile(
+            model, blocks=2, devices={"gpu": 1.0}, shares=SPLIT_SHARES, max_batch=8, seed=seed
+        )
+        write_document(with_utilisation(profile, 0.6, 0.5), tmp_path / f"{model}.profile.json")
+    write_document(make_interference(), tmp_path / "gpu.interference.json")
+    (tmp_path / "problem.yaml").write_text(PROBLEM)
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the program in the folder; returns exit code, standard output, standard error."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(folder)
+
+    def runner(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), out, err
+
+    return runner
+
+
+def edited(folder: Path, old: str, new: str) -> None:
+    text = (folder / "problem.yaml").read_text()
+    assert old in text
+    (folder / "problem.yaml").write_text(text.replace(old, new, 1))
+
+
+def planned(folder: Path) -> Plan:
+    return read_plan(folder / "plan.json")
+
+
+def test_a_plan_of_shared_devices_is_written_verified_and_explained(run: Run, folder: Path) -> None:
+    code, out, err = run("plan", "problem.yaml", "--explain")
+
+    assert code == 0, err
+    assert "one batch of each tenant every so many ms" in out
+    assert "devices, part by part" in out
+    assert "devices used: " in out
+    plan = planned(folder)
+    assert plan.interference[0].device == "gpu"
+    assert all(slot.duty_us for slot in plan.slots)
+    assert run("verify", "plan.json")[0] == 0
+
+
+def test_a_shared_plan_whose_duty_cycle_was_edited_is_refused(run: Run, folder: Path) -> None:
+    run("plan", "problem.yaml")
+    document = json.loads((folder / "plan.json").read_text())
+    document["slots"][0]["duty_us"] //= 3
+    (folder / "plan.json").write_text(json.dumps(document))
+
+    code, out, err = run("verify", "plan.json")
+
+    assert code == 4
+    assert "exceed its duty cycle" in out + err
+
+
+def test_a_split_beyond_the_device_is_refused_with_its_sum(run: Run, folder: Path) -> None:
+    edited(folder, '["3/5", "2/5"]', '["3/5", "1/2"]')
+    code, _, err = run("plan", "problem.yaml")
+    assert code == 2
+    assert "split [3/5, 1/2]: needs 11/10 of a device, and there is 1" in err
+
+
+def test_a_part_that_is_no_share_is_refused_with_the_shares(run: Run, folder: Path) -> None:
+    edited(folder, '["3/5", "2/5"]', '["3/5", "1/3"]')
+    code, _, err = run("plan", "problem.yaml")
+    assert code == 2
+    assert "part 1/3 is none of the device's shares, which are 1, 4/5" in err
+
+
+def test_interference_of_another_device_type_is_refused(run: Run, folder: Path) -> None:
+    write_document(make_interference("a100"), folder / "gpu.interference.json")
+    code, _, err = run("plan", "problem.yaml")
+    assert code == 2
+    assert "of device type 'a100', which is not there" in err
+    assert "expected  one of gpu" in err
+
+
+def test_rates_that_nothing_carries_are_refused_with_rates_that_would_be(run: Run) -> None:
+    code, _, err = run("plan", "problem.yaml", "--planner", "sbp", "--max-tenants", "1")
+    assert code == 3
+    assert "sbp finds no part for" in err
+    assert "--planner shares" in err
+
+
+def test_a_plan_of_shared_devices_can_be_planned_anew_from_itself(run: Run, folder: Path) -> None:
+    run("plan", "problem.yaml", "--max-tenants", "3")
+    plan = planned(folder)
+
+    again = problem_of(plan, {"detect": 0.4, "read": 0.3, "rank": 0.3}, folder)
+
+    assert again.interference == plan.interference
+    assert again.cluster.devices["gpu"].splits == plan.cluster.device_types[0].splits
+    assert again.options.max_tenants == 3
+
+
+def test_explaining_a_plan_that_shares_nothing_is_refused(run: Run, folder: Path) -> None:
+    edited(folder, "interference: [gpu.interference.json]\n", "")
+    splits = '      splits: [["1"], ["1/2", "1/2"], ["3/5", "2/5"], ["4/5", "1/5"]]\n'
+    edited(folder, splits, "")
+    edited(folder, "planner: gpulet+int, objective: least-devices", "planner: pooled")
+    edited(folder, "gpu: 2", "gpu: 20")
+
+    code, _, err = run("plan", "problem.yaml", "--explain")
+
+    assert code == 2
+    assert "only plans of apps, and of shared devices, can be explained" in err

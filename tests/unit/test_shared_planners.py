@@ -1,0 +1,248 @@
+"""Planners that share devices: what they promise holds, and what they refuse they say clearly."""
+
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from headrace.domain.errors import DocumentError
+from headrace.domain.plan import Plan
+from headrace.domain.problem import Demand, PlanOptions, Problem
+from headrace.knee import knee
+from headrace.planning import solve
+from headrace.planning.common.assembly import Claim
+from headrace.planning.common.shared_assembly import (
+    ChosenDevice,
+    ChosenPart,
+    ChosenTenant,
+    assemble_shared,
+)
+from headrace.planning.common.shared_times import longest_cycle_us
+from headrace.verify import verify
+from helpers.problems import make_cluster, make_problem, make_profile
+from helpers.shared import make_interference, shared_problem, with_utilisation
+
+PLANNERS = ("gpulet", "gpulet+int", "sbp", "self-tuning", "ideal")
+HALF, FIFTH = Fraction(1, 2), Fraction(1, 5)
+
+
+def planned(problem: Problem) -> Plan:
+    result = solve(problem)
+    assert result.plan is not None, result.refusal
+    return result.plan
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    seed=st.integers(0, 10_000),
+    models=st.integers(1, 4),
+    devices=st.integers(1, 3),
+    nodes=st.integers(1, 2),
+    load=st.floats(0.05, 1.2),
+    any_split=st.booleans(),
+    memory=st.none() | st.floats(0.5, 4.0),
+    max_utilisation=st.sampled_from([1.0, 0.9, 0.57]),
+    gateway_us=st.sampled_from([0, 50]),
+    overhead_us=st.sampled_from([0, 130]),
+    device=st.sampled_from(["gpu", "cpu"]),
+    margin=st.sampled_from([0.0, 0.25]),
+)
+def test_every_plan_of_a_heuristic_holds(planner: str, **drawn: object) -> None:
+    problem = shared_problem(planner, **drawn)  # type: ignore[arg-type]
+
+    result = solve(problem)
+
+    if result.plan is None:
+        assert result.refusal
+        assert "\n  try " in result.refusal
+    else:
+        assert verify(result.plan, problem.profiles) == []
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_heuristics_find_plans_where_half_of_the_devices_is_asked(planner: str) -> None:
+    found = [
+        solve(shared_problem(planner, seed=seed, load=0.3, devices=3)).plan is not None
+        for seed in range(20)
+    ]
+    assert sum(found) >= 15
+
+
+@pytest.mark.parametrize("planner", ["gpulet", "sbp", "ideal"])
+def test_no_more_models_take_turns_than_are_allowed(planner: str) -> None:
+    problem = of_cores(planner, 3, 3.0)
+    two = replace(problem.options, max_tenants=2)
+
+    result = solve(replace(problem, options=two))
+
+    assert result.plan is None
+    assert result.refusal is not None
+    assert "finds no part for 3 requests/s" in result.refusal
+
+
+def of_cores(planner: str, count: int, rate_rps: float) -> Problem:
+    """Models of 7.7 ms on one core, SLO 150 ms."""
+    profiles = [
+        make_profile(f"m{i}", blocks=1, devices={"cpu": 1.0}, max_batch=1, spread=1.0, seed=7)
+        for i in range(count)
+    ]
+    times = profiles[0].block_times[0]
+    fixed = replace(times, p50_us=((7_700,),), p99_us=((7_700,),))
+    return make_problem(
+        [replace(profile, block_times=(fixed,)) for profile in profiles],
+        cluster=make_cluster({"n": {"cpu": 1}}),
+        slo_us=150_000,
+        rates={profile.model: rate_rps for profile in profiles},
+        options=PlanOptions(planner=planner, objective="least-devices", margin=0.0),
+    )
+
+
+@pytest.mark.parametrize("planner", ["gpulet", "sbp", "ideal"])
+def test_eight_models_that_need_little_share_one_core_in_turns(planner: str) -> None:
+    plan = planned(of_cores(planner, 8, 3.0))
+
+    (slot,) = plan.slots
+    assert len(slot.tenants) == 8
+    assert slot.duty_us is not None
+    assert slot.duty_us >= 8 * 7_700
+    assert plan.objective == 1.0
+
+
+def test_without_turns_each_model_takes_a_device_and_two_are_refused() -> None:
+    result = solve(of_cores("self-tuning", 2, 3.0))
+
+    assert result.plan is None
+    assert result.refusal is not None
+    assert "self-tuning finds no part for 3 requests/s of model 'm1'" in result.refusal
+    assert "has    1 devices of type 'cpu'" in result.refusal
+
+
+def test_a_refusal_names_rates_that_would_be_carried() -> None:
+    problem = of_cores("sbp", 1, 150.0)
+    result = solve(problem)
+    assert result.refusal is not None
+    multiple = float(result.refusal.split("all rates times ")[1].split(",")[0])
+    assert 0.7 < multiple < 1
+    demand: Demand = problem.demands[0]
+    scaled = replace(demand, rate_rps=150.0 * multiple)
+    assert solve(replace(problem, demands=(scaled,))).plan is not None
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_an_slo_below_a_turn_and_a_batch_is_refused_with_the_slo_that_would_do(
+    planner: str,
+) -> None:
+    problem = of_cores(planner, 1, 3.0)
+    tight = replace(problem, demands=(replace(problem.demands[0], slo_us=15_000),))
+    result = solve(tight)
+    assert result.refusal is not None
+    assert "needs  15.4 ms" in result.refusal
+    assert "slo_ms: 16" in result.refusal
+    assert solve(replace(tight, demands=(replace(tight.demands[0], slo_us=16_000),))).plan
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_model_larger_than_a_device_is_refused_with_both_sizes(planner: str) -> None:
+    result = solve(shared_problem(planner, models=1, memory=0.5))
+    assert result.refusal is not None
+    assert "cannot run on any part of a 'gpu'" in result.refusal
+    assert "bytes for its weights" in result.refusal
+
+
+def test_what_the_heuristics_cannot_plan_is_refused_with_another_planner() -> None:
+    two_types = make_problem(rates={"m": 1.0}, options=PlanOptions(planner="gpulet"))
+    with pytest.raises(DocumentError, match="devices of one type, and the cluster has a, b"):
+        solve(two_types)
+    rateless = replace(of_cores("sbp", 1, 3.0))
+    with pytest.raises(DocumentError, match="every model needs a rate_rps; missing for m0"):
+        solve(replace(rateless, demands=(replace(rateless.demands[0], rate_rps=None),)))
+    with pytest.raises(DocumentError, match="does not count devices"):
+        solve(of_cores("pooled", 1, 3.0))
+
+
+def test_a_planner_of_whole_slots_refuses_a_device_with_splits() -> None:
+    problem = shared_problem("pooled")
+    asked = replace(problem, options=replace(problem.options, objective="max-min"))
+    with pytest.raises(DocumentError, match="'gpu' has splits"):
+        solve(asked)
+
+
+def test_interference_without_utilisation_is_refused_by_name() -> None:
+    problem = shared_problem("gpulet+int")
+    bare = {name: replace(profile, utilisation=()) for name, profile in problem.profiles.items()}
+    with pytest.raises(Exception, match=r"no utilisation on .* of a 'gpu'"):
+        solve(replace(problem, profiles=bare))
+
+
+def test_an_interference_document_of_another_device_type_is_refused() -> None:
+    problem = shared_problem("gpulet")
+    with pytest.raises(DocumentError, match="of device type 'tpu', which is not there"):
+        replace(problem, interference=(make_interference("tpu"),))
+
+
+def test_plans_with_interference_promise_no_more_than_plans_without() -> None:
+    plan = planned(shared_problem("gpulet+int", seed=3, load=0.8, devices=3))
+    assert plan.interference
+    beside: Counter[tuple[str, int]] = Counter()
+    for slot in plan.slots:
+        beside[slot.node, slot.device_index] += 1
+    slowed = [
+        tenant.slowdown
+        for slot in plan.slots
+        for tenant in slot.tenants
+        if beside[slot.node, slot.device_index] > 1
+    ]
+    assert slowed
+    assert max(slowed) > 1.0
+
+
+def test_a_plan_that_ignores_its_neighbours_fails_with_the_document_that_it_ignored() -> None:
+    problem = shared_problem("gpulet", seed=3, load=0.8, devices=3)
+    plan = planned(problem)
+    assert plan.interference == ()
+    judged = replace(plan, interference=(make_interference(),))
+    assert "slowdown" in {each.check for each in verify(judged, problem.profiles)}
+
+
+def test_tenants_that_are_served_alike_are_one_pipeline() -> None:
+    profile = with_utilisation(
+        make_profile("m", blocks=2, devices={"gpu": 1.0}, shares=(HALF,)), 0.5, 0.5
+    )
+    cluster = make_cluster({"n0": {"gpu": 1}, "n1": {"gpu": 2}}, shares=(HALF,))
+    options = PlanOptions(planner="gpulet", objective="max-min", margin=0.0)
+    problem = make_problem([profile], cluster=cluster, options=options, slo_us=200_000)
+    part = ChosenPart(HALF, 60_000, (ChosenTenant("m", 2),))
+    device = ChosenDevice("gpu", (part, part))
+    claim = Claim(bound=None, stopped="heuristic", binding="none", runtime_s=0.0)
+
+    alone = ChosenDevice("gpu", (part,))
+    plan = assemble_shared(problem, [device, device, alone], claim, [make_interference()])
+
+    assert verify(plan, problem.profiles) == []
+    (deployment,) = plan.deployments
+    assert [len(pipeline.stages[0].pool) for pipeline in deployment.pipelines] == [4, 1]
+    assert {slot.node for slot in plan.slots} == {"n0", "n1"}
+    assert [slot.tenants[0].slowdown > 1 for slot in plan.slots].count(True) == 4
+    assert deployment.throughput_rps == pytest.approx(5 * 2 * 1e6 / 60_000)
+
+
+@given(batch=st.integers(1, 512), rate=st.floats(1e-3, 1e6))
+def test_the_longest_cycle_carries_the_rate_and_one_microsecond_more_does_not(
+    batch: int, rate: float
+) -> None:
+    cycle_us = longest_cycle_us(batch, rate)
+    if cycle_us > 1:
+        assert batch * 1e6 / cycle_us >= rate
+    assert batch * 1e6 / (cycle_us + 1) < rate
+
+
+def test_the_knee_of_a_curve_does_not_depend_on_its_units() -> None:
+    curve = [(0.2, 50.0), (0.4, 95.0), (0.5, 99.0), (0.8, 104.0), (1.0, 106.0)]
+    assert knee(curve) == 1
+    assert knee([(20 * cost, gain / 7) for cost, gain in curve]) == 1
