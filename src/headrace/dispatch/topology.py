@@ -134,7 +134,7 @@ class Topology:
     node_bytes_per_us: tuple[float | None, ...]
     """Link speed of each node, each direction; None: never the limit."""
     slot_duty_us: tuple[int | None, ...] = ()
-    """Duty cycle of each slot; none stated, or None: it runs what it is given whenever it is free."""
+    """Duty cycle of each slot; none stated, or None: it runs what it is given when it is free."""
 
     def duty_us(self, slot: int) -> int | None:
         """The slot's duty cycle, if it has one."""

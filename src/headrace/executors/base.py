@@ -48,6 +48,8 @@ class StageToLoad(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_onl
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch: int
+    threads: int = 1
+    """That compute one batch: as many as the slot has cores."""
     dimensions: tuple[str, ...] = ()
     """Dynamic ones, which a run may have smaller than the tensors here."""
     p50_us: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""ONNX Runtime on one CPU core, reading and writing the arena directly."""
+"""ONNX Runtime on CPU cores, reading and writing the arena directly."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -134,10 +134,10 @@ _SESSIONS: WeakValueDictionary[tuple[str, int | None], Any] = WeakValueDictionar
 
 def _shared_session(stage: StageToLoad, gpu: int | None) -> Any:
     if not stage.dimensions:
-        return open_session(stage.path, stage.weights, gpu=gpu)
+        return open_session(stage.path, stage.weights, gpu=gpu, threads=stage.threads)
     session = _SESSIONS.get((stage.path, gpu))
     if session is None:
-        session = open_session(stage.path, stage.weights, gpu=gpu)
+        session = open_session(stage.path, stage.weights, gpu=gpu, threads=stage.threads)
         _SESSIONS[stage.path, gpu] = session
     return session
 

@@ -1,4 +1,4 @@
-"""PyTorch on one CPU core, for models that are its own."""
+"""PyTorch on CPU cores, for models that are its own."""
 
 import time
 from pathlib import Path
@@ -9,6 +9,7 @@ from headrace.executors.torch_model import TorchExecutor, TorchModel
 
 def _open(stage: StageToLoad, memory: TensorMemory) -> TorchExecutor:
     model = TorchModel(Path(stage.path).read_bytes(), stage.weights)
+    model.use_threads(stage.threads)
     return TorchExecutor(stage, memory, model)
 
 

@@ -1,16 +1,16 @@
-"""Rounds on every slot: the paper's execution of shared devices (gpu-lets, section 2.2), a baseline.
+"""Rounds on every slot: how gpu-lets execute shared devices (section 2.2); a baseline.
 
-A slot with duty cycle D goes round its tenants: each has a place in the round, behind the batches of
-those before it, slowed and at their planned size, so that turn k of tenant i begins at
+A slot with duty cycle D goes round its tenants. Each has a place in the round, behind the batches
+of those before it at their planned sizes, slowed, so that turn k of tenant i begins at
 
     k D + offset_i,    offset_i = sum of p99 latencies of the tenants before it on the slot
 
-and takes what has collected by then, at most its batch size. A request that just misses a turn waits
-for the next one, D later, and then for its own batch: D + latency, which is what a plan promises.
-No tenant takes what another leaves of its turn; that is what this is a baseline for. Where a batch
-runs late, the next turn begins as soon as the slot is idle. Slots without a duty cycle have that of
-one batch of every tenant. A batch takes no more requests than all can be answered in time; a
-request that cannot be in time alone at the next turn of any slot is dropped.
+and takes what has collected by then, at most its batch size. A request that just misses a turn
+waits for the next one, D later, and then for its own batch: D + latency, which is what a plan
+promises. No tenant takes what another leaves of its turn; that is what this is a baseline for.
+Where a batch runs late, the next turn begins as soon as the slot is idle. Slots without a duty
+cycle have that of one batch of every tenant. A batch takes no more requests than all can be
+answered in time; a request that cannot be in time alone at the next turn of any slot is dropped.
 
 Pools of later stages are used as `reactive` does. Cost: O(slots of the model's pools) per decision.
 """
@@ -65,8 +65,8 @@ TABLES = {
     **reactive.TABLES,
     "turns": Table(rows=lambda n: n.places, item=ints("cycle_us", "offset_us", "next_at", "after")),
 }
-"""turns  of each place of `pools`: its slot's duty cycle and its own place in it; `next_at`: the turn
-       it waits for; `after`: its next turn begins no earlier
+"""turns  of each place of `pools`: its slot's duty cycle and its own place in it; `next_at`: the
+       turn it waits for; `after`: its next turn begins no earlier
 """
 
 

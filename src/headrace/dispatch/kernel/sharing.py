@@ -16,8 +16,11 @@ nothing is promised there before its first slot is idle (late binding), and then
          those that come still can be:  L(b) <= PATIENCE x (SLO' - L'(1) - slack'(1)), of each model
                                         that the slot serves, unless the plan has a duty cycle for
                                         it, which promises room for the planned sizes
-       and one request where no larger batch is
-    3. a request that is not in time alone, on any route, is dropped
+       and one request where no larger batch is. Whoever waits and is late even for the smallest
+       batch that is worth its slot does not count
+    3. a request that is not in time alone, on any route, is dropped. So are first requests that
+       have waited so long that only a batch not worth its slot is in time for them: in lasting
+       overload every batch would be one of those. But not in a crowd's first batch
 
 Why the latest start and not the deadline: both keep all deadlines that can be kept when batches
 may be interrupted, which they may not. By deadlines a long batch waits for all short ones that are
@@ -61,7 +64,10 @@ FIELDS = {
     }
 }
 """`shared`: another model runs on one of its slots. `longest_us`: a batch of more than one may not
-take more on its first slot; `most`: requests of the largest that, as profiled, does not. `deferred`: it waits for another model's turn on an idle slot."""
+take more on its first slot. As profiled, `most`: requests of the largest batch that does not;
+`least`: of the smallest that is worth its slot. `crowded`: since all that waited were sent, a batch
+was smaller than that because the first had waited too long. `deferred`: it waits for another
+model's turn on an idle slot."""
 
 TABLES = {"serves": Table(rows=lambda n: n.slots * n.models)}
 """serves  slots x models: 1 where a pipeline of the model begins on the slot"""
@@ -283,7 +289,7 @@ def wake_deferred(s: State, model: int, now_us: int) -> None:
 def _may_start(s: State, model: int, now_us: int) -> bool:
     models = len(s.models)
     for slot in range(s.world[0].slots):
-        if s.serves[slot * models + model] and s.slots[slot].alive:
-            if earliest(s, slot, now_us, 1) == now_us:
-                return True
+        begins = s.serves[slot * models + model] and s.slots[slot].alive
+        if begins and earliest(s, slot, now_us, 1) == now_us:
+            return True
     return False
