@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from headrace.catalog.event_log import read_event_log
-from headrace.domain.events import AnyEvent, Answered, Ran
+from headrace.domain.events import Answered, AnyEvent, Ran
 from headrace.metrics import run_report
 from headrace.reporting.timeline import write_timeline
 from headrace.serving.engine.engine import Engine

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headrace.dispatch.topology import Topology
-from headrace.domain.events import Answered, Dispatched, Dropped, Ran
+from headrace.domain.events import Answered, Arrived, Dispatched, Dropped, Ran
 from headrace.simulation.compiled import offer, run
 from helpers.sim import Sim, request
 from helpers.topologies import (
@@ -116,7 +116,7 @@ def _assert_never_idle(sim: Sim, topology: Topology) -> None:
     for event in sim.events:
         if isinstance(event, Ran):
             ended.setdefault(event.slot, set()).add(event.at_us)
-    arrived = {e.request: e.at_us for e in sim.events if type(e).__name__ == "Arrived"}
+    arrived = {e.request: e.at_us for e in sim.events if isinstance(e, Arrived)}
     for event in sim.events:
         if isinstance(event, Dispatched):
             start_at = event.path[0].start_at_us

@@ -112,7 +112,7 @@ class PlanInService:
         """Extract stage files and build the data plane; no worker runs yet.
 
         Args:
-            cores: device -> its cores, of a plan that is being replaced: a device stays where it is.
+            cores: device -> its cores, of a plan that is being replaced: it stays where it is.
 
         Raises:
             ModelError: a stage cannot be extracted, or its file not be opened.

@@ -1,4 +1,4 @@
-"""Which worker holds which slots and stages, with which executor, on which cores of this machine."""
+"""Which worker holds which slots and stages, with which executor, on which cores."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,11 @@ from pathlib import Path
 from headrace.catalog.stage_files import model_format, stage_path, stage_weights
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.cost import TimedStage, cost_model
+from headrace.dispatch.topology import slowdowns
 from headrace.domain.plan import Plan, Slot
 from headrace.domain.profile import Profile
 from headrace.executors.table import AUTO, ExecutorChoice, executor, kind_for
+from headrace.interference import slowed_us
 from headrace.serving.workers.cores import (
     Place,
     part_of_a_core,
@@ -83,6 +85,7 @@ def worker_specs(
     if divided and quota_folder() is None:
         say_unenforced(divided)
     threads = {slot.name: threads_of(slot.share, cores_of[slot.device]) for slot in on_cores}
+    slowed = slowdowns(plan)
     shared = shared_processes([s for s in plan.slots if kinds[s.device].hold], processes)
     return tuple(
         WorkerSpec(
@@ -94,7 +97,7 @@ def worker_specs(
             process=shared.get(slot.name),
             loads=tuple(
                 # Equal stages on different slots must not take equal times.
-                _load(tenant, number, threads.get(slot.name, 1), seed * 1_000_003 + number)
+                _load(tenant, number, threads.get(slot.name, 1), slowed, seed * 1_000_003 + number)
                 for tenant in tenants[slot.name]
             ),
         )
@@ -112,10 +115,19 @@ def shared_processes(slots: Sequence[Slot], processes: int | None) -> dict[str, 
     return {slot.name: number % processes for number, slot in enumerate(slots)}
 
 
-def _load(tenant: _Tenant, slot: int, threads: int, seed: int) -> Load:
+def _load(
+    tenant: _Tenant,
+    slot: int,
+    threads: int,
+    slowed: Mapping[tuple[str, str, int], float],
+    seed: int,
+) -> Load:
     io, profile, kind, path, weights = tenant
     stage, costs = TimedStage.of(profile.model, io.planned), cost_model({profile.model: profile})
-    # What an emulated slot is held for; the server's own part of its batches is real.
+    # What an emulated slot is held for; the server's own part of its batches is real. Neighbours
+    # on its device cost it what the plan says.
+    model, pipeline, number = io.name.rsplit("/", 2)
+    slowdown = slowed.get((model, pipeline, int(number)), 1.0)
     times = [costs.execution(stage, size) for size in range(1, io.max_batch + 1)]
     return Load(
         stage=io.key,
@@ -128,8 +140,8 @@ def _load(tenant: _Tenant, slot: int, threads: int, seed: int) -> Load:
         max_batch=io.max_batch,
         threads=threads,
         dimensions=io.dimensions,
-        p50_us=tuple(time.p50_us for time in times),
-        p99_us=tuple(time.p99_us for time in times),
+        p50_us=tuple(slowed_us(time.p50_us, slowdown) for time in times),
+        p99_us=tuple(slowed_us(time.p99_us, slowdown) for time in times),
         seed=seed + io.key * 7_919,
         slot=slot,
     )

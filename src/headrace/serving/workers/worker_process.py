@@ -33,7 +33,7 @@ class WorkerSpec:
     cores: tuple[int, ...] = ()
     """The CPU cores it stays on; none: wherever the system puts it."""
     quota: Fraction | None = None
-    """The part of its core's time that it may have, where the system keeps it to that; None: any."""
+    """The part of its core's time that it gets, where the system keeps it to that; None: any."""
     device: int | None = None
     """The number of its device on its host; None: its kind needs no device."""
     process: int | None = None
