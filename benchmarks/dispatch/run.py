@@ -15,8 +15,8 @@ One model, one pipeline of two pools of equal size on nodes of four slots, batch
 
 CPU time; of kernel, dispatcher and logged the least of five.
 
-With --tenants: slots of one stage that serve one model, or four models in turns with four times the
-objective each, at the same load in all; what a decision costs with several tenants per slot.
+With --tenants: slots of one stage that serve one model, or four in turns, at the same load in all:
+what a decision costs with several tenants per slot.
 
     python -m benchmarks.dispatch.run [--json] [--tenants]
 """

@@ -57,7 +57,7 @@ ArrivalsOption = Annotated[
 PolicyOption = Annotated[
     str | None,
     typer.Option(
-        help="Dispatch policy: reservation, reactive, batch-aware, … Default: reservation;"
+        help="Dispatch policy: reservation, reactive, duty-cycle, batch-aware, … Default: reservation;"
         " for apps the one that their plan's worst cases hold under."
     ),
 ]

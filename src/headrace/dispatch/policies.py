@@ -43,8 +43,13 @@ BY_READING: dict[Reading, str] = {
 
 
 def policy_for(plan: Plan) -> str:
-    """The policy that the plan was made for."""
-    return BY_READING[plan.apps[0].reading] if plan.apps else "reservation"
+    """The policy that the plan was made for.
+
+    Slots whose tenants take turns are not given to one configuration of one module, which the
+    worst cases of apps reckon with: they are reserved, turn by turn (decision 0042).
+    """
+    in_turns = any(slot.duty_us is not None for slot in plan.slots)
+    return BY_READING[plan.apps[0].reading] if plan.apps and not in_turns else "reservation"
 
 
 def policy_named(name: str) -> Policy:
