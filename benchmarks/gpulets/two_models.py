@@ -117,19 +117,18 @@ def main() -> None:
     arguments = parser.parse_args()
     ways: dict[str, Attained] = {name: by_policy(name) for name in arguments.policies.split(",")}
     ways["deadline order"] = deadline_order
-    rows = []
+    rows: list[dict[str, object]] = []
+    print_row = print if not arguments.json else lambda _: None
+    print_row(f"highest load at which both keep 99 %, part of the compute; target >= {TARGET:.2f}")
     for name, attained in ways.items():
         plans = [(sizes, None) for sizes in BATCHES] + [DUTY]
         for sizes, duty_us in plans if name != "deadline order" else plans[:1]:
             load = highest_load(two_models(sizes, duty_us), attained)
             rows.append({"policy": name, "batches": sizes, "duty_us": duty_us, "load": load})
+            duty = "" if duty_us is None else f", duty cycle {duty_us / 1000:g} ms"
+            print_row(f"{name:<16} planned batches {sizes}{duty:<24} {load:.2f}")
     if arguments.json:
         print(json.dumps({"target": TARGET, "rows": rows}))
-        return
-    print(f"highest load at which both keep 99 %, part of the compute; target >= {TARGET:.2f}")
-    for row in rows:
-        duty = "" if row["duty_us"] is None else f", duty cycle {row['duty_us'] / 1000:g} ms"
-        print(f"{row['policy']:<16} planned batches {row['batches']}{duty:<24} {row['load']:.2f}")
 
 
 if __name__ == "__main__":

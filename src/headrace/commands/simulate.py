@@ -57,8 +57,8 @@ ArrivalsOption = Annotated[
 PolicyOption = Annotated[
     str | None,
     typer.Option(
-        help="Dispatch policy: reservation, reactive, duty-cycle, batch-aware, … Default: reservation;"
-        " for apps the one that their plan's worst cases hold under."
+        help="Dispatch policy: reservation, reactive, duty-cycle, batch-aware, … Default:"
+        " reservation; for apps the one that their plan's worst cases hold under."
     ),
 ]
 JitterOption = Annotated[
@@ -100,8 +100,8 @@ InterferenceOption = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        help="What batches really cost each other on the slots of one device (a document of"
-        " `headrace interfere`), which the dispatcher has to find out; whatever the plan reckons"
+        help="What batches really cost each other on the slots of one device (a document"
+        " headrace.interference/1), which the dispatcher has to find out; whatever the plan reckons"
         " with. Repeatable, one per device type (default: as the plan says).",
     ),
 ]
