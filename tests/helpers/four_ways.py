@@ -43,7 +43,7 @@ class Trace:
 def random_trace(seed: int, requests: int = 40) -> Trace:
     """Policies, ties, lost slots and jitter in turn, so that few seeds have them all."""
     rng = np.random.default_rng(seed)
-    policy = tuple(POLICIES)[seed % len(POLICIES)]
+    policy = tuple(POLICIES)[(seed + 4) % len(POLICIES)]
     topology = random_shared_topology(rng) if seed % 5 == 4 else random_topology(rng)
     if POLICIES[policy].parameters.get("rule") is not None and seed % 4:
         topology = _with_loads(topology, rng)

@@ -117,6 +117,15 @@ def profile(
             " machines: a core's busy slots get equal parts of its time.",
         ),
     ] = None,
+    cores: Annotated[
+        str | None,
+        typer.Option(
+            metavar="1,2,…",
+            help="Numbers of cores to measure on, for a device type with as many `cores` as the"
+            " largest: k of n cores are its share k/n. Not with --shares.",
+            show_default=False,
+        ),
+    ] = None,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Take the result if measured before.")
     ] = True,
@@ -132,11 +141,15 @@ def profile(
     """
     from headrace.catalog.documents import write_document
     from headrace.catalog.whole_file import check_writable
+    from headrace.domain.errors import ModelError
+    from headrace.profiling.core_counts import parse_cores, with_cores
     from headrace.profiling.options import ProfileOptions
     from headrace.profiling.profiler import legal_name, profile_model
     from headrace.profiling.shares import parse_shares, with_shares
 
-    parts = parse_shares(shares or ())
+    parts, core_counts = parse_shares(shares or ()), parse_cores(cores)
+    if parts and core_counts:
+        raise ModelError("--cores: measures whole cores; leave out --shares, parts of one")
     target = out or Path(f"{name or legal_name(model.stem)}.profile.json")
     check_writable(target)
     options = ProfileOptions(
@@ -159,6 +172,7 @@ def profile(
     told: set[str] = set()
     with _progress(told) as progress:
         measured = profile_model(model, options, progress)
+    measured = with_cores(measured, target.parent, device, core_counts, budget_s)
     measured = with_shares(_with_gateway(_with_overhead(measured), device), device, parts)
     write_document(measured, target)
     if json:

@@ -161,6 +161,8 @@ class Measurement:
     """Its difference across a run is what the run took of the device; monotonic nanoseconds."""
     libraries: tuple[str, ...]
     """Modules whose versions a measurement depends on."""
+    open_threads: Callable[[bytes, ExternalWeights | None, int], OpenedModel] | None = None
+    """As `open`, computing with so many threads; None: the device has no cores to give."""
     machine: Callable[[], str] | None = None
     """The device's name, as its driver reports it; None: the processor's."""
 

@@ -159,10 +159,16 @@ class MeasuredOnnx:
     """A model, or a part of one, open for measuring."""
 
     def __init__(
-        self, content: bytes, weights: ExternalWeights | None, gpu: int | None = None
+        self,
+        content: bytes,
+        weights: ExternalWeights | None,
+        threads: int = 1,
+        gpu: int | None = None,
     ) -> None:
         """Raises ModelError: ONNX Runtime refuses the model."""
-        self._session = open_session(content, weights, shares_memory=gpu is None, gpu=gpu)
+        self._session = open_session(
+            content, weights, shares_memory=gpu is None, gpu=gpu, threads=threads
+        )
 
     def run(self, names: Sequence[str], feeds: Arrays) -> Sequence[NDArray[Any]]:
         return run_session(self._session, names, feeds)
@@ -229,6 +235,7 @@ EXECUTOR = ExecutorKind(
         device="cpu",
         slot="cpu core",
         open=MeasuredOnnx,
+        open_threads=MeasuredOnnx,
         # A session of one thread works on the thread that calls it; see `profiling.timing`.
         timer_ns=time.thread_time_ns,
         libraries=LIBRARIES,

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+from headrace.catalog.weights_files import ExternalWeights
 from headrace.executors.base import ONE_THREAD, ExecutorKind, Measurement, StageToLoad, TensorMemory
 from headrace.executors.torch_model import TorchExecutor, TorchModel
 
@@ -11,6 +12,12 @@ def _open(stage: StageToLoad, memory: TensorMemory) -> TorchExecutor:
     model = TorchModel(Path(stage.path).read_bytes(), stage.weights)
     model.use_threads(stage.threads)
     return TorchExecutor(stage, memory, model)
+
+
+def _open_threads(content: bytes, weights: ExternalWeights | None, threads: int) -> TorchModel:
+    model = TorchModel(content, weights)
+    model.use_threads(threads)
+    return model
 
 
 EXECUTOR = ExecutorKind(
@@ -29,6 +36,7 @@ EXECUTOR = ExecutorKind(
         device="cpu",
         slot="cpu core",
         open=TorchModel,
+        open_threads=_open_threads,
         timer_ns=time.thread_time_ns,
         libraries=("torch",),
     ),
