@@ -72,6 +72,7 @@ TABLES = {
 
 def lay_out(state: Any, topology: Topology, _parameters: Mapping[str, int]) -> None:
     """Tenants of a slot go in the order of the topology's stages."""
+    state.models["in_turns"] = 1
     stages = [
         stage for model in topology.models for route in model.routes for stage in route.stages
     ]

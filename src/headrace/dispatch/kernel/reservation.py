@@ -117,7 +117,7 @@ def decide(s: State, model: int, now_us: int) -> Decision:
     """The model's queue is not empty. Routes are asked in order of how long they make wait."""
     extend_overruns(s, now_us)
     follow_moved(s)
-    if s.models[model].shared:
+    if s.models[model].in_turns:
         return sharing.decide_in_turn(s, model, now_us)
     first, end = s.models[model].first_route, s.models[model].end_route
     usable = _mark_usable(s, first, end, now_us)
@@ -314,7 +314,7 @@ def on_dispatched(s: State, batch: int) -> None:
     displacement.note_urgency(s, batch)
     if s.world[0].evicted:
         displacement.requeue_evicted(s, mine.model)
-    if s.models[mine.model].shared:
+    if s.models[mine.model].in_turns:
         sharing.wake_deferred(s, mine.model, s.hops[batch * s.world[0].stages_max].start_at)
 
 

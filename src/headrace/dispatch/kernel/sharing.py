@@ -55,7 +55,6 @@ largest."""
 
 FIELDS = {
     "models": {
-        "shared": 0,
         "longest_us": NEVER_US,
         "most": 1,
         "least": 1,
@@ -63,7 +62,7 @@ FIELDS = {
         "deferred": 0,
     }
 }
-"""`shared`: another model runs on one of its slots. `longest_us`: a batch of more than one may not
+"""`longest_us`: a batch of more than one may not
 take more on its first slot. As profiled, `most`: requests of the largest batch that does not;
 `least`: of the smallest that is worth its slot. `crowded`: since all that waited were sent, a batch
 was smaller than that because the first had waited too long. `deferred`: it waits for another
@@ -89,7 +88,7 @@ def lay_out(state: Any, topology: Topology) -> None:
         others = [i for i in np.flatnonzero(together[number]) if i != number]
         if others:
             patience_us = min(_patience_us(models[other]) for other in others)
-            state.models["shared"][number] = 1
+            state.models["in_turns"][number] = 1
             longest_us = round(PATIENCE * max(0, patience_us))
             if _in_cycles(topology, models[number]):
                 longest_us = NEVER_US
