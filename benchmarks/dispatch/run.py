@@ -15,7 +15,10 @@ One model, one pipeline of two pools of equal size on nodes of four slots, batch
 
 CPU time; of kernel, dispatcher and logged the least of five.
 
-    python -m benchmarks.dispatch.run [--json]
+With --tenants: slots of one stage that serve one model, or four in turns, at the same load in all:
+what a decision costs with several tenants per slot.
+
+    python -m benchmarks.dispatch.run [--json] [--tenants]
 """
 
 import argparse
@@ -42,6 +45,8 @@ POOLS = (4, 30, 100)
 STAGE_US = 10_000
 SLOTS_PER_NODE = 4
 REQUESTS = 20_000
+TENANT_SLOTS = (1, 4, 30)
+"""With --tenants."""
 
 
 def two_pools(slots: int) -> Topology:
@@ -60,6 +65,42 @@ def two_pools(slots: int) -> Topology:
         nodes=tuple(f"n{i}" for i in range(nodes)),
         node_bytes_per_us=(1250.0,) * nodes,
     )
+
+
+def in_turns(slots: int, tenants: int) -> Topology:
+    """`tenants` models, each on all `slots` slots."""
+    stage = StageTable(0, 1, tuple(range(slots)), (STAGE_US,), (STAGE_US,), 0)
+    return Topology(
+        models=tuple(
+            ModelRoutes(f"m{number}", 10 * STAGE_US, (Route("p0", 1, (stage,), (0,)),))
+            for number in range(tenants)
+        ),
+        slots=tuple(f"s{i}" for i in range(slots)),
+        slot_node=(0,) * slots,
+        nodes=("n0",),
+        node_bytes_per_us=(None,),
+    )
+
+
+def measure_tenants(slots: int, tenants: int) -> dict[str, float | int | str]:
+    """As `measure`, of what a server pays per batch."""
+    topology = in_turns(slots, tenants)
+    rng = np.random.default_rng(1)
+    gaps = rng.exponential(STAGE_US / slots / 0.9, size=REQUESTS)
+    models = rng.integers(tenants, size=REQUESTS)
+    offered = offer(topology, np.cumsum(gaps).astype(np.int64), models)
+    run(topology, "reservation", offered)
+    started = time.process_time()
+    batches = run(topology, "reservation", offered).batches
+    compiled_s = time.process_time() - started
+    _, calls = session(topology, "reservation", offered, recorded=True)
+    return {
+        "slots": slots,
+        "tenants": tenants,
+        "session_us": compiled_s * 1e6 / batches,
+        "kernel_us": least(lambda: kernel_s(topology, "reservation", calls)) * 1e6 / batches,
+        "dispatcher_us": least(lambda: play(topology, "reservation", calls)) * 1e6 / batches,
+    }
 
 
 def measure(policy: str, slots: int) -> dict[str, float | int | str]:
@@ -111,9 +152,14 @@ def session(
     recorder.dispatcher = dispatcher
     driver.reports = recorder if recorded else dispatcher
     requests = (
-        Request(id=i, model=0, arrived_at_us=at, deadline_at_us=deadline)
-        for i, (at, deadline) in enumerate(
-            zip(offered.arrived_at_us.tolist(), offered.deadline_at_us.tolist(), strict=True)
+        Request(id=i, model=model, arrived_at_us=at, deadline_at_us=deadline)
+        for i, (model, at, deadline) in enumerate(
+            zip(
+                offered.model.tolist(),
+                offered.arrived_at_us.tolist(),
+                offered.deadline_at_us.tolist(),
+                strict=True,
+            )
         )
     )
     replay(requests, clock, recorder.on_arrival if recorded else dispatcher.on_arrival)
@@ -125,7 +171,11 @@ def session(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--tenants", action="store_true", help="one and four models per slot")
     arguments = parser.parse_args()
+    if arguments.tenants:
+        _print_tenants(arguments.json)
+        return
     rows = [measure(policy, slots) for policy in POLICIES for slots in POOLS]
     if arguments.json:
         print(json.dumps(rows, indent=2))
@@ -138,6 +188,20 @@ def main() -> None:
             f"{row['policy']:<18}{row['slots_per_pool']:>11}{row['session_us']:>11.2f}"
             f"{row['kernel_us']:>9.2f}{row['dispatcher_us']:>12.2f}{row['logged_us']:>9.2f}"
             f"{row['in_python_us']:>11.2f}"
+        )
+
+
+def _print_tenants(as_json: bool) -> None:
+    rows = [measure_tenants(slots, tenants) for slots in TENANT_SLOTS for tenants in (1, 4)]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    print("microseconds per dispatched batch (one stage, 90 % load); four tenants <= 2 x one")
+    print(f"{'slots':>6}{'tenants':>9}{'simulated':>11}{'kernel':>9}{'dispatcher':>12}")
+    for row in rows:
+        print(
+            f"{row['slots']:>6}{row['tenants']:>9}{row['session_us']:>11.2f}"
+            f"{row['kernel_us']:>9.2f}{row['dispatcher_us']:>12.2f}"
         )
 
 

@@ -18,6 +18,7 @@ from headrace import cli
 from headrace.catalog.documents import write_document
 from helpers.doc_pages import BLOCKS, PAGES, ROOT, Block
 from helpers.problems import HANG_S, make_profile
+from helpers.shared import make_interference
 
 RUN = ("plan", "verify", "simulate", "trace", "schema")
 
@@ -92,6 +93,9 @@ def test_the_commands_of_a_page_run(page: Path, app: bool, run: Run) -> None:
     # As `headrace rehearse --out` would leave it.
     again = json.dumps(yaml.safe_load(problem_of(page, app=app)))
     write_problem(again, Path("rehearsed.json"))
+    # As `headrace interfere` would leave it.
+    device = next(iter(json.loads(again)["cluster"]["devices"]))
+    write_document(make_interference(device=device), Path("measured.interference.json"))
     run("headrace plan problem.yaml -o plan.json")
     for events in ("run.events", "rehearsal.events"):
         run(f"headrace simulate plan.json --load-factor 0.5 --duration-s 2 --events {events}")

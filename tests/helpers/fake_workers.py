@@ -169,9 +169,7 @@ def specs(slots: int) -> list[WorkerSpec]:
         p99_us=(P99_US,),
         seed=0,
     )
-    return [
-        WorkerSpec(slot=f"slot{i}", executor="onnx", core=None, loads=(load,)) for i in range(slots)
-    ]
+    return [WorkerSpec(slot=f"slot{i}", executor="onnx", loads=(load,)) for i in range(slots)]
 
 
 Scene = Callable[[Supervisor, Told], Coroutine[Any, Any, None]]

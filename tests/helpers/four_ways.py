@@ -16,7 +16,12 @@ from headrace.domain.request import Request
 from headrace.simulation.compiled import Offered, SlotChange, run
 from headrace.simulation.driver import JitteredDurations, exact_durations
 from helpers.sim import Sim
-from helpers.topologies import make_route, random_requests, random_topology
+from helpers.topologies import (
+    make_route,
+    random_requests,
+    random_shared_topology,
+    random_topology,
+)
 
 TICK_US = 2_000
 """Of sessions with many events at equal instants."""
@@ -38,8 +43,8 @@ class Trace:
 def random_trace(seed: int, requests: int = 40) -> Trace:
     """Policies, ties, lost slots and jitter in turn, so that few seeds have them all."""
     rng = np.random.default_rng(seed)
-    policy = tuple(POLICIES)[seed % len(POLICIES)]
-    topology = random_topology(rng)
+    policy = tuple(POLICIES)[(seed + 4) % len(POLICIES)]
+    topology = random_shared_topology(rng) if seed % 5 == 4 else random_topology(rng)
     if POLICIES[policy].parameters.get("rule") is not None and seed % 4:
         topology = _with_loads(topology, rng)
     offered = random_requests(topology, rng, count=requests, load=float(rng.choice([0.5, 1, 2])))

@@ -53,8 +53,8 @@ MUTANTS = {
     ),
     "runs-take-longer": Mutant(
         module=LOOP,
-        source="return p50_us\n",
-        mistaken="return p50_us + 1\n",
+        source="        return p50_us\n",
+        mistaken="        return p50_us + 1\n",
     ),
     "links-are-free": Mutant(
         module=KERNEL + "links",

@@ -1,6 +1,7 @@
 """Topologies made by hand or from a seed, without a planner, and checks on event logs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -88,6 +89,28 @@ def random_topology(rng: np.random.Generator) -> Topology:
     return make_topology(
         *models, slo_us=slos, slot_node=slot_node, bytes_per_us=float(rng.uniform(5, 50))
     )
+
+
+def random_shared_topology(rng: np.random.Generator) -> Topology:
+    """Two to four models of one stage each take turns on one to three slots, some with duty cycles;
+    the last model has all slots, the others some of them."""
+    slots = int(rng.integers(1, 4))
+    models, slos = [], []
+    count = int(rng.integers(2, 5))
+    for number in range(count):
+        every = number == count - 1
+        pool = np.flatnonzero(rng.random(slots) < 0.7) if not every else np.arange(slots)
+        size, first = int(rng.integers(1, 6)), int(rng.integers(1_000, 9_000))
+        p50 = [first + int(first * rng.choice([0.2, 0.9])) * b for b in range(size)]
+        stage = make_stage(
+            pool.tolist() or [0], sorted(p50), p99_us=[int(us * 1.2) for us in sorted(p50)]
+        )
+        models.append([make_route(stage)])
+        slos.append(int(max(p50) * rng.uniform(1.5, 8.0)) + 10_000)
+    topology = make_topology(*models, slo_us=slos)
+    if rng.random() < 0.5:
+        return topology
+    return replace(topology, slot_duty_us=(int(rng.integers(10_000, 40_000)),) * slots)
 
 
 def random_requests(

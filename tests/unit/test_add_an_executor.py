@@ -111,8 +111,8 @@ assert (kind_for("toy7", "auto"), kind_for("l4", "auto")) == ("toy", "emulated")
 served = served_chain(folder, pools=(2, 2), device="toy7", slo_us=1_000_000)
 stages = stage_index(served.plan, served.profiles)
 specs = worker_specs(served.plan, served.profiles, served.folders, stages, "auto", seed=0)
-assert [(spec.executor, spec.device, spec.core) for spec in specs] == [
-    ("toy", number, None) for number in range(4)
+assert [(spec.executor, spec.device, spec.cores) for spec in specs] == [
+    ("toy", number, ()) for number in range(4)
 ]
 assert set(asyncio.run(ran_on_slot(specs, 3))) == {4.0}
 

@@ -1,13 +1,23 @@
 """Slots of a plan find their executor, their core and their stages on this machine."""
 
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.domain.errors import ModelError
 from headrace.domain.plan import Plan
 from headrace.serving.engine.data_plane import arena_bytes_for
-from headrace.serving.workers.placement import slot_cores, worker_specs
+from headrace.serving.workers import placement
+from headrace.serving.workers.cores import (
+    keep_to_share,
+    part_of_a_core,
+    place_of,
+    slot_cores,
+    threads_of,
+)
+from headrace.serving.workers.placement import worker_specs
 from headrace.serving.workers.stage_io import stage_index
 from helpers.served import WIDTH, plan_by_hand, profile_by_hand, served_chain
 
@@ -20,17 +30,74 @@ def plan_of(pools: list[int], nodes: int = 1) -> Plan:
 
 def test_each_device_has_a_core_of_its_own_also_across_nodes() -> None:
     cores = slot_cores(plan_of([2, 2], nodes=2).slots, allowed=[4, 5, 6, 7])
-    assert sorted(cores.values()) == [4, 5, 6, 7]
+    assert sorted(cores.values()) == [(4,), (5,), (6,), (7,)]
 
 
 def test_too_few_cores_are_shared_and_said_so(caplog: pytest.LogCaptureFixture) -> None:
     cores = slot_cores(plan_of([2, 1]).slots, allowed=[0, 1])
-    assert sorted(cores.values()) == [0, 0, 1]
+    assert sorted(cores.values()) == [(0,), (0,), (1,)]
     assert "uses 3 cores but only 2 are here" in caplog.text
 
 
 def test_a_system_without_pinning_leaves_workers_alone() -> None:
     assert slot_cores(plan_of([2, 1]).slots, allowed=[]) == {}
+
+
+HALF = Fraction(1, 2)
+
+
+def test_a_slot_of_a_device_of_several_cores_owns_whole_ones_and_nobody_else_has_them() -> None:
+    slots = [
+        replace(slot, device_index=index, share=share, name=f"s{number}")
+        for number, (slot, index, share) in enumerate(
+            zip(
+                plan_of([3]).slots,
+                (0, 0, 1),
+                (HALF, HALF, Fraction(1)),
+                strict=True,
+            )
+        )
+    ]
+    cores = slot_cores(slots, [4, 5, 6, 7], {"cpu": 2})
+    assert cores == {"s0": (4,), "s1": (5,), "s2": (6, 7)}
+    assert (threads_of(HALF, 2), threads_of(Fraction(1), 2)) == (1, 2)
+
+
+def test_a_device_of_a_plan_that_is_replaced_keeps_its_cores() -> None:
+    slots = [
+        replace(slot, device_index=number, name=f"s{number}")
+        for number, slot in enumerate(plan_of([2]).slots)
+    ]
+    kept = {place_of(slots[1]): (4, 5)}
+    assert slot_cores(slots, [4, 5, 6, 7], {"cpu": 2}, kept) == {"s0": (6, 7), "s1": (4, 5)}
+
+
+def test_parts_of_one_core_share_it() -> None:
+    slots = [replace(slot, device_index=0, share=HALF) for slot in plan_of([2]).slots]
+    named = [replace(slot, name=f"s{number}") for number, slot in enumerate(slots)]
+    assert slot_cores(named, [3, 4]) == {"s0": (3,), "s1": (3,)}
+    assert part_of_a_core(HALF, 1) == HALF
+    assert part_of_a_core(HALF, 2) is None
+
+
+def test_a_quota_is_written_where_the_system_takes_it(tmp_path: Path) -> None:
+    keep_to_share(4321, "headrace-1-s0", HALF, tmp_path)
+    group = tmp_path / "headrace-1-s0"
+    assert (group / "cpu.max").read_text() == "5000 10000"
+    assert (group / "cgroup.procs").read_text() == "4321"
+
+
+def test_shares_that_nothing_enforces_are_said_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(placement, "quota_folder", lambda: None)
+    served = served_chain(tmp_path, pools=(1,))
+    plan = replace(served.plan, slots=tuple(replace(s, share=HALF) for s in served.plan.slots))
+    stages = stage_index(plan, served.profiles)
+    [spec] = worker_specs(plan, served.profiles, served.folders, stages, "auto", seed=0)
+    assert spec.quota == HALF
+    assert "shares of a core are not enforced here: 1 slots" in caplog.text
 
 
 def test_every_slot_loads_the_stages_of_its_pools(
@@ -56,7 +123,7 @@ def test_equal_emulated_stages_take_unequal_times(tmp_path: Path) -> None:
     stages = stage_index(served.plan, served.profiles)
     specs = worker_specs(served.plan, served.profiles, served.folders, stages, "auto", seed=0)
     assert len({spec.loads[0].seed for spec in specs}) == 3
-    assert all(spec.executor == "emulated" and spec.core is None for spec in specs)
+    assert all(spec.executor == "emulated" and spec.cores == () for spec in specs)
 
 
 def test_a_profile_without_a_model_file_is_not_executed_silently(tmp_path: Path) -> None:

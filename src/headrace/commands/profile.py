@@ -163,6 +163,15 @@ def profile(
             show_default=False,
         ),
     ] = None,
+    cores: Annotated[
+        str | None,
+        typer.Option(
+            metavar="1,2,…",
+            help="Numbers of cores to measure on, for a device type with as many `cores` as the"
+            " largest: k of n cores are its share k/n. Not with --shares.",
+            show_default=False,
+        ),
+    ] = None,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Take the result if measured before.")
     ] = True,
@@ -186,14 +195,18 @@ def profile(
         parse_shape,
         parse_state,
     )
+    from headrace.domain.errors import ModelError
     from headrace.executors.table import measurement
+    from headrace.profiling.core_counts import parse_cores, with_cores
     from headrace.profiling.options import ProfileOptions
     from headrace.profiling.profiler import legal_name, profile_model
     from headrace.profiling.shares import parse_shares, with_shares
     from headrace.profiling.utilisation import with_utilisation
     from headrace.reporting.profile_plot import check_plots, plot_profile
 
-    parts = parse_shares(shares or ())
+    parts, core_counts = parse_shares(shares or ()), parse_cores(cores)
+    if parts and core_counts:
+        raise ModelError("--cores: measures whole cores; leave out --shares, parts of one")
     target = out or Path(f"{name or legal_name(model.stem)}.profile.json")
     check_writable(target)
     if plot is not None:
@@ -223,6 +236,7 @@ def profile(
     told: set[str] = set()
     with _progress(told) as progress:
         measured = profile_model(model, options, progress)
+    measured = with_cores(measured, target.parent, device, core_counts, budget_s)
     measured = _with_gateway(_with_overhead(measured), device, 0.35 * min(1.0, budget_s / 20))
     measured = with_shares(measured, device, parts)
     if measurement(device).machine is None:  # a core, whose caches are known

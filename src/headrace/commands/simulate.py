@@ -12,6 +12,7 @@ from headrace.commands.output import console, next_step, notices, print_json
 if TYPE_CHECKING:
     from headrace.dispatch.changes.migration import How
     from headrace.domain.events import AnyEvent, EventLogHeader
+    from headrace.domain.interference import Interference
     from headrace.domain.plan import Plan
     from headrace.domain.profile import Profile
     from headrace.metrics import Report
@@ -56,8 +57,8 @@ ArrivalsOption = Annotated[
 PolicyOption = Annotated[
     str | None,
     typer.Option(
-        help="Dispatch policy: reservation, reactive, batch-aware, … Default: reservation;"
-        " for apps the one that their plan's worst cases hold under."
+        help="Dispatch policy: reservation, reactive, duty-cycle, batch-aware, … Default:"
+        " reservation; for apps the one that their plan's worst cases hold under."
     ),
 ]
 JitterOption = Annotated[
@@ -95,6 +96,15 @@ DelayOption = Annotated[
     float,
     typer.Option(min=0.0, help="So much longer for every batch, on top of --slower."),
 ]
+InterferenceOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="What batches really cost each other on the slots of one device (a document"
+        " headrace.interference/1), which the dispatcher has to find out; whatever the plan reckons"
+        " with. Repeatable, one per device type (default: as the plan says).",
+    ),
+]
 ModelOption = Annotated[str | None, typer.Option(help="Offer load to this model only.")]
 MigrateOption = Annotated[
     Path | None,
@@ -125,6 +135,7 @@ def simulate(
     slower: SlowerOption = None,
     slower_from_s: SlowerFromOption = 0.0,
     delay_ms: DelayOption = 0.0,
+    interference: InterferenceOption = None,
     model: ModelOption = None,
     migrate: MigrateOption = None,
     at: AtOption = 10.0,
@@ -167,9 +178,10 @@ def simulate(
         policy=given,
         jitter=jitter,
         seed=seed,
-        times=_times(plan, times, profile_times or migrate is not None),
+        times=_times(plan, times, profile_times or migrate is not None or bool(interference)),
         slower=_slower(document, profiles, slower or (), slower_from_s, delay_ms),
-        levels={} if times or profile_times or migrate else rehearsed_levels(plan),
+        interference=_interference(interference or (), document, times, migrate),
+        levels={} if times or profile_times or migrate or interference else rehearsed_levels(plan),
     )
     if migrate is not None and times is not None:
         raise DocumentError("simulate: --times are of one plan; leave them out with --migrate")
@@ -206,6 +218,8 @@ class _Asked:
     times: "tuple[EventLogHeader, Sequence[AnyEvent]] | None"
     """A server's event log of the plan; None: as the profile says."""
     slower: "Slower | None"
+    interference: "Sequence[Interference]"
+    """True interference; none: as the plan says."""
     levels: "Mapping[str, float]"
     """As rehearsed, where `times` are the rehearsal's."""
 
@@ -244,6 +258,22 @@ def _slower(
     )
 
 
+def _interference(
+    paths: "Sequence[Path]", plan: "Plan", times: Path | None, migrate: Path | None
+) -> "list[Interference]":
+    """
+    Raises:
+        DocumentError: a file is none, or something is asked for that does not go with it.
+    """
+    from headrace.catalog.documents import read_interference
+    from headrace.simulation.beside import refuse_with
+
+    for given, what in ((times, "--times"), (migrate, "--migrate"), (plan.apps, "apps")):
+        if paths and given:
+            raise refuse_with(what)
+    return [read_interference(path) for path in paths]
+
+
 def _of_models(asked: _Asked) -> _Finished:
     from headrace.commands.progress import counting
     from headrace.dispatch.policies import policy_for
@@ -260,6 +290,7 @@ def _of_models(asked: _Asked) -> _Finished:
             seed=asked.seed,
             times=asked.times,
             slower=asked.slower,
+            interference=asked.interference,
             levels=asked.levels,
             on_progress=advance,
         )

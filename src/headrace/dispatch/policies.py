@@ -27,6 +27,7 @@ def _policy(module: str, **parameters: int) -> Policy:
 POLICIES = {
     "reservation": _policy("reservation"),
     "reservation-fill": _policy("reservation", fill_idle_path=1),
+    "duty-cycle": _policy("duty_cycle"),
     "reactive": _policy("reactive"),
     "batch-aware": _policy("batch_aware", rule=CONSECUTIVE),
     "round-robin": _policy("batch_aware", rule=IN_TURN),
@@ -42,8 +43,13 @@ BY_READING: dict[Reading, str] = {
 
 
 def policy_for(plan: Plan) -> str:
-    """The policy that the plan was made for."""
-    return BY_READING[plan.apps[0].reading] if plan.apps else "reservation"
+    """The policy that the plan was made for.
+
+    Slots whose tenants take turns are not given to one configuration of one module, which the
+    worst cases of apps reckon with: they are reserved, turn by turn (decision 0042).
+    """
+    in_turns = any(slot.duty_us is not None for slot in plan.slots)
+    return BY_READING[plan.apps[0].reading] if plan.apps and not in_turns else "reservation"
 
 
 def policy_named(name: str) -> Policy:

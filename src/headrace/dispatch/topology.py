@@ -4,12 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.cost import CostModel, TimedStage, cost_model, link_bytes_per_us, transfer_us
+from headrace.cost import (
+    CostModel,
+    Latency,
+    TimedStage,
+    cost_model,
+    link_bytes_per_us,
+    transfer_us,
+)
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import PlanError
 from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Deployment, MachineLoad, Pipeline, Plan
 from headrace.domain.profile import Profile
+from headrace.interference import slowed_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +135,12 @@ class Topology:
     nodes: tuple[str, ...]
     node_bytes_per_us: tuple[float | None, ...]
     """Link speed of each node, each direction; None: never the limit."""
+    slot_duty_us: tuple[int | None, ...] = ()
+    """Duty cycle of each slot; none stated, or None: it runs what it is given when it is free."""
+
+    def duty_us(self, slot: int) -> int | None:
+        """The slot's duty cycle, if it has one."""
+        return self.slot_duty_us[slot] if self.slot_duty_us else None
 
     @property
     def stage_names(self) -> tuple[str, ...]:
@@ -170,6 +184,7 @@ class Topology:
                 without which nothing runs. Whether the numbers are right is the verifier's matter.
         """
         slot_index = {slot.name: i for i, slot in enumerate(plan.slots)}
+        slowed = slowdowns(plan)
         node_index = {node.name: i for i, node in enumerate(plan.cluster.nodes)}
         asked = cost_model(profiles) if costs is None else costs
         priorities = {demand.model: demand.priority for demand in plan.demands}
@@ -177,7 +192,12 @@ class Topology:
             return cls(
                 models=tuple(
                     _model_routes(
-                        deployment, profiles[deployment.model], asked, slot_index, priorities
+                        deployment,
+                        profiles[deployment.model],
+                        asked,
+                        slot_index,
+                        slowed,
+                        priorities,
                     )
                     for deployment in plan.deployments
                 ),
@@ -185,6 +205,7 @@ class Topology:
                 slot_node=tuple(node_index[slot.node] for slot in plan.slots),
                 nodes=tuple(node_index),
                 node_bytes_per_us=_link_speeds(plan.cluster),
+                slot_duty_us=tuple(slot.duty_us for slot in plan.slots),
             )
         except KeyError as error:
             raise PlanError(
@@ -200,11 +221,27 @@ def _link_speeds(cluster: Cluster) -> tuple[float | None, ...]:
     )
 
 
+Slowdowns = Mapping[tuple[str, str, int], float]
+"""(model, pipeline, stage) -> how many times longer than profiled a batch takes at most."""
+
+
+def slowdowns(plan: Plan) -> Slowdowns:
+    """What the plan's slots say of the tenants that are slowed; the largest over a stage's pool."""
+    found: dict[tuple[str, str, int], float] = {}
+    for slot in plan.slots:
+        for tenant in slot.tenants:
+            key = (tenant.model, tenant.pipeline, tenant.stage)
+            if tenant.slowdown > found.get(key, 1.0):
+                found[key] = tenant.slowdown
+    return found
+
+
 def _model_routes(
     deployment: Deployment,
     profile: Profile,
     costs: CostModel,
     slot_index: Mapping[str, int],
+    slowed: Slowdowns,
     priorities: Mapping[str, int],
 ) -> ModelRoutes:
     if not deployment.pipelines:
@@ -212,7 +249,7 @@ def _model_routes(
     return ModelRoutes(
         name=deployment.name,
         slo_us=deployment.slo_us,
-        routes=tuple(_route(p, profile, costs, slot_index) for p in deployment.pipelines),
+        routes=tuple(_route(p, profile, costs, slot_index, slowed) for p in deployment.pipelines),
         # A call of a module brings its tensors through the gateway as a client's request does.
         gateway_us=costs.gateway_us(deployment.model),
         priority=priorities.get(profile.bucket_of or profile.model, 0),
@@ -220,13 +257,20 @@ def _model_routes(
 
 
 def _route(
-    pipeline: Pipeline, profile: Profile, costs: CostModel, slot_index: Mapping[str, int]
+    pipeline: Pipeline,
+    profile: Profile,
+    costs: CostModel,
+    slot_index: Mapping[str, int],
+    slowed: Slowdowns,
 ) -> Route:
     _check_runnable(pipeline, profile)
     tables = []
-    for stage in pipeline.stages:
+    for number, stage in enumerate(pipeline.stages):
         timed = TimedStage.of(profile.model, stage)
-        latencies = [costs.latency(timed, size) for size in range(1, pipeline.batch_size + 1)]
+        slowdown = slowed.get((profile.model, pipeline.name, number), 1.0)
+        latencies = [
+            _slowed(costs, timed, size, slowdown) for size in range(1, pipeline.batch_size + 1)
+        ]
         tables.append(
             StageTable(
                 first_block=stage.first_block,
@@ -247,6 +291,18 @@ def _route(
         stages=tuple(tables),
         slack_us=slack,
         load=pipeline.load,
+    )
+
+
+def _slowed(costs: CostModel, stage: TimedStage, size: int, slowdown: float) -> Latency:
+    """What a batch takes its slot; neighbours on the device slow what the device does of it."""
+    latency = costs.latency(stage, size)
+    if slowdown == 1.0:
+        return latency
+    alone = costs.execution(stage, size)
+    return Latency(
+        latency.p50_us + slowed_us(alone.p50_us, slowdown) - alone.p50_us,
+        latency.p99_us + slowed_us(alone.p99_us, slowdown) - alone.p99_us,
     )
 
 

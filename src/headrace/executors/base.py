@@ -49,6 +49,8 @@ class StageToLoad(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_onl
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch: int
+    threads: int = 1
+    """That compute one batch: as many as the slot has cores."""
     dimensions: tuple[str, ...] = ()
     """Dynamic ones, which a run may have smaller than the tensors here."""
     p50_us: tuple[int, ...]
@@ -145,6 +147,14 @@ class OpenedModel(Protocol):
         ...
 
 
+class OpensOnThreads(Protocol):
+    """As `Measurement.open`; it computes on so many threads."""
+
+    def __call__(
+        self, content: bytes, weights: ExternalWeights | None, threads: int = 1, /
+    ) -> OpenedModel: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """How `headrace profile` measures on a device."""
@@ -160,6 +170,8 @@ class Measurement:
     """Its difference across a run is what the run took of the device; monotonic nanoseconds."""
     libraries: tuple[str, ...]
     """Modules whose versions a measurement depends on."""
+    open_threads: Callable[[bytes, ExternalWeights | None, int], OpenedModel] | None = None
+    """As `open`, computing with so many threads; None: the device has no cores to give."""
     machine: Callable[[], str] | None = None
     """The device's name, as its driver reports it; None: the processor's."""
 
@@ -203,13 +215,14 @@ class ExecutorKind:
 def core_kind(
     *,
     open: Callable[[StageToLoad, TensorMemory], Executor],
-    measured: Callable[[bytes, ExternalWeights | None], OpenedModel],
+    measured: OpensOnThreads,
     library: tuple[str, ...],
     process_bytes: int,
     process_memory_per_weight: int,
     formats: tuple[ModelFormat, ...] = ("onnx",),
 ) -> ExecutorKind:
-    """A kind whose slot is one core of a processor, and which computes on one thread."""
+    """A kind whose slot is a core of a processor, or several, and which computes on as many
+    threads."""
     return ExecutorKind(
         device_types=("cpu*",),
         formats=formats,
@@ -224,6 +237,7 @@ def core_kind(
             device="cpu",
             slot="cpu core",
             open=measured,
+            open_threads=measured,
             # What has one thread works on the thread that calls it; see `profiling.timing`.
             timer_ns=time.thread_time_ns,
             libraries=library,

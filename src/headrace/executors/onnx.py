@@ -1,4 +1,4 @@
-"""ONNX Runtime on one CPU core, reading and writing the arena directly."""
+"""ONNX Runtime on CPU cores, reading and writing the arena directly."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -131,10 +131,10 @@ _SESSIONS: WeakValueDictionary[tuple[str, int | None], Any] = WeakValueDictionar
 
 def _shared_session(stage: StageToLoad, gpu: int | None) -> Any:
     if not stage.dimensions:
-        return open_session(stage.path, stage.weights, gpu=gpu)
+        return open_session(stage.path, stage.weights, gpu=gpu, threads=stage.threads)
     session = _SESSIONS.get((stage.path, gpu))
     if session is None:
-        session = open_session(stage.path, stage.weights, gpu=gpu)
+        session = open_session(stage.path, stage.weights, gpu=gpu, threads=stage.threads)
         _SESSIONS[stage.path, gpu] = session
     return session
 
@@ -156,10 +156,16 @@ class MeasuredOnnx:
     """A model, or a part of one, open for measuring."""
 
     def __init__(
-        self, content: bytes, weights: ExternalWeights | None, gpu: int | None = None
+        self,
+        content: bytes,
+        weights: ExternalWeights | None,
+        threads: int = 1,
+        gpu: int | None = None,
     ) -> None:
         """Raises ModelError: ONNX Runtime refuses the model."""
-        self._session = open_session(content, weights, shares_memory=gpu is None, gpu=gpu)
+        self._session = open_session(
+            content, weights, shares_memory=gpu is None, gpu=gpu, threads=threads
+        )
 
     def run(self, names: Sequence[str], feeds: Arrays) -> Sequence[NDArray[Any]]:
         return run_session(self._session, names, feeds)

@@ -35,7 +35,8 @@ _WARM_UP_RUNS = 3
 
 
 def prepare(device: str) -> None:
-    """Make PyTorch compute as a slot does: one thread beside a device, full single precision.
+    """Make PyTorch compute as a slot does: one thread beside a device unless a slot has
+    more cores (`use_threads`), full single precision.
 
     Raises:
         ModelError: PyTorch is not installed, or has no such device.
@@ -94,6 +95,10 @@ class TorchModel:
         # One for all graphs: a run's outputs are copied out before the next run begins.
         self._pool: Any = torch.cuda.graph_pool_handle() if self._on_device else None
         self._graphs: dict[tuple[Any, ...], _Recorded] = {}
+
+    def use_threads(self, count: int) -> None:
+        """Compute with so many threads from now on: all models of this process."""
+        self._torch.set_num_threads(count)
 
     @property
     def inputs(self) -> Mapping[str, str | None]:

@@ -14,6 +14,7 @@ from headrace.dispatch.policies import policy_named
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.events import AnyEvent
 from headrace.simulation import loop as loops
+from headrace.simulation.beside import Beside
 from headrace.simulation.driver import NORMALS_AT_ONCE, Slower, sigma_of
 from headrace.simulation.gateway import through_gateway
 from headrace.simulation.loop import loop_of
@@ -22,6 +23,7 @@ FIRST_EVENTS = 1024
 LOG_NUMBERS = 1 << 14
 """Of the log at a time: Python's garbage collector looks at long lists again and again."""
 PROGRESS_STEP = 10_000
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,7 @@ def run(
     rng: np.random.Generator | None = None,
     changes: Sequence[SlotChange] = (),
     slower: Slower | None = None,
+    beside: Beside | None = None,
     log: list[AnyEvent] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> SessionOutcomes:
@@ -94,6 +97,7 @@ def run(
         rng: for execution times with the profile's spread; None: always the medians.
         changes: of slots; at equal instants before everything else.
         slower: how much longer batches take than profiled; None: they do not.
+        beside: what batches on one device cost each other; None: what the topology says.
         log: filled with everything that happened, if given.
         on_progress: called with the number of arrivals so far, now and then.
 
@@ -103,7 +107,7 @@ def run(
     chosen = policy_named(policy)
     store = Store(topology, chosen, queue_max=10_000)
     loop = loop_of(chosen.module)
-    session = _open(topology, offered, rng, changes, slower, logged=log is not None)
+    session = _open(topology, offered, rng, changes, slower, beside, logged=log is not None)
     progress = session.progress
     step = PROGRESS_STEP if on_progress else NEVER_US
     progress["pause_at"] = step
@@ -144,6 +148,7 @@ def _open(
     rng: np.random.Generator | None,
     changes: Sequence[SlotChange],
     slower: Slower | None,
+    beside: Beside | None,
     *,
     logged: bool,
 ) -> loops.Session:
@@ -158,6 +163,11 @@ def _open(
         normals=np.zeros(0),
         slower_stages=np.array(slower.stages if slower else (), dtype=np.float64),
         slower_slots=np.array(slower.slots if slower else (), dtype=np.float64),
+        slowdown=np.zeros(0) if beside is None else beside.slowdown,
+        alone_us=_NONE if beside is None else beside.alone_us,
+        server_us=_NONE if beside is None else beside.server_us,
+        first_near=_NONE if beside is None else beside.first_near,
+        near=_NONE if beside is None else beside.near,
         ended_at_us=np.full(requests, -1, dtype=np.int64),
         reason=np.full(requests, -1, dtype=np.int64),
         busy_us=np.zeros(len(topology.slots), dtype=np.int64),

@@ -75,6 +75,16 @@ class Session(NamedTuple):
     """(stages,): as many times longer batches take, from `slower_from` on; `delay_us` on top."""
     slower_slots: Any
     """(S,): and as many times on these slots; empty: as profiled."""
+    slowdown: Any
+    """(stages x stages,): of one stage beside another; empty: nothing slows anything (`beside`)."""
+    alone_us: Ints
+    """(stages x size_max,): medians with nothing beside; with `slowdown`."""
+    server_us: Ints
+    """(stages,): of a batch, on top."""
+    first_near: Ints
+    """(S + 1,): where each slot's neighbours begin in `near`."""
+    near: Ints
+    """Slots."""
     ended_at_us: Ints
     """(N,): when the request was answered; -1: not."""
     reason: Ints
@@ -96,6 +106,7 @@ DTYPES = {
     "normals": np.dtype("f8"),
     "slower_stages": np.dtype("f8"),
     "slower_slots": np.dtype("f8"),
+    "slowdown": np.dtype("f8"),
     "heap": SCHEDULED,
     "events": EVENT,
 }
@@ -186,7 +197,10 @@ def _carry_out(s: State, session: Session, written: int) -> None:
         if kind == START_STAGE:
             table = s.routes[s.batches[a].route].first_stage + c
             entry_of = table * s.world[0].size_max + s.batches[a].size - 1
-            took_us = _duration(s, session, entry_of)
+            median_us = s.p50_us[entry_of]
+            if len(session.slowdown):
+                median_us = _beside_us(s, session, table, entry_of, journal[i + 6])
+            took_us = _duration(session, entry_of, median_us)
             if len(session.slower_slots) and at_us >= progress.slower_from:
                 factor = session.slower_stages[table] * session.slower_slots[journal[i + 6]]
                 took_us = round(took_us * factor) + progress.delay_us
@@ -212,9 +226,20 @@ def _carry_out(s: State, session: Session, written: int) -> None:
 
 
 @inlined
-def _duration(s: State, session: Session, entry_of: int) -> int:
-    """Log-normal with the profile's median and 99th percentile, at least 1 us; or the median."""
-    p50_us = s.p50_us[entry_of]
+def _beside_us(s: State, session: Session, table: int, entry_of: int, slot: int) -> int:
+    """The median beside what runs on the device's other slots now."""
+    slowdown, stages = 1.0, len(s.stages)
+    for place in range(session.first_near[slot], session.first_near[slot + 1]):
+        batch = s.slots[session.near[place]].running
+        if batch >= 0:
+            other = s.routes[s.batches[batch].route].first_stage + s.batches[batch].stage
+            slowdown = max(slowdown, session.slowdown[table * stages + other])
+    return round(session.alone_us[entry_of] * slowdown) + session.server_us[table]
+
+
+@inlined
+def _duration(session: Session, entry_of: int, p50_us: int) -> int:
+    """Log-normal with this median and the profile's spread, at least 1 us; or the median."""
     if len(session.sigma) == 0:
         return p50_us
     progress = session.progress[0]

@@ -14,9 +14,11 @@ from headrace.dispatch.protocols import Clock
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import PlanError
 from headrace.domain.events import AnyEvent, EventLogHeader
+from headrace.domain.interference import Interference
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.domain.request import Request
+from headrace.simulation.beside import beside_of
 from headrace.simulation.clock import SimClock
 from headrace.simulation.compiled import Offered, SlotChange, behind_gateway, run
 from headrace.simulation.driver import SimDriver, Slower
@@ -47,6 +49,7 @@ def simulate(
     times: tuple[EventLogHeader, Sequence[AnyEvent]] | None = None,
     faults: Sequence[SlotFault] = (),
     slower: Slower | None = None,
+    interference: Sequence[Interference] = (),
     levels: Mapping[str, float] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> tuple[EventLogHeader, list[AnyEvent]]:
@@ -60,6 +63,8 @@ def simulate(
         times: a server's event log of the same plan, to draw execution times and waits at the
             gateway from instead.
         slower: how much longer batches take than the profile, or `times`, say.
+        interference: what batches on one device really cost each other, whatever the plan says;
+            none: batches take as long as the plan says. Not with `times`.
         levels: with `times`: what the dispatcher knows of them before the first batch
             (`Dispatcher.assume`), as a server does that was rehearsed.
         on_progress: called with the number of arrivals so far, now and then.
@@ -95,6 +100,7 @@ def simulate(
             rng=rng if jitter else None,
             changes=changes,
             slower=slower,
+            beside=beside_of(plan, profiles, interference) if interference else None,
             log=events,
             on_progress=on_progress,
         )

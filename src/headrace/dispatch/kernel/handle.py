@@ -58,7 +58,10 @@ def handle(
 def _wake(s: State, now_us: int, what: int, which: int) -> None:
     # A wake-up that was overtaken by an earlier one still comes; deciding afresh is harmless.
     if what == WAKE_QUEUE:
-        s.models[which].wake_at = -1
+        # What waits for turns is woken often: a wake-up must not forget another that is set.
+        mine = s.models[which]
+        if not mine.in_turns or mine.wake_at <= now_us:
+            mine.wake_at = -1
         flow.decide(s, which, now_us)
     elif what == WAKE_SLOT:
         s.slots[which].wake_at = -1

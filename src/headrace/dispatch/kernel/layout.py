@@ -69,9 +69,13 @@ WORLD = ints(
 `event`: how many there were. `apart`: requests that are. `logged`: 0 where nobody reads the log of
 events. `drifted`: places and routes whose times are not the profile's any more."""
 
-MODEL = ints("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at", "closed")
+MODEL = ints(
+    *("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at", "closed"),
+    "in_turns",
+)
 """`fill_size`: the queue waits until it has so many requests; 0: a decision is due.
-`closed`: nobody can join those that a decision is about."""
+`closed`: nobody can join those that a decision is about. `in_turns`: it waits for turns on slots
+that others have as well; set by policies that give them."""
 
 ROUTE = ints(
     *("batch_size", "first_stage", "stages"),

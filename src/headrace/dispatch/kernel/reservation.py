@@ -25,7 +25,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.compilation.loops import hot, kernel
-from headrace.dispatch.kernel import displacement, feedback, probing, reservation_tables
+from headrace.dispatch.kernel import (
+    displacement,
+    feedback,
+    probing,
+    reservation_tables,
+    sharing,
+)
 from headrace.dispatch.kernel.contract import (
     DROP,
     NO_REASON,
@@ -70,6 +76,7 @@ FIELDS = merged(
     probing.FIELDS,
     feedback.FIELDS,
     displacement.FIELDS,
+    sharing.FIELDS,
     {
         "world": {"fill_idle_path": 0},
         "models": {"slo_us": 0, "gateway_us": 0},
@@ -82,7 +89,12 @@ whole path is idle; 0: it starts at once there.
 `shrunk`: since its path was last idle, a batch was smaller than planned because full ones came too
 late. `waiting`, `end_at`, `done`: scratch of a decision that compares routes."""
 
-TABLES = {**reservation_tables.TABLES, **feedback.TABLES, **displacement.TABLES}
+TABLES = {
+    **reservation_tables.TABLES,
+    **feedback.TABLES,
+    **displacement.TABLES,
+    **sharing.TABLES,
+}
 
 
 def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> None:
@@ -91,6 +103,7 @@ def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> No
     state.models["slo_us"] = [model.slo_us for model in topology.models]
     state.models["gateway_us"] = [model.gateway_us for model in topology.models]
     displacement.lay_out(state, topology)
+    sharing.lay_out(state, topology)
 
 
 on_arrived = ignore_arrival
@@ -104,6 +117,8 @@ def decide(s: State, model: int, now_us: int) -> Decision:
     """The model's queue is not empty. Routes are asked in order of how long they make wait."""
     extend_overruns(s, now_us)
     follow_moved(s)
+    if s.models[model].in_turns:
+        return sharing.decide_in_turn(s, model, now_us)
     first, end = s.models[model].first_route, s.models[model].end_route
     usable = _mark_usable(s, first, end, now_us)
     if usable == 0:
@@ -299,6 +314,8 @@ def on_dispatched(s: State, batch: int) -> None:
     displacement.note_urgency(s, batch)
     if s.world[0].evicted:
         displacement.requeue_evicted(s, mine.model)
+    if s.models[mine.model].in_turns:
+        sharing.wake_deferred(s, mine.model, s.hops[batch * s.world[0].stages_max].start_at)
 
 
 @kernel

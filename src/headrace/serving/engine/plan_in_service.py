@@ -17,6 +17,7 @@ from headrace.executors.table import AUTO, ExecutorChoice
 from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
 from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.cores import Place, place_of
 from headrace.serving.workers.host import Host, LocalHost, allowed_cores
 from headrace.serving.workers.kept_files import KeptFiles, kept
 from headrace.serving.workers.placement import worker_specs
@@ -106,12 +107,12 @@ class PlanInService:
         clock: Clock,
         pending: PendingRequests,
         sink: EventSink | None,
-        cores: Mapping[object, int] | None = None,
+        cores: Mapping[Place, tuple[int, ...]] | None = None,
     ) -> None:
         """Extract stage files and build the data plane; no worker runs yet.
 
         Args:
-            cores: device -> core, of a plan that is being replaced: a device stays where it is.
+            cores: device -> its cores, of a plan that is being replaced: it stays where it is.
 
         Raises:
             ModelError: a stage cannot be extracted, or its file not be opened.
@@ -136,8 +137,9 @@ class PlanInService:
             options.seed,
             options.processes,
             self.host.cores(),
+            cores,
         )
-        self._specs = kept(_kept_cores(served.plan, specs, cores or {}), self._files)
+        self._specs = kept(specs, self._files)
         self.supervisor = Supervisor(self._specs, self.host)
         self.plane = DataPlane(
             served.plan,
@@ -184,13 +186,14 @@ class PlanInService:
             self.host.close()
         self.host = None
 
-    def cores(self) -> dict[object, int]:
-        """Device -> the core that its workers stay on."""
-        return {
-            (slot.node, slot.device, slot.device_index): spec.core
-            for slot, spec in zip(self.served.plan.slots, self._specs, strict=True)
-            if spec.core is not None
-        }
+    def cores(self) -> dict[Place, tuple[int, ...]]:
+        """Device -> the cores that its workers stay on."""
+        found: dict[Place, tuple[int, ...]] = {}
+        for slot, spec in zip(self.served.plan.slots, self._specs, strict=True):
+            if spec.cores:
+                before = found.get(place_of(slot), ())
+                found[place_of(slot)] = tuple(dict.fromkeys((*before, *spec.cores)))
+        return found
 
     def can_answer(self, name: str) -> bool:
         """Whether each stage of one of the model's pipelines has a worker."""
@@ -232,7 +235,7 @@ class PlanInService:
                 restarts=keeper.restarts,
                 process_id=keeper.process_id,
                 executor=keeper.spec.executor,
-                core=keeper.spec.core,
+                core=keeper.spec.cores[0] if keeper.spec.cores else None,
                 outage=keeper.outage,
                 time_ratios=tuple((time.stage, time.ratio) for time in times if time.slot == index),
             )
@@ -240,22 +243,3 @@ class PlanInService:
                 zip(self.served.plan.slots, supervised, strict=False)
             )
         )
-
-
-def _kept_cores(
-    plan: Plan, specs: Sequence[WorkerSpec], cores: Mapping[object, int]
-) -> tuple[WorkerSpec, ...]:
-    """A device that both plans use stays on its core, or two plans would run there at once."""
-    if not cores:
-        return tuple(specs)
-    places = [(slot.node, slot.device, slot.device_index) for slot in plan.slots]
-    wanted = sorted({spec.core for spec in specs if spec.core is not None})
-    free = [core for core in wanted if core not in cores.values()]
-    given = dict(cores)
-    for place, spec in zip(places, specs, strict=True):
-        if spec.core is not None and place not in given:
-            given[place] = free.pop(0) if free else spec.core
-    return tuple(
-        spec if spec.core is None else replace(spec, core=given[place])
-        for place, spec in zip(places, specs, strict=True)
-    )

@@ -7,6 +7,7 @@ Instants that a worker reports are on its host's clock. Whoever receives them ad
 `clock_offset_us`, so that all events of a server are on one clock.
 """
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,10 +15,13 @@ from typing import Protocol
 
 from headrace.serving.workers.activity import Activity, activity_of
 from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.cores import keep_to_share, quota_folder
 from headrace.serving.workers.descriptors import DescriptorReserve, process_reserve
 from headrace.serving.workers.frames import AnyFrame, Run
 from headrace.serving.workers.stage_io import HERE, Home
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerProcess, WorkerSpec
+
+logger = logging.getLogger(__name__)
 
 
 class WorkerHandle(Protocol):
@@ -110,7 +114,15 @@ class LocalHost:
         assert self._reserve is not None, "a host that is closed starts no workers"
         # Also where clients hold all others.
         with self._reserve.given():
-            return WorkerProcess(specs, self._arena, on_frame, on_lost, self._limits)
+            worker = WorkerProcess(specs, self._arena, on_frame, on_lost, self._limits)
+        folder, spec = quota_folder(), specs[0]
+        if spec.quota is not None and folder is not None:
+            name = f"headrace-{os.getpid()}-{spec.slot.replace('/', '.')}"
+            try:
+                keep_to_share(worker.process_id, name, spec.quota, folder)
+            except OSError as error:
+                logger.warning("slot %s: its share is not enforced: %s", spec.slot, error)
+        return worker
 
     def cores(self) -> Sequence[int]:
         return self._limits.cores

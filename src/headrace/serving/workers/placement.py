@@ -1,4 +1,4 @@
-"""Which worker holds which slots and stages, with which executor, on which core of this machine."""
+"""Which worker holds which slots and stages, with which executor, on which cores."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,19 @@ from pathlib import Path
 from headrace.catalog.stage_files import model_format, stage_path, stage_weights
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.cost import TimedStage, cost_model
+from headrace.dispatch.topology import slowdowns
 from headrace.domain.plan import Plan, Slot
 from headrace.domain.profile import Profile
 from headrace.executors.table import AUTO, ExecutorChoice, executor, kind_for
+from headrace.interference import slowed_us
+from headrace.serving.workers.cores import (
+    Place,
+    part_of_a_core,
+    quota_folder,
+    say_unenforced,
+    slot_cores,
+    threads_of,
+)
 from headrace.serving.workers.frames import Load
 from headrace.serving.workers.host import allowed_cores
 from headrace.serving.workers.stage_io import StageIndex, StageIO
@@ -30,6 +40,7 @@ def worker_specs(
     seed: int,
     processes: int | None = None,
     host_cores: Sequence[int] | None = None,
+    kept: Mapping[Place, tuple[int, ...]] | None = None,
 ) -> tuple[WorkerSpec, ...]:
     """Describe what serves each slot, in the plan's order; extracts missing stage files.
 
@@ -39,6 +50,7 @@ def worker_specs(
         seed: of the times of slots that only hold their batches.
         processes: that such slots share; None: one for each slot.
         host_cores: where workers may be kept; None: as this process may run.
+        kept: device -> its cores, of a plan that is being replaced.
 
     Raises:
         ModelError: a stage's model file is missing or not the one that was profiled; or the choice
@@ -65,44 +77,32 @@ def worker_specs(
             for name in io.planned.pool:
                 tenants[name].append((io, profile, kind, path, weights))
     on_cores = [slot for slot in plan.slots if kinds[slot.device].slot_is == "core"]
-    cores = slot_cores(on_cores, allowed_cores() if host_cores is None else host_cores)
+    cores_of = {kind.name: kind.cores for kind in plan.cluster.device_types}
+    allowed = allowed_cores() if host_cores is None else host_cores
+    cores = slot_cores(on_cores, allowed, cores_of, kept)
+    parts = {slot.name: part_of_a_core(slot.share, cores_of[slot.device]) for slot in on_cores}
+    divided = [name for name, part in parts.items() if part is not None]
+    if divided and quota_folder() is None:
+        say_unenforced(divided)
+    threads = {slot.name: threads_of(slot.share, cores_of[slot.device]) for slot in on_cores}
+    slowed = slowdowns(plan)
     shared = shared_processes([s for s in plan.slots if kinds[s.device].hold], processes)
     return tuple(
         WorkerSpec(
             slot=slot.name,
             executor=names[slot.device],
-            core=cores.get(slot.name),
+            cores=cores.get(slot.name, ()),
+            quota=parts.get(slot.name),
             device=slot.device_index if kinds[slot.device].slot_is == "device" else None,
             process=shared.get(slot.name),
             loads=tuple(
                 # Equal stages on different slots must not take equal times.
-                _load(tenant, number, seed=seed * 1_000_003 + number)
+                _load(tenant, number, threads.get(slot.name, 1), slowed, seed * 1_000_003 + number)
                 for tenant in tenants[slot.name]
             ),
         )
         for number, slot in enumerate(plan.slots)
     )
-
-
-def slot_cores(slots: Sequence[Slot], allowed: Sequence[int]) -> dict[str, int]:
-    """Give each device of these slots a core of its own, as long as there are enough.
-
-    A CPU device is one core. All shares of one device stay on its core; nodes of the plan that
-    this machine stands in for get cores one after the other.
-    """
-    devices = sorted({(slot.node, slot.device, slot.device_index) for slot in slots})
-    if len(devices) > len(allowed) > 0:
-        logger.warning(
-            "the plan uses %d cores but only %d are here: some slots share one and will be late",
-            len(devices),
-            len(allowed),
-        )
-    core = {device: allowed[i % len(allowed)] for i, device in enumerate(devices) if allowed}
-    return {
-        slot.name: core[place]
-        for slot in slots
-        if (place := (slot.node, slot.device, slot.device_index)) in core
-    }
 
 
 def shared_processes(slots: Sequence[Slot], processes: int | None) -> dict[str, int]:
@@ -115,10 +115,19 @@ def shared_processes(slots: Sequence[Slot], processes: int | None) -> dict[str, 
     return {slot.name: number % processes for number, slot in enumerate(slots)}
 
 
-def _load(tenant: _Tenant, slot: int, seed: int) -> Load:
+def _load(
+    tenant: _Tenant,
+    slot: int,
+    threads: int,
+    slowed: Mapping[tuple[str, str, int], float],
+    seed: int,
+) -> Load:
     io, profile, kind, path, weights = tenant
     stage, costs = TimedStage.of(profile.model, io.planned), cost_model({profile.model: profile})
-    # What an emulated slot is held for; the server's own part of its batches is real.
+    # What an emulated slot is held for; the server's own part of its batches is real. Neighbours
+    # on its device cost it what the plan says.
+    model, pipeline, number = io.name.rsplit("/", 2)
+    slowdown = slowed.get((model, pipeline, int(number)), 1.0)
     times = [costs.execution(stage, size) for size in range(1, io.max_batch + 1)]
     return Load(
         stage=io.key,
@@ -129,9 +138,10 @@ def _load(tenant: _Tenant, slot: int, seed: int) -> Load:
         inputs=io.inputs.specs,
         outputs=io.outputs.specs,
         max_batch=io.max_batch,
+        threads=threads,
         dimensions=io.dimensions,
-        p50_us=tuple(time.p50_us for time in times),
-        p99_us=tuple(time.p99_us for time in times),
+        p50_us=tuple(slowed_us(time.p50_us, slowdown) for time in times),
+        p99_us=tuple(slowed_us(time.p99_us, slowdown) for time in times),
         seed=seed + io.key * 7_919,
         slot=slot,
     )

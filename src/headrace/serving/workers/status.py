@@ -24,7 +24,7 @@ class SlotStatus:
     executor: str
     """Its kind. Emulated slots answer zeros."""
     core: int | None
-    """The CPU core that the worker stays on."""
+    """The CPU core that the worker stays on; the first of them, where it owns several."""
     outage: Outage | None
     """None: it has a worker, or was not to have one yet."""
     time_ratios: tuple[tuple[str, float], ...] = ()

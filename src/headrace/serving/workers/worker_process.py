@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TypeAlias
 
 from headrace.domain.errors import ModelError
@@ -33,9 +34,11 @@ class WorkerSpec:
     slot: str
     executor: str
     """Its kind."""
-    core: int | None
-    """The CPU core it stays on; None: wherever the system puts it."""
     loads: tuple[Load, ...]
+    cores: tuple[int, ...] = ()
+    """The CPU cores it stays on; none: wherever the system puts it."""
+    quota: Fraction | None = None
+    """The part of its core's time that it gets, where the system keeps it to that; None: any."""
     device: int | None = None
     """The number of its device on its host; None: its kind needs no device."""
     process: int | None = None
@@ -178,7 +181,7 @@ class WorkerProcess:
 def process_title(specs: Sequence[WorkerSpec]) -> str:
     """For messages.
 
-    >>> process_title([WorkerSpec(slot="l4-0", executor="emulated", core=None, loads=())])
+    >>> process_title([WorkerSpec(slot="l4-0", executor="emulated", loads=())])
     "slot 'l4-0'"
     """
     first = f"slot {specs[0].slot!r}"
@@ -196,7 +199,7 @@ def _spawn(
     if kind.hold is not None:
         command += ["--holds"]
     # Said always: what the gateway is kept on is not for its workers.
-    cores = limits.cores if spec.core is None else (spec.core,)
+    cores = spec.cores or limits.cores
     if cores:
         command += ["--cores", ",".join(map(str, cores))]
     if limits.memory_bytes is not None:

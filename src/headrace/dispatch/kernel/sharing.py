@@ -1,0 +1,294 @@
+"""Models that take turns on common slots: who goes first, and how large a batch may be.
+
+Where a slot serves one model, a batch may be promised its time early: what comes later has later
+deadlines. Where it serves several, a request of another model may come that has less time. So
+nothing is promised there before its first slot is idle (late binding), and then
+
+    1. the model goes whose first request must start first: by priority, then by the latest start
+       d - (median + slack of a batch of one), d its deadline. But one that has a full batch goes
+       before it where those that wait have time for that: full batches waste least. The others
+       wait for their turn
+    2. it takes the largest batch b, at most as planned and as many as wait, such that
+         all of its own are in time:    now + path(b) + slack(b) <= tightest deadline
+         those that wait still can be:  now + L(b) <= d' - (L'(b') + slack'(b')), of each model that
+                                        waits for this slot, b' what it would take of those that
+                                        wait, by the next rule
+         those that come still can be:  L(b) <= PATIENCE x (SLO' - L'(1) - slack'(1)), of each model
+                                        that the slot serves, unless the plan has a duty cycle for
+                                        it, which promises room for the planned sizes
+       and one request where no larger batch is. Whoever waits and is late even for the smallest
+       batch that is worth its slot does not count
+    3. a request that is not in time alone, on any route, is dropped. So are first requests that
+       have waited so long that only a batch not worth its slot is in time for them: in lasting
+       overload every batch would be one of those. But not in a crowd's first batch
+
+Why the latest start and not the deadline: both keep all deadlines that can be kept when batches
+may be interrupted, which they may not. By deadlines a long batch waits for all short ones that are
+due before it, though it could not wait and they could; measured on two models, 1.5 and 7.4 ms
+(`benchmarks/gpulets/two_models.py`), it loses the long model's requests first.
+
+Invariant: no model has a request that it could start while a slot of its pools is idle. A model
+that waits for another's turn is *deferred*; it is woken where that one is sent or drops, if it
+leaves a slot idle. Cost: O(models on the slot) per decision, besides a probe per route and size.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from headrace.compilation.loops import inlined, kernel
+from headrace.dispatch.kernel.contract import SLOT_RECOVERY_US, Decision, drop, send, wait
+from headrace.dispatch.kernel.drift import of_stage_us, slack_us
+from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT, WAKE, WAKE_QUEUE, note
+from headrace.dispatch.kernel.layout import NEVER_US, State, Table
+from headrace.dispatch.kernel.probing import probe
+from headrace.dispatch.kernel.queues import at, tightest
+from headrace.dispatch.kernel.reservation_tables import earliest
+from headrace.dispatch.topology import ModelRoutes, Topology
+
+PATIENCE = 0.5
+"""A batch may take so much of the time that another model's request can wait: the other half is for
+what else waits there."""
+WASTE = 1 / 8
+"""A batch is worth its slot if a request of it takes at most so much more of it than one of the
+largest."""
+
+FIELDS = {
+    "models": {
+        "longest_us": NEVER_US,
+        "most": 1,
+        "least": 1,
+        "crowded": 0,
+        "deferred": 0,
+    }
+}
+"""`longest_us`: a batch of more than one may not
+take more on its first slot. As profiled, `most`: requests of the largest batch that does not;
+`least`: of the smallest that is worth its slot. `crowded`: since all that waited were sent, a batch
+was smaller than that because the first had waited too long. `deferred`: it waits for another
+model's turn on an idle slot."""
+
+TABLES = {"serves": Table(rows=lambda n: n.slots * n.models)}
+"""serves  slots x models: 1 where a pipeline of the model begins on the slot"""
+
+
+def lay_out(state: Any, topology: Topology) -> None:
+    """Who meets whom on which slot."""
+    models = topology.models
+    serves = np.zeros((len(topology.slots), len(models)), dtype=np.int64)
+    runs = np.zeros_like(serves)
+    for number, model in enumerate(models):
+        for route in model.routes:
+            serves[list(route.stages[0].slots), number] = 1
+            for stage in route.stages:
+                runs[list(stage.slots), number] = 1
+    state.serves[:] = serves.ravel()
+    together = runs.T @ runs > 0
+    for number in range(len(models)):
+        others = [i for i in np.flatnonzero(together[number]) if i != number]
+        if others:
+            patience_us = min(_patience_us(models[other]) for other in others)
+            state.models["in_turns"][number] = 1
+            longest_us = round(PATIENCE * max(0, patience_us))
+            if _in_cycles(topology, models[number]):
+                longest_us = NEVER_US
+            state.models["longest_us"][number] = longest_us
+            most = _most(models[number], longest_us)
+            state.models["most"][number] = most
+            state.models["least"][number] = _least(models[number], most)
+
+
+def _in_cycles(topology: Topology, model: ModelRoutes) -> bool:
+    """Whether all its slots have duty cycles, in which there is room for batches as planned."""
+    slots = {slot for route in model.routes for stage in route.stages for slot in stage.slots}
+    return all(topology.duty_us(slot) is not None for slot in slots)
+
+
+def _most(model: ModelRoutes, longest_us: int) -> int:
+    sizes = (
+        size
+        for route in model.routes
+        for size, us in enumerate(route.stages[0].p50_us, start=1)
+        if us <= longest_us
+    )
+    return max(sizes, default=1)
+
+
+def _least(model: ModelRoutes, most: int) -> int:
+    times = [route.stages[0].p50_us for route in model.routes if route.batch_size >= most]
+    p50_us = times[0]
+    worth_us = (1 + WASTE) * p50_us[most - 1] / most
+    return next(size for size in range(1, most + 1) if p50_us[size - 1] / size <= worth_us)
+
+
+def _patience_us(model: ModelRoutes) -> int:
+    """How long a request may wait for its slot."""
+    return model.slo_us - model.fastest_us
+
+
+@kernel
+def decide_in_turn(s: State, model: int, now_us: int) -> Decision:
+    """The queue of a model that shares slots is not empty."""
+    s.models[model].deferred = 0
+    route = _first_to_start(s, model, now_us)
+    if route < 0:
+        wake_deferred(s, model, now_us)
+        return drop(NO_SLOT, SLOT_RECOVERY_US)
+    first, mine = s.requests[at(s, model, 0)], s.routes[route]
+    hop = s.path[route * s.world[0].stages_max]
+    late_us = mine.end_at + slack_us(s, route, 1) - first.deadline_at
+    if late_us > 0:
+        wake_deferred(s, model, now_us)
+        return drop(DEADLINE, late_us)
+    if hop.start_at > now_us:
+        # Whoever ends there has all queues decided; what is only promised there does not.
+        running = s.slots[hop.slot].running >= 0
+        return wait(hop.start_at - late_us + 1 if running else hop.start_at, NEVER_US)
+    turn = _whose_turn(s, model, hop.slot, now_us)
+    if turn != model:
+        s.models[model].deferred = 1
+        return wait(max(now_us, _start_by(s, turn)) + 1, NEVER_US)
+    size = _largest(s, model, route, now_us)
+    if size:
+        return send(route, size)
+    wake_deferred(s, model, now_us)
+    return drop(DEADLINE, _batch_us(s, model, s.models[model].least))
+
+
+@kernel
+def _first_to_start(s: State, model: int, now_us: int) -> int:
+    """The route on which a batch of one starts first, of those on which it is in time; of those
+    that end first where none is; -1: no route has a slot in every pool. Sets `end_at`."""
+    first = s.requests[at(s, model, 0)]
+    best, best_late, best_at = -1, True, 0
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        waiting, end_at = probe(s, route, 1, now_us)
+        if waiting < 0:
+            continue
+        s.routes[route].end_at = end_at
+        late = end_at + slack_us(s, route, 1) > first.deadline_at
+        key_at = end_at if late else s.path[route * s.world[0].stages_max].start_at
+        if best < 0 or (best_late and not late) or (late == best_late and key_at < best_at):
+            best, best_late, best_at = route, late, key_at
+    return best
+
+
+@kernel
+def _whose_turn(s: State, model: int, slot: int, now_us: int) -> int:
+    """Of the models that wait and that the slot serves. The same, whichever of them asks."""
+    models, urgent, full = len(s.models), model, -1
+    if _is_full(s, model):
+        full = model
+    for other in range(models):
+        if other == model or s.models[other].queued == 0 or not s.serves[slot * models + other]:
+            continue
+        if _goes_before(s, other, urgent):
+            urgent = other
+        if _is_full(s, other) and (full < 0 or _goes_before(s, other, full)):
+            full = other
+    if full < 0 or full == urgent:
+        return urgent
+    size = min(s.models[full].queued, s.models[full].most)
+    spare_us = _spare_us(s, full, slot, now_us, -NEVER_US)
+    return full if _batch_us(s, full, size) <= spare_us else urgent
+
+
+@inlined
+def _is_full(s: State, model: int) -> bool:
+    """Larger batches pay, and more requests would make no larger one. Nobody is full while some may
+    not run with others, since only their own model sees how many may."""
+    mine = s.models[model]
+    return s.world[0].apart == 0 and mine.least > 1 and mine.queued >= mine.most
+
+
+@kernel
+def _goes_before(s: State, one: int, other: int) -> bool:
+    a, b = s.requests[at(s, one, 0)], s.requests[at(s, other, 0)]
+    if a.priority != b.priority:
+        return a.priority < b.priority
+    mine, theirs = _start_by(s, one), _start_by(s, other)
+    return mine < theirs or (mine == theirs and one < other)
+
+
+@kernel
+def _start_by(s: State, model: int) -> int:
+    """When the first request must start to be in time alone, on the fastest route."""
+    return s.requests[at(s, model, 0)].deadline_at - _batch_us(s, model, 1)
+
+
+@kernel
+def _batch_us(s: State, model: int, size: int) -> int:
+    """What a batch of `size`, at most as planned, takes from its start, slack included."""
+    least_us = NEVER_US
+    for route in range(s.models[model].first_route, s.models[model].end_route):
+        batch = min(size, s.routes[route].batch_size)
+        total_us, first = slack_us(s, route, batch), s.routes[route].first_stage
+        for stage in range(first, first + s.routes[route].stages):
+            total_us += of_stage_us(s, stage, batch)
+        least_us = min(least_us, total_us)
+    return least_us
+
+
+@kernel
+def _largest(s: State, model: int, route: int, now_us: int) -> int:
+    """The size of the batch to send now; its path lies in the route's rows of `path`. 0: the first
+    request is in the way of a batch that is worth its slot."""
+    table, queue, first = s.routes[route], s.models[model], route * s.world[0].stages_max
+    most = min(queue.queued, table.batch_size)
+    if most == 1:
+        queue.crowded = 0
+        return 1
+    floor = min(queue.least, most)
+    slot, stage = s.path[first].slot, table.first_stage
+    spare_us = _spare_us(s, model, slot, now_us, of_stage_us(s, stage, floor))
+    free_us = min(queue.longest_us, spare_us)
+    for size in range(most, 0, -1):
+        _, end_at = probe(s, route, size, now_us)
+        hop = s.path[first]
+        in_time = end_at + slack_us(s, route, size) <= tightest(s, model, size)
+        if in_time and hop.start_at == now_us and (hop.latency_us <= free_us or size == 1):
+            break
+    if size >= floor or size == queue.queued:
+        queue.crowded *= int(size < queue.queued)
+        return size
+    oldest = s.requests[at(s, model, 0)]
+    if oldest.arrived_at + _batch_us(s, model, floor) > oldest.deadline_at or not queue.crowded:
+        queue.crowded = 1
+        return size
+    return 0
+
+
+@kernel
+def _spare_us(s: State, model: int, slot: int, now_us: int, least_us: int) -> int:
+    """How long the slot may be taken without making those late that wait for it; except those that
+    will be even if it is taken for no more than `least_us`."""
+    models, spare_us = len(s.models), NEVER_US
+    for other in range(models):
+        size = min(s.models[other].queued, s.models[other].most)
+        if other != model and size and s.serves[slot * models + other]:
+            first = s.requests[at(s, other, 0)]
+            left_us = first.deadline_at - _batch_us(s, other, size) - now_us
+            if left_us >= least_us:
+                spare_us = min(spare_us, left_us)
+    return spare_us
+
+
+@kernel
+def wake_deferred(s: State, model: int, now_us: int) -> None:
+    """The model has had its turn: whoever waited for that, and for a slot that is idle still,
+    decides again."""
+    for other in range(len(s.models)):
+        if s.models[other].deferred and other != model and _may_start(s, other, now_us):
+            s.models[other].deferred = 0
+            s.models[other].wake_at = now_us
+            note(s, WAKE, now_us, WAKE_QUEUE, other, 0)
+
+
+@inlined
+def _may_start(s: State, model: int, now_us: int) -> bool:
+    models = len(s.models)
+    for slot in range(s.world[0].slots):
+        begins = s.serves[slot * models + model] and s.slots[slot].alive
+        if begins and earliest(s, slot, now_us, 1) == now_us:
+            return True
+    return False

@@ -1,0 +1,166 @@
+"""Which cores of this machine a slot owns, and what keeps parts of one core apart.
+
+A CPU device with n cores takes n cores of the machine; a slot of share k/n owns k whole ones of
+these: its worker stays on them, computes with k threads, and no other slot has them. All slots of a
+device of one core stay on that core, and a share of it is a part of its time. That is kept by the
+kernel where a quota may be set (control groups, version 2: `cpu.max`); elsewhere the system divides
+the core evenly among its busy slots, whatever their shares are.
+"""
+
+import atexit
+import contextlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+
+from headrace.domain.plan import Slot
+
+logger = logging.getLogger(__name__)
+
+Place = tuple[str, str, int]
+"""Node, device type and number of a device."""
+
+CGROUP = Path("/sys/fs/cgroup")
+PERIOD_US = 10_000
+"""Of a quota: a slot that has used up its part waits for the rest of the period at most."""
+
+
+def place_of(slot: Slot) -> Place:
+    return slot.node, slot.device, slot.device_index
+
+
+def slot_cores(
+    slots: Sequence[Slot],
+    allowed: Sequence[int],
+    cores_of: Mapping[str, int] | None = None,
+    kept: Mapping[Place, tuple[int, ...]] | None = None,
+) -> dict[str, tuple[int, ...]]:
+    """Give each device of these slots cores of its own, as long as there are enough.
+
+    Nodes of the plan that this machine stands in for get cores one after the other.
+
+    Args:
+        cores_of: device type -> how many cores one device has; 1 where nothing is said.
+        kept: cores of devices that have theirs already, from a plan that is being replaced.
+
+    Returns:
+        Slot -> its cores; empty where the system cannot pin.
+    """
+    if not allowed:
+        return {}
+    counts = cores_of or {}
+    devices = _device_cores(sorted({place_of(slot) for slot in slots}), allowed, counts, kept or {})
+    given: dict[Place, int] = {}
+    found = {}
+    for slot in slots:
+        place = place_of(slot)
+        count = threads_of(slot.share, counts.get(slot.device, 1))
+        cores = devices[place]
+        first = given.get(place, 0) if len(cores) > 1 else 0
+        given[place] = first + count
+        found[slot.name] = tuple(dict.fromkeys(cores[first : first + count])) or cores[-1:]
+    return found
+
+
+def threads_of(share: Fraction, cores: int) -> int:
+    """How many threads compute a batch of a slot with this share of a device.
+
+    >>> threads_of(Fraction(1, 2), 1), threads_of(Fraction(1), 2), threads_of(Fraction(3, 4), 4)
+    (1, 2, 3)
+    """
+    return max(1, int(share * cores))
+
+
+def _device_cores(
+    places: Sequence[Place],
+    allowed: Sequence[int],
+    counts: Mapping[str, int],
+    kept: Mapping[Place, tuple[int, ...]],
+) -> dict[Place, tuple[int, ...]]:
+    """A device that both plans use stays where it is, or two plans would run there at once."""
+    needed = sum(counts.get(device, 1) for _, device, _ in places)
+    if needed > len(allowed):
+        logger.warning(
+            "the plan uses %d cores but only %d are here: some slots share one and will be late",
+            needed,
+            len(allowed),
+        )
+    found = {place: kept[place] for place in places if place in kept}
+    taken = {core for cores in found.values() for core in cores}
+    free = [core for core in allowed if core not in taken] if found else list(allowed)
+    number = 0
+    for place in places:
+        if place not in found:
+            count = counts.get(place[1], 1)
+            pool = free or list(allowed)
+            found[place] = tuple(pool[(number + i) % len(pool)] for i in range(count))
+            number += count
+    return found
+
+
+# -- parts of one core ----------------------------------------------------------------------------
+
+
+def part_of_a_core(share: Fraction, cores: int) -> Fraction | None:
+    """The share of one core that a slot has; None: it owns whole ones.
+
+    >>> part_of_a_core(Fraction(1, 2), 1), part_of_a_core(Fraction(1, 2), 2)
+    (Fraction(1, 2), None)
+    """
+    return share if cores == 1 and share < 1 else None
+
+
+@cache
+def quota_folder(root: Path = CGROUP) -> Path | None:
+    """Where control groups with CPU quotas may be made for our workers; None: nowhere.
+
+    That is our own group, or the one above it: a group that holds processes may not divide its time
+    among groups, unless it is the first of all.
+    """
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    own = next((line for line in lines if line.startswith("0::")), None)
+    if own is None:
+        return None
+    folder = root / own.removeprefix("0::").lstrip("/")
+    for candidate in dict.fromkeys((folder, folder.parent if folder != root else folder)):
+        with contextlib.suppress(OSError):
+            enabled = (candidate / "cgroup.subtree_control").read_text().split()
+            if "cpu" in enabled and os.access(candidate, os.W_OK):
+                return candidate
+    return None
+
+
+def keep_to_share(process_id: int, name: str, share: Fraction, folder: Path) -> None:
+    """Give a process a control group of its own, with so much of one core's time.
+
+    Raises:
+        OSError: the system refuses it.
+    """
+    group = folder / name
+    if not group.exists():
+        group.mkdir()
+        atexit.register(_remove, group)
+    (group / "cpu.max").write_text(f"{int(share * PERIOD_US)} {PERIOD_US}")
+    (group / "cgroup.procs").write_text(str(process_id))
+
+
+def _remove(group: Path) -> None:
+    with contextlib.suppress(OSError):  # a worker may be slow to end; the group stays, empty
+        group.rmdir()
+
+
+def say_unenforced(slots: Sequence[str]) -> None:
+    """Nothing here keeps these slots to their parts of a core."""
+    logger.warning(
+        "shares of a core are not enforced here: %d slots, such as %r, divide their cores evenly"
+        " while they are busy. This process may not set CPU quotas (control groups, version 2,"
+        " `cpu.max`); devices of several `cores` have slots that own whole ones",
+        len(slots),
+        slots[0],
+    )

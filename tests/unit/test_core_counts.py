@@ -1,0 +1,60 @@
+"""Profiles of a device of several cores, measured with as many threads."""
+
+import os
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from headrace.domain.errors import ModelError
+from headrace.profiling.core_counts import on_cores, parse_cores, with_cores
+from headrace.profiling.options import ProfileOptions
+from headrace.profiling.profiler import profile_model
+from helpers.onnx_models import chain_model, saved
+
+HALF, WHOLE = Fraction(1, 2), Fraction(1)
+
+several = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+
+
+@several
+def test_one_core_becomes_a_part_and_more_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    path = saved(chain_model(layers=4, width=64), tmp_path / "m.onnx")
+    options = ProfileOptions(
+        device="cpu", blocks=2, max_batch=3, budget_s=0.5, profile_folder=tmp_path
+    )
+    one = profile_model(path, options)
+    both = with_cores(one, tmp_path, "cpu", (1, 2), 0.5)
+    first = both.times("cpu", HALF)
+    assert first is not None
+    assert first.p50_us == one.block_times[0].p50_us
+    whole = both.measured_stage("cpu", WHOLE, 0, 2)
+    blocks = both.times("cpu", WHOLE)
+    assert whole is not None
+    assert blocks is not None
+    assert len(whole.p50_us) == blocks.max_batch == 3
+    assert "a cpu of 2 cores" in both.provenance.notes[-1]
+    assert with_cores(one, tmp_path, "cpu", (), 0.5) == one
+
+
+@several
+def test_cores_are_given_back() -> None:
+    before = os.sched_getaffinity(0)
+    with on_cores(1):
+        assert len(os.sched_getaffinity(0)) == 1
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize("text", ["0", "2", "one", "1,65", "1,", "-1"])
+def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
+    with pytest.raises(ModelError, match="needs numbers of cores from 1 on"):
+        parse_cores(text)
+
+
+def test_more_cores_than_there_are_are_refused() -> None:
+    here = len(os.sched_getaffinity(0))
+    with pytest.raises(ModelError, match=f"and {here} are here"):
+        parse_cores(f"1,{here + 1}")

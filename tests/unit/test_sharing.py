@@ -1,0 +1,199 @@
+"""Models that take turns on common slots under `reservation`, and rounds under `duty-cycle`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from headrace.dispatch.topology import Topology
+from headrace.domain.events import Answered, Arrived, Dispatched, Dropped, Ran
+from headrace.simulation.compiled import offer, run
+from helpers.sim import Sim, request
+from helpers.topologies import (
+    assert_each_request_ended_once,
+    assert_exclusive,
+    make_route,
+    make_stage,
+    make_topology,
+    random_requests,
+    random_shared_topology,
+)
+
+SHORT, LONG = 0, 1
+
+
+def two_models(
+    short: Sequence[int] = (100,),
+    long: Sequence[int] = (700,),
+    slo_us: Sequence[int] = (2_500, 15_000),
+    spread: float = 1.0,
+) -> Topology:
+    """Two tenants of one slot, with their times by batch size."""
+    routes = [
+        [make_route(make_stage([0], times, p99_us=[round(us * spread) for us in times]))]
+        for times in (short, long)
+    ]
+    return make_topology(*routes, slo_us=slo_us)
+
+
+def answered(sim: Sim) -> dict[int, int]:
+    return {e.request: e.at_us for e in sim.events if isinstance(e, Answered)}
+
+
+def batches(sim: Sim) -> list[tuple[int, tuple[int, ...]]]:
+    return [(e.model, tuple(e.requests)) for e in sim.events if isinstance(e, Dispatched)]
+
+
+def linear(us: int, most: int) -> tuple[int, ...]:
+    return tuple(us * size for size in range(1, most + 1))
+
+
+def test_who_must_start_first_goes_first_whichever_model_came_first() -> None:
+    sim = Sim(two_models())
+    longs = [request(i, 0, 15_000, model=LONG) for i in range(3)]
+    shorts = [request(10 + i, 10 + i, 1_200 + i, model=SHORT) for i in range(2)]
+    sim.run([*longs, *shorts])
+    # The long one that runs is not interrupted; those that wait let both short ones pass.
+    assert answered(sim) == {0: 700, 10: 800, 11: 900, 1: 1_600, 2: 2_300}
+
+
+def test_a_long_batch_is_made_no_longer_than_a_short_request_may_wait() -> None:
+    sim = Sim(two_models(long=linear(700, 8)))
+    sim.run([request(i, 0, 15_000, model=LONG) for i in range(6)])
+    # Half of 2500 - 100 us: one request of 700 us at a time, though eight fit a batch.
+    assert [len(members) for _, members in batches(sim)] == [1] * 6
+
+
+def test_where_the_plan_has_a_duty_cycle_batches_are_as_planned() -> None:
+    topology = replace(two_models(long=linear(700, 2)), slot_duty_us=(1_500,))
+    sim = Sim(topology)
+    sim.run([request(i, 0, 15_000, model=LONG) for i in range(5)])
+    assert [len(members) for _, members in batches(sim)] == [1, 2, 2]
+
+
+def test_a_batch_leaves_room_for_what_waits_beside_it() -> None:
+    sim = Sim(two_models(short=linear(100, 20), slo_us=(9_000, 15_000)))
+    sim.run(
+        [
+            request(0, 0, 15_000, model=LONG),
+            *(request(10 + i, 5, 5_000, model=SHORT) for i in range(20)),
+            request(1, 6, 2_000, model=LONG),
+        ]
+    )
+    ends = answered(sim)
+    assert ends[1] <= 2_000
+    assert all(ends[10 + i] <= 5_000 for i in range(20))
+
+
+def test_important_requests_of_one_model_go_before_urgent_ones_of_another() -> None:
+    sim = Sim(two_models())
+    sim.run(
+        [
+            request(0, 0, 15_000, model=LONG),
+            request(1, 1, 15_000, model=LONG, priority=0),
+            request(10, 2, 1_450, model=SHORT, priority=1),
+        ]
+    )
+    assert answered(sim)[1] == 1_400
+    assert [e.request for e in sim.events if isinstance(e, Dropped)] == [10]
+
+
+def test_no_slot_is_idle_while_a_tenant_of_it_waits() -> None:
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        topology = random_shared_topology(rng)
+        sim = Sim(topology, jitter_seed=seed)
+        sim.run(random_requests(topology, rng, count=120, load=1.5))
+        assert_each_request_ended_once(sim.events)
+        assert_exclusive(sim.events, topology)
+        _assert_never_idle(sim, topology)
+
+
+def _assert_never_idle(sim: Sim, topology: Topology) -> None:
+    """Whoever was answered began at its arrival, or when a slot of its pool had just ended."""
+    ended: dict[int, set[int]] = {}
+    for event in sim.events:
+        if isinstance(event, Ran):
+            ended.setdefault(event.slot, set()).add(event.at_us)
+    arrived = {e.request: e.at_us for e in sim.events if isinstance(e, Arrived)}
+    for event in sim.events:
+        if isinstance(event, Dispatched):
+            start_at = event.path[0].start_at_us
+            pool = topology.models[event.model].routes[0].stages[0].slots
+            at_arrival = any(arrived[number] == start_at for number in event.requests)
+            assert at_arrival or any(start_at in ended.get(slot, ()) for slot in pool)
+
+
+LOAD = 0.7
+"""Of the compute capacity."""
+
+
+@pytest.mark.parametrize("most", [1, 4, 8])
+def test_two_models_on_one_core_keep_their_objectives_at_seven_tenths_of_its_compute(
+    most: int,
+) -> None:
+    """1.5 ms within 25 ms and 7.4 ms within 150 ms, half of the compute each, Poisson; 0.45 ms of
+    the server's per batch, p99 1.3 times the median."""
+    times = [[round(450 + us * size) for size in range(1, most + 1)] for us in (1_500, 7_400)]
+    topology = two_models(times[SHORT], times[LONG], (25_000, 150_000), spread=1.3)
+    rng = np.random.default_rng(1)
+    at_us, models = [], []
+    for model, us in enumerate((1_500, 7_400)):
+        mean_us = us / (LOAD / 2)
+        at_us.append(np.cumsum(rng.exponential(mean_us, size=round(120e6 / mean_us))))
+        models.append(np.full(len(at_us[-1]), model))
+    order = np.argsort(np.concatenate(at_us), kind="stable")
+    offered = offer(
+        topology,
+        np.concatenate(at_us)[order].astype(np.int64),
+        np.concatenate(models)[order],
+    )
+    done = run(topology, "reservation", offered, rng=np.random.default_rng(2))
+    in_time = (done.ended_at_us >= 0) & (done.ended_at_us <= offered.deadline_at_us)
+    for model in (SHORT, LONG):
+        assert in_time[offered.model == model].mean() >= 0.99
+
+
+# -- duty-cycle -----------------------------------------------------------------------------------
+
+
+def test_rounds_give_every_tenant_its_place() -> None:
+    topology = replace(two_models(short=linear(100, 3)), slot_duty_us=(1_200,))
+    sim = Sim(topology, policy="duty-cycle")
+    sim.run(
+        [
+            *(request(i, 1, 10_000, model=SHORT) for i in range(4)),
+            *(request(10 + i, 1, 15_000, model=LONG) for i in range(2)),
+        ]
+    )
+    starts = [(e.model, e.path[0].start_at_us) for e in sim.events if isinstance(e, Dispatched)]
+    # Offsets 0 and 300 in rounds of 1200; three short ones at most in each, one long one.
+    assert starts == [(LONG, 300), (SHORT, 1_200), (LONG, 1_500), (SHORT, 2_400)]
+    assert [members for model, members in batches(sim) if model == SHORT] == [(0, 1, 2), (3,)]
+
+
+def test_a_request_waits_no_longer_than_a_round_and_its_batch() -> None:
+    topology = replace(two_models(short=linear(100, 3)), slot_duty_us=(1_200,))
+    for at_us in range(0, 2_400, 77):
+        sim = Sim(topology, policy="duty-cycle")
+        sim.run([request(0, at_us, at_us + 1_300), request(1, at_us, at_us + 1_900, model=LONG)])
+        ends = answered(sim)
+        assert ends[0] <= at_us + 1_300
+        assert ends[1] <= at_us + 1_900
+
+
+def test_under_rounds_nothing_is_answered_late_and_what_cannot_be_in_time_is_dropped() -> None:
+    dropped = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        topology = random_shared_topology(rng)
+        sim = Sim(topology, policy="duty-cycle")
+        requests = random_requests(topology, rng, count=100, load=float(rng.choice([0.5, 2.0])))
+        sim.run(requests)
+        assert_each_request_ended_once(sim.events)
+        assert_exclusive(sim.events, topology)
+        deadline_at = {each.id: each.deadline_at_us for each in requests}
+        assert all(end_at <= deadline_at[number] for number, end_at in answered(sim).items())
+        dropped += sum(isinstance(event, Dropped) for event in sim.events)
+    assert dropped > 50
