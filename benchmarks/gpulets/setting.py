@@ -19,14 +19,8 @@ from pathlib import Path
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.interference import Interference
 from headrace.domain.problem import Demand, Objective, PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import (
-    Block,
-    BlockTimes,
-    Profile,
-    Provenance,
-    TensorSpec,
-    Utilisation,
-)
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, Utilisation
+from headrace.domain.tensors import TensorSpec
 
 GPU = "rtx2080ti"
 GPUS = 4

@@ -11,7 +11,8 @@ from headrace.domain.app import App, FanOut, Module
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.plan import Plan, Reading
 from headrace.domain.problem import PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
+from headrace.domain.tensors import TensorSpec
 from headrace.planning.apps.assembly import Planned, assemble_apps, slot_count
 from headrace.planning.apps.candidates import ModuleCase
 from headrace.planning.apps.machines import Schedule

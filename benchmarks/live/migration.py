@@ -30,8 +30,9 @@ from headrace.catalog.documents import plan_profiles, read_plan, write_document
 from headrace.dispatch.changes.migration import How
 from headrace.domain.epochs import EpochLog, joined
 from headrace.domain.plan import Plan
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
 from headrace.domain.request import Outcome
+from headrace.domain.tensors import TensorSpec
 from headrace.load.generator import LoadOptions, run_load_of_models
 from headrace.load.result import LoadResult
 from headrace.metrics import outcomes

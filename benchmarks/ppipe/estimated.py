@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from headrace.catalog.onnx_cuts import find_cuts
 from headrace.catalog.onnx_graph import load_graph
 from headrace.catalog.onnx_shapes import infer_specs
-from headrace.domain.profile import Profile, TensorSpec
+from headrace.domain.profile import Profile
+from headrace.domain.tensors import TensorSpec
 from headrace.profiling.estimate import EstimateOptions, estimate_model
 from headrace.profiling.items import input_specs
 from headrace.profiling.observe import Observed, UsableCut

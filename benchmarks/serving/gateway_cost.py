@@ -18,7 +18,7 @@ from benchmarks.serving.grpc_pool import INFER, GrpcTarget, grpc_request
 from benchmarks.serving.open_loop import Target, measure
 from benchmarks.serving.servers import BINARY_HEADER, V2_BINARY, V2_JSON, WIDTH
 
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel

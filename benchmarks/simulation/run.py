@@ -34,7 +34,8 @@ from headrace.dispatch.topology import Topology
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Tenant
 from headrace.domain.problem import Demand, PlanOptions
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
+from headrace.domain.tensors import TensorSpec
 from headrace.planning.common.imported import place_reference
 from headrace.simulation.compiled import offer, run
 from headrace.simulation.offered.arrivals import poisson

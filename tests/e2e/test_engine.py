@@ -16,7 +16,7 @@ import uvloop
 
 from headrace.domain.errors import ModelError
 from headrace.domain.events import AnyEvent, Ran
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
 from helpers.left_behind import children, descriptors, mapped_arenas, nothing_left_of

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.dispatch.changes.migration import How
 from headrace.domain.events import AnyEvent, EventLogHeader, Ran
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine import live_migration
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.engine.live_migration import MigrationError, MigrationReport, Shortage

@@ -14,7 +14,8 @@ from headrace.catalog.documents import sha256_file, write_document
 from headrace.domain.app import App, FanOut, Module
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.problem import PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
+from headrace.domain.tensors import TensorSpec
 from headrace.planning import solve
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
 from helpers.problems import unhurried

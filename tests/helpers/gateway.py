@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel

@@ -17,14 +17,8 @@ from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.errors import ProfileError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Demand, PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import (
-    Block,
-    BlockTimes,
-    Profile,
-    Provenance,
-    StageTimes,
-    TensorSpec,
-)
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, StageTimes
+from headrace.domain.tensors import TensorSpec
 
 WHOLE = (Fraction(1),)
 QUARTERS = (Fraction(1), Fraction(1, 2), Fraction(1, 3), Fraction(1, 4))

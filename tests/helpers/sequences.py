@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.protocol import Cancellable, Ending, ProtocolCore
 from headrace.serving.core.sequences import Step
 from headrace.serving.engine.inference import Answer, Inference, ServedModel

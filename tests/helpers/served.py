@@ -14,7 +14,8 @@ from headrace.catalog.documents import sha256_file
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Tenant
 from headrace.domain.problem import Demand, PlanOptions
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
 from helpers.onnx_models import add_one_model, chain_model, saved

@@ -14,7 +14,7 @@ from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import AppClaim, Deployment, Pipeline, Plan, Stage
 from headrace.domain.problem import PlanOptions
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.apps.api import AppFunction
 from headrace.serving.apps.frames import DescribedApp, FromApps, FromGateway, Tensors
 from headrace.serving.apps.host import AppEvents

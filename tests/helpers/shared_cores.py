@@ -13,7 +13,8 @@ from headrace.catalog.documents import sha256_file, write_document
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Demand, PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
+from headrace.domain.tensors import TensorSpec
 from headrace.planning.common.assembly import Claim
 from headrace.planning.common.shared_assembly import (
     ChosenDevice,

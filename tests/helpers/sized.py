@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from headrace.domain.profile import BlockTimes, Bucket, Profile, TensorSpec
+from headrace.domain.profile import BlockTimes, Bucket, Profile
+from headrace.domain.tensors import TensorSpec
 from helpers.problems import make_profile
 
 TEXT = TensorSpec(name="ids", dtype="int64", item_shape=(256,), dims=("tokens",))

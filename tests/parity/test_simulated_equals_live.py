@@ -17,8 +17,8 @@ from headrace.dispatch.policies import POLICIES
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import Answered, AnyEvent, Dispatched, Dropped
 from headrace.domain.plan import Stage
-from headrace.domain.profile import TensorSpec
 from headrace.domain.request import Request
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_driver import LiveDriver
 from headrace.serving.engine.pending import PendingRequests

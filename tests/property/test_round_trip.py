@@ -22,7 +22,8 @@ from headrace.domain.cluster import Cluster
 from headrace.domain.errors import HeadraceError
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Tenant
 from headrace.domain.problem import Demand, PlanOptions, ProfileRef
-from headrace.domain.profile import Profile, Provenance, StageTimes, TensorSpec
+from headrace.domain.profile import Profile, Provenance, StageTimes
+from headrace.domain.tensors import TensorSpec
 from helpers.problems import make_cluster, make_profile
 
 MAX_US = 2**53

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headrace.domain.profile import VARIES, TensorSpec
+from headrace.domain.tensors import VARIES, TensorSpec
 from headrace.serving.apps.request import _arrays
 from headrace.serving.engine.inference import Answer, ServedModel
 from helpers.gateway import Bench, FakeEngine, get, post, served_model

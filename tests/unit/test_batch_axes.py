@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError, ProfileError
-from headrace.domain.profile import Profile, TensorSpec
+from headrace.domain.profile import Profile
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import StageToLoad, TensorMemory
 from headrace.executors.onnx import OnnxExecutor
 from headrace.executors.onnx_session import open_session

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import TensorMemory
 from headrace.executors.emulated import EmulatedStage
 from headrace.serving.workers.arena import Arena, map_arena

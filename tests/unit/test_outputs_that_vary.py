@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from headrace.catalog.documents import read_profile, write_document
 from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError, ProfileError
-from headrace.domain.profile import VARIES, Profile, TensorSpec
+from headrace.domain.profile import Profile
+from headrace.domain.tensors import VARIES, TensorSpec
 from headrace.executors.base import StageToLoad, TensorMemory
 from headrace.executors.onnx import OnnxExecutor
 from headrace.executors.onnx_session import open_session

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.profiling.observe import Observed, UsableCut
 from headrace.profiling.prepartition import equal_blocks, spread
 from headrace.profiling.segments import cuts_for_equal_blocks

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 from headrace.catalog.onnx_graph import load_graph
 from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import OTHERWISE, Profile
+from headrace.domain.profile import Profile
+from headrace.domain.tensors import OTHERWISE
 from headrace.profiling.buckets import split_shapes
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model

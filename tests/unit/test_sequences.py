@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.domain.errors import ProfileError
-from headrace.domain.profile import TensorSpec, check_states
+from headrace.domain.tensors import TensorSpec, check_states
 from headrace.load.payload import RequestEncoder, decode_model_info, decode_sequences
 from headrace.serving.core import sequences
 from headrace.serving.core.counters import measures

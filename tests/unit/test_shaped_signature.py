@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headrace.domain.profile import OTHERWISE, TensorSpec
+from headrace.domain.tensors import OTHERWISE, TensorSpec
 from headrace.serving.core.by_shape import whole_models
 from headrace.serving.core.shaped_signature import ShapedSignature, signature_for
 from headrace.serving.core.signature import CheckedInputs, InvalidError, TensorLayout

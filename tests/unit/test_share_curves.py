@@ -6,14 +6,8 @@ from pathlib import Path
 import pytest
 
 from headrace.domain.errors import DocumentError
-from headrace.domain.profile import (
-    Block,
-    BlockTimes,
-    Profile,
-    Provenance,
-    StageTimes,
-    TensorSpec,
-)
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, StageTimes
+from headrace.domain.tensors import TensorSpec
 from headrace.profiling.share_curves import share_curves, whole_times
 from headrace.reporting.profile_plot import plot_profile
 

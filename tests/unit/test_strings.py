@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from headrace.domain.elements import element_dtype, fill_neutral, pack, unpack
 from headrace.domain.errors import ModelError, ProfileError
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import TensorMemory
 from headrace.load.payload import RequestEncoder, decode_model_info, file_input, random_inputs
 from headrace.profiling.options import ProfileOptions

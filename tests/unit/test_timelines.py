@@ -7,7 +7,8 @@ import threading
 import msgspec
 import pytest
 
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import TensorMemory
 from headrace.serving.workers.frames import (
     AnyFrame,

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine.data_plane import DataPlane
 from headrace.serving.engine.inference import Answer, Inference, Refusal
 from headrace.serving.engine.live_driver import LiveDriver

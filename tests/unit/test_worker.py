@@ -6,7 +6,7 @@ from mmap import mmap
 import numpy as np
 import pytest
 
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import ExecutorKind, StageToLoad, TensorMemory
 from headrace.serving.workers import worker as module
 from headrace.serving.workers.frames import Failed, Finished, Load, Loaded, Run

@@ -13,7 +13,8 @@ from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
+from headrace.domain.tensors import TensorSpec
 from headrace.planning import solve
 from headrace.simulation.apps.worst_cases import (
     keep_worst_cases,

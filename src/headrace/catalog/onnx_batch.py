@@ -25,7 +25,7 @@ from headrace.catalog.onnx_names import rename
 from headrace.catalog.onnx_rooms import SHAPE_SUFFIX, room_nodes
 from headrace.catalog.pt2_sizes import with_known_sizes
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import VARIES, TensorSpec
+from headrace.domain.tensors import VARIES, TensorSpec
 
 INSIDE = "::inside"
 

@@ -27,7 +27,8 @@ from headrace.catalog.pt2_model import read_pt2
 from headrace.catalog.regular_file import open_regular
 from headrace.catalog.weights_files import MAX_FILE_BYTES, ExternalWeights, identity
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import MAX_STRING_BYTES, ModelFormat, TensorSpec
+from headrace.domain.profile import ModelFormat
+from headrace.domain.tensors import MAX_STRING_BYTES, TensorSpec
 
 MAX_MODEL_BYTES = 2**31 - 1
 """Protobuf's own limit of one message."""

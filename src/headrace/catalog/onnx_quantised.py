@@ -19,7 +19,7 @@ import onnx
 from onnx import numpy_helper
 
 from headrace.catalog.onnx_graph import GraphNode, OnnxGraph
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 
 UNSIGNED_SUFFIX = "::uint8"
 """Behind the name of an int8 tensor that travels as uint8."""

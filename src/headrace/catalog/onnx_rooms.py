@@ -16,7 +16,7 @@ import onnx
 from onnx import numpy_helper
 
 from headrace.catalog.onnx_graph import GraphNode
-from headrace.domain.profile import VARIES, TensorSpec
+from headrace.domain.tensors import VARIES, TensorSpec
 
 SHAPE_SUFFIX = "::shape"
 LEAST_OPSET = 11

@@ -8,7 +8,7 @@ import onnx
 from headrace.catalog.onnx_graph import OnnxGraph
 from headrace.catalog.onnx_references import FOLDABLE_BYTES
 from headrace.catalog.onnx_types import crosses_cuts, dtype_name, elem_type, tensor_bytes
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 
 
 class NotBatched:

@@ -15,7 +15,7 @@ from headrace.catalog.onnx_graph import OnnxGraph
 from headrace.catalog.onnx_quantised import UNSIGNED_SUFFIX, make_unsigned, unsigned_spec
 from headrace.catalog.onnx_types import dtype_name, elem_type, tensor_bytes
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import OTHERWISE, VARIES, TensorSpec
+from headrace.domain.tensors import OTHERWISE, VARIES, TensorSpec
 
 Boundary = Literal["float32", "float16"]
 

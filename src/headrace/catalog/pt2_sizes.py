@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from headrace.catalog.onnx_graph import GraphNode, OnnxGraph, static_names
 from headrace.catalog.pt2_calls import BATCH_SIZE, SIZE, TORCH_DOMAIN
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 
 
 def with_known_sizes(graph: OnnxGraph, inputs: Sequence[TensorSpec], batched: bool) -> OnnxGraph:

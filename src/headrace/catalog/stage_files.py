@@ -12,7 +12,8 @@ from headrace.catalog.pt2_archive import is_archive
 from headrace.catalog.regular_file import open_regular
 from headrace.catalog.weights_files import MAX_FILE_BYTES, ExternalWeights, weights_in
 from headrace.domain.errors import DocumentError, ModelError
-from headrace.domain.profile import VARIES, ModelFormat, Profile, TensorSpec
+from headrace.domain.profile import ModelFormat, Profile
+from headrace.domain.tensors import VARIES, TensorSpec
 
 if TYPE_CHECKING:
     from headrace.catalog.onnx_graph import OnnxGraph

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 
 LENGTH = Struct("<I")
 NEUTRAL = b"0"

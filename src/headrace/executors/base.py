@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import ModelFormat, TensorSpec
+from headrace.domain.profile import ModelFormat
+from headrace.domain.tensors import TensorSpec
 
 Arrays = Mapping[str, NDArray[Any]]
 """Tensor name -> array [items, *item_shape]; strings as `str` objects."""

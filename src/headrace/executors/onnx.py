@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.domain.elements import element_dtype, fill_neutral, is_text, pack, texts_of
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import (
     Arrays,
     StageToLoad,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import Arrays, StageToLoad, TensorMemory
 from headrace.executors.onnx_session import first_line
 from headrace.executors.torch_program import TorchProgram

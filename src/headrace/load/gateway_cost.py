@@ -27,7 +27,8 @@ from headrace.catalog.documents import sha256_file, write_document
 from headrace.cost import TimedStage, cost_model
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.problem import Demand, PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import VARIES, BlockTimes, Profile
+from headrace.domain.profile import BlockTimes, Profile
+from headrace.domain.tensors import VARIES
 from headrace.load.child_server import ChildServer, child_server
 from headrace.load.generator import LoadOptions, run_load
 from headrace.planning import solve

@@ -25,7 +25,7 @@ from headrace.catalog.onnx_graph import OnnxGraph, OpenTensor
 from headrace.catalog.onnx_stage import plain_name, probe_model
 from headrace.domain.elements import item_bytes
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import OTHERWISE, TensorSpec
+from headrace.domain.tensors import OTHERWISE, TensorSpec
 from headrace.executors.base import held_together
 from headrace.executors.onnx_session import first_line, open_session
 from headrace.profiling.cut_model import CutModel

@@ -36,7 +36,8 @@ from headrace.catalog.onnx_stage import (
 )
 from headrace.domain.elements import item_bytes
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import Block, TensorSpec
+from headrace.domain.profile import Block
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import Measurement, OpenedModel, held_together
 from headrace.executors.table import reference
 from headrace.profiling.items import Arrays, random_items, tiled

@@ -15,7 +15,8 @@ from headrace.catalog.onnx_graph import OnnxGraph, load_graph
 from headrace.catalog.onnx_stage import Boundary, extract_stage
 from headrace.catalog.onnx_types import crosses_cuts
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, TensorSpec
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.onnx_session import LIBRARIES
 from headrace.profiling.batching import settle_batch
 from headrace.profiling.calibration import block_ratios, calibrating_times

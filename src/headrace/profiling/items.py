@@ -12,7 +12,7 @@ from headrace.catalog.onnx_graph import OnnxGraph, OpenTensor
 from headrace.catalog.onnx_types import array_dtype
 from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 
 Arrays = Mapping[str, NDArray[Any]]
 """Tensor name -> array, the batch first."""

@@ -16,7 +16,7 @@ from headrace.catalog.onnx_shapes import shapes_at
 from headrace.catalog.onnx_stage import plain_name, probe_model
 from headrace.catalog.onnx_types import tensor_bytes
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.onnx_session import first_line, open_session
 from headrace.profiling.items import input_specs, random_items
 from headrace.profiling.operators import (

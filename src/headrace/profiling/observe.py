@@ -16,7 +16,7 @@ from headrace.catalog.onnx_stage import probe_model
 from headrace.catalog.onnx_types import array_dtype, crosses_cuts
 from headrace.domain.base import Record
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.onnx_session import first_line
 from headrace.executors.table import reference
 from headrace.profiling.items import Arrays, input_specs, tiled

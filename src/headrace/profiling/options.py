@@ -9,7 +9,7 @@ from headrace.catalog.onnx_stage import Boundary
 from headrace.domain.base import NAME_PATTERN, is_name
 from headrace.domain.controls import Control
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import MAX_STRING_BYTES
+from headrace.domain.tensors import MAX_STRING_BYTES
 from headrace.executors.table import measurement
 
 StageMode = Literal["splits", "all", "none"]

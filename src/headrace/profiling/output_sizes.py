@@ -21,7 +21,7 @@ from headrace.catalog.onnx_rooms import LEAST_OPSET
 from headrace.catalog.onnx_shapes import Known, infer_shapes
 from headrace.catalog.onnx_types import elem_type
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import VARIES
+from headrace.domain.tensors import VARIES
 
 MAX_CHOOSING = 64
 """Operators that choose by content; with more, the most is not looked for."""

@@ -38,14 +38,8 @@ from headrace.catalog.onnx_graph import OnnxGraph, load_graph
 from headrace.domain.controls import check_controls
 from headrace.domain.elements import item_bytes
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import (
-    BlockTimes,
-    Bucket,
-    Profile,
-    Provenance,
-    StageTimes,
-    check_states,
-)
+from headrace.domain.profile import BlockTimes, Bucket, Profile, Provenance, StageTimes
+from headrace.domain.tensors import check_states
 from headrace.executors.table import measurement
 from headrace.profiling.batching import Settled, settle_batch
 from headrace.profiling.buckets import Points, at_points, split_shapes

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.domain.elements import element_dtype, in_rooms
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import held_together
 from headrace.profiling.cut_model import CutModel
 from headrace.profiling.grid import filled, sizes_to_measure

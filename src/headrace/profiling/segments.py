@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.catalog.onnx_graph import OnnxGraph
 from headrace.catalog.onnx_stage import extract_stage
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import Measurement, OpenedModel
 from headrace.profiling.items import Arrays, tiled
 from headrace.profiling.observe import Observed, UsableCut

@@ -44,7 +44,8 @@ def parse_shares(texts: Sequence[str]) -> tuple[Fraction, ...]:
 def with_shares(profile: Profile, device: str, shares: Sequence[Fraction]) -> Profile:
     """Add times of these parts of `device`, which must have been measured whole.
 
-    >>> from headrace.domain.profile import Block, Provenance, TensorSpec
+    >>> from headrace.domain.profile import Block, Provenance
+    >>> from headrace.domain.tensors import TensorSpec
     >>> y = TensorSpec(name="y", dtype="float32", item_shape=(1,))
     >>> whole = Profile(
     ...     model="m",

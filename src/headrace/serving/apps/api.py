@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from headrace.domain.base import is_name
 from headrace.domain.errors import DocumentError
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.signature import DATATYPES
 
 __all__ = [

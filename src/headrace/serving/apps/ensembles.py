@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.domain.app import order_by_tensors
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.apps.api import (
     AppFunction,
     InvalidInput,

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.signature import DATATYPES
 from headrace.serving.workers.frames import FrameError
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from headrace.dispatch.apps.app_dispatcher import AppRun, Call, Ended, Step
 from headrace.domain.elements import element_dtype, pack, raw, unpack
-from headrace.domain.profile import TensorSpec
 from headrace.domain.request import DropReason
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.apps import frames
 from headrace.serving.apps.api import fits
 from headrace.serving.apps.error_log import ErrorLog

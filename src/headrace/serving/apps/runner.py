@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.apps.api import (
     AppFunction,
     InvalidInput,

@@ -6,7 +6,7 @@ import numpy as np
 
 from headrace.domain.controls import Control
 from headrace.domain.elements import element_dtype, pack, raw
-from headrace.domain.profile import TensorSpec
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.signature import InvalidError, quoted
 from headrace.serving.engine.inference import Buffer, ServedModel
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.domain.profile import TensorSpec, size_text
+from headrace.domain.profile import size_text
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.signature import (
     CheckedInputs,
     Given,

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from headrace.domain.elements import element_dtype, joined, raw, unpack
-from headrace.domain.profile import VARIES, TensorSpec
+from headrace.domain.tensors import VARIES, TensorSpec
 from headrace.serving.engine.inference import Answer, Buffer, ServedModel
 
 DATATYPES = {

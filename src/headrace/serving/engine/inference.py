@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from headrace.domain.controls import Control
 from headrace.domain.elements import item_bytes
-from headrace.domain.profile import TensorSpec
 from headrace.domain.request import DropReason
+from headrace.domain.tensors import TensorSpec
 
 MANY = 1 << 62
 

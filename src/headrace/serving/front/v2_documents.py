@@ -5,7 +5,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from headrace.domain.profile import TensorSpec, size_text
+from headrace.domain.profile import size_text
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.core.signature import DATATYPES

@@ -4,7 +4,8 @@ import logging
 
 from msgspec.structs import replace
 
-from headrace.domain.profile import Profile, TensorSpec
+from headrace.domain.profile import Profile
+from headrace.domain.tensors import TensorSpec
 
 logger = logging.getLogger(__name__)
 

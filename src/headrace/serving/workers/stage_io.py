@@ -7,7 +7,8 @@ from typing import Final
 from headrace.domain.elements import item_bytes
 from headrace.domain.plan import Plan
 from headrace.domain.plan import Stage as PlannedStage
-from headrace.domain.profile import Profile, TensorSpec
+from headrace.domain.profile import Profile
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.workers.arena import ALIGNMENT_BYTES, Arena
 
 Home = str

@@ -1,0 +1,210 @@
+"""A profile as people read it, and for programs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich import box
+from rich.console import Group, RenderableType
+
+from headrace.domain.profile import Profile, size_text
+from headrace.domain.tensors import TensorSpec
+from headrace.executors.table import measurement
+from headrace.profiling.share_curves import share_curves
+from headrace.profiling.summary import sum_ratios
+from headrace.reporting.readable import ReadableTable, figures
+
+
+def profile_report(measured: Profile, wide: bool) -> Group:
+    """Blocks, stages measured whole, sizes, shares, and what a batch and a request cost besides.
+
+    Args:
+        wide: whether names of tensors fit; they are long, and in the profile anyway.
+    """
+    times = measured.block_times[0]
+    most = times.max_batch
+    sizes = sorted({1, most})
+    slot = measurement(times.device).slot
+    title = f"{measured.model} on one {slot} ({measured.provenance.machine})"
+    numbers = ("\nper item", *(f"batch {size}, ms\np50 / p99" for size in sizes))
+    table = ReadableTable(
+        *("block", figures("nodes"), figures("weights"), "crosses\nbehind it"),
+        *map(figures, numbers),
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+    )
+    for index, block in enumerate(measured.blocks):
+        table.add_row(
+            block.name,
+            str(block.node_count),
+            _bytes(block.weights_bytes),
+            ", ".join(_crossing(tensor, wide) for tensor in block.cut),
+            _bytes(block.cut_bytes),
+            *(_ms(times.p50_us[index][size - 1], times.p99_us[index][size - 1]) for size in sizes),
+        )
+    count = len(measured.blocks)
+    table.add_section()
+    for label, p50, p99 in (
+        ("sum", times.p50_us, times.p99_us),
+        ("whole", *_whole(measured)),
+    ):
+        if p50:
+            cells = [
+                _ms(sum(row[size - 1] for row in p50), sum(row[size - 1] for row in p99))
+                for size in sizes
+            ]
+            nodes = str(sum(block.node_count for block in measured.blocks))
+            weights = _bytes(measured.weights_bytes(0, count))
+            table.add_row(label, nodes, weights, "", "", *cells)
+    return Group(
+        table,
+        *_stages(measured, sizes),
+        *_buckets(measured, sizes),
+        *_shares(measured, sizes),
+        *_besides(measured),
+    )
+
+
+def _besides(measured: Profile) -> Iterator[str]:
+    """What a batch and a request cost apart from being computed."""
+    overhead_ms = measured.batch_overhead_us / 1000
+    yield f"a batch costs a slot {overhead_ms:.2f} ms more, from its end to the next start"
+    if measured.gateway_us:
+        limit = f"at most {1e6 / measured.gateway_us:,.0f} requests/s"
+        shared = f", {measured.gateway_shared_us / 1000:.2f} ms beside a slot on its core"
+        yield (
+            f"a request takes the gateway {measured.gateway_us / 1000:.2f} ms: {limit}"
+            + (shared if measured.gateway_shared_us > measured.gateway_us else "")
+        )
+
+
+def _stages(measured: Profile, sizes: list[int]) -> Iterator[RenderableType]:
+    if not measured.stage_times:
+        return
+    times = measured.block_times[0]
+    title = "stages measured whole, and the sum of their blocks"
+    table = ReadableTable(
+        "blocks", title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True
+    )
+    for size in sizes:
+        table.add_column(f"batch {size}, ms\np50 / p99", justify="right")
+        table.add_column("\nsum / whole", justify="right")
+    for stage in measured.stage_times:
+        cells = []
+        for size in sizes:
+            whole = stage.p50_us[size - 1]
+            rows = times.p50_us[stage.first_block : stage.end_block]
+            cells.append(_ms(whole, stage.p99_us[size - 1]))
+            cells.append(f"{sum(row[size - 1] for row in rows) / whole:.3f}")
+        table.add_row(f"{stage.first_block} to {stage.end_block - 1}", *cells)
+    yield table
+
+
+def _buckets(measured: Profile, sizes: list[int]) -> Iterator[RenderableType]:
+    if not measured.dimensions:
+        return
+    table = ReadableTable(
+        " x ".join(measured.dimensions),
+        *(figures(f"batch {size}, ms\np50 / p99") for size in sizes),
+        title="the whole model at each size; the tables above are of the largest",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+    )
+    for flat in measured.flat():
+        p50, p99 = _whole(flat)
+        p50, p99 = p50 or flat.block_times[0].p50_us, p99 or flat.block_times[0].p99_us
+        cells = [
+            _ms(sum(row[size - 1] for row in p50), sum(row[size - 1] for row in p99))
+            for size in sizes
+        ]
+        table.add_row(size_text(flat.sizes), *cells)
+    yield table
+
+
+def _shares(measured: Profile, sizes: list[int]) -> Iterator[RenderableType]:
+    curves = share_curves(measured, measured.block_times[0].device)
+    shares = [point.share for point in curves[0].points]
+    if len(shares) > 1:
+        table = ReadableTable(
+            figures("batch"),
+            *(figures(f"{share}\nms") for share in shares),
+            "knee",
+            title="the whole model by share of the device, p50; beyond the knee more buys little",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            collapse_padding=True,
+        )
+        for curve in curves:
+            at = {point.share: f"{point.p50_us / 1000:.2f}" for point in curve.points}
+            bends = "none" if curve.knee is None else str(curve.points[curve.knee].share)
+            table.add_row(str(curve.batch_size), *(at.get(share, "") for share in shares), bends)
+        yield table
+    for used in measured.utilisation[:1]:
+        cells = ", ".join(
+            f"batch {size}: {used.at(size)[0]:.0%} of the cache's bandwidth, {used.at(size)[1]:.0%}"
+            " of the memory's"
+            for size in sizes
+        )
+        yield f"takes {cells} (counted from the graph, a lower bound)"
+
+
+def _whole(
+    measured: Profile,
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """The whole model as one row of p50 and one of p99; empty where it was not measured."""
+    times = measured.block_times[0]
+    count = len(measured.blocks)
+    stage = measured.measured_stage(times.device, times.share, 0, count)
+    return ((stage.p50_us,), (stage.p99_us,)) if stage else ((), ())
+
+
+def profile_summary(measured: Profile, target: Path) -> dict[str, object]:
+    """What the tables say, for programs."""
+    times = measured.block_times[0]
+    return {
+        "profile": str(target),
+        "model": measured.model,
+        "provenance": measured.provenance,
+        "blocks": [
+            {
+                "name": block.name,
+                "node_count": block.node_count,
+                "weights_bytes": block.weights_bytes,
+                "cut": block.cut,
+                "cut_bytes": block.cut_bytes,
+                "p50_us": times.p50_us[index],
+                "p99_us": times.p99_us[index],
+            }
+            for index, block in enumerate(measured.blocks)
+        ],
+        "stages": measured.stage_times,
+        "dimensions": measured.dimensions,
+        "sizes": measured.all_sizes if measured.dimensions else (),
+        "sum_over_whole": sum_ratios(measured),
+        "batch_overhead_us": measured.batch_overhead_us,
+        "gateway_us": measured.gateway_us,
+        "gateway_shared_us": measured.gateway_shared_us,
+        "shares": share_curves(measured, times.device),
+        "utilisation": measured.utilisation,
+    }
+
+
+def _crossing(tensor: TensorSpec, with_name: bool) -> str:
+    shape = "x".join(map(str, tensor.item_shape))
+    return f"{tensor.name} {shape}" if with_name else shape
+
+
+def _ms(p50_us: int, p99_us: int) -> str:
+    return f"{p50_us / 1000:.2f} / {p99_us / 1000:.2f}"
+
+
+def _bytes(count: int) -> str:
+    """
+    >>> _bytes(512), _bytes(2_500_000)
+    ('512 B', '2.5 MB')
+    """
+    if count < 1000:
+        return f"{count} B"
+    return f"{count / 1000:.1f} kB" if count < 1_000_000 else f"{count / 1e6:.1f} MB"
