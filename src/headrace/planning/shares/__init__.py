@@ -35,7 +35,7 @@ of one of them is worth nothing.
     search              which questions, and what their answers prove
     arranging, planner, refusal, explain: from a problem, and back to a plan or its refusal
 
-Cost: five models on four devices 8 ms (median), 0.3 s at most; with interference, where devices have
-many more layouts, 1 to 8 s. Source: ours (decision 0041); the paper's Algorithm 1 is
+Cost: five models on four devices 8 ms (median), 0.3 s at most; with interference, where devices
+have many more layouts, 1 to 8 s. Source: ours (decision 0041); the paper's Algorithm 1 is
 `planning.baselines.gpulet`.
 """
