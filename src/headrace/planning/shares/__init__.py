@@ -31,11 +31,11 @@ of one of them is worth nothing.
     listing             all parts that keep their promise
     master, pricing     the programs over parts and devices; prices
     walk, choosing      one question: does this suffice?
-    diving              a first plan for many devices
+    diving              a first plan for many devices, and its repairs
     search              which questions, and what their answers prove
-    arranging, planner, refusal, explain
+    arranging, planner, refusal, explain: from a problem, and back to a plan or its refusal
 
-Cost: five models on four devices 10 ms (median), 0.3 s at most; with interference, where devices
-have many more layouts, ten times that. Source: ours (decision 0041); the paper's Algorithm 1 is
+Cost: five models on four devices 8 ms (median), 0.3 s at most; with interference, where devices
+have many more layouts, 1 to 8 s. Source: ours (decision 0041); the paper's Algorithm 1 is
 `planning.baselines.gpulet`.
 """

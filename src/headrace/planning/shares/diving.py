@@ -171,7 +171,7 @@ def _some_freed(pricing: Pricing, best: Chosen, rng: np.random.Generator) -> Cho
     """What is left of a plan without some devices, chosen at random with their parts."""
     freed = rng.binomial(best.layouts, FREED)
     count = best.count.copy()
-    for c in np.flatnonzero(freed):
+    for c in np.flatnonzero(freed).tolist():
         for place in pricing.layouts[c].places:
             there = np.flatnonzero((best.parts.place == place) & (best.count > 0))
             slots = sum(
@@ -193,7 +193,7 @@ def _some_freed(pricing: Pricing, best: Chosen, rng: np.random.Generator) -> Cho
 def _fitting(pricing: Pricing, chosen: Chosen) -> Chosen:
     """Without the parts for which the layouts have no place."""
     slots = np.zeros(pricing.master.places, np.int64)
-    for c in np.flatnonzero(chosen.layouts):
+    for c in np.flatnonzero(chosen.layouts).tolist():
         for place in pricing.layouts[c].places:
             slots[place] += chosen.layouts[c]
     count = chosen.count.copy()

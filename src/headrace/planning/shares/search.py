@@ -43,6 +43,9 @@ CLOSE_ENOUGH = 1e-3
 DIVE_PART = 0.2
 """Of the time left."""
 
+LAST_S = 1.0
+"""Least time for the program over all parts within the gap."""
+
 IMPROVE_PART = 0.9
 """Of the time left after that."""
 
@@ -217,6 +220,8 @@ def _by_program(
     for few, part in (*zip(PROGRAM_PARTS, (0.4, 0.9), strict=True), (None, 1.0)):
         near = CLOSE_ENOUGH if goal.most else 1e-7
         if pricing.deadline.passed or (best is not None and sign * (value - bound) <= near * bound):
+            break
+        if few is None and pricing.deadline.left_s < LAST_S:
             break
         reach = value if best is not None else (0.0 if goal.most else everything)
         gap = sign * (reach - prices.bound) + 1e-7 * max(1.0, prices.bound)
