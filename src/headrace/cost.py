@@ -113,6 +113,10 @@ class CostModel(Protocol):
         """
         ...
 
+    def between_batches_us(self, model: str) -> int:
+        """`latency` less `execution`, of any stage: what the server takes between two batches."""
+        ...
+
     def gateway_us(self, model: str) -> int:
         """What the gateway takes of one request's SLO: to read, admit and answer it."""
         ...
@@ -172,6 +176,9 @@ class ProfiledCosts:
         for table in (p50, p99):
             table[table < NEVER_US] += profile.batch_overhead_us
         return p50, p99
+
+    def between_batches_us(self, model: str) -> int:
+        return self.profiles[model].batch_overhead_us
 
     def gateway_us(self, model: str) -> int:
         return self.profiles[model].gateway_us

@@ -137,7 +137,7 @@ READERS = {
     "verify": "restates",
     "profiling": "measures and estimates",
     "domain/profile.py": "checks that they are consistent",
-    "commands/profile.py": "prints them",
+    "reporting/profile_table.py": "prints them",
     "commands/estimate.py": "prints them",
     "planning/pooled/refusal.py": "names what was profiled",
 }

@@ -1,6 +1,7 @@
 """A request without a chance is refused before it is read, and who comes back too early waits."""
 
 import json
+import socket
 
 import pytest
 
@@ -9,6 +10,7 @@ from headrace.serving.core import hopeless
 from headrace.serving.engine.data_plane import DataPlane
 from headrace.serving.engine.inference import Refusal
 from headrace.serving.front import inferences
+from headrace.serving.front.arrivals import Arrivals
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.frames import Run
 from headrace.serving.workers.stage_io import HERE
@@ -63,6 +65,17 @@ def test_what_the_dispatcher_refused_is_not_asked_again_before_its_time(
     assert len(engine.submitted) == 2
 
 
+class Stamped(Arrivals):
+    """All bytes that are read arrived at that instant."""
+
+    def __init__(self, at_us: int) -> None:
+        super().__init__()
+        self._at_us = at_us
+
+    def before_read(self, connection: socket.socket | None, alone: bool) -> int:
+        return self._at_us
+
+
 def test_what_waited_as_long_as_one_that_was_refused_for_it_is_not_read(
     now: list[int], engine: FakeEngine
 ) -> None:
@@ -71,9 +84,9 @@ def test_what_waited_as_long_as_one_that_was_refused_for_it_is_not_read(
 
     def read(waited_us: int) -> bool:
         """Whether a request that the gateway came to so late reaches the dispatcher."""
-        before, client = len(engine.submitted), bench.connect()
-        client.connection.arrived_at_us = now[0] - waited_us
-        client.send(infer())
+        before = len(engine.submitted)
+        bench.server.arrivals = Stamped(now[0] - waited_us)
+        bench.connect().send(infer())
         return len(engine.submitted) > before
 
     long_us = objective_us // 2

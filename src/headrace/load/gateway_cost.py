@@ -97,8 +97,9 @@ def cost_at_full_load(
         taken_us: measures it at a rate; it falls as the rate grows.
         rate_rps: where to begin, at most what is looked for.
 
-    >>> cost_at_full_load(lambda rate_rps: 50 + 0.3e6 / rate_rps, 100, 0)
-    (13000.0, 73.07692307692308)
+    >>> rate_rps, cost_us = cost_at_full_load(lambda rate_rps: 50 + 0.3e6 / rate_rps, 100, 0)
+    >>> round(rate_rps), round(cost_us, 2)
+    (13000, 73.08)
     """
     before: tuple[float, float] | None = None
     cost_us = 0.0

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.markup import escape
-from rich.table import Table
+
+from headrace.reporting.readable import ReadableTable
 
 if TYPE_CHECKING:
     from headrace.planning.shares.explain import SharingReason
@@ -26,7 +27,9 @@ def sharing_explanation(reason: "SharingReason") -> Group:
         f"  {_saving(reason)}",
         f"  {escape(reason.binding)}",
     ]
-    table = Table("model", "asked", "carried", "longest wait on", "batch", "wait", "of budget")
+    table = ReadableTable(
+        "model", "asked", "carried", "longest wait on", "batch", "wait", "of budget"
+    )
     for each in reason.waits:
         turns = f", with {each.beside} more" if each.beside else ""
         table.add_row(

@@ -228,4 +228,5 @@ def _latency_us(problem: Problem, one: _Class) -> int:
         costs.execution(TimedStage.whole_model(each, one.device, one.share), one.batch_size).p99_us
         for each in flat.values()
     )
-    return slowed_us(alone_us, one.slowdown) + profile.batch_overhead_us
+    between_us = max(map(costs.between_batches_us, flat))
+    return slowed_us(alone_us, one.slowdown) + between_us

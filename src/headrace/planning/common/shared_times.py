@@ -18,7 +18,7 @@ from fractions import Fraction
 from functools import cached_property
 from math import ceil, floor
 
-from headrace.cost import shares_gateway_cores
+from headrace.cost import cost_model, shares_gateway_cores
 from headrace.domain.cluster import DeviceType
 from headrace.domain.problem import Demand, Problem
 from headrace.interference import slowed_us
@@ -111,7 +111,7 @@ def parts_beside(device: DeviceType, share: Fraction) -> Sequence[tuple[Fraction
 
 
 def _tenant(problem: Problem, kind: DeviceType, demand: Demand) -> TenantTimes:
-    profile, tables = problem.profiles[demand.model], cost_tables(problem, demand)
+    tables, costs = cost_tables(problem, demand), cost_model(problem.profiles)
     latency_us = {}
     for k, (device, share) in enumerate(tables.kinds):
         column = tables.p99_us[:, k, 0, -1].tolist() if device == kind.name else []
@@ -122,8 +122,8 @@ def _tenant(problem: Problem, kind: DeviceType, demand: Demand) -> TenantTimes:
     return TenantTimes(
         demand=demand,
         latency_us=latency_us,
-        overhead_us=profile.batch_overhead_us,
-        gateway_batch_us=profile.gateway_on_slot_us if shared_cores else 0,
+        overhead_us=costs.between_batches_us(demand.model),
+        gateway_batch_us=costs.gateway_on_slot_us(demand.model) if shared_cores else 0,
         budget_us=budget_us(demand.slo_us, problem.options.margin) - tables.gateway_us,
         weights_bytes=int(tables.weights_bytes[0, -1]),
     )
