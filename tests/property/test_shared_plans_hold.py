@@ -9,7 +9,7 @@ from headrace.verify import verify
 from helpers.shared import shared_problem
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     models=st.integers(1, 4),

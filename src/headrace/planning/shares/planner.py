@@ -34,6 +34,9 @@ FEW_PARTS = 20_000
 MANY_PARTS = 300_000
 """Parts that are looked at where three models on a part are too few for a plan."""
 
+ADVICE_S = 2.0
+"""For the rates that a refusal names, once it is proven."""
+
 
 def plan_shares(problem: Problem) -> PlanResult:
     """The best plan in which models share devices, in space and in turns, with its proof.
@@ -58,7 +61,8 @@ def plan_shares(problem: Problem) -> PlanResult:
     if chosen is None:
         if not found.proven:
             return _refused(_gave_up(problem), "time-limit", deadline)
-        refusal = refuse_rates(problem, load, times, Deadline(min(10.0, max(1.0, deadline.left_s))))
+        advice = Deadline(min(ADVICE_S, max(1.0, deadline.left_s)))
+        refusal = refuse_rates(problem, load, times, advice)
         return _refused(refusal, "infeasible", deadline)
     claim = Claim(
         bound=found.bound,
