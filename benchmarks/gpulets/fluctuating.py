@@ -149,7 +149,7 @@ def setting(stretch: float = 1.0, margin: float = 0.1, overhead_us: int = 0) -> 
 
 def own_profiles() -> dict[str, Profile]:
     """Latency linear in the batch and, but for a part, inverse to the share (Amdahl); a full batch
-    on a whole GPU takes half of the SLO."""
+    on a whole GPU takes two fifths of the SLO."""
     return {
         model: profile_of(
             model,
@@ -157,7 +157,7 @@ def own_profiles() -> dict[str, Profile]:
                 percent: [
                     ceil(
                         SLO_MS[model]
-                        * 500
+                        * 400
                         * (fixed + (1 - fixed) * size / OWN_BATCH)
                         * (1 - shared + shared * 100 / percent)
                     )
