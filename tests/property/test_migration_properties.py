@@ -109,6 +109,49 @@ def test_no_request_is_lost_or_answered_twice(how: How, policy: str, with_faults
     assert answered > 700
 
 
+@pytest.mark.parametrize("how", ["drain", "flush"])
+@pytest.mark.parametrize("policy", ["reservation", "duty-cycle"])
+@pytest.mark.parametrize("with_faults", [False, True], ids=["sound", "faulty"])
+def test_nothing_is_lost_between_plans_that_share_slots_and_devices(
+    how: How, policy: str, with_faults: bool
+) -> None:
+    answered = 0
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        old, new = random_shared_placements(rng)
+        arrivals, at_us = random_arrivals(old, new, rng, float(rng.choice([0.4, 0.8, 1.6])))
+        session = SimulatedMigration(old, new, policy, exact_durations)
+        if with_faults:
+            schedule_faults(session, arrivals[-1].at_us, rng)
+        session.run(arrivals, at_us, how)
+
+        assert session.done_at_us is not None, f"seed {seed}: the migration did not end"
+        logs = session.logs()
+        both = [event for log in logs for event in log.events]
+        assert_each_request_ended_once(both)
+        assert len({e.request for e in both if isinstance(e, Answered | Dropped)}) == len(arrivals)
+        for log, placed in zip(logs, (old, new), strict=True):
+            assert_exclusive(log.events, placed.topology)
+        assert_devices_run_one_plan_at_a_time(session, f"seed {seed}")
+        answered += sum(isinstance(event, Answered) for event in both)
+    assert answered > 700
+
+
+def test_a_quick_models_slot_serves_on_until_the_slow_one_beside_it_is_empty() -> None:
+    """One device in two parts, the same before and after: the slow model's batch takes 100 ms."""
+    slow, quick = make_route(make_stage([0], [100_000])), make_route(make_stage([1], [1_000]))
+    devices: tuple[Device, ...] = (("n", "d", 0), ("n", "d", 0))
+    topology = make_topology([slow], [quick], slo_us=[400_000, 10_000])
+    old, new = PlacedTopology(topology, devices), PlacedTopology(topology, devices)
+    session = SimulatedMigration(old, new, "reservation", exact_durations)
+    arrivals = [Arrival(at_us=1_000, model="m0")]
+    arrivals += [Arrival(at_us=at_us, model="m1") for at_us in range(2_000, 200_000, 2_000)]
+    session.run(arrivals, 5_001, "drain")
+    both = [event for log in session.logs() for event in log.events]
+    assert sum(isinstance(event, Answered) for event in both) == len(arrivals)
+    assert session.done_at_us is not None
+
+
 def schedule_faults(session: SimulatedMigration, end_us: int, rng: np.random.Generator) -> None:
     """Workers of both plans die before, during and after the migration, and come back."""
     for epoch in (session.old, session.new):
