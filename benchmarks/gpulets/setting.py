@@ -16,6 +16,8 @@ from functools import cache
 from math import ceil
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.interference import Interference
 from headrace.domain.problem import Demand, Objective, PlanOptions, Problem, ProfileRef
@@ -111,9 +113,29 @@ def _utilisation(root: Path) -> dict[str, list[tuple[int, float, float]]]:
 def _profile(
     model: str, latency_us: Mapping[int, Sequence[int]], used: Sequence[tuple[int, float, float]]
 ) -> Profile:
-    tensor = TensorSpec(name="x", dtype="float32", item_shape=(1,))
-    shares = [(Fraction(percent, 100), latency_us[percent]) for percent in PERCENTS]
     sizes, l2, dram = zip(*used, strict=True)
+    return replace(
+        profile_of(model, {percent: latency_us[percent] for percent in PERCENTS}),
+        utilisation=tuple(
+            Utilisation(
+                device=GPU,
+                share=Fraction(percent, 100),
+                batch_sizes=sizes,
+                l2=tuple(each / 100 * float(Fraction(percent, 100)) for each in l2),
+                dram=tuple(each / 100 * float(Fraction(percent, 100)) for each in dram),
+            )
+            for percent in PERCENTS
+        ),
+    )
+
+
+def profile_of(model: str, latency_us: Mapping[int, Sequence[int]]) -> Profile:
+    """A profile of one block.
+
+    Args:
+        latency_us: share in percent -> latency by batch size, from 1.
+    """
+    tensor = TensorSpec(name="x", dtype="float32", item_shape=(1,))
     return Profile(
         model=model,
         provenance=Provenance(kind="synthetic", date="2026-11-22", machine="2080 Ti-like"),
@@ -121,18 +143,10 @@ def _profile(
         outputs=(tensor,),
         blocks=(Block(name="all", node_count=1, weights_bytes=0, cut=(tensor,), cut_bytes=4),),
         block_times=tuple(
-            BlockTimes(device=GPU, share=share, p50_us=(tuple(row),), p99_us=(tuple(row),))
-            for share, row in shares
-        ),
-        utilisation=tuple(
-            Utilisation(
-                device=GPU,
-                share=share,
-                batch_sizes=sizes,
-                l2=tuple(each / 100 * float(share) for each in l2),
-                dram=tuple(each / 100 * float(share) for each in dram),
+            BlockTimes(
+                device=GPU, share=Fraction(percent, 100), p50_us=(tuple(row),), p99_us=(tuple(row),)
             )
-            for share, _ in shares
+            for percent, row in latency_us.items()
         ),
     )
 

@@ -14,6 +14,7 @@ from headrace.dispatch.changes.migration import How
 from headrace.dispatch.protocols import OpenSink
 from headrace.planning import solve
 from headrace.serving.changes.changeover import Changeover
+from headrace.serving.changes.plan_watch import ReplanRule
 from headrace.serving.changes.vetting import VettingError
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.engine.live_migration import MigrationReport
@@ -74,8 +75,7 @@ def test_a_shift_of_the_load_ratio_ends_in_a_verified_plan_for_the_new_shares(
                 changeover,  # type: ignore[arg-type]
                 RisingCounters(a=ModelCounters(), b=ModelCounters()),
                 tmp_path,
-                fraction=0.25,
-                after_s=0.006,
+                ReplanRule(after_s=0.006),
             ).run()
         )
         try:

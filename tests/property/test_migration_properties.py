@@ -1,7 +1,6 @@
 """Whatever arrives, whatever the two plans: a migration loses nothing, and no device runs both."""
 
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from helpers.topologies import (
     make_stage,
     make_topology,
     random_requests,
+    random_shared_topology,
     random_topology,
 )
 
@@ -37,6 +37,19 @@ def random_placements(rng: np.random.Generator) -> tuple[PlacedTopology, PlacedT
         PlacedTopology(
             topology,
             tuple(devices[i] for i in rng.permutation(count)[: len(topology.slots)].tolist()),
+        )
+        for topology in topologies
+    )
+    return old, new
+
+
+def random_shared_placements(rng: np.random.Generator) -> tuple[PlacedTopology, PlacedTopology]:
+    """Two plans whose models take turns on slots, up to three slots side by side on a device."""
+    topologies = [random_shared_topology(rng) for _ in range(2)]
+    devices: list[Device] = [("n", "d", number) for number in range(3)]
+    old, new = (
+        PlacedTopology(
+            topology, tuple(devices[i] for i in sorted(rng.integers(0, 3, len(topology.slots))))
         )
         for topology in topologies
     )
@@ -96,6 +109,49 @@ def test_no_request_is_lost_or_answered_twice(how: How, policy: str, with_faults
     assert answered > 700
 
 
+@pytest.mark.parametrize("how", ["drain", "flush"])
+@pytest.mark.parametrize("policy", ["reservation", "duty-cycle"])
+@pytest.mark.parametrize("with_faults", [False, True], ids=["sound", "faulty"])
+def test_nothing_is_lost_between_plans_that_share_slots_and_devices(
+    how: How, policy: str, with_faults: bool
+) -> None:
+    answered = 0
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        old, new = random_shared_placements(rng)
+        arrivals, at_us = random_arrivals(old, new, rng, float(rng.choice([0.4, 0.8, 1.6])))
+        session = SimulatedMigration(old, new, policy, exact_durations)
+        if with_faults:
+            schedule_faults(session, arrivals[-1].at_us, rng)
+        session.run(arrivals, at_us, how)
+
+        assert session.done_at_us is not None, f"seed {seed}: the migration did not end"
+        logs = session.logs()
+        both = [event for log in logs for event in log.events]
+        assert_each_request_ended_once(both)
+        assert len({e.request for e in both if isinstance(e, Answered | Dropped)}) == len(arrivals)
+        for log, placed in zip(logs, (old, new), strict=True):
+            assert_exclusive(log.events, placed.topology)
+        assert_devices_run_one_plan_at_a_time(session, f"seed {seed}")
+        answered += sum(isinstance(event, Answered) for event in both)
+    assert answered > 700
+
+
+def test_a_quick_models_slot_serves_on_until_the_slow_one_beside_it_is_empty() -> None:
+    """One device in two parts, the same before and after: the slow model's batch takes 100 ms."""
+    slow, quick = make_route(make_stage([0], [100_000])), make_route(make_stage([1], [1_000]))
+    devices: tuple[Device, ...] = (("n", "d", 0), ("n", "d", 0))
+    topology = make_topology([slow], [quick], slo_us=[400_000, 10_000])
+    old, new = PlacedTopology(topology, devices), PlacedTopology(topology, devices)
+    session = SimulatedMigration(old, new, "reservation", exact_durations)
+    arrivals = [Arrival(at_us=1_000, model="m0")]
+    arrivals += [Arrival(at_us=at_us, model="m1") for at_us in range(2_000, 200_000, 2_000)]
+    session.run(arrivals, 5_001, "drain")
+    both = [event for log in session.logs() for event in log.events]
+    assert sum(isinstance(event, Answered) for event in both) == len(arrivals)
+    assert session.done_at_us is not None
+
+
 def schedule_faults(session: SimulatedMigration, end_us: int, rng: np.random.Generator) -> None:
     """Workers of both plans die before, during and after the migration, and come back."""
     for epoch in (session.old, session.new):
@@ -107,18 +163,19 @@ def schedule_faults(session: SimulatedMigration, end_us: int, rng: np.random.Gen
 
 
 def assert_devices_run_one_plan_at_a_time(session: SimulatedMigration, what: str) -> None:
-    spans: dict[Device, list[tuple[int, int, int]]] = {}
+    runs: dict[Device, dict[int, list[tuple[int, int]]]] = {}
     for number, (log, epoch) in enumerate(
         zip(session.logs(), (session.old, session.new), strict=True)
     ):
         for event in log.events:
             if isinstance(event, Ran):
                 device = epoch.placed.devices[event.slot]
-                spans.setdefault(device, []).append((event.started_at_us, event.at_us, number))
-    for device, runs in spans.items():
-        for (_, ended_us, before), (started_us, _, after) in pairwise(sorted(runs)):
-            assert started_us >= ended_us, f"{what}: {device} runs two batches at once"
-            assert after >= before, f"{what}: {device} goes back to the old plan"
+                by_plan = runs.setdefault(device, {0: [], 1: []})
+                by_plan[number].append((event.started_at_us, event.at_us))
+    for device, by_plan in runs.items():
+        left_at_us = max((ended for _, ended in by_plan[0]), default=0)
+        taken_at_us = min((started for started, _ in by_plan[1]), default=left_at_us)
+        assert taken_at_us >= left_at_us, f"{what}: {device} runs two plans at once"
 
 
 @pytest.mark.parametrize("how", ["drain", "flush"])

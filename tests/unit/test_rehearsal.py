@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from headrace import cli
 from headrace.catalog.documents import sha256_file, write_document
 from headrace.catalog.event_log import EventLogWriter
-from headrace.commands.rehearse import kept_rehearsal, rehearsal_paths
-from headrace.commands.serve import rehearse_before_ready
+from headrace.commands.rehearse import kept_rehearsal, rehearsal_paths, rehearse_before_ready
 from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.problem import ProfileRef

@@ -15,7 +15,14 @@ from headrace.catalog.documents import plan_profiles, read_plan
 from headrace.cli import app
 from headrace.commands.replanning import PlanningError, Replanner
 from headrace.domain.plan import Plan
-from headrace.serving.changes.plan_watch import app_arrivals, arrivals, planned_loads, watch_of
+from headrace.serving.changes.plan_watch import (
+    ReplanRule,
+    app_arrivals,
+    arrivals,
+    planned_loads,
+    watch_of,
+)
+from headrace.serving.changes.rate_estimate import RateEstimate
 from headrace.serving.core.counters import ModelCounters
 from headrace.verify import verify
 from helpers.apps import write_app_plan
@@ -72,8 +79,7 @@ class Server:
                 self,  # type: ignore[arg-type]
                 self,  # type: ignore[arg-type]
                 self._folder,
-                fraction=0.25,
-                after_s=AFTER_S,
+                ReplanRule(after_s=AFTER_S),
                 headrace=self.headrace,
             )
             task = asyncio.ensure_future(replanner.run())
@@ -191,5 +197,5 @@ def test_floors_are_those_of_the_chosen_plan(tmp_path: Path) -> None:
     plan = read_plan(write_app_plan(tmp_path, "plan.json", 400.0))
     asked = {"traffic": ModelCounters()}
     asked["traffic"].count_answer(1, 1_000, late=False)
-    watch = watch_of(plan, {"traffic": 200.0}, asked, 0.25)
+    watch = watch_of(plan, {"traffic": 200.0}, asked, ReplanRule(), RateEstimate())
     assert [watch({"traffic": 0}, 10.0) for _ in range(18)][-1] == {"traffic": 20.0}

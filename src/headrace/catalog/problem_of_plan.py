@@ -55,7 +55,8 @@ def problem_of(plan: Plan, loads: Mapping[str, float], folder: Path) -> ProblemF
     """The plan's own problem for other loads, to be written as a `headrace.problem/1` document.
 
     Args:
-        loads: model -> part of the whole load; of a plan of apps, app -> requests per second.
+        loads: model -> part of the whole load; of a plan that is the least for stated rates, model
+            -> requests per second; of a plan of apps, app -> requests per second.
         folder: of the plan; relative paths of profiles are resolved against it.
     """
     paths = {ref.model: str((folder / ref.path).resolve()) for ref in plan.profiles}
@@ -85,16 +86,17 @@ def _cluster(cluster: Cluster) -> ClusterEntry:
 
 
 def _models(
-    plan: Plan, shares: Mapping[str, float], paths: Mapping[str, str]
+    plan: Plan, loads: Mapping[str, float], paths: Mapping[str, str]
 ) -> tuple[ModelEntry, ...]:
-    needed_rps = sum(demand.rate_rps or 0.0 for demand in plan.demands)
+    # Shares of the load leave it as large as it is.
+    whole_rps = 1.0 if plan.is_for_rates else sum(each.rate_rps or 0.0 for each in plan.demands)
     return tuple(
         ModelEntry(
             name=demand.model,
             profile=paths[demand.model],
             slo_ms=demand.slo_us / 1000,
-            weight=shares[demand.model],
-            rate_rps=None if demand.rate_rps is None else needed_rps * shares[demand.model],
+            weight=loads[demand.model],
+            rate_rps=None if demand.rate_rps is None else whole_rps * loads[demand.model],
             version=demand.version,
             priority=demand.priority,
             shapes=demand.shapes,

@@ -1,7 +1,7 @@
 """`headrace rehearse`: does a plan hold on this machine, with all its workers at once?"""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -271,3 +271,30 @@ def rehearsed_levels(path: Path) -> dict[str, float]:
 
 def _rates(rates_rps: dict[str, float]) -> str:
     return ", ".join(f"{value:.4g} requests/s of {name}" for name, value in rates_rps.items())
+
+
+def rehearse_before_ready(
+    plan_path: Path, policy: str | None, executor: str, core: int | None, apps: list[Path]
+) -> Mapping[str, float]:
+    """Unless that was done; what it contradicts is said before anyone relies on the plan.
+
+    Returns:
+        How many times its profile each stage took, by MODEL/PIPELINE/NUMBER.
+    """
+    from headrace.domain.errors import HeadraceError
+
+    known = kept_rehearsal(plan_path)
+    if known is not None:
+        warn(known)
+        return known.levels
+    arguments = [f"--executor={executor}", *(f"--app={path}" for path in apps)]
+    arguments += [f"--policy={policy}"] if policy else []
+    arguments += [f"--core={core}"] if core is not None else []
+    try:
+        # Standard output is for READY, which scripts wait for.
+        known = run_rehearsal(plan_path, arguments)
+        show(known, notices)
+        return known.levels
+    except (HeadraceError, OSError) as error:
+        notices.print(f"not rehearsed: {error}", markup=False, soft_wrap=True)
+        return {}

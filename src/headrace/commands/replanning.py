@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from headrace.domain.plan import Plan
     from headrace.domain.problem import PlanOptions
     from headrace.serving.changes.changeover import Changeover
-    from headrace.serving.changes.plan_watch import Loads
+    from headrace.serving.changes.plan_watch import Loads, ReplanRule
+    from headrace.serving.changes.rate_estimate import RateEstimate
     from headrace.serving.changes.replan_backoff import Backoff
     from headrace.serving.core.counters import ModelCounters
     from headrace.serving.engine.engine import Engine
@@ -64,59 +65,62 @@ class Replanner:
         changeover: "Changeover",
         counters: "Mapping[str, ModelCounters]",
         folder: Path,
-        *,
-        fraction: float,
-        after_s: float,
+        rule: "ReplanRule",
         headrace: Callable[[list[str]], Awaitable[None]] = run_headrace,
     ) -> None:
         """
         Args:
             counters: by model, module or app, since the server began.
             folder: gets `replanned.problem.json` and `replanned.plan.json`.
-            fraction: by how much of what is planned the load must be off.
-            after_s: for how long.
+            rule: when to plan anew.
             headrace: runs the program with these arguments.
         """
         self._engine = engine
         self._changeover = changeover
         self._counters = counters
         self._folder = folder
-        self._fraction = fraction
-        self._after_s = after_s
+        self._rule = rule
         self._headrace = headrace
+        self._looked: tuple[dict[str, int], float] | None = None
+        """Arrivals when they were last looked at, and the instant: periods of plans for rates
+        follow each other without a gap, whatever plan serves."""
         self._own: Plan | None = None
         """The last plan made here; any other was chosen by a person."""
 
     async def run(self) -> None:
         """Watch the load for ever; plan and migrate when it is off for long enough."""
         from headrace.serving.changes.plan_watch import planned_loads
+        from headrace.serving.changes.rate_estimate import RateEstimate
 
         chosen: Loads = {}
+        estimate = RateEstimate()
         while True:
             if self._engine.plan is not self._own:
                 chosen = planned_loads(self._engine.plan)
-            await self._until_replaced(chosen)
+            await self._until_replaced(chosen, estimate)
 
-    async def _until_replaced(self, chosen: "Loads") -> None:
+    async def _until_replaced(self, chosen: "Loads", estimate: "RateEstimate") -> None:
         """Return when another plan is in service, whoever made it."""
-        from headrace.serving.changes.load_watch import PERIODS
         from headrace.serving.changes.plan_watch import arrivals, watch_of
         from headrace.serving.changes.replan_backoff import Backoff
 
         plan, now_s = self._engine.plan, asyncio.get_running_loop().time
-        watch = watch_of(plan, chosen, self._counters, self._fraction)
-        backoff = Backoff(self._after_s, self._fraction)
+        watch = watch_of(plan, chosen, self._counters, self._rule, estimate)
+        backoff = Backoff(self._rule.lasts_s(plan), self._rule.fraction)
         before, before_s = arrivals(self._counters), now_s()
+        if plan.is_for_rates and self._looked is not None:
+            before, before_s = self._looked
         while self._engine.plan is plan:
-            await asyncio.sleep(self._after_s / PERIODS)
-            now = arrivals(self._counters)
+            await asyncio.sleep(max(0.0, before_s + self._rule.looks_every_s(plan) - now_s()))
+            now, at_s = arrivals(self._counters), now_s()
             period = {name: count - before.get(name, 0) for name, count in now.items()}
-            loads = watch(period, now_s() - before_s)
-            if loads is not None and backoff.lets(loads, now_s()):
+            loads = watch(period, at_s - before_s)
+            self._looked = before, before_s = now, at_s
+            if loads is not None and backoff.lets(loads, at_s):
                 await self._try(plan, loads, backoff)
-                # What arrived meanwhile belongs to no period.
-                now = arrivals(self._counters)
-            before, before_s = now, now_s()
+                if not plan.is_for_rates:
+                    # What arrived meanwhile belongs to no period.
+                    before, before_s = arrivals(self._counters), now_s()
 
     async def _try(self, plan: "Plan", loads: "Loads", backoff: "Backoff") -> None:
         try:
@@ -161,6 +165,9 @@ def plan_command(options: "PlanOptions", problem: Path, target: Path) -> list[st
 def _told(plan: "Plan", loads: "Loads") -> str:
     from headrace.serving.changes.plan_watch import planned_loads
 
+    if plan.is_for_rates:
+        rates = ", ".join(f"{model} {rate:.4g}" for model, rate in loads.items())
+        return f"the request rates have changed; wanted per second, with head-room: {rates}"
     if not plan.apps:
         shares = ", ".join(f"{model} {share:.0%}" for model, share in loads.items())
         return f"the load ratio has shifted to {shares}"

@@ -15,6 +15,7 @@ from headrace.executors.table import AUTO, EMULATED, EXECUTORS, choices
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
     from headrace.serving.apps.host import AppHost
+    from headrace.serving.changes.plan_watch import ReplanRule
     from headrace.serving.engine.plan_in_service import ServedPlan
     from headrace.serving.front.base import FrontOptions
 
@@ -185,7 +186,8 @@ def serve(
         typer.Option(
             "--replan",
             help="Plan anew, and migrate, when the models' shares of the load have shifted; for"
-            " apps, when one's request rate is no longer the planned one.",
+            " apps, and for plans of fewest devices or least cost, when a request rate is no longer"
+            " the planned one.",
         ),
     ] = False,
     replan_fraction: Annotated[
@@ -204,6 +206,22 @@ def serve(
             " times as long.",
         ),
     ] = 300.0,
+    replan_period_s: Annotated[
+        float,
+        typer.Option(
+            min=1.0,
+            help="--replan, plans of fewest devices or least cost: how often models' rates are"
+            " estimated and the plan is judged, instead of --replan-after-s.",
+        ),
+    ] = 20.0,
+    replan_headroom: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=10.0,
+            help="The same: part of an estimated rate that is planned for on top of it.",
+        ),
+    ] = 0.25,
     json: Annotated[
         bool, typer.Option("--json", help="One line of JSON when ready, for scripts to wait for.")
     ] = False,
@@ -221,8 +239,10 @@ def serve(
     import uvloop
 
     from headrace.commands.kernel import load_kernel
+    from headrace.commands.rehearse import rehearse_before_ready
     from headrace.dispatch.buckets import levels_by_model
     from headrace.dispatch.policies import policy_for
+    from headrace.serving.changes.plan_watch import ReplanRule
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
     from headrace.serving.front.access import Access, default_token_path, read_or_create_token
     from headrace.serving.front.base import FrontOptions
@@ -272,7 +292,14 @@ def serve(
             on_ready,
             events,
             functions,
-            replan={"fraction": replan_fraction, "after_s": replan_after_s} if replan else None,
+            replan=ReplanRule(
+                fraction=replan_fraction,
+                after_s=replan_after_s,
+                period_s=replan_period_s,
+                headroom=replan_headroom,
+            )
+            if replan
+            else None,
             engine={
                 "policy": policy,
                 "executor": executor,
@@ -305,7 +332,7 @@ async def _run(
     events: Path | None,
     functions: "AppHost | None",
     *,
-    replan: dict[str, float] | None,
+    replan: "ReplanRule | None",
     engine: dict[str, Any],
     pad: frozenset[str],
     options: "FrontOptions",
@@ -359,10 +386,7 @@ async def _run(
     started = Server(lived, fronts, changeover, lame_duck_s)
     aside = [asyncio.create_task(logs.keep_flushed())]
     if replan is not None:
-        folder, fraction, after_s = plan_path.parent, replan["fraction"], replan["after_s"]
-        replanner = Replanner(
-            running, changeover, logs.counters, folder, fraction=fraction, after_s=after_s
-        )
+        replanner = Replanner(running, changeover, logs.counters, plan_path.parent, replan)
         aside.append(asyncio.create_task(replanner.run()))
     try:
         await started.run(lambda url: on_ready(url, grpc and grpc.address, admin.address))
@@ -404,34 +428,6 @@ def _app_host(paths: list[Path], threads: int | None, plan: "Plan") -> "AppHost 
         host.close()
         raise
     return host
-
-
-def rehearse_before_ready(
-    plan_path: Path, policy: str | None, executor: str, core: int | None, apps: list[Path]
-) -> Mapping[str, float]:
-    """Unless that was done; what it contradicts is said before anyone relies on the plan.
-
-    Returns:
-        How many times its profile each stage took, by MODEL/PIPELINE/NUMBER.
-    """
-    from headrace.commands.rehearse import kept_rehearsal, run_rehearsal, show, warn
-    from headrace.domain.errors import HeadraceError
-
-    known = kept_rehearsal(plan_path)
-    if known is not None:
-        warn(known)
-        return known.levels
-    arguments = [f"--executor={executor}", *(f"--app={path}" for path in apps)]
-    arguments += [f"--policy={policy}"] if policy else []
-    arguments += [f"--core={core}"] if core is not None else []
-    try:
-        # Standard output is for READY, which scripts wait for.
-        known = run_rehearsal(plan_path, arguments)
-        show(known, notices)
-        return known.levels
-    except (HeadraceError, OSError) as error:
-        notices.print(f"not rehearsed: {error}", markup=False, soft_wrap=True)
-        return {}
 
 
 def _check(policy: str | None, executor: str) -> None:

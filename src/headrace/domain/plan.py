@@ -11,7 +11,7 @@ from headrace.domain.app import App
 from headrace.domain.base import Record
 from headrace.domain.cluster import Cluster
 from headrace.domain.interference import Interference
-from headrace.domain.problem import Demand, PlanOptions, ProfileRef
+from headrace.domain.problem import MINIMISED, Demand, PlanOptions, ProfileRef
 
 Stopped = Literal["optimal", "infeasible", "time-limit", "heuristic"]
 
@@ -184,6 +184,13 @@ class Plan(Record, frozen=True, kw_only=True):
     `cost_per_hour` that of the whole devices used."""
     interference: tuple[Interference, ...] = ()
     """What the tenants' slowdowns are functions of; at most one for a device type."""
+
+    @property
+    def is_for_rates(self) -> bool:
+        """Whether it is the least for stated rates of models: of as few devices as carry them, or
+        the cheapest. Where their load as a whole rises, such a plan does not carry it."""
+        stated = all(demand.rate_rps is not None for demand in self.demands)
+        return bool(self.demands) and stated and self.options.objective in MINIMISED
 
 
 class PlanResult(Record, frozen=True, kw_only=True):

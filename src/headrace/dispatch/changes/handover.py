@@ -61,6 +61,21 @@ class PlacedTopology:
         """Whether any slot serves several stages."""
         return any(len(served_stages) > 1 for served_stages in self.served_stages)
 
+    @property
+    def in_one_stage(self) -> bool:
+        """Whether every pipeline is one stage."""
+        return all(
+            len(route.stages) == 1 for model in self.topology.models for route in model.routes
+        )
+
+    def drain_us(self, slot: int) -> int:
+        """How long the slowest of a slot's pipelines takes for what has begun."""
+        return max(
+            sum(stage.p99_us[-1] for stage in route.stages)
+            for served in self.served_stages[slot]
+            for route in (self.topology.models[served.model].routes[served.pipeline],)
+        )
+
     def number(self, model: str) -> int | None:
         """The model's index; None: it is not in this plan."""
         names = [known.name for known in self.topology.models]
@@ -93,8 +108,9 @@ def handover_steps(old: PlacedTopology, new: PlacedTopology) -> tuple[tuple[Devi
     """
     shared = [device for device in dict.fromkeys(old.devices) if device in set(new.devices)]
     leaving = tuple(device for device in dict.fromkeys(old.devices) if device not in set(shared))
-    if old.shares_slots or new.shares_slots:
-        # Pipelines that share slots cannot be stopped one by one.
+    shared_slots = old.shares_slots or new.shares_slots
+    if shared_slots and not (old.in_one_stage and new.in_one_stage):
+        # Pipelines of several stages that share slots cannot be stopped one by one.
         return (tuple(shared) + leaving,)
     steps = _bundled(old, new, _slices(old, new, shared))
     parts = [part for step in steps for part in _slowest_first(old, step)]
@@ -207,12 +223,7 @@ def _slowest_first(old: PlacedTopology, step: Sequence[Device]) -> list[tuple[De
     """Split a step: a device whose work ends soon need not stand idle until others are free."""
 
     def drain_us(device: Device) -> int:
-        return max(
-            sum(stage.p99_us[-1] for stage in route.stages)
-            for slot in old.slots_on((device,))
-            for tenancy in old.served_stages[slot]
-            for route in (old.topology.models[tenancy.model].routes[tenancy.pipeline],)
-        )
+        return max(map(old.drain_us, old.slots_on((device,))))
 
     parts: list[list[Device]] = []
     for device in sorted(step, key=drain_us, reverse=True):
@@ -221,6 +232,23 @@ def _slowest_first(old: PlacedTopology, step: Sequence[Device]) -> list[tuple[De
         else:
             parts.append([device])
     return list(map(tuple, parts))
+
+
+def slots_by_drain(placed: PlacedTopology, slots: Collection[int]) -> list[list[int]]:
+    """Slots in groups of about equal drain times, the slowest first.
+
+    A device is handed over when all of its slots are empty. Where they are closed in this order,
+    those of quick models serve on while a slow model's batch runs out beside them.
+    """
+    if not placed.in_one_stage:
+        return [sorted(slots)]
+    groups: list[list[int]] = []
+    for slot in sorted(slots, key=lambda slot: (-placed.drain_us(slot), slot)):
+        if groups and placed.drain_us(groups[-1][0]) <= UNLIKE * placed.drain_us(slot):
+            groups[-1].append(slot)
+        else:
+            groups.append([slot])
+    return groups
 
 
 def _bundled(

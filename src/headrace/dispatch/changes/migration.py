@@ -16,7 +16,12 @@ from dataclasses import replace
 from typing import Literal
 
 from headrace.dispatch.changes.draining import DrainingDriver
-from headrace.dispatch.changes.handover import Device, PlacedTopology, handover_steps
+from headrace.dispatch.changes.handover import (
+    Device,
+    PlacedTopology,
+    handover_steps,
+    slots_by_drain,
+)
 from headrace.dispatch.protocols import Clock
 from headrace.domain.request import Request
 
@@ -85,30 +90,43 @@ class HandoverStep:
         self.asked: set[int] = set()
         """New slots that are open, or being made ready."""
         self._old = old
-        topology = old.placed.topology
-        in_use = {slot for slot in range(len(topology.slots)) if old.draining.serves(slot)}
         self._entries: dict[tuple[int, int], set[int]] = {}
         self._before: dict[tuple[int, int], set[int]] = {}
         """Batches of a pipeline that lives on which were under way when its entry shrank."""
+        self._closing: set[int] = set()
+        """Of `leaving`, those whose turn has come."""
+        self._later = slots_by_drain(old.placed, self.leaving)
+        self._close_next()
+
+    def _close_next(self) -> None:
+        """Begin with the next group of slots."""
+        self._closing.update(self._later.pop(0) if self._later else ())
+        old, topology = self._old, self._old.placed.topology
+        in_use = {slot for slot in range(len(topology.slots)) if old.draining.serves(slot)}
         hit = {
-            (t.model, t.pipeline) for slot in self.leaving for t in old.placed.served_stages[slot]
+            (t.model, t.pipeline) for slot in self._closing for t in old.placed.served_stages[slot]
         }
         for model, pipeline in hit:
             stages = topology.models[model].routes[pipeline].stages
             entry = set(stages[0].slots)
-            if any(not (set(stage.slots) & in_use) - self.leaving for stage in stages):
+            if any(not (set(stage.slots) & in_use) - self._closing for stage in stages):
                 old.ended.add((model, pipeline))
             else:
-                entry &= self.leaving
+                entry &= self._closing
             self._entries[model, pipeline] = entry
         for lane in hit & old.ended:
-            self.leaving |= self._entries[lane]
+            self._closing |= self._entries[lane]
+        self.leaving |= self._closing
 
     def close_what_may(self) -> None:
         """Close every leaving slot that the old plan can do without by now."""
-        for slot in sorted(self.leaving):
-            if all(self._is_past(*self._place(slot, i)) for i in range(self._tenants(slot))):
-                self._old.draining.close(slot)
+        while True:
+            for slot in sorted(self._closing):
+                if all(self._is_past(*self._place(slot, i)) for i in range(self._tenants(slot))):
+                    self._old.draining.close(slot)
+            if not self._later or any(map(self._old.draining.in_use, self._closing)):
+                return
+            self._close_next()
 
     @property
     def is_clear(self) -> bool:

@@ -2,5 +2,6 @@
 
 changeover     everything that can make a server change its plan ends here
 vetting        reads and verifies a plan in a process of its own
-load_watch, rate_watch, plan_watch, replan_backoff   whether the load is still the planned one
+load_watch, rate_watch, rate_estimate, plan_watch, replan_backoff   whether the load is still the
+               planned one
 """

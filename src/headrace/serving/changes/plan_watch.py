@@ -1,17 +1,20 @@
 """Whether the load is still the one that the plan in service was made for."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from headrace.domain.plan import Plan
-from headrace.serving.changes.load_watch import LoadWatch
+from headrace.serving.changes.load_watch import PERIODS, LoadWatch
+from headrace.serving.changes.rate_estimate import EstimateWatch, RateEstimate
 from headrace.serving.changes.rate_watch import RateWatch
 from headrace.serving.core.counters import ModelCounters
 
 FLOOR = 0.1
-"""No app is planned for less than this part of its rate in the last plan that a person chose. So
-the first tenth of a load that comes back is carried while the server plans for the rest; cost being
-in proportion to rate, that is a tenth of what the person agreed to; and because it is a part of
-that plan's rate, not of the plan in service, plan after plan does not wear it down."""
+"""No app, and no model with a rate of its own, is planned for less than this part of its rate in
+the last plan that a person chose. So the first tenth of a load that comes back is carried while the
+server plans for the rest; cost being in proportion to rate, that is a tenth of what the person
+agreed to; and because it is a part of that plan's rate, not of the plan in service, plan after plan
+does not wear it down."""
 
 Counts = Mapping[str, int]
 Loads = Mapping[str, float]
@@ -20,22 +23,51 @@ Watch = Callable[[Counts, float], Loads | None]
 for, or None while all is well."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplanRule:
+    """When to plan anew, as a person asks for it."""
+
+    fraction: float = 0.25
+    """By how much of what is planned a load must be off."""
+    after_s: float = 300.0
+    """For how long; of plans for stated rates, `period_s` instead."""
+    period_s: float = 20.0
+    """Of plans for stated rates of models: how often rates are estimated and the plan judged."""
+    headroom: float = 0.25
+    """The same: part of an estimated rate that is planned for on top of it."""
+
+    def looks_every_s(self, plan: Plan) -> float:
+        """How long a period of this plan's watch is."""
+        return self.period_s if plan.is_for_rates else self.after_s / PERIODS
+
+    def lasts_s(self, plan: Plan) -> float:
+        """How often a load that lasts asks for another plan, at most."""
+        return self.period_s if plan.is_for_rates else self.after_s
+
+
 def watch_of(
-    plan: Plan, chosen: Loads, counters: Mapping[str, ModelCounters], fraction: float
+    plan: Plan,
+    chosen: Loads,
+    counters: Mapping[str, ModelCounters],
+    rule: ReplanRule,
+    estimate: RateEstimate,
 ) -> Watch:
-    """Shares of the load are watched for models, request rates for apps.
+    """Shares of the load are watched for models, request rates for apps and for models whose plan
+    is the least for stated rates.
 
     Args:
         chosen: `planned_loads` of the last plan that a person chose.
         counters: since the server began.
-        fraction: by how much of what is planned a load must be off.
+        estimate: of plans for stated rates; it outlives them.
     """
     planned = planned_loads(plan)
-    if not plan.apps:
-        shares = LoadWatch(planned, fraction)
-        return lambda counts, elapsed_s: shares.add(counts)
     floors = {name: FLOOR * chosen.get(name, rate_rps) for name, rate_rps in planned.items()}
-    rates = RateWatch(planned, fraction, floors)
+    if plan.is_for_rates:
+        return EstimateWatch(planned, rule.fraction, rule.headroom, floors, estimate).add
+    if not plan.apps:
+        shares = LoadWatch(planned, rule.fraction)
+        return lambda counts, elapsed_s: shares.add(counts)
+    rates = RateWatch(planned, rule.fraction, floors)
 
     def add(counts: Counts, elapsed_s: float) -> Loads | None:
         # A server may be started long before its clients: until an app is asked for the first
@@ -48,8 +80,8 @@ def watch_of(
 
 
 def planned_loads(plan: Plan) -> dict[str, float]:
-    """What the plan was made for. Of apps, requests per second; of models, relative loads: rates
-    where all are stated, or weights."""
+    """What the plan was made for. Of apps and of plans that are `is_for_rates`, requests per
+    second; of other models, relative loads: rates where all are stated, or weights."""
     if plan.apps:
         return {claim.app.name: claim.app.rate_rps for claim in plan.apps}
     rates = {demand.model: demand.rate_rps for demand in plan.demands}
