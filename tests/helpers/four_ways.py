@@ -19,6 +19,7 @@ from helpers.sim import Sim
 from helpers.topologies import (
     make_route,
     random_requests,
+    random_rounds_topology,
     random_shared_topology,
     random_topology,
 )
@@ -45,6 +46,8 @@ def random_trace(seed: int, requests: int = 40) -> Trace:
     rng = np.random.default_rng(seed)
     policy = tuple(POLICIES)[(seed + 4) % len(POLICIES)]
     topology = random_shared_topology(rng) if seed % 5 == 4 else random_topology(rng)
+    if policy == "rounds" and seed % 5 != 4:
+        topology = random_rounds_topology(rng)
     if POLICIES[policy].parameters.get("rule") is not None and seed % 4:
         topology = _with_loads(topology, rng)
     offered = random_requests(topology, rng, count=requests, load=float(rng.choice([0.5, 1, 2])))
