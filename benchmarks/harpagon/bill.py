@@ -2,36 +2,31 @@
 
     python -m benchmarks.harpagon.bill              # all 1,131 workloads, some seconds
     python -m benchmarks.harpagon.bill --sample 150 --verify
+    python -m benchmarks.harpagon.bill --simulate 30
 
 Printed: what is paid for the devices of `least-cost` by the fraction, and by the bill, on the same
 workloads; what is proven; the bound that holds for every plan, shared however often; CPU time; and
-with --verify what `headrace.verify` finds wrong with the plans, written down as documents."""
+with --verify what `headrace.verify` finds wrong with the plans, written down as documents; with
+--simulate how many of that many plans whose modules share devices answer every request in time."""
 
 import argparse
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 from benchmarks.harpagon.profiles import load
-from benchmarks.harpagon.verified import problem_of
+from benchmarks.harpagon.shared import print_shared, written
 from benchmarks.harpagon.workloads import COUNT, Workload, workloads
 
-from headrace.domain.problem import PlanOptions
-from headrace.planning.apps.bill.assembly import Billed, assemble_bill
 from headrace.planning.apps.bill.bound import least_bill
 from headrace.planning.apps.bill.case import BillCase
-from headrace.planning.apps.bill.planner import devices_of
 from headrace.planning.apps.bill.search import LeastBill, least_devices_bill
 from headrace.planning.apps.solve import plan_least_cost
 from headrace.verify import verify
 
 LIMIT_S = 10.0
-OPTIONS = PlanOptions(
-    planner="least-cost", objective="least-cost", bill="devices", margin=0.0, max_stages=1
-)
 SAME = 1e-6
 
 
@@ -62,6 +57,8 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=COUNT, help="workloads, evenly chosen")
     parser.add_argument("--synthetic", action="store_true")
     parser.add_argument("--verify", action="store_true", help="write plans down and verify them")
+    parser.add_argument("--simulate", type=int, default=0, help="so many of the sharing plans")
+    parser.add_argument("--policy", help="to simulate under; default: the plan's own")
     asked = parser.parse_args()
     library = load(synthetic=asked.synthetic)
     every = workloads(library)
@@ -74,6 +71,9 @@ def main() -> None:
     if asked.verify:
         broken = sum(bool(_violations(one)) for one in compared)
         print(f"plans that fail verification: {broken} | target 0")
+    if asked.simulate:
+        found = [(one.workload, one.found) for one in compared]
+        print_shared(found, lambda one: compare(one).found, asked.simulate, asked.policy)
 
 
 def compare(workload: Workload) -> Compared:
@@ -134,20 +134,10 @@ def _print(compared: Sequence[Compared]) -> None:
 
 
 def _violations(one: Compared) -> list[str]:
-    if one.found.modules is None:
+    plan = written(one.workload, one.found)
+    if plan is None:
         return []  # today's plan, which `verified` looks at
-    modules = one.found.modules
-    problem = problem_of(one.workload, Counter(devices_of(modules)), OPTIONS)
-    billed = Billed(app=problem.apps[0], case=one.workload.case, modules=modules)
-    plan = assemble_bill(
-        problem,
-        [billed],
-        bound=one.found.bound,
-        stopped="optimal" if one.found.proven else "time-limit",
-        binding="not asked",
-        runtime_s=one.cpu_s,
-    )
-    found = verify(plan, problem.profiles)
+    found = verify(*plan)
     for violation in found[:3]:
         print(f"  {one.workload.app} {one.workload.rate_rps}: {violation}")
     return [str(violation) for violation in found]

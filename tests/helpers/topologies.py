@@ -113,6 +113,38 @@ def random_shared_topology(rng: np.random.Generator) -> Topology:
     return replace(topology, slot_duty_us=(int(rng.integers(10_000, 40_000)),) * slots)
 
 
+def random_rounds_topology(rng: np.random.Generator) -> Topology:
+    """Two to four modules take turns on one slot, in one or two batches each; some have machines of
+    their own before it, and some follow the first."""
+    routes, slos = [], []
+    slots = 1
+    for _ in range(int(rng.integers(2, 5))):
+        size, first = int(rng.integers(2, 6)), int(rng.integers(1_000, 6_000))
+        p50 = [first + first // 3 * b for b in range(size)]
+        mine = []
+        if rng.random() < 0.5:
+            machines = int(rng.integers(1, 3))
+            mine.append(make_route(make_stage(range(slots, slots + machines), p50), name="own"))
+            slots += machines
+        mine += [
+            make_route(make_stage([0], p50[:b]), name=f"turn{b}")
+            for b in (size, 2)[: 1 + slots % 2]
+        ]
+        routes.append(mine)
+        slos.append(int(p50[-1] * rng.uniform(4.0, 12.0)) + 10_000)
+    topology = make_topology(*routes, slo_us=slos)
+    models = [topology.models[0]] + [
+        replace(model, follows=(0,), lead_us=int(rng.choice([0, 300])))
+        if rng.random() < 0.5
+        else model
+        for model in topology.models[1:]
+    ]
+    duty_us = sum(r.stages[0].p50_us[-1] for mine in routes for r in mine if r.name != "own")
+    return replace(
+        topology, models=tuple(models), slot_duty_us=(duty_us, *(None,) * (len(topology.slots) - 1))
+    )
+
+
 def random_requests(
     topology: Topology, rng: np.random.Generator, *, count: int = 60, load: float = 1.0
 ) -> list[Request]:

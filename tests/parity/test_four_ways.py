@@ -22,7 +22,7 @@ from helpers.mutants import MUTANTS
 from parity.test_simulated_equals_live import run_live
 
 SEEDS = range(120)
-UNCOMPILED_SEEDS = range(42)
+UNCOMPILED_SEEDS = range(48)
 """A session takes some tens of milliseconds in plain Python."""
 
 ROOT = Path(__file__).parents[2]

@@ -6,16 +6,17 @@ import pytest
 from headrace.domain.events import Answered, Dropped
 from headrace.simulation.driver import exact_durations
 from helpers.four_ways import Trace, by_dispatcher, by_loop
-from helpers.topologies import random_requests, random_shared_topology
+from helpers.topologies import random_requests, random_rounds_topology, random_shared_topology
 from parity.test_simulated_equals_live import run_live
 
 
-@pytest.mark.parametrize("policy", ["reservation", "duty-cycle"])
+@pytest.mark.parametrize("policy", ["reservation", "duty-cycle", "rounds"])
 def test_turns_are_the_same_in_simulator_and_server(policy: str) -> None:
     answered = dropped = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
-        topology = random_shared_topology(rng)
+        kind = random_rounds_topology if policy == "rounds" else random_shared_topology
+        topology = kind(rng)
         requests = random_requests(topology, rng, load=float(rng.choice([0.5, 1.0, 2.0])))
         trace = Trace(
             topology=topology,

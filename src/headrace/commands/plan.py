@@ -175,24 +175,18 @@ def _planned(problem: "Problem") -> "Plan":
     from headrace.planning import solve
 
     solving = solve
-    # Worst cases of shared devices are not simulated as apps yet (decision 0044).
-    by_fraction = problem.options.bill == "fraction"
-    if problem.apps and by_fraction and problem.options.planner.startswith("least-cost"):
+    if problem.apps and problem.options.planner.startswith("least-cost"):
         from headrace.commands.kernel import load_kernel
         from headrace.simulation.apps.worst_cases import plan_keeping_worst_cases
 
         load_kernel("batch-aware", simulator=True)
+        if problem.options.bill == "devices":
+            load_kernel("rounds", simulator=False)
         solving = plan_keeping_worst_cases
     with notices.status(f"planning with {problem.options.planner}"):
         result = solving(problem)
     if result.plan is None:
         raise InfeasibleError(result.refusal or "no plan")
-    if result.plan.apps and any(slot.duty_us is not None for slot in result.plan.slots):
-        notices.print(
-            "note: modules share devices in rounds, which the dispatcher of apps does not keep yet:"
-            " worst cases are those of the plan; see what `headrace simulate` says before serving",
-            style="dim",
-        )
     return result.plan
 
 
@@ -222,9 +216,9 @@ def _with_headroom(problem: "Problem", arrivals: str, attainment: float) -> "Pla
 
     if problem.options.bill == "devices":
         raise DocumentError(
-            f"--arrivals {arrivals}: head-room is chosen by simulating machines, and shared devices"
-            " are not simulated as apps yet\n  try       --bill fraction, or uniform arrivals with"
-            " a --margin"
+            f"--arrivals {arrivals}: head-room is chosen by simulating modules one by one, which"
+            " those that share devices cannot be\n  try       --bill fraction, or uniform arrivals"
+            " with a --margin"
         )
 
     load_kernel("batch-aware", simulator=True)

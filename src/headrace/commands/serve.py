@@ -55,9 +55,9 @@ def serve(
         typer.Option(
             help="How batches find their way: reservation (probe and reserve a path that meets"
             " the deadline), reactive (first free slot; the baseline), duty-cycle (models of a slot"
-            " in fixed rounds), or batch-aware (batches of consecutive requests for machines in"
-            " order). Default: reservation; for apps the one"
-            " that their plan's worst cases hold under."
+            " in fixed rounds), batch-aware (batches of consecutive requests for machines in"
+            " order), or rounds (also turns of apps' modules). Default: reservation; for apps the"
+            " one that their plan's worst cases hold under."
         ),
     ] = None,
     executor: Annotated[

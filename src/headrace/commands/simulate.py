@@ -57,7 +57,8 @@ ArrivalsOption = Annotated[
 PolicyOption = Annotated[
     str | None,
     typer.Option(
-        help="Dispatch policy: reservation, reactive, duty-cycle, batch-aware, … Default:"
+        help="Dispatch policy: reservation, reactive, duty-cycle, batch-aware, rounds, …"
+        " Default:"
         " reservation; for apps the one that their plan's worst cases hold under."
     ),
 ]

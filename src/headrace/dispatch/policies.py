@@ -32,6 +32,7 @@ POLICIES = {
     "batch-aware": _policy("batch_aware", rule=CONSECUTIVE),
     "round-robin": _policy("batch_aware", rule=IN_TURN),
     "machine-rate": _policy("batch_aware", rule=BY_RATE),
+    "rounds": _policy("rounds", rule=CONSECUTIVE),
 }
 
 BY_READING: dict[Reading, str] = {
@@ -45,11 +46,13 @@ BY_READING: dict[Reading, str] = {
 def policy_for(plan: Plan) -> str:
     """The policy that the plan was made for.
 
-    Slots whose tenants take turns are not given to one configuration of one module, which the
-    worst cases of apps reckon with: they are reserved, turn by turn (decision 0042).
+    Slots whose tenants take turns are not given to one configuration of one module: those of apps
+    keep the rounds of their plan (decision 0044), others are reserved, turn by turn (0042).
     """
     in_turns = any(slot.duty_us is not None for slot in plan.slots)
-    return BY_READING[plan.apps[0].reading] if plan.apps and not in_turns else "reservation"
+    if not plan.apps:
+        return "reservation"
+    return "rounds" if in_turns else BY_READING[plan.apps[0].reading]
 
 
 def policy_named(name: str) -> Policy:

@@ -1,7 +1,8 @@
 """A plan as the dispatcher sees it: integers, and tables indexed by stage and batch size."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal
 
 from headrace.cost import (
@@ -47,6 +48,8 @@ class Route:
     of p99 - p50."""
     load: MachineLoad | None = None
     """Of a module of an app: what its machines are planned to be given."""
+    turn: int = 0
+    """Of a slot that has several tenants: which of them this is."""
 
     @property
     def collect_us(self) -> int:
@@ -83,6 +86,11 @@ class ModelRoutes:
     """Of every request, whatever pipeline it takes."""
     priority: int = 0
     """Of requests that state none."""
+    follows: tuple[int, ...] = ()
+    """The models, by index, whose answers it waits for and whose turns are before its own on the
+    same slot: what they answer is served in the same round."""
+    lead_us: int = 0
+    """From those answers until its calls have come."""
 
     @property
     def fastest_us(self) -> int:
@@ -188,6 +196,7 @@ class Topology:
         node_index = {node.name: i for i, node in enumerate(plan.cluster.nodes)}
         asked = cost_model(profiles) if costs is None else costs
         priorities = {demand.model: demand.priority for demand in plan.demands}
+        rounds = _Rounds(plan, asked)
         try:
             return cls(
                 models=tuple(
@@ -198,6 +207,7 @@ class Topology:
                         slot_index,
                         slowed,
                         priorities,
+                        rounds,
                     )
                     for deployment in plan.deployments
                 ),
@@ -243,17 +253,59 @@ def _model_routes(
     slot_index: Mapping[str, int],
     slowed: Slowdowns,
     priorities: Mapping[str, int],
+    rounds: "_Rounds",
 ) -> ModelRoutes:
     if not deployment.pipelines:
         raise _not_runnable(deployment.name, "a pipeline", "none")
     return ModelRoutes(
         name=deployment.name,
         slo_us=deployment.slo_us,
-        routes=tuple(_route(p, profile, costs, slot_index, slowed) for p in deployment.pipelines),
+        routes=tuple(
+            replace(
+                _route(p, profile, costs, slot_index, slowed),
+                turn=rounds.turns.get((deployment.model, p.name), 0),
+            )
+            for p in deployment.pipelines
+        ),
         # A call of a module brings its tensors through the gateway as a client's request does.
         gateway_us=costs.gateway_us(deployment.model),
         priority=priorities.get(profile.bucket_of or profile.model, 0),
+        follows=rounds.follows(deployment),
+        lead_us=rounds.lead_us(deployment),
     )
+
+
+class _Rounds:
+    """What a plan says of its slots' rounds (decision 0044)."""
+
+    def __init__(self, plan: Plan, costs: CostModel) -> None:
+        self._apps = {claim.app.name: claim.app for claim in plan.apps}
+        self._index = {(d.app, d.module): i for i, d in enumerate(plan.deployments)}
+        self._costs = costs
+        self.turns = {
+            (tenant.model, tenant.pipeline): place
+            for slot in plan.slots
+            if slot.duty_us is not None
+            for place, tenant in enumerate(slot.tenants)
+        }
+        """(model, pipeline) -> its place in the round of its slot."""
+
+    def follows(self, deployment: Deployment) -> tuple[int, ...]:
+        """See `ModelRoutes.follows`."""
+        app = self._apps.get(deployment.app or "")
+        if app is None or not any(p.load and p.load.follows for p in deployment.pipelines):
+            return ()
+        before = [first for first, after in app.edges if after == deployment.module]
+        return tuple(self._index[app.name, module] for module in before)
+
+    def lead_us(self, deployment: Deployment) -> int:
+        """See `ModelRoutes.lead_us`."""
+        app = self._apps.get(deployment.app or "")
+        if app is None:
+            return 0
+        module = app.module(str(deployment.module))
+        gateway_us = self._costs.gateway_us(deployment.model)
+        return module.code_us + ceil(module.fan_out.mean * gateway_us)
 
 
 def _route(

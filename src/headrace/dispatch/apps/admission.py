@@ -5,10 +5,11 @@ module then drops, with the work of the first modules wasted. Here the work that
 requests still have ahead is known, module by module, so that hopeless requests stop at the door.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.dispatch.apps.app_dispatcher import AppRun, AppTable
+from headrace.domain.app import App
 from headrace.domain.plan import Plan
 
 
@@ -22,6 +23,10 @@ class Admission:
     """Calls per second that the module's machines answer when they are always busy."""
     fastest_us: int
     """The longest path of the least times: what a request takes in an idle system."""
+    running: tuple[int, ...] = ()
+    """Calls that may be running, and so end at any time; none stated: 0."""
+    rest_us: tuple[int, ...] = ()
+    """From the module on, the longest path of the least times; none stated: `fastest_us`."""
 
     def excess_us(self, runs: Iterable[AppRun], allowed_us: int) -> int:
         """How much too long a request would take that arrives now; 0: it has a chance.
@@ -38,28 +43,65 @@ class Admission:
             for module, mean in enumerate(self.calls):
                 out = run.calls_out(module)
                 ahead[module] += mean if out is None else out
-        wait_s = max(calls / rate for calls, rate in zip(ahead, self.rates_rps, strict=True))
-        return max(0, round(wait_s * 1e6) + self.fastest_us - allowed_us)
+        running = self.running or (0,) * len(ahead)
+        rest_us = self.rest_us or (self.fastest_us,) * len(ahead)
+        rows = zip(ahead, running, self.rates_rps, rest_us, strict=True)
+        least_us = max(
+            round(max(0.0, calls - runs) / rate * 1e6) + rest for calls, runs, rate, rest in rows
+        )
+        return max(0, max(self.fastest_us, least_us) - allowed_us)
 
 
 def admission(plan: Plan, table: AppTable, fastest_us: Sequence[int]) -> Admission:
-    """
+    """Where modules share slots every device may be fully used, with as much under way as the SLO
+    allows: there only what cannot run yet counts, and modules before it may work at the same time.
+
     Args:
         fastest_us: per module, the least time of one call.
     """
     app = next(claim.app for claim in plan.apps if claim.app.name == table.name)
     names = [module.name for module in table.modules]
+    path_us = app.longest_path_us(dict(zip(names, fastest_us, strict=True)))
+    rates_rps = tuple(_busy_rps(plan, module.model) for module in table.modules)
+    running: tuple[int, ...] = ()
+    rest_us: tuple[int, ...] = ()
+    if any(slot.duty_us is not None for slot in plan.slots):
+        running = tuple(_running(plan, module.model) for module in table.modules)
+        rest_us = _rest_us(app, dict(zip(names, fastest_us, strict=True)))
     return Admission(
         calls=tuple(app.module(name).fan_out.mean for name in names),
-        rates_rps=tuple(_busy_rps(plan, module.model) for module in table.modules),
-        fastest_us=app.longest_path_us(dict(zip(names, fastest_us, strict=True))),
+        rates_rps=rates_rps,
+        fastest_us=path_us,
+        running=running,
+        rest_us=rest_us,
     )
+
+
+def _rest_us(app: App, fastest_us: Mapping[str, int]) -> tuple[int, ...]:
+    """Per module, in the order of `fastest_us`: its longest path to the end."""
+    rest: dict[str, int] = {}
+    for name in reversed(list(fastest_us)):
+        behind = [rest[after] for first, after in app.edges if first == name]
+        rest[name] = fastest_us[name] + max(behind, default=0)
+    return tuple(rest[name] for name in fastest_us)
+
+
+def _running(plan: Plan, deployment: int) -> int:
+    """Calls that the module's slots run at most at the same time."""
+    pipelines = plan.deployments[deployment].pipelines
+    return sum(len(pipeline.stages[0].pool) * pipeline.batch_size for pipeline in pipelines)
 
 
 def _busy_rps(plan: Plan, deployment: int) -> float:
-    """Throughput without the part that is kept free: `max_utilisation` is no limit to a queue."""
-    return sum(
-        pipeline.throughput_rps
-        / plan.cluster.device_type(pipeline.stages[0].device).max_utilisation
-        for pipeline in plan.deployments[deployment].pipelines
-    )
+    """Throughput without the part that is kept free: `max_utilisation` is no limit to a queue. Nor
+    is a turn's place in its round: those that it shares a slot with may have nothing to do."""
+    in_turns = {slot.name for slot in plan.slots if slot.duty_us is not None}
+    total = 0.0
+    for pipeline in plan.deployments[deployment].pipelines:
+        stage = pipeline.stages[0]
+        if in_turns.isdisjoint(stage.pool):
+            usable = plan.cluster.device_type(stage.device).max_utilisation
+            total += pipeline.throughput_rps / usable
+        else:
+            total += 1e6 * pipeline.batch_size / max(1, stage.latency_us)
+    return total

@@ -51,7 +51,7 @@ FIELDS = merged(
     reactive.FIELDS,
     {
         "world": {"rule": CONSECUTIVE},
-        "models": {"turn_at": 0},
+        "models": {"turn_at": 0, "end_machines": 0},
         "routes": {
             "collect_us": 0,
             "patience_us": 0,
@@ -73,7 +73,8 @@ FIELDS = merged(
         "requests": {"slot": NOBODY},
     },
 )
-"""Of routes: a batch that is not full goes when its first request has waited for `patience_us`;
+"""Of models: machines are those of the routes before `end_machines`, which are all of them here.
+Of routes: a batch that is not full goes when its first request has waited for `patience_us`;
 `longest_us` is what one takes at most, of any size; `gap` and `turn_at` are nanoseconds of load. Of
 slots: `given` requests are to run next, of which the first came at `first_at` and the most urgent
 must end at `tightest_at`. Of requests: the slot that is to run it."""
@@ -82,6 +83,7 @@ must end at `tightest_at`. Of requests: the slot that is to run it."""
 def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> None:
     """Parameters: `rule`."""
     state.world["rule"] = parameters["rule"]
+    state.models["end_machines"] = state.models["end_route"]
     routes = [(model, route) for model in topology.models for route in model.routes]
     state.routes["collect_us"] = [route.collect_us for _, route in routes]
     state.routes["patience_us"] = [_patience_us(model, route) for model, route in routes]
@@ -122,7 +124,7 @@ on_level_changed = reactive.on_level_changed
 @kernel
 def decide(s: State, model: int, now_us: int) -> Decision:
     """The model's queue is not empty."""
-    if not _count_given(s, model, now_us):
+    if not count_given(s, model, now_us):
         return drop(NO_SLOT, SLOT_RECOVERY_US)
     for place in range(s.models[model].queued):
         request = s.requests[at(s, model, place)]
@@ -136,21 +138,21 @@ def decide(s: State, model: int, now_us: int) -> Decision:
         request.slot = slot
         if slot == NOBODY:
             to_front(s, model, place)
-            late_us = _least_us(s, model, now_us) + now_us - request.deadline_at
+            late_us = least_us(s, model, now_us) + now_us - request.deadline_at
             return drop(DEADLINE, max(1, late_us))
         s.slots[slot].seen += 1
-        _note_given(s, slot, request.arrived_at, request.deadline_at)
-    return _start_or_wait(s, model, now_us)
+        note_given(s, slot, request.arrived_at, request.deadline_at)
+    return start_or_wait(s, model, now_us)
 
 
 # -- what machines have been given ----------------------------------------------------------------
 
 
 @kernel
-def _count_given(s: State, model: int, now_us: int) -> bool:
+def count_given(s: State, model: int, now_us: int) -> bool:
     """Recount, since requests may have been cancelled and slots lost; False: no slot is left."""
     left = False
-    for route in range(s.models[model].first_route, s.models[model].end_route):
+    for route in range(s.models[model].first_route, s.models[model].end_machines):
         stage = s.stages[s.routes[route].first_stage]
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.slots[s.pools[i]]
@@ -167,12 +169,12 @@ def _count_given(s: State, model: int, now_us: int) -> bool:
         if request.slot != NOBODY and not s.slots[request.slot].alive:
             request.slot = NOBODY
         if request.slot != NOBODY:
-            _note_given(s, request.slot, request.arrived_at, request.deadline_at)
+            note_given(s, request.slot, request.arrived_at, request.deadline_at)
     return left
 
 
 @inlined
-def _note_given(s: State, slot: int, arrived_at: int, deadline_at: int) -> None:
+def note_given(s: State, slot: int, arrived_at: int, deadline_at: int) -> None:
     mine = s.slots[slot]
     mine.given += 1
     mine.first_at = min(mine.first_at, arrived_at)
@@ -211,18 +213,18 @@ def longest_us(s: State, route: int, place: int) -> int:
 def _give(s: State, model: int, deadline_at: int, now_us: int) -> int:
     """The machine that a request is given to; NOBODY: it could not be answered in time."""
     if s.world[0].rule == CONSECUTIVE:
-        slot = _collecting(s, model, deadline_at, now_us)
+        slot = collecting(s, model, deadline_at, now_us)
     else:
         slot = _next_in_turn(s, model, deadline_at, now_us)
     if slot == NOBODY:
-        slot = _first_to_start(s, model, deadline_at, now_us, 4)
+        slot = first_to_start(s, model, deadline_at, now_us, 4)
     if slot == NOBODY:
-        slot = _first_to_start(s, model, deadline_at, now_us, FILLED_LEAST)
+        slot = first_to_start(s, model, deadline_at, now_us, FILLED_LEAST)
     return slot
 
 
 @kernel
-def _collecting(s: State, model: int, deadline_at: int, now_us: int) -> int:
+def collecting(s: State, model: int, deadline_at: int, now_us: int) -> int:
     """Of the machines that collect, the one that is due first; else one with part of a load.
 
     That one may take more than a batch: bringing the others' windows forward would tear apart the
@@ -231,7 +233,7 @@ def _collecting(s: State, model: int, deadline_at: int, now_us: int) -> int:
     """
     best, part, early = NOBODY, NOBODY, NOBODY
     behind = False
-    for route in range(s.models[model].first_route, s.models[model].end_route):
+    for route in range(s.models[model].first_route, s.models[model].end_machines):
         mine, stage = s.routes[route], s.stages[s.routes[route].first_stage]
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.pools[i]
@@ -284,7 +286,7 @@ def _fits(s: State, slot: int, deadline_at: int, now_us: int, filled: int) -> bo
 def _next_in_turn(s: State, model: int, deadline_at: int, now_us: int) -> int:
     """The configuration whose turn it is by its rate, and its machine whose turn it is."""
     best = NOBODY
-    for route in range(s.models[model].first_route, s.models[model].end_route):
+    for route in range(s.models[model].first_route, s.models[model].end_machines):
         if best == NOBODY or s.routes[route].turn_at < s.routes[best].turn_at:
             best = route
     mine, stage = s.routes[best], s.stages[s.routes[best].first_stage]
@@ -299,14 +301,14 @@ def _next_in_turn(s: State, model: int, deadline_at: int, now_us: int) -> int:
 
 
 @kernel
-def _first_to_start(s: State, model: int, deadline_at: int, now_us: int, filled: int) -> int:
+def first_to_start(s: State, model: int, deadline_at: int, now_us: int, filled: int) -> int:
     """Anyone who makes it: the machine that can start the request first.
 
     Args:
         filled: see `_fits`; an idle machine may be had for less.
     """
     best, best_at = NOBODY, NEVER_US
-    for route in range(s.models[model].first_route, s.models[model].end_route):
+    for route in range(s.models[model].first_route, s.models[model].end_machines):
         mine, stage = s.routes[route], s.stages[s.routes[route].first_stage]
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.slots[s.pools[i]]
@@ -321,27 +323,27 @@ def _first_to_start(s: State, model: int, deadline_at: int, now_us: int, filled:
 
 
 @kernel
-def _least_us(s: State, model: int, now_us: int) -> int:
+def least_us(s: State, model: int, now_us: int) -> int:
     """How long a request alone takes from now on, on the machine that ends it first."""
-    least_us = NEVER_US
-    for route in range(s.models[model].first_route, s.models[model].end_route):
+    shortest_us = NEVER_US
+    for route in range(s.models[model].first_route, s.models[model].end_machines):
         stage = s.stages[s.routes[route].first_stage]
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.slots[s.pools[i]]
             if slot.alive:
                 wait_us = max(0, slot.free_at - now_us)
-                least_us = min(least_us, wait_us + path_us(s, route, i, 1))
-    return least_us
+                shortest_us = min(shortest_us, wait_us + path_us(s, route, i, 1))
+    return shortest_us
 
 
 # -- when a machine starts ------------------------------------------------------------------------
 
 
 @kernel
-def _start_or_wait(s: State, model: int, now_us: int) -> Decision:
+def start_or_wait(s: State, model: int, now_us: int) -> Decision:
     """Start a machine whose batch is full or must go; else wait for the first that must."""
     wait_until = NEVER_US
-    for route in range(s.models[model].first_route, s.models[model].end_route):
+    for route in range(s.models[model].first_route, s.models[model].end_machines):
         mine, stage = s.routes[route], s.stages[s.routes[route].first_stage]
         for i in range(stage.first_pool, stage.end_pool):
             slot = s.slots[s.pools[i]]
@@ -353,7 +355,7 @@ def _start_or_wait(s: State, model: int, now_us: int) -> Decision:
                 wait_until = min(wait_until, now_us + SLOT_RECOVERY_US)  # its report comes first
             elif s.models[model].closed or _goes_at(s, route, s.pools[i], now_us) <= now_us:
                 size = min(slot.given, mine.batch_size)
-                _gather(s, model, s.pools[i], size)
+                gather(s, model, s.pools[i], size)
                 take_slot(s, mine.first_stage, i, size, now_us, 0)
                 slot.due_at = slot.free_at
                 return send(route, size)
@@ -380,7 +382,7 @@ def _goes_at(s: State, route: int, slot: int, now_us: int) -> int:
 
 
 @kernel
-def _gather(s: State, model: int, slot: int, size: int) -> None:
+def gather(s: State, model: int, slot: int, size: int) -> None:
     """Bring the first `size` requests of the machine to the front of the queue, in their order."""
     found, place = 0, 0
     while found < size:
