@@ -20,7 +20,7 @@ from headrace.planning.shares.listing import list_parts
 from headrace.planning.shares.master import Goal
 from headrace.planning.shares.pricing import Pricing
 from headrace.planning.shares.refusal import refuse_models, refuse_rates
-from headrace.planning.shares.search import Found, least, most
+from headrace.planning.shares.search import NO_PLAN, Found, least, most
 from headrace.planning.shares.workload import TENANTS_MAX, Workload
 
 PRECISION = 5e-7
@@ -56,10 +56,11 @@ def plan_shares(problem: Problem) -> PlanResult:
     prices = _prices(problem, times)
     found, chosen = _searched(problem, load, times, prices, deadline)
     if chosen is None:
-        if not found.proven:
+        if deadline.passed and not found.proven:
             return _refused(_gave_up(problem), "time-limit", deadline)
-        refusal = refuse_rates(problem, load, times, Deadline(min(10.0, max(1.0, deadline.left_s))))
-        return _refused(refusal, "infeasible", deadline)
+        limit = Deadline(min(10.0, max(1.0, deadline.left_s)))
+        refusal = refuse_rates(problem, load, times, limit, proven=found.proven)
+        return _refused(refusal, "infeasible" if found.proven else "time-limit", deadline)
     claim = Claim(
         bound=found.bound,
         stopped="optimal" if found.proven else "time-limit" if deadline.passed else "heuristic",
@@ -114,6 +115,10 @@ def _searched(
         found = _with_bound(problem, fitting, found.bound)
     if not devices.exact:
         hopeful = devices_of(problem, times, prices, fastest=True)
+        if found.chosen is None:
+            return with_fields(
+                found, proven=_best(problem, load, hopeful, deadline) == NO_PLAN
+            ), None
         found = _with_bound(problem, found, _bound(problem, load, hopeful, deadline))
     return found, chosen
 
