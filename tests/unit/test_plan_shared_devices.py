@@ -7,13 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headrace import cli
 from headrace.catalog.documents import read_plan, write_document
 from headrace.catalog.problem_of_plan import problem_of
 from headrace.domain.plan import Plan
+from headrace.planning import solve
+from headrace.verify import verify
 from helpers.problems import make_profile
-from helpers.shared import SPLIT_SHARES, make_interference, with_utilisation
+from helpers.shared import SPLIT_SHARES, make_interference, shared_problem, with_utilisation
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -173,15 +176,32 @@ def many(folder: Path, models: int, rate: str = "") -> None:
 def test_more_models_than_take_turns_by_habit_share_one_core(
     run: Run, folder: Path, rate: str
 ) -> None:
-    many(folder, 6, rate)
+    many(folder, 8, rate)
 
     code, _, err = run("plan", "problem.yaml")
 
     assert code == 0, err
     plan = planned(folder)
     assert plan.stopped == "optimal"
-    assert [len(slot.tenants) for slot in plan.slots] == [6]
+    assert [len(slot.tenants) for slot in plan.slots] == [8]
     assert run("verify", "plan.json")[0] == 0
+
+
+@pytest.mark.parametrize("seed", [0, 2, 4, 10])
+def test_a_new_bound_below_what_was_to_be_asked_next_ends_no_search(seed: int) -> None:
+    problem = shared_problem("shares", seed=seed, models=3, devices=1)
+    weighed = tuple(
+        replace(demand, rate_rps=None, weight=weight)
+        for demand, weight in zip(problem.demands, (1.0, 4.0, 4.0), strict=True)
+    )
+    options = replace(problem.options, objective="max-min")
+    problem = replace(problem, demands=weighed, options=options)
+
+    result = solve(problem)
+
+    assert result.stopped == "optimal"
+    assert result.plan is not None
+    assert verify(result.plan, problem.profiles) == []
 
 
 def test_models_that_may_not_take_turns_so_often_are_refused_at_once(

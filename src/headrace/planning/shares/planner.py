@@ -16,7 +16,7 @@ from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.pooled.planner import check_options
 from headrace.planning.shares.arranging import arranged, needed
 from headrace.planning.shares.devices import Devices, devices_of
-from headrace.planning.shares.listing import list_parts
+from headrace.planning.shares.listing import countable
 from headrace.planning.shares.master import Goal
 from headrace.planning.shares.pricing import Pricing
 from headrace.planning.shares.refusal import refuse_models, refuse_rates
@@ -31,7 +31,7 @@ OPTIMAL_GAP = 1e-6
 FEW_PARTS = 20_000
 """Parts with any number of tenants that are looked at from the start."""
 
-MANY_PARTS = 300_000
+MANY_PARTS = 5_000_000
 """Parts that are looked at where three models on a part are too few for a plan."""
 
 
@@ -137,17 +137,7 @@ def _tenants(problem: Problem, load: Workload, devices: Devices) -> list[int]:
 
 
 def _countable(load: Workload, devices: Devices, tenants_max: int, most_parts: int) -> bool:
-    """Whether there are no more parts than that."""
-    _, _, complete = list_parts(
-        devices.candidates,
-        with_fields(load, tenants_max=tenants_max),
-        np.full(load.models, np.inf),
-        price=np.zeros(load.models),
-        rent=np.zeros((len(devices.places), devices.levels + 1)),
-        slack=np.inf,
-        most=most_parts,
-    )
-    return complete
+    return countable(devices.candidates, with_fields(load, tenants_max=tenants_max), most_parts)
 
 
 def _best(problem: Problem, load: Workload, devices: Devices, deadline: Deadline) -> Found:

@@ -141,6 +141,8 @@ def most(pricing: Pricing, *, precision: float) -> Found:
         prices = closer or prices
         if best is None and prices.missing:
             return NO_PLAN
+        if not prices.missing:
+            bound = max(value, min(bound, prices.bound))
     if bound - value > max(precision, CLOSE_ENOUGH) * bound:
         return _by_program(pricing, goal, prices, bound, best)
     proven = best is not None and bound - value <= precision * bound
