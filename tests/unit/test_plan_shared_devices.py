@@ -1,18 +1,22 @@
 """`headrace plan` for devices that models share, from the problem file to the verified plan."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headrace import cli
 from headrace.catalog.documents import read_plan, write_document
 from headrace.catalog.problem_of_plan import problem_of
 from headrace.domain.plan import Plan
+from headrace.planning import solve
+from headrace.verify import verify
 from helpers.problems import make_profile
-from helpers.shared import SPLIT_SHARES, make_interference, with_utilisation
+from helpers.shared import SPLIT_SHARES, make_interference, shared_problem, with_utilisation
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -149,3 +153,105 @@ def test_explaining_a_plan_that_shares_nothing_is_refused(run: Run, folder: Path
 
     assert code == 2
     assert "only plans of apps, and of shared devices, can be explained" in err
+
+
+MANY = """
+schema: headrace.problem/1
+cluster: {devices: {cpu: {}}, nodes: [{name: local, devices: {cpu: 1}}]}
+options: {planner: shares, margin: 0}
+models:
+"""
+
+
+def many(folder: Path, models: int, rate: str = "") -> None:
+    """A problem of equal small models on one core."""
+    lines = []
+    for name in (f"m{i}" for i in range(models)):
+        write_document(make_profile(name, devices={"cpu": 1.0}), folder / f"{name}.profile.json")
+        lines.append(f"  - {{profile: {name}.profile.json, slo_ms: 2000{rate}}}\n")
+    (folder / "problem.yaml").write_text(MANY + "".join(lines))
+
+
+@pytest.mark.parametrize("rate", [", rate_rps: 3", ""])
+def test_more_models_than_take_turns_by_habit_share_one_core(
+    run: Run, folder: Path, rate: str
+) -> None:
+    many(folder, 8, rate)
+
+    code, _, err = run("plan", "problem.yaml")
+
+    assert code == 0, err
+    plan = planned(folder)
+    assert plan.stopped == "optimal"
+    assert [len(slot.tenants) for slot in plan.slots] == [8]
+    assert run("verify", "plan.json")[0] == 0
+
+
+@pytest.mark.parametrize("seed", [0, 2, 4, 10])
+def test_a_new_bound_below_what_was_to_be_asked_next_ends_no_search(seed: int) -> None:
+    problem = shared_problem("shares", seed=seed, models=3, devices=1)
+    weighed = tuple(
+        replace(demand, rate_rps=None, weight=weight)
+        for demand, weight in zip(problem.demands, (1.0, 4.0, 4.0), strict=True)
+    )
+    options = replace(problem.options, objective="max-min")
+    problem = replace(problem, demands=weighed, options=options)
+
+    result = solve(problem)
+
+    assert result.stopped == "optimal"
+    assert result.plan is not None
+    assert verify(result.plan, problem.profiles) == []
+
+
+def test_models_that_may_not_take_turns_so_often_are_refused_at_once(
+    run: Run, folder: Path
+) -> None:
+    many(folder, 4)
+
+    code, _, err = run("plan", "problem.yaml", "--max-tenants", "3")
+
+    assert code == 3
+    assert "the devices are too few to serve every model" in err
+    assert "needs  parts for 4 models" in err
+    assert "at most 3 models on a part" in err
+    assert "a larger max_tenants" in err
+
+
+def test_rates_beyond_the_devices_are_refused_with_rates_that_hold(run: Run, folder: Path) -> None:
+    edited(folder, "interference: [gpu.interference.json]\n", "")
+    edited(folder, "rate_rps: 30", "rate_rps: 3000")
+    code, _, err = run("plan", "problem.yaml", "--planner", "shares")
+    assert code == 3
+    found = re.search(r"try    rates of ([\d.]+) times these", err)
+    assert found, err
+
+    text = (folder / "problem.yaml").read_text()
+    less = re.sub(r"rate_rps: (\d+)", lambda m: f"rate_rps: {int(m[1]) * float(found[1]):g}", text)
+    (folder / "problem.yaml").write_text(less)
+
+    assert run("plan", "problem.yaml", "--planner", "shares")[0] == 0
+
+
+def test_a_model_larger_than_a_device_is_refused_with_both_sizes(run: Run, folder: Path) -> None:
+    edited(folder, "price_per_hour: 0.5", "memory_bytes: 1000")
+    code, _, err = run("plan", "problem.yaml", "--planner", "shares")
+    assert code == 3
+    assert "model 'detect' cannot run on any part of a 'gpu'" in err
+    assert re.search(r"needs  .*[\d,]+ bytes for its weights", err)
+    assert "has    1,000 bytes per gpu" in err
+
+
+def test_an_slo_that_no_part_keeps_is_refused_with_one_that_would_do(
+    run: Run, folder: Path
+) -> None:
+    edited(folder, "slo_ms: 200", "slo_ms: 2")
+    code, _, err = run("plan", "problem.yaml", "--planner", "shares")
+    assert code == 3
+    found = re.search(r"try    an SLO of at least ([\d.]+) ms", err)
+    assert found, err
+
+    edited(folder, "slo_ms: 2,", f"slo_ms: {found[1]},")
+    edited(folder, "rate_rps: 30", "rate_rps: 0.1")
+
+    assert "cannot meet its SLO" not in run("plan", "problem.yaml", "--planner", "shares")[2]

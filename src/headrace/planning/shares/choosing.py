@@ -81,14 +81,15 @@ def _ways(
     pricing: Pricing, prices: Prices, gap: float, spend: float, more_than: float
 ) -> list[tuple[list[Slot], Ints]] | None:
     """Slots of each way to lay out the devices, and how many devices have each layout; the least
-    waste first. A way that another one contains is left out. None: more than WAYS_MAX."""
+    waste first. Without ways that another one contains, or that use no device. None: more than
+    WAYS_MAX."""
     found = []
     for waste, counts in _counted(pricing, prices, gap, spend, more_than):
         found.append((waste, counts))
         if len(found) > WAYS_MAX:
             return None
     ways = []
-    for _, counts in sorted(found, key=lambda way: way[0]):
+    for _, counts in sorted((way for way in found if way[1].any()), key=lambda way: way[0]):
         way = [
             slot
             for c in np.flatnonzero(counts).tolist()

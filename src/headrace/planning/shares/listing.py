@@ -125,6 +125,19 @@ def list_parts(
     return Parts(*(table[rows] for table in tables)), waste[rows], count <= room
 
 
+def countable(candidates: Candidates, load: Workload, most: int) -> bool:
+    """Whether no more parts than that keep their promise."""
+    models, nothing = load.models, np.zeros(0, np.int64)
+    wide = np.zeros((0, load.tenants_max), np.int64)
+    levels = int(candidates.loudness.max(initial=0)) + 1
+    count = _walk(
+        *candidates, load.budget_us, load.weights_bytes, np.full(models, np.inf),
+        np.zeros(models), np.zeros((len(candidates.first), levels)), np.inf,
+        load.tenants_max, False, most, nothing, wide, wide, nothing, nothing, np.zeros(0),
+    )  # fmt: skip
+    return count <= most
+
+
 @compiled
 def _walk(
     first: Ints,

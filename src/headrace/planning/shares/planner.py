@@ -16,11 +16,11 @@ from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.pooled.planner import check_options
 from headrace.planning.shares.arranging import arranged, needed
 from headrace.planning.shares.devices import Devices, devices_of
-from headrace.planning.shares.listing import list_parts
+from headrace.planning.shares.listing import countable
 from headrace.planning.shares.master import Goal
 from headrace.planning.shares.pricing import Pricing
 from headrace.planning.shares.refusal import refuse_models, refuse_rates
-from headrace.planning.shares.search import Found, least, most
+from headrace.planning.shares.search import NO_PLAN, Found, least, most
 from headrace.planning.shares.workload import TENANTS_MAX, Workload
 
 PRECISION = 5e-7
@@ -31,7 +31,7 @@ OPTIMAL_GAP = 1e-6
 FEW_PARTS = 20_000
 """Parts with any number of tenants that are looked at from the start."""
 
-MANY_PARTS = 300_000
+MANY_PARTS = 5_000_000
 """Parts that are looked at where three models on a part are too few for a plan."""
 
 ADVICE_S = 2.0
@@ -59,11 +59,11 @@ def plan_shares(problem: Problem) -> PlanResult:
     prices = _prices(problem, times)
     found, chosen = _searched(problem, load, times, prices, deadline)
     if chosen is None:
-        if not found.proven:
+        if deadline.passed and not found.proven:
             return _refused(_gave_up(problem), "time-limit", deadline)
         advice = Deadline(min(ADVICE_S, max(1.0, deadline.left_s)))
-        refusal = refuse_rates(problem, load, times, advice)
-        return _refused(refusal, "infeasible", deadline)
+        refusal = refuse_rates(problem, load, times, advice, proven=found.proven)
+        return _refused(refusal, "infeasible" if found.proven else "time-limit", deadline)
     claim = Claim(
         bound=found.bound,
         stopped="optimal" if found.proven else "time-limit" if deadline.passed else "heuristic",
@@ -118,6 +118,10 @@ def _searched(
         found = _with_bound(problem, fitting, found.bound)
     if not devices.exact:
         hopeful = devices_of(problem, times, prices, fastest=True)
+        if found.chosen is None:
+            return with_fields(
+                found, proven=_best(problem, load, hopeful, deadline) == NO_PLAN
+            ), None
         found = _with_bound(problem, found, _bound(problem, load, hopeful, deadline))
     return found, chosen
 
@@ -136,17 +140,7 @@ def _tenants(problem: Problem, load: Workload, devices: Devices) -> list[int]:
 
 
 def _countable(load: Workload, devices: Devices, tenants_max: int, most_parts: int) -> bool:
-    """Whether there are no more parts than that."""
-    _, _, complete = list_parts(
-        devices.candidates,
-        with_fields(load, tenants_max=tenants_max),
-        np.full(load.models, np.inf),
-        price=np.zeros(load.models),
-        rent=np.zeros((len(devices.places), devices.levels + 1)),
-        slack=np.inf,
-        most=most_parts,
-    )
-    return complete
+    return countable(devices.candidates, with_fields(load, tenants_max=tenants_max), most_parts)
 
 
 def _best(problem: Problem, load: Workload, devices: Devices, deadline: Deadline) -> Found:

@@ -69,9 +69,14 @@ def _gateway_us(problem: Problem, budget_us: int, slo_us: int) -> int:
 
 
 def refuse_rates(
-    problem: Problem, load: Workload, times: list[SharedTimes], deadline: Deadline
+    problem: Problem,
+    load: Workload,
+    times: list[SharedTimes],
+    deadline: Deadline,
+    *,
+    proven: bool,
 ) -> str:
-    """Of rates that all devices together cannot carry."""
+    """Of rates that all devices together cannot carry, or for which no plan was found."""
     rates = np.array([demand.rate_rps or 0.0 for demand in problem.demands])
     asked = [(d.model, d.rate_rps) for d in problem.demands if d.rate_rps]
     target = np.where(rates > 0, rates, 1e-3)
@@ -91,17 +96,25 @@ def refuse_rates(
     found = most(pricing, precision=PRECISION)
     has = ", ".join(f"{offer.count} {offer.name!r}" for offer in devices.offers)
     needs = ", ".join(f"{rate:g} rps of {name!r}" for name, rate in asked)
+    if limit := problem.options.max_tenants:
+        has += f", at most {limit} models on a part (max_tenants)"
     if found.value is None or not found.value:
         return (
             "the devices are too few to serve every model\n"
-            f"  needs  {needs}\n"
+            f"  needs  {needs or f'parts for {len(rates)} models'}\n"
             f"  has    {has}\n"
-            "  try    more devices, fewer models or longer SLOs"
+            "  try    more devices, fewer models"
+            f"{', a larger max_tenants' if limit else ''} or longer SLOs"
         )
     fraction = floor(min(found.value, 1 - PRECISION) * 1000) / 1000
     together = ", ".join(f"{_down(rate * fraction)} rps of {name!r}" for name, rate in asked)
+    said = (
+        "the devices cannot carry the rates asked, however they are shared"
+        if proven
+        else "no plan was found that carries the rates asked, and none is excluded"
+    )
     return (
-        "the devices cannot carry the rates asked, however they are shared\n"
+        f"{said}\n"
         f"  needs  {needs}\n"
         f"  has    {together} at once, {fraction:g} times as much, with {has}\n"
         f"  try    rates of {fraction:g} times these, or more devices"

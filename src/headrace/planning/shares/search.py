@@ -16,7 +16,7 @@ all parts within the gap, a bound.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from headrace.planning.shares.choosing import Answer, ask
@@ -36,6 +36,9 @@ MANY_STEPS = 12_000_000
 TOLERANCE = 1e-9
 FIRST_STEP = 0.005
 """Of the bound: where `most` asks first."""
+
+NEGLIGIBLE = 1e-6
+"""Of the first bound of `most`: less than any part carries of its tenants, so there is no plan."""
 
 CLOSE_ENOUGH = 1e-3
 """Gap of `most` that walks may leave, and that no integer program is asked to close."""
@@ -70,6 +73,7 @@ class Found:
 
 
 NOTHING = Found(chosen=None, value=None, bound=None, proven=False)
+NO_PLAN = Found(chosen=None, value=None, bound=None, proven=True)
 
 
 class _Unsettled(Exception):
@@ -87,7 +91,7 @@ def least(pricing: Pricing) -> Found:
     if prices is None:
         return NOTHING
     if prices.missing:
-        return Found(chosen=None, value=None, bound=None, proven=True)
+        return NO_PLAN
     bound = prices.bound
     levels = price_levels(pricing.offers, bound * (1 - TOLERANCE))
     if levels is not None:
@@ -100,7 +104,7 @@ def least(pricing: Pricing) -> Found:
                     value = pricing.master.price(found)
                     return Found(chosen=found, value=value, bound=value, proven=True)
                 before = spend
-            return Found(chosen=None, value=None, bound=None, proven=True)
+            return NO_PLAN
         except _Unsettled:
             pass
     return _by_program(pricing, goal, prices, bound, None)
@@ -112,10 +116,10 @@ def most(pricing: Pricing, *, precision: float) -> Found:
     if prices is None:
         return NOTHING
     if prices.missing:
-        return Found(chosen=None, value=None, bound=None, proven=True)
+        return NO_PLAN
     best: Chosen | None = None
     value, bound, step = 0.0, prices.bound, FIRST_STEP * prices.bound
-    unsettled = 0.0
+    unsettled, least_of_all = 0.0, max(NEGLIGIBLE * bound, float(pricing.load.floor.min()))
     while bound - max(value, unsettled) > precision * bound and not pricing.deadline.passed:
         wanted = max(bound - step, (bound + max(value, unsettled)) / 2)
         try:
@@ -131,8 +135,14 @@ def most(pricing: Pricing, *, precision: float) -> Found:
             best, value = found, max(value, pricing.master.multiple(found))
             continue
         bound, step = wanted, 2 * step
+        if best is None and bound <= least_of_all:
+            return NO_PLAN
         goal, closer = _capped(pricing, bound)
         prices = closer or prices
+        if best is None and prices.missing:
+            return NO_PLAN
+        if not prices.missing:
+            bound = max(value, min(bound, prices.bound))
     if bound - value > max(precision, CLOSE_ENOUGH) * bound:
         return _by_program(pricing, goal, prices, bound, best)
     proven = best is not None and bound - value <= precision * bound
@@ -140,17 +150,25 @@ def most(pricing: Pricing, *, precision: float) -> Found:
 
 
 def _capped(pricing: Pricing, bound: float) -> tuple[Goal, Prices | None]:
-    """Prices with parts that count up to the bound that the prices themselves give."""
+    """Prices with parts that count up to the bound that the prices themselves give.
+
+    Where more models than take turns on all parts must be served, every bound is a part of the one
+    before: then what is carried is `missing`, as it is where a floor is.
+    """
     prices: Prices | None = None
+    first: float | None = None
     while True:
         goal = Goal(most=True, cap=bound * (1 + TOLERANCE))
         closer = pricing.of(goal)
         if closer is None:
             return goal, prices
         prices = closer
-        if prices.bound > bound * (1 - 1e-4):
+        if prices.missing or prices.bound > bound * (1 - 1e-4):
             return goal, prices
         bound = prices.bound
+        first = bound if first is None else first
+        if bound <= NEGLIGIBLE * first:
+            return goal, replace(prices, missing=True)
 
 
 def price_levels(offers: Sequence[DeviceOffer], bound: float) -> list[float] | None:
