@@ -28,6 +28,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp, log
 
 import numpy as np
@@ -100,7 +101,10 @@ def rates_rps(these: Topology) -> list[float]:
                 owners[slot] += 1
     return [
         min(
-            1e6 * model.routes[0].batch_size / table.p50_us[-1] * sum(1 / owners[s] for s in table.slots)
+            1e6
+            * model.routes[0].batch_size
+            / table.p50_us[-1]
+            * sum(1 / owners[s] for s in table.slots)
             for table in model.routes[0].stages
         )
         for model in these.models
@@ -134,9 +138,6 @@ class Pace:
         ends = [*self.from_us[1:], end_us]
         spans = zip(self.from_us, ends, self.levels, strict=True)
         return sum((end - start) / level for start, end, level in spans) / end_us
-
-
-Draw = Callable[[np.random.Generator], float]
 
 
 def switching(
@@ -204,7 +205,9 @@ class Figures:
         )
 
 
-def requests_of(these: Topology, load: float, pace: Pace, rng: np.random.Generator) -> list[Request]:
+def requests_of(
+    these: Topology, load: float, pace: Pace, rng: np.random.Generator
+) -> list[Request]:
     """Poisson arrivals of all models."""
     speed = pace.speed((SECONDS + 5) * SECOND_US)
     arrivals: list[tuple[int, int]] = []
@@ -240,7 +243,7 @@ def run(these: Topology, machine: str, load: float, seed: int, *, told: bool) ->
         for at_us, level in zip(pace.from_us, pace.levels, strict=True):
             if at_us <= requests[-1].arrived_at_us:
                 levels = dict.fromkeys(names, level)
-                clock.call_at(at_us, lambda levels=levels: dispatcher.assume(levels))
+                clock.call_at(at_us, partial(dispatcher.assume, levels))
     replay(iter(requests), clock, dispatcher.on_arrival)
     clock.run()
     return figures(these, pace, requests, events)
@@ -275,9 +278,7 @@ def figures(
 
 def real_ends(events: Sequence[AnyEvent]) -> dict[tuple[int, int], int]:
     """(Batch, stage) -> when it had run."""
-    return {
-        (event.batch, event.stage): event.at_us for event in events if isinstance(event, Ran)
-    }
+    return {(event.batch, event.stage): event.at_us for event in events if isinstance(event, Ran)}
 
 
 def end_alone_us(
