@@ -12,7 +12,7 @@ import pytest
 
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.topology import StageTable, Topology
-from headrace.domain.events import AnyEvent, Dispatched
+from headrace.domain.events import Answered, AnyEvent, Dispatched, Dropped
 from headrace.simulation.clock import SimClock
 from headrace.simulation.compiled import Offered, SessionOutcomes, offer, run
 from headrace.simulation.driver import (
@@ -162,6 +162,25 @@ def test_what_was_slow_for_a_while_is_tried_again_though_it_refuses_everything()
     tried = blocked.ended_at_us >= 10 * SECOND_US
     assert tried.any()
     assert (blocked.reason >= 0).mean() > 0.9
+
+
+class SlowFirst(Slower):
+    """One slot takes 30 times as long, in the first second only."""
+
+    def took_us(self, took_us: int, stage: int, slot: int, now_us: int) -> int:
+        return took_us * 30 if slot == 0 and now_us < SECOND_US else took_us
+
+
+def test_a_slot_that_was_slow_for_a_while_is_tried_again_though_its_pool_runs() -> None:
+    """Its batches would all be late, so that they go to the other slot, which reports."""
+    once = SlowFirst(stages=(1.0,), slots=(1.0, 1.0))
+    simulated = Simulated(plan(), exact_durations, once)
+    simulated.offer(0.9, 10.0, seed=18)
+    simulated.clock.run()
+    ends = [event for event in simulated.events if isinstance(event, Answered | Dropped)]
+    after = [isinstance(event, Answered) for event in ends if event.at_us > 6 * SECOND_US]
+    assert simulated.dispatcher.levels()[0].ratio < 1.5
+    assert sum(after) >= 0.97 * len(after)
 
 
 def test_python_and_the_loop_take_equally_longer() -> None:

@@ -7,12 +7,16 @@ core, are part of it. A predicted time is median x *level* (`predicted_us`). The
 ratios r = observed / median are about another value than the level:
 
     up    = max(0, up + min(r - level - a, c))          alarm: up > h
-    down  = max(0, down + min(level - r - a, c))        alarm: down > 4 h: quick up, slow down
+    down  = max(0, down + min(level - r - a, c))        alarm: down > h
     level = mean of the ratios since the sum was last 0, which is where the change most probably
             was; upwards without the largest of them, so that no single batch moves a level
 
 in units u = level x spread of the stage, with a = u / 4, h = 5 u, c = 3 u, and spread = p99 / p50
-- 1 but at least 1/32. Under the profile's own log-normal jitter there is a false alarm in a million
+- 1 but at least 1/32; or u = 2 x *scatter* of the place where that is more: the mean of min(|r -
+level|, c) over some 64 reports. So where times waver more than profiled, a level stays among them
+instead of following each of them.
+
+Under the profile's own log-normal jitter there is a false alarm upwards in a million
 batches, or fewer, whatever the spread; where that is 0.15, batches that take 1.1 times as long are
 known after twelve, 1.3 times after three or four, and twice after two. Levels stay within 1/2 and
 32. A batch that takes longer than OVERRUN times its median and OVERRUN_US says something about its
@@ -22,11 +26,13 @@ What levels leave open (jitter that adds up over a queue, an error below a, tran
 batches end after their deadline that were sent as being in time. Per route Page's test again, on
 whether they are late: 1 - 1/16 is added for one that is, and -1/16 for one that is not. Above 2.75
 `late_us` of the route grows by the most that one was late since the sum was 0; with each batch in
-time it shrinks by 1/512. A route's slack is the profile's, times its largest level, plus `late_us`.
+time it shrinks by 1/512. A route's slack is the profile's, times its largest level, plus
+`late_us`; where stages scatter more than profiled, a quarter of that excess comes on top.
 Batches that a lost slot or a more urgent one has held up do not count.
 
-Nothing that is refused is ever observed. Where a model's requests are dropped and a stage has run
-nothing for FADE_US, what was learned of it goes back to the profile by a quarter per FADE_US.
+Nothing that is refused is ever observed, nor a slot that seems so slow that batches go to others of
+its pool. Where a model's requests are dropped and a stage has run nothing on a slot for FADE_US,
+what was learned of the place goes back to the profile by a quarter per FADE_US.
 
 All in integers, the same compiled, uncompiled, simulated and live. With reports that say what the
 profile says, levels stay exactly 1. Per report O(1); O(pool + sizes) when a level changes. Reads
@@ -76,10 +82,13 @@ def observe(s: State, stage: int, place: int, size: int, took_us: int, now_us: i
         return
     ratio = min(MOST, (took_us << SHIFT) // median_us)
     table, mine, level = s.stages[stage], s.learned[place], s.level[place]
-    table.reported_at = now_us
+    mine.reported_at = now_us
     mine.reports += 1
-    unit = level * table.spread >> SHIFT
     off = ratio - level
+    unit = _unit(s, stage, place)
+    _set_scatter(s, stage, place, mine.scatter + ((min(abs(off), 3 * unit) - mine.scatter) >> 6))
+    unit = _unit(s, stage, place)
+    _scale_slack(s, table.route)
     mine.up = max(0, mine.up + min(off - (unit >> 2), 3 * unit))
     mine.down = max(0, mine.down + min(-off - (unit >> 2), 3 * unit))
     if mine.up:
@@ -95,10 +104,21 @@ def observe(s: State, stage: int, place: int, size: int, took_us: int, now_us: i
     if mine.down:
         mine.down_total += ratio
         mine.down_count += 1
-        if mine.down > 20 * unit:
+        if mine.down > 5 * unit:
             set_level(s, stage, place, mine.down_total // mine.down_count, now_us)
     else:
         mine.down_total = mine.down_count = 0
+
+
+@inlined
+def _unit(s: State, stage: int, place: int) -> int:
+    return max(s.level[place] * s.stages[stage].spread >> SHIFT, 2 * s.learned[place].scatter)
+
+
+@inlined
+def _set_scatter(s: State, stage: int, place: int, scatter: int) -> None:
+    s.stages[stage].scatter += scatter - s.learned[place].scatter
+    s.learned[place].scatter = scatter
 
 
 @kernel
@@ -125,17 +145,23 @@ def set_level(s: State, stage: int, place: int, level: int, now_us: int) -> None
 
 @kernel
 def _scale_slack(s: State, route: int) -> None:
-    mine, size_max, level = s.routes[route], s.world[0].size_max, ONE
+    mine, size_max, factor = s.routes[route], s.world[0].size_max, ONE
     for stage in range(mine.first_stage, mine.first_stage + mine.stages):
-        level = max(level, s.stages[stage].level)
+        table = s.stages[stage]
+        width = (2 * table.scatter // (table.end_pool - table.first_pool) << SHIFT) // table.spread
+        factor = max(factor, table.level + (max(0, min(MOST >> 2, width) - table.level) >> 2))
+    if factor == mine.widened:
+        return
+    mine.widened = factor
     for i in range(route * size_max, route * size_max + mine.batch_size):
-        s.slack_us[i] = s.profiled_slack_us[i] * level >> SHIFT
+        s.slack_us[i] = s.profiled_slack_us[i] * factor >> SHIFT
 
 
 @kernel
 def assume(s: State, now_us: int, stage: int, level: int) -> None:
     """Somebody has measured it before: a stage takes `level` times its profile, on all slots."""
     for place in range(s.stages[stage].first_pool, s.stages[stage].end_pool):
+        s.learned[place].reported_at = now_us
         set_level(s, stage, place, level, now_us)
 
 
@@ -145,7 +171,7 @@ def renew_slot(s: State, slot: int, now_us: int) -> None:
     for stage in range(len(s.stages)):
         for place in range(s.stages[stage].first_pool, s.stages[stage].end_pool):
             if s.pools[place] == slot:
-                s.learned[place].reports = 0
+                s.learned[place].reports, s.learned[place].reported_at = 0, now_us
                 set_level(s, stage, place, s.stages[stage].level, now_us)
 
 
@@ -206,14 +232,35 @@ def fade(s: State, model: int, now_us: int) -> None:
 
 @kernel
 def _fade_stage(s: State, route: int, stage: int, now_us: int) -> None:
-    table = s.stages[stage]
-    if now_us - table.reported_at < FADE_US:
-        return
+    table, heard_at = s.stages[stage], 0
     for place in range(table.first_pool, table.end_pool):
-        if s.slots[s.pools[place]].running >= 0:
-            return  # it may still be at it
-    for _ in range(min(16, (now_us - table.reported_at) // FADE_US)):
-        for place in range(table.first_pool, table.end_pool):
-            set_level(s, stage, place, s.level[place] + ((ONE - s.level[place]) >> 2), now_us)
+        heard_at = max(heard_at, s.learned[place].reported_at)
+        if _runs_at(s, place):
+            heard_at = now_us  # it may still be at it
+    periods = min(16, (now_us - heard_at) // FADE_US)
+    for _ in range(periods):
         _set_late(s, route, s.routes[route].late_us * 3 >> 2)
-    table.reported_at = now_us
+    for place in range(table.first_pool, table.end_pool):
+        if not _runs_at(s, place):
+            _fade_place(s, stage, place, now_us)
+
+
+@inlined
+def _runs_at(s: State, place: int) -> bool:
+    """Whether a batch of that stage is on the slot: another model's says nothing of it."""
+    row = s.slots[s.pools[place]].running
+    if row < 0:
+        return False
+    return s.hops[row * s.world[0].stages_max + s.batches[row].stage].place == place
+
+
+@kernel
+def _fade_place(s: State, stage: int, place: int, now_us: int) -> None:
+    mine = s.learned[place]
+    periods = min(16, (now_us - mine.reported_at) // FADE_US)
+    if periods <= 0:
+        return
+    for _ in range(periods):
+        set_level(s, stage, place, s.level[place] + ((ONE - s.level[place]) >> 2), now_us)
+        _set_scatter(s, stage, place, mine.scatter * 3 >> 2)
+    mine.reported_at = now_us

@@ -79,26 +79,29 @@ that others have as well; set by policies that give them."""
 
 ROUTE = ints(
     *("batch_size", "first_stage", "stages"),
-    *("slo_us", "late_us", "missed", "missed_us"),
+    *("slo_us", "late_us", "missed", "missed_us", "widened"),
 )
-"""`slo_us`: of its model. `late_us`: learned slack; `missed`, `missed_us`: of deadlines, lately
-(`drift`)."""
+"""`slo_us`: of its model. `widened`: its slack is so many times the profile's. `late_us`:
+learned slack; `missed`, `missed_us`: of deadlines, lately (`drift`)."""
 
 STAGE = np.dtype(
     [
         *ints("first_pool", "end_pool", "input_bytes", "output_bytes").descr,
         ("bytes_per_us", "f8"),
-        *ints("route", "level", "least_level", "spread", "reported_at").descr,
+        *ints("route", "level", "least_level", "spread", "scatter").descr,
     ]
 )
 """`bytes_per_us`: no link into the stage is faster; 0: there may be none to cross. `level`: of its
-pool on the whole; `least_level`: of any place of it; `spread`: of its times (`drift`)."""
+pool on the whole; `least_level`: of any place of it; `spread`: of its times; `scatter`:
+of its places, added up (`drift`)."""
 
 LEARNED = ints(
-    *("reports", "up", "up_total", "up_most", "up_count", "down", "down_total", "down_count")
+    *("reports", "reported_at", "scatter"),
+    *("up", "up_total", "up_most", "up_count", "down", "down_total", "down_count"),
 )
-"""Of a place, see `drift`: reports since its worker started; two tests, and the ratios since the
-sum of each was last 0: their total, the largest, and how many."""
+"""Of a place, see `drift`: reports since its worker started, and when the last one came; how far
+ratios are from the level, in the mean; two tests, and the ratios since the sum of each was last 0:
+their total, the largest, and how many."""
 
 SLOT = ints("node", "alive", "running", "first_ready", "wake_at", "started_at")
 """`running`: the batch on the slot, since `started_at`. `first_ready`: of a list of batches that
@@ -132,7 +135,7 @@ COMMON: dict[str, Table] = {
         empty={**FIRST_NONE, "first_waiting": -1, "links_wake_at": -1, "logged": 1},
     ),
     "models": Table(rows=lambda n: n.models, item=MODEL, empty={"wake_at": -1}),
-    "routes": Table(rows=lambda n: n.routes, item=ROUTE),
+    "routes": Table(rows=lambda n: n.routes, item=ROUTE, empty={"widened": ONE}),
     "stages": Table(rows=lambda n: n.stages, item=STAGE, empty={"level": ONE, "least_level": ONE}),
     "pools": Table(rows=lambda n: n.places),
     "level": Table(rows=lambda n: n.places, empty={"": ONE}),
