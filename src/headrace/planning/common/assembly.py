@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.domain.interference import Interference
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Stopped, Tenant
 from headrace.domain.problem import MINIMISED, Demand, Problem
 from headrace.planning.common.allotments import Allotments
@@ -27,11 +28,7 @@ class Claim:
 def assemble(
     problem: Problem, models: Sequence[Model], chosen: Sequence[Allotments], claim: Claim
 ) -> Plan:
-    """Place the chosen pipelines and write everything down.
-
-    The objective is recomputed here from the counts; the bound is widened to it where rounding
-    in the solver left it a hair on the wrong side.
-    """
+    """Place the chosen pipelines and write everything down."""
     pipelines = [_pipelines(model, a) for model, a in zip(models, chosen, strict=True)]
     pools = [
         pool
@@ -45,6 +42,21 @@ def assemble(
         _deployment(problem, model, members, pool_names)
         for model, members in zip(models, pipelines, strict=True)
     )
+    return written(problem, slots, deployments, claim)
+
+
+def written(
+    problem: Problem,
+    slots: tuple[Slot, ...],
+    deployments: tuple[Deployment, ...],
+    claim: Claim,
+    interference: Sequence[Interference] = (),
+) -> Plan:
+    """The plan document of what was placed.
+
+    The objective is recomputed here; the bound is widened to it where rounding in the solver left
+    it a hair on the wrong side.
+    """
     cost = cost_per_hour(problem, slots)
     objective = objective_of(problem, deployments, slots, cost)
     bound = claim.bound
@@ -66,6 +78,7 @@ def assemble(
         binding=claim.binding,
         cost_per_hour=cost,
         runtime_s=claim.runtime_s,
+        interference=tuple(interference),
     )
 
 

@@ -16,14 +16,9 @@ from msgspec.structs import replace
 from headrace.cost import TimedStage, cost_model
 from headrace.domain.interference import Interference
 from headrace.domain.plan import Pipeline, Plan, Slot, Stage, Tenant
-from headrace.domain.problem import MINIMISED, Problem
+from headrace.domain.problem import Problem
 from headrace.interference import slowdown_of, slowed_us, use_of
-from headrace.planning.common.assembly import (
-    Claim,
-    cost_per_hour,
-    deployment_of,
-    objective_of,
-)
+from headrace.planning.common.assembly import Claim, deployment_of, written
 from headrace.planning.common.placement import device_order
 
 US_PER_S = 1e6
@@ -105,28 +100,7 @@ def assemble_shared(
         )
         for demand in problem.demands
     )
-    cost = cost_per_hour(problem, named)
-    objective = objective_of(problem, deployments, named, cost)
-    bound = claim.bound
-    if bound is not None:
-        bound = (min if problem.options.objective in MINIMISED else max)(bound, objective)
-    return Plan(
-        planner=problem.options.planner,
-        options=problem.options,
-        cluster=problem.cluster,
-        demands=problem.demands,
-        profiles=problem.profile_refs,
-        slots=named,
-        deployments=deployments,
-        objective=objective,
-        bound=bound,
-        gap=None if bound is None else abs(bound - objective) / objective if objective else 0.0,
-        stopped=claim.stopped,
-        binding=claim.binding,
-        cost_per_hour=cost,
-        runtime_s=claim.runtime_s,
-        interference=tuple(interference),
-    )
+    return written(problem, named, deployments, claim, interference)
 
 
 def _slots(
