@@ -14,6 +14,7 @@ import pytest
 from helpers.certificates import authority, signed
 from helpers.live_server import LiveServer, serving, write_plan
 from helpers.served import WIDTH, served_add_one
+from helpers.triton_calls import NOT_SERVED
 from helpers.waiting import wait_until
 
 pytest.importorskip("grpc", reason="needs tritonclient[grpc]: `make test-all` installs it")
@@ -145,19 +146,7 @@ def test_statistics_count_what_was_served(client: Any) -> None:
     assert len(client.get_inference_statistics().model_stats) == 1
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda client: client.load_model("m", config="{}"),
-        lambda client: client.unload_model("m"),
-        lambda client: client.get_system_shared_memory_status(),
-        lambda client: client.register_system_shared_memory("r", "/k", 8),
-        lambda client: client.get_cuda_shared_memory_status(),
-        lambda client: client.get_trace_settings(),
-        lambda client: client.update_trace_settings("m", {"trace_level": ["OFF"]}),
-        lambda client: client.get_log_settings(),
-    ],
-)
+@pytest.mark.parametrize("ask", NOT_SERVED)
 def test_what_is_not_served_says_so(client: Any, ask: Any) -> None:
     with pytest.raises(InferenceServerException) as caught:
         ask(client)
