@@ -26,7 +26,7 @@ PLANNED_RPS = 1.0
 def test_an_app_that_is_asked_more_often_gets_a_plan_for_that_and_no_request_is_lost(
     tmp_path: Path,
 ) -> None:
-    plan = write_app_plan(tmp_path, "plan.json", 400.0, PLANNED_RPS)
+    plan = write_app_plan(tmp_path, "plan.json", 4_000.0, PLANNED_RPS)
     function = tmp_path / "traffic.py"
     function.write_text(FUNCTION)
     log = tmp_path / "run.events"
