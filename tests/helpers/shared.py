@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from headrace.domain.cluster import Cluster, DeviceType, Node
@@ -20,6 +23,23 @@ SPLITS = (
     (Fraction(4, 5), Fraction(1, 5)),
 )
 COEFFICIENTS = (0.9, 0.1, 0.7, 0.35, 0.1)
+
+
+DRAWN: dict[str, SearchStrategy[Any]] = {
+    "seed": st.integers(0, 10_000),
+    "models": st.integers(1, 4),
+    "devices": st.integers(1, 3),
+    "nodes": st.integers(1, 2),
+    "load": st.floats(0.05, 1.2),
+    "any_split": st.booleans(),
+    "memory": st.none() | st.floats(0.5, 4.0),
+    "max_utilisation": st.sampled_from([1.0, 0.9, 0.57]),
+    "gateway_us": st.sampled_from([0, 50]),
+    "overhead_us": st.sampled_from([0, 130]),
+    "device": st.sampled_from(["gpu", "cpu"]),
+    "margin": st.sampled_from([0.0, 0.25]),
+}
+"""What `shared_problem` is called with in properties."""
 
 
 def make_interference(

@@ -9,7 +9,7 @@ from headrace.dispatch.changes.handover import Device, PlacedTopology, handover_
 from headrace.dispatch.changes.migration import How
 from headrace.dispatch.topology import Topology
 from headrace.domain.epochs import joined
-from headrace.domain.events import Answered, Arrived, Dropped, Ran, SlotLost
+from headrace.domain.events import Answered, AnyEvent, Arrived, Dropped, Ran, SlotLost
 from headrace.metrics import UNFINISHED, outcomes
 from headrace.simulation.driver import JitteredDurations, exact_durations
 from headrace.simulation.migration import SimulatedMigration
@@ -93,15 +93,8 @@ def test_no_request_is_lost_or_answered_twice(how: How, policy: str, with_faults
             schedule_faults(session, arrivals[-1].at_us, rng)
         session.run(arrivals, at_us, how)
 
-        assert session.done_at_us is not None, f"seed {seed}: the migration did not end"
-        logs = session.logs()
-        both = [event for log in logs for event in log.events]
-        assert_each_request_ended_once(both)
-        assert len({e.request for e in both if isinstance(e, Answered | Dropped)}) == len(arrivals)
-        for log, placed in zip(logs, (old, new), strict=True):
-            assert_exclusive(log.events, placed.topology)
-        assert_devices_run_one_plan_at_a_time(session, f"seed {seed}")
-        whole = joined(logs)
+        both = events_of_a_sound_migration(session, old, new, len(arrivals), f"seed {seed}")
+        whole = joined(session.logs())
         ends = [end for ended in outcomes(*whole).values() for end in ended]
         assert len(ends) == len(arrivals)
         assert UNFINISHED not in {end.reason for end in ends}
@@ -125,14 +118,7 @@ def test_nothing_is_lost_between_plans_that_share_slots_and_devices(
             schedule_faults(session, arrivals[-1].at_us, rng)
         session.run(arrivals, at_us, how)
 
-        assert session.done_at_us is not None, f"seed {seed}: the migration did not end"
-        logs = session.logs()
-        both = [event for log in logs for event in log.events]
-        assert_each_request_ended_once(both)
-        assert len({e.request for e in both if isinstance(e, Answered | Dropped)}) == len(arrivals)
-        for log, placed in zip(logs, (old, new), strict=True):
-            assert_exclusive(log.events, placed.topology)
-        assert_devices_run_one_plan_at_a_time(session, f"seed {seed}")
+        both = events_of_a_sound_migration(session, old, new, len(arrivals), f"seed {seed}")
         answered += sum(isinstance(event, Answered) for event in both)
     assert answered > 700
 
@@ -150,6 +136,21 @@ def test_a_quick_models_slot_serves_on_until_the_slow_one_beside_it_is_empty() -
     both = [event for log in session.logs() for event in log.events]
     assert sum(isinstance(event, Answered) for event in both) == len(arrivals)
     assert session.done_at_us is not None
+
+
+def events_of_a_sound_migration(
+    session: SimulatedMigration, old: PlacedTopology, new: PlacedTopology, asked: int, what: str
+) -> list[AnyEvent]:
+    """Of both plans, checked: it ended, and nothing was lost, doubled or run on a taken slot."""
+    assert session.done_at_us is not None, f"{what}: the migration did not end"
+    logs = session.logs()
+    both = [event for log in logs for event in log.events]
+    assert_each_request_ended_once(both)
+    assert len({e.request for e in both if isinstance(e, Answered | Dropped)}) == asked
+    for log, placed in zip(logs, (old, new), strict=True):
+        assert_exclusive(log.events, placed.topology)
+    assert_devices_run_one_plan_at_a_time(session, what)
+    return both
 
 
 def schedule_faults(session: SimulatedMigration, end_us: int, rng: np.random.Generator) -> None:

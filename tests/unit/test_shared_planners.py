@@ -23,7 +23,7 @@ from headrace.planning.common.shared_assembly import (
 from headrace.planning.common.shared_times import longest_cycle_us
 from headrace.verify import verify
 from helpers.problems import make_cluster, make_problem, make_profile
-from helpers.shared import make_interference, shared_problem, with_utilisation
+from helpers.shared import DRAWN, make_interference, shared_problem, with_utilisation
 from helpers.sized import sized_profile
 
 PLANNERS = ("gpulet", "gpulet+int", "sbp", "self-tuning", "ideal")
@@ -40,20 +40,7 @@ def planned(problem: Problem) -> Plan:
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(
-    seed=st.integers(0, 10_000),
-    models=st.integers(1, 4),
-    devices=st.integers(1, 3),
-    nodes=st.integers(1, 2),
-    load=st.floats(0.05, 1.2),
-    any_split=st.booleans(),
-    memory=st.none() | st.floats(0.5, 4.0),
-    max_utilisation=st.sampled_from([1.0, 0.9, 0.57]),
-    gateway_us=st.sampled_from([0, 50]),
-    overhead_us=st.sampled_from([0, 130]),
-    device=st.sampled_from(["gpu", "cpu"]),
-    margin=st.sampled_from([0.0, 0.25]),
-)
+@given(**DRAWN)
 def test_every_plan_of_a_heuristic_holds(planner: str, **drawn: object) -> None:
     problem = shared_problem(planner, **drawn)  # type: ignore[arg-type]
 
