@@ -12,6 +12,7 @@ from headrace.domain.plan import (
     Pipeline,
     Plan,
     Reading,
+    Slot,
     Stage,
     Stopped,
     Tenant,
@@ -130,8 +131,33 @@ def assemble_apps(
                 cost_per_hour=sum(module.cost_per_hour or 0.0 for module in modules),
             )
         )
-    objective = sum(claim.cost_per_hour for claim in claims)
-    bound = None if proof.bound is None else min(proof.bound, objective)
+    return written_apps(
+        problem,
+        slots,
+        deployments,
+        claims,
+        objective=sum(claim.cost_per_hour for claim in claims),
+        bound=proof.bound,
+        stopped=proof.stopped,
+        binding=binding,
+        runtime_s=runtime_s,
+    )
+
+
+def written_apps(
+    problem: Problem,
+    slots: tuple[Slot, ...],
+    deployments: Sequence[Deployment],
+    claims: Sequence[AppClaim],
+    *,
+    objective: float,
+    bound: float | None,
+    stopped: Stopped,
+    binding: str,
+    runtime_s: float,
+) -> Plan:
+    """The plan document of apps that were placed; a bound above the objective says no more."""
+    bound = None if bound is None else float(min(bound, objective))
     return Plan(
         planner=problem.options.planner,
         options=problem.options,
@@ -143,7 +169,7 @@ def assemble_apps(
         objective=objective,
         bound=bound,
         gap=None if bound is None else abs(bound - objective) / objective,
-        stopped=proof.stopped,
+        stopped=stopped,
         binding=binding,
         cost_per_hour=cost_per_hour(problem, slots),
         runtime_s=runtime_s,

@@ -20,7 +20,7 @@ from headrace.domain.plan import (
     Tenant,
 )
 from headrace.domain.problem import Problem
-from headrace.planning.apps.assembly import pipeline_name
+from headrace.planning.apps.assembly import pipeline_name, written_apps
 from headrace.planning.apps.bill.case import ModuleBill, Turn
 from headrace.planning.apps.candidates import AppCase, Candidate, collect_us
 from headrace.planning.apps.machines import Entry
@@ -83,23 +83,16 @@ def assemble_bill(
         )
     bill = cost_per_hour(problem, slots)
     assert bill is not None, "every device has a price"
-    bound = float(min(bound, bill))
-    return Plan(
-        planner=problem.options.planner,
-        options=problem.options,
-        cluster=problem.cluster,
-        demands=(),
-        profiles=problem.profile_refs,
-        slots=slots,
-        deployments=tuple(deployments),
+    return written_apps(
+        problem,
+        slots,
+        deployments,
+        claims,
         objective=bill,
         bound=bound,
-        gap=abs(bound - bill) / bill,
         stopped=stopped,
         binding=binding,
-        cost_per_hour=bill,
         runtime_s=runtime_s,
-        apps=tuple(claims),
     )
 
 
