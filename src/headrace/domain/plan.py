@@ -75,6 +75,37 @@ class Pipeline(Record, frozen=True, kw_only=True):
     """Of a module of an app: what its machines are given. None: as much as they can take."""
 
 
+class DepthStage(Record, frozen=True, kw_only=True):
+    """A contiguous range of blocks that one slot runs, while a request has as many as it needs."""
+
+    first_block: int
+    end_block: int
+    """Exclusive."""
+    device: str
+    share: Fraction
+    latency_us: int
+    """p99 of one batch of items."""
+    transfer_us: int
+    """Of one batch to the next stage over an idle link; 0 for the last stage."""
+
+
+class Depth(Record, frozen=True, kw_only=True):
+    """A way to serve a request of many items: its model cut over so many slots (Accordion, 3.1).
+
+    Items enter the first stage batch by batch and go through the others in order; any slot of the
+    stage's device and share may run it. B items in batches of b take
+    fill_us + (ceil(B / b) - 1) x pace_us.
+    """
+
+    batch_size: int
+    """Items that go through together."""
+    stages: tuple[DepthStage, ...]
+    fill_us: int
+    """Of the first batch: the sum of its stages' latencies and transfers."""
+    pace_us: int
+    """From one batch to the next: the slowest stage or transfer."""
+
+
 class MachineLoad(Record, frozen=True, kw_only=True):
     """Machines of one configuration, and the part of a module's load that they take.
 
@@ -125,6 +156,12 @@ class Deployment(Record, frozen=True, kw_only=True):
     """Of a module: the largest `worst_case_us` of its entries; at most `budget_us`."""
     cost_per_hour: float | None = None
     """Of a module: the sum over its entries."""
+    depths: tuple[Depth, ...] = ()
+    """Of a malleable model, which has no pipelines: how its requests are served by one slot, by two
+    and so on. Which slots serve which request is decided while serving; the plan's slots name no
+    tenants."""
+    max_items: int | None = None
+    """Of a malleable model: the most items of one request."""
 
     @property
     def name(self) -> str:
