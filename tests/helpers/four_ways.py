@@ -86,7 +86,9 @@ def random_fault(
 def _on_tick(request: Request) -> Request:
     arrived_at_us = request.arrived_at_us // TICK_US * TICK_US
     deadline_at_us = -(-request.deadline_at_us // TICK_US) * TICK_US
-    return replace(request, arrived_at_us=arrived_at_us, deadline_at_us=deadline_at_us)
+    return msgspec.structs.replace(
+        request, arrived_at_us=arrived_at_us, deadline_at_us=deadline_at_us
+    )
 
 
 def _on_ticks(topology: Topology) -> Topology:

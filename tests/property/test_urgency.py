@@ -1,11 +1,10 @@
 """Whatever the topology and the mix of priorities and deadlines: what is accepted stays in time."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import Answered, AnyEvent, Dispatched

@@ -1,10 +1,10 @@
 """Inputs that executors refuse, and inputs that kill workers: who is refused, and who is not."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.dispatch.protocols import Batch
 from headrace.domain.events import Answered, Dropped

@@ -3,6 +3,7 @@
 import json
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from headrace.domain.errors import OverloadError
@@ -399,3 +400,24 @@ def test_whole_numbers_that_do_not_fit_are_refused(dtype: str, name: str, value:
     reply = Bench(FakeEngine(model)).ask(post(INFER, json.dumps({"inputs": [tensor]}).encode()))
     assert reply.status == 400
     assert f"does not fit into {name}" in reply.error
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+@pytest.mark.parametrize(("dtype", "name"), [("float16", "FP16"), ("float32", "FP32")])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_float_is_refused_from_the_first_number_that_is_rounded_to_infinity(
+    count: int, dtype: str, name: str, sign: int
+) -> None:
+    info = np.finfo(dtype)
+    first = float(info.max) + float(info.max - np.nextafter(info.max, 0, dtype=dtype)) / 2
+    model = served_model(inputs=(("x", dtype, (count,)),), outputs=(("y", dtype, (count,)),))
+    tensor = {"name": "x", "shape": [1, count], "datatype": name}
+    for value, status in ((np.nextafter(first, 0), 200), (first, 400)):
+        data = [0.0] * (count - 1) + [sign * float(value)]
+        body = json.dumps({"inputs": [{**tensor, "data": data}]}).encode()
+        engine = FakeEngine(model, at_once=False)
+        Bench(engine).connect().send(post(INFER, body))
+        assert bool(engine.submitted) == (status == 200)
+        if status == 200:
+            held = np.frombuffer(cast(Any, engine.submitted[0].inputs[0]), dtype)
+            assert held[-1] == sign * info.max

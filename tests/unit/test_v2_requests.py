@@ -123,6 +123,25 @@ def test_outputs_come_as_chosen_in_the_order_and_form_chosen() -> None:
     assert reply.body.endswith(b"\x03")
 
 
+def test_what_was_prepared_for_one_answer_serves_the_next_with_its_own_id_and_values() -> None:
+    two = (("a", "float32", (4,)), ("b", "float32", (4,)))
+    bench = Bench(FakeEngine(served_model(inputs=two, outputs=two)))
+    outputs = [{"name": "b"}, {"name": "a", "parameters": {"binary_data": True}}]
+    for number, given in enumerate(([1, 2, 3, 4], [5, 6, 7, 8.5])):
+        tensors = [
+            {"name": name, "shape": [1, 4], "datatype": "FP32", "data": values}
+            for name, values in (("a", given), ("b", given[::-1]))
+        ]
+        asked = {"id": str(number), "inputs": tensors, "outputs": outputs}
+        reply = bench.ask(post(INFER, json.dumps(asked).encode()))
+        expected = np.array(given, np.float32) + 1
+        said = json.loads(reply.body[: int(reply.headers["inference-header-content-length"])])
+        assert said["id"] == str(number)
+        assert said["outputs"][0]["data"] == expected[::-1].tolist()
+        assert said["outputs"][1]["parameters"] == {"binary_data_size": 16}
+        assert reply.body.endswith(expected.tobytes())
+
+
 def test_id_timeout_and_priority_are_carried() -> None:
     engine = FakeEngine()
     document = {

@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from headrace.domain.events import AnyEvent, EventLogHeader
 from headrace.domain.request import DropReason, Request
@@ -17,8 +18,7 @@ class Clock(Protocol):
     def call_at(self, at_us: int, callback: Callable[[], None]) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
+class Batch(msgspec.Struct, eq=False):
     """Requests that travel one path together."""
 
     row: int

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 DropReason = Literal[
     "deadline",
     "no-slot",
@@ -28,8 +30,7 @@ app-lost    the process of the app's code died
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One inference. Instants are microseconds on the dispatcher's clock."""
 
     id: int

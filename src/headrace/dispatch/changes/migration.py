@@ -12,8 +12,9 @@ The same object runs in the simulator and in the server; it acts through the
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal
+
+from msgspec.structs import replace
 
 from headrace.dispatch.changes.draining import DrainingDriver
 from headrace.dispatch.changes.handover import (

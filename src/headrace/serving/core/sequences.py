@@ -20,9 +20,11 @@ Cost: O(1) per step, and a copy of its state. Bounded: sequences, their memory, 
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
 
 from headrace.domain.request import DropReason
 from headrace.serving.core.counters import ModelCounters

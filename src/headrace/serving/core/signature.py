@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
@@ -96,6 +97,8 @@ class TensorLayout:
     strings: bool
     max_bytes: int
     """Of one string of a model."""
+    as_taken: bool
+    """Clients send it as the engine takes it: see `Signature.batch_first`."""
 
     def shape(self, items: int) -> list[int]:
         """What clients send and get of so many items."""
@@ -119,26 +122,22 @@ class TensorLayout:
         return raw(self._as_filed(data, items)).data
 
     def as_values(self, data: memoryview, items: int) -> list[Any]:
-        """What the engine gave, one value after the other; strings as texts.
-
-        Raises:
-            InvalidError: a number is NaN or infinite.
-        """
+        """What the engine gave, one value after the other; strings as texts."""
         array = self._as_filed(data, items)
         if self.strings:
             return [text.decode(errors="replace") for text in unpack(array)]
         if self.datatype == "BF16":
             array = array.astype(np.float32)
-        if self.datatype in FLOATS and not np.isfinite(array).all():
-            raise not_finite(self.name)
-        values: list[Any] = array.ravel().tolist()
+        values: list[Any] = array.tolist()
         return values
 
     def _as_filed(self, data: memoryview, items: int) -> NDArray[Any]:
-        given = np.frombuffer(data, self.dtype).reshape(items, *self.item_shape)
+        """One after the other, as clients get them."""
+        given = np.frombuffer(data, self.dtype)
         if not self.batch_axis or items == 1:
             return given
-        return np.ascontiguousarray(np.moveaxis(given, 0, self.batch_axis))
+        apart = given.reshape(items, *self.item_shape)
+        return np.ascontiguousarray(np.moveaxis(apart, 0, self.batch_axis)).ravel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +173,7 @@ def layout_of(index: int, spec: TensorSpec, batched: bool = True) -> TensorLayou
         batch_axis=spec.batch_axis if batched else None,
         strings=spec.dtype == "bytes",
         max_bytes=spec.max_bytes,
+        as_taken=spec.dtype != "bool" and not (batched and spec.batch_axis),
     )
 
 
@@ -183,8 +183,7 @@ def cut_layout(layout: TensorLayout, computed: Sequence[int]) -> CutLayout:
     return CutLayout(**known, computed=tuple(computed))
 
 
-@dataclass(slots=True)
-class CheckedInputs:
+class CheckedInputs(msgspec.Struct):
     """All inputs of one inference, as its model takes them; made by `Signature.check` only."""
 
     model: str
@@ -235,7 +234,9 @@ class Signature:
                 raise InvalidError(f"the inputs differ in their number of items: {items}, {rows}")
             items = rows
             data = read(tensor, layout, items)
-            buffers[layout.index] = self.batch_first(data, layout, items)
+            if not layout.as_taken:
+                data = self.batch_first(data, layout, items)
+            buffers[layout.index] = data
         return CheckedInputs(self.model.name, items, tuple(buffers), self.outputs)
 
     def answered(self, inputs: CheckedInputs, answer: Answer) -> Sequence[TensorLayout]:
@@ -259,12 +260,16 @@ class Signature:
         """Number of items."""
         if tensor.datatype != layout.datatype:
             raise InvalidError(_wrong_datatype(tensor, layout))
-        shape, axis = tensor.shape, layout.batch_axis
-        items = 1 if axis is None or len(shape) != layout.rank else shape[axis]
-        if list(shape) != layout.shape(items):
+        axis, items = layout.batch_axis, 1
+        rest = list(tensor.shape)
+        fits = len(rest) == layout.rank
+        if fits and axis is not None:
+            items = rest.pop(axis)
+        if not fits or rest != layout.item_shape:
             needed = ", ".join("n" if dim < 0 else str(dim) for dim in layout.shape(-1))
             raise InvalidError(
-                f"input {quoted(tensor.name)}: needs shape [{needed}], got {shape_text(shape)}"
+                f"input {quoted(tensor.name)}: needs shape [{needed}],"
+                f" got {shape_text(tensor.shape)}"
             )
         if not 1 <= items <= self.model.max_items:
             where = "the first dimension" if axis == 0 else f"dimension {axis}"

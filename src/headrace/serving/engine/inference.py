@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from headrace.domain.controls import Control
@@ -137,8 +138,7 @@ class ServedModel:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """All items were computed, perhaps late: whoever asked decides what a late answer is worth."""
 
     outputs: tuple[memoryview, ...]
@@ -154,8 +154,7 @@ class Answer:
         return max(0, self.ended_at_us - self.deadline_at_us)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppAnswer(Answer):
+class AppAnswer(Answer, frozen=True, kw_only=True):
     """What an app returned; `outputs` is empty."""
 
     tensors: tuple[NDArray[Any], ...]
@@ -180,8 +179,7 @@ Buffer = bytes | bytearray | memoryview | NDArray[Any]
 OnDone = Callable[[Answer | Refusal], None]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Inference:
+class Inference(msgspec.Struct, kw_only=True, eq=False):
     """`items` rows for one model, answered together.
 
     Names, data types and shapes were checked before; the engine checks sizes only.
@@ -210,5 +208,5 @@ class Inference:
     arrived_at_us: int | None = None
     """When it reached this machine, on the engine's clock; its deadline counts from then. None:
     when it is submitted."""
-    first_request: int = field(default=-1, init=False)
+    first_request: int = -1
     """Set by the engine: items are the dispatcher's requests first_request, first_request + 1, …"""

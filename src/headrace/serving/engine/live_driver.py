@@ -3,9 +3,10 @@
 import logging
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
+
+import msgspec
 
 from headrace.dispatch.kernel.drift import OVERRUN, OVERRUN_US
 from headrace.dispatch.protocols import Batch, BatchReports, Clock
@@ -37,8 +38,7 @@ class WorkerLink(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class BatchTensors:
+class BatchTensors(msgspec.Struct, eq=False):
     """Where a batch's tensors are."""
 
     region: Region
@@ -49,8 +49,7 @@ class BatchTensors:
     """Nobody waits for it any more, but a worker is still at it."""
 
 
-@dataclass(slots=True, eq=False)
-class RunningBatch:
+class RunningBatch(msgspec.Struct, eq=False):
     """What one worker is doing."""
 
     batch: Batch

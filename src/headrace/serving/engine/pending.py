@@ -9,9 +9,9 @@ to `Inference.on_done`.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 
 from headrace.domain.request import DropReason, Request
@@ -25,8 +25,7 @@ logger = logging.getLogger(__name__)
 CallSoon = Callable[[Callable[[], None]], Any]
 
 
-@dataclass(slots=True, eq=False)
-class PendingInference:
+class PendingInference(msgspec.Struct, eq=False):
     """One inference, open."""
 
     inference: Inference
@@ -37,7 +36,7 @@ class PendingInference:
     """Inputs as plain bytes."""
     missing: int
     """Items that have no answer yet."""
-    outputs: list[memoryview] = field(default_factory=list)
+    outputs: list[memoryview] = msgspec.field(default_factory=list)
     """Where the items of a larger inference are put together."""
 
 

@@ -83,6 +83,30 @@ class _RefusedError(Exception):
 class HttpConnection(TcpConnection):
     """One client. Requests are answered in the order in which they came."""
 
+    __slots__ = (
+        "_advancing",
+        "_crumbs",
+        "_deaf",
+        "_fields",
+        "_handler",
+        "_head_bytes",
+        "_in_place",
+        "_incoming",
+        "_limits",
+        "_lingering_bytes",
+        "_parser",
+        "_queue",
+        "_read_paused",
+        "_reading",
+        "_server",
+        "_write_paused",
+        "current",
+        "deadline_s",
+        "held_us",
+        "retry_at_us",
+        "wakes_s",
+    )
+
     def __init__(self, server: "HttpServer") -> None:
         super().__init__(server)
         self._server = server
@@ -143,13 +167,9 @@ class HttpConnection(TcpConnection):
         else:
             self.transport.abort()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        buffer = super().get_buffer(sizehint)
-        return buffer if self._in_place is None else self._in_place.missing
-
     def buffer_updated(self, nbytes: int) -> None:
         if self._in_place is None:
-            super().buffer_updated(nbytes)
+            self.data_received(self._place[:nbytes])
         else:
             self._grow_body(self._in_place, nbytes)
 
@@ -184,17 +204,18 @@ class HttpConnection(TcpConnection):
         length = exchange.headers.get(b"content-length")
         if length is not None and int(length) - len(exchange.body) >= LEAST_BYTES:
             self._in_place = BodyInPlace(int(length), exchange.body)
+            self._place = self._in_place.missing
             exchange.body = self._in_place.read
 
     def _grow_body(self, body: BodyInPlace, count_bytes: int) -> None:
         """So many bytes of it were received."""
         complete = body.grow(count_bytes)
-        self._incoming.body = body.read
+        self._incoming.body, self._place = body.read, body.missing
         refusal = self._count_body(count_bytes)
         if refusal is not None:
             self._refuse(refusal)
         elif complete:
-            self._in_place = None
+            self._in_place, self._place = None, self._server.buffer
             # It has not seen this body, and begins anew behind it.
             self._parser = httptools.HttpRequestParser(self)
             self._crumbs = 0
@@ -292,18 +313,19 @@ class HttpConnection(TcpConnection):
         headers[name] = value
 
     def on_headers_complete(self) -> None:
-        exchange = self._incoming
-        exchange.method = self._parser.get_method()
-        exchange.keep_alive = (
-            self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
+        exchange, parser = self._incoming, self._parser
+        headers = exchange.headers
+        exchange.method = parser.get_method()
+        # An older version has to ask for it.
+        exchange.keep_alive = parser.should_keep_alive() and (
+            b"connection" not in headers or parser.get_http_version() == "1.1"
         )
-        upgrade = self._parser.should_upgrade()
         refusal = check_head(
-            exchange.target, exchange.headers, self._head_bytes, upgrade, self._limits
+            exchange.target, headers, self._head_bytes, parser.should_upgrade(), self._limits
         ) or self._handler.admit(exchange)
         if refusal is not None:
             self._refuse_and_stop(refusal)
-        if b"expect" in exchange.headers and self.current is None and not self._queue:
+        if b"expect" in headers and self.current is None and not self._queue:
             self.transport.write(_CONTINUE)
         self._reading = _BODY
         self._head_bytes = 0
@@ -414,7 +436,8 @@ class HttpConnection(TcpConnection):
 
     def _refuse(self, response: Response) -> None:
         """Queue this response as the connection's last one; nothing more is read."""
-        exchange, self._in_place = self._incoming, None
+        exchange = self._incoming
+        self._in_place, self._place = None, self._server.buffer
         exchange.refusal = response
         exchange.keep_alive = False
         self._deaf = True

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from headrace.serving.front.http_messages import Response
 
 if TYPE_CHECKING:
@@ -32,36 +34,23 @@ class Handler(Protocol):
 Body = bytes | bytearray | memoryview
 
 
-class HttpExchange:
+class HttpExchange(msgspec.Struct, eq=False):
     """One request on one connection, and the way to answer it."""
 
-    __slots__ = (
-        "arrived_at_us",
-        "body",
-        "connection",
-        "headers",
-        "keep_alive",
-        "method",
-        "refusal",
-        "target",
-        "work",
-    )
-
-    def __init__(self, connection: "HttpConnection") -> None:
-        self.connection = connection
-        self.method = b""
-        self.target = b""
-        """Path and query as sent."""
-        self.headers: dict[bytes, bytes] = {}
-        """Lower-case names; a name sent twice is joined by commas."""
-        self.body: Body = b""
-        self.arrived_at_us: int | None = None
-        """When it reached this machine, microseconds of the loop's clock; None: just now."""
-        self.keep_alive = False
-        self.refusal: Response | None = None
-        """Decided before the request was complete."""
-        self.work: Any = None
-        """For the handler: what it does for this exchange; `cancel` ends it."""
+    connection: "HttpConnection"
+    method: bytes = b""
+    target: bytes = b""
+    """Path and query as sent."""
+    headers: dict[bytes, bytes] = {}
+    """Lower-case names; a name sent twice is joined by commas."""
+    body: Body = b""
+    arrived_at_us: int | None = None
+    """When it reached this machine, microseconds of the loop's clock; None: just now."""
+    keep_alive: bool = False
+    refusal: Response | None = None
+    """Decided before the request was complete."""
+    work: Any = None
+    """For the handler: what it does for this exchange; `cancel` ends it."""
 
     @property
     def gone(self) -> bool:

@@ -60,26 +60,15 @@ class Limits:
     linger_bytes: int = 16 << 20
 
 
-class Response:
+class Response(msgspec.Struct, eq=False):
     """One answer. `tail` follows `body`; its buffers must not change after they are handed over."""
 
-    __slots__ = ("body", "content_type", "headers", "status", "tail")
-
-    def __init__(
-        self,
-        status: int,
-        body: bytes = b"",
-        *,
-        content_type: bytes = JSON,
-        headers: bytes = b"",
-        tail: Sequence[memoryview] = (),
-    ) -> None:
-        self.status = status
-        self.body = body
-        self.content_type = content_type
-        self.headers = headers
-        """Further header lines, each ended by CRLF."""
-        self.tail = tail
+    status: int
+    body: bytes = b""
+    content_type: bytes = JSON
+    headers: bytes = b""
+    """Further header lines, each ended by CRLF."""
+    tail: Sequence[memoryview] = ()
 
     @property
     def content_length(self) -> int:
@@ -143,9 +132,11 @@ def check_head(
     length = headers.get(b"content-length")
     if length is not None and int(length) > limits.body_bytes:
         return body_too_large(limits)
-    if headers.get(b"transfer-encoding", b"chunked").lower() != b"chunked":
+    coding = headers.get(b"transfer-encoding")
+    if coding is not None and coding.lower() != b"chunked":
         return problem(501, "the only transfer encoding known here is `chunked`")
-    if headers.get(b"expect", b"100-continue").lower() != b"100-continue":
+    expected = headers.get(b"expect")
+    if expected is not None and expected.lower() != b"100-continue":
         return problem(417, "the only expectation known here is `100-continue`")
     return None
 

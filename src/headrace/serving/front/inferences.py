@@ -5,6 +5,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from headrace.serving.core.protocol import (
     Cancellable,
     Ending,
@@ -105,9 +107,8 @@ class InferenceHandler:
 
     def _submit(self, exchange: HttpExchange) -> Cancellable | None:
         client, connection = HttpInference(self, exchange), exchange.connection
-        peer = "" if connection.peer is None else str(connection.peer.key)
         return self._core.submit(
-            self._model, client, connection.number, peer, exchange.arrived_at_us
+            self._model, client, connection.number, connection.owner, exchange.arrived_at_us
         )
 
     def refuse(self, exchange: HttpExchange, refusal: Refusal) -> None:
@@ -145,15 +146,12 @@ class InferenceHandler:
         exchange.respond(problem(503, self._core.refuse(self._model, refusal).message))
 
 
-class HttpInference:
+class HttpInference(msgspec.Struct, eq=False):
     """One inference asked for over HTTP; a `core.protocol.Client`."""
 
-    __slots__ = ("_ask", "_exchange", "_handler")
-
-    def __init__(self, handler: InferenceHandler, exchange: HttpExchange) -> None:
-        self._handler = handler
-        self._exchange = exchange
-        self._ask: Ask | None = None
+    _handler: InferenceHandler
+    _exchange: HttpExchange
+    _ask: Ask | None = None
 
     def read(self) -> Ask:
         exchange = self._exchange

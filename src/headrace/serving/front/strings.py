@@ -23,7 +23,7 @@ from headrace.serving.core.signature import (
     quoted,
     shape_text,
 )
-from headrace.serving.front.v2_tensors import JSON_ERRORS, flatten, list_type
+from headrace.serving.front.v2_tensors import JSON_ERRORS, flatten, list_decoder
 
 
 def split(tensor: GivenTensor, data: memoryview) -> list[bytes]:
@@ -64,11 +64,11 @@ def from_json(tensor: GivenTensor, data: msgspec.Raw) -> list[bytes]:
     if needed and depth not in (1, rank):
         raise InvalidError(f"{where}`data` must be a flat list, or nested as its shape is")
     try:
-        values = msgspec.json.decode(text, type=list_type(str, depth if needed else 1))
+        values = list_decoder(str, depth if needed else 1).decode(text)
     except JSON_ERRORS as error:
         raise InvalidError(f"{where}`data`: {error}") from error
     if depth > 1:
-        values = flatten(values, tensor.shape, where)
+        values = flatten(values, tensor.shape, tensor.name)
     return [value.encode() for value in values]
 
 

@@ -15,6 +15,26 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
     """One client. What it sends before its peer is known waits; then it gets a seat, or is turned
     away."""
 
+    __slots__ = (
+        "_early",
+        "_ends",
+        "_place",
+        "_shared",
+        "_socket",
+        "_waited",
+        "arrived_at_us",
+        "in_reserve",
+        "known_fields",
+        "known_host",
+        "number",
+        "owner",
+        "peer",
+        "standing",
+        "transport",
+        "trusted",
+    )
+    # CPython finds attributes beyond the thirtieth of an object without slots by their hash.
+
     transport: asyncio.Transport
 
     def __init__(self, server: "Connections[Any]") -> None:
@@ -23,6 +43,8 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
         """Tells clients apart that keep their connections."""
         self.peer: Peer | None = None
         """Who is at the other end; None: not known yet."""
+        self.owner = ""
+        """The peer's key as text; empty: not known yet."""
         self.standing = STRANGER
         self.in_reserve = False
         """Its seat is for one urgent request."""
@@ -41,6 +63,8 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
         """What is read next waited because we did not read."""
         self._early: list[bytes] = []
         """Sent before the peer was known."""
+        self._place = server.buffer
+        """Where what comes next is read to."""
 
     def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
         """(address, port) of the other end and of ours."""
@@ -64,7 +88,7 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
         """The peer is known now: give it a seat, or turn it away."""
         if self.transport.is_closing():
             return
-        self.peer, self.trusted = peer, trusted
+        self.peer, self.owner, self.trusted = peer, str(peer.key), trusted
         seat = self._shared.seats.take(self)
         self.in_reserve = seat == "reserve"
         if seat == "none" and not self.turn_away():
@@ -89,13 +113,12 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
         """Its seat is needed by another."""
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        shared = self._shared
-        self.arrived_at_us = shared.arrivals.before_read(self._socket, self._waited)
+        self.arrived_at_us = self._shared.arrivals.before_read(self._socket, self._waited)
         self._waited = False
-        return shared.buffer
+        return self._place
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self._shared.buffer[:nbytes])
+        self.data_received(self._place[:nbytes])
 
     def data_received(self, data: bytes | memoryview) -> None:
         if self.peer is None:

@@ -5,7 +5,7 @@ JSON, binary data behind it, and which outputs are wanted in which form.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -25,11 +25,13 @@ from headrace.serving.core.signature import (
 from headrace.serving.engine.inference import Answer, Buffer
 from headrace.serving.front.http_messages import BINARY, Response
 from headrace.serving.front.strings import from_json, in_rooms, split
-from headrace.serving.front.v2_tensors import read_json_tensor
+from headrace.serving.front.v2_tensors import read_json_tensor, write_json_tensor
 
 MAX_ID_LENGTH = 256
-_HEADS_MAX = 256
-"""Prepared answer heads per model; clients choose outputs, so their number needs a bound."""
+_FRAMES_MAX = 256
+"""Prepared answers per model; clients choose outputs, so their number needs a bound."""
+_HERE = msgspec.Raw(b"\0")
+"""Stands where a tensor's values will; no JSON has such a byte."""
 
 ABSENT = msgspec.Raw(b"")
 
@@ -78,8 +80,7 @@ _DECODER = msgspec.json.Decoder(_Request)
 _NO_PARAMETERS = _Parameters()
 
 
-@dataclass(slots=True)
-class Ask:
+class Ask(msgspec.Struct):
     """One inference request, checked; a `core.protocol.Asked`."""
 
     inputs: CheckedInputs
@@ -156,8 +157,8 @@ class ModelCodec:
         """Whether sizes of answers follow from their shapes."""
         self._all_json = tuple((i, False) for i in range(len(signature.outputs)))
         self._all_binary = tuple((i, True) for i in range(len(signature.outputs)))
-        self._heads: dict[tuple[Any, ...], bytes] = {}
-        """(items, sizes, wanted) -> the JSON of an all-binary answer, but for its id."""
+        self._frames: dict[tuple[Any, ...], list[bytes]] = {}
+        """(items, sizes, wanted) -> see `_frame`."""
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -242,41 +243,29 @@ class ModelCodec:
         Raises:
             InvalidError: JSON was asked for, and a value is NaN or infinite.
         """
-        if not self._fixed or not all(binary for _, binary in ask.wanted):
-            return self._encode_mixed(ask, answer)
-        items = ask.inputs.items
-        key = (items, ask.inputs.sizes, ask.wanted)
-        text = self._heads.get(key)
-        if text is None:
-            text = msgspec.json.encode(self._document(ask, ask.inputs.outputs))
-            if len(self._heads) < _HEADS_MAX:
-                self._heads[key] = text
-        if ask.id is not None:
-            text = b'{"id":' + msgspec.json.encode(ask.id) + b"," + text[1:]
-        outputs = ask.inputs.outputs
-        return with_tail(
-            text, [outputs[i].as_sent(answer.outputs[i], items) for i, _ in ask.wanted]
-        )
+        inputs, given = ask.inputs, answer.outputs
+        items = inputs.items
+        outputs = inputs.outputs if self._fixed else self.signature.answered(inputs, answer)
+        sent = [
+            outputs[i].as_sent(given[i], items)
+            if binary
+            else write_json_tensor(outputs[i], given[i], items)
+            for i, binary in ask.wanted
+        ]
+        key = (items, inputs.sizes, ask.wanted)
+        frame = self._frames.get(key)
+        if frame is None:
+            frame = self._frame(ask, outputs, sent)
+            if self._fixed and len(self._frames) < _FRAMES_MAX:
+                self._frames[key] = frame
+        return _filled(frame, sent, ask)
 
-    def _encode_mixed(self, ask: Ask, answer: Answer) -> Response:
-        outputs = self.signature.answered(ask.inputs, answer)
-        document = self._document(ask, outputs)
-        if ask.id is not None:
-            document["id"] = ask.id
-        tail = []
-        for described, (index, binary) in zip(document["outputs"], ask.wanted, strict=True):
-            spec, data = outputs[index], answer.outputs[index]
-            if binary:
-                tail.append(spec.as_sent(data, ask.inputs.items))
-                described["parameters"] = {"binary_data_size": tail[-1].nbytes}
-            else:
-                described["data"] = spec.as_values(data, ask.inputs.items)
-        text = msgspec.json.encode(document)
-        return with_tail(text, tail) if tail else Response(200, text)
-
-    def _document(self, ask: Ask, layouts: Sequence[TensorLayout]) -> dict[str, Any]:
+    def _frame(
+        self, ask: Ask, layouts: Sequence[TensorLayout], sent: Sequence[bytes | memoryview]
+    ) -> list[bytes]:
+        """The answer's JSON, but for its id: what stands around the tensors that are part of it."""
         outputs = []
-        for index, binary in ask.wanted:
+        for (index, binary), data in zip(ask.wanted, sent, strict=True):
             spec = layouts[index]
             described: dict[str, Any] = {
                 "name": spec.name,
@@ -284,10 +273,28 @@ class ModelCodec:
                 "shape": spec.shape(ask.inputs.items),
             }
             if binary:
-                sent_bytes = ask.inputs.items * spec.item_bytes
-                described["parameters"] = {"binary_data_size": sent_bytes}
+                described["parameters"] = {"binary_data_size": memoryview(data).nbytes}
+            else:
+                described["data"] = _HERE
             outputs.append(described)
-        return {"model_name": self._name, "model_version": self._version, "outputs": outputs}
+        document = {
+            "model_name": self._name,
+            "model_version": self._version,
+            "outputs": outputs,
+        }
+        return msgspec.json.encode(document).split(bytes(_HERE))
+
+
+def _filled(frame: list[bytes], sent: list[bytes | memoryview], ask: Ask) -> Response:
+    tail = [data for data in sent if not isinstance(data, bytes)]
+    text = frame[0]
+    if len(frame) > 1:
+        values = [data for data in sent if isinstance(data, bytes)]
+        pairs = zip(values, frame[1:], strict=True)
+        text = b"".join([text, *chain.from_iterable(pairs)])
+    if ask.id is not None:
+        text = b'{"id":' + msgspec.json.encode(ask.id) + b"," + text[1:]
+    return with_tail(text, tail) if tail else Response(200, text)
 
 
 def with_tail(text: bytes, tail: Sequence[memoryview]) -> Response:

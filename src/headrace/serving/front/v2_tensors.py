@@ -1,9 +1,10 @@
-"""Tensors in JSON: numbers as text into arrays, checked before they are converted."""
+"""Tensors in JSON: numbers as text into arrays, checked before they are converted; and back."""
 
 import types
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
+from math import nextafter
 from typing import Any
 
 import msgspec
@@ -17,12 +18,15 @@ from headrace.serving.core.signature import (
     InvalidError,
     TensorLayout,
     layout_of,
+    not_finite,
     quoted,
     shape_text,
 )
 
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for text that is not the JSON asked for."""
+_FEW = 128
+"""So many floats are compared sooner one by one than numpy is asked to look out for them."""
 
 
 def sized(spec: TensorLayout, shape: Sequence[int]) -> TensorLayout:
@@ -44,12 +48,11 @@ def read_json_tensor(
         InvalidError: it is not as many numbers of the right kind as the shape needs.
     """
     needed = items * spec.item_count
-    where = f"input {quoted(name)}: "
     text = bytes(data)
     # Commas part numbers and lists alike: a list of n numbers, nested or not, has n - 1. Checked
     # first, because a number takes 2 bytes as text and 32 as an object.
     if text.count(b",") != max(0, needed - 1):
-        raise InvalidError(f"{where}shape {shape_text(shape)} needs {needed} numbers in `data`")
+        raise _wrong_count(name, shape, needed)
     depth = 0
     for byte in text[: 4 * spec.rank + 64]:
         if byte == 0x5B:  # [
@@ -57,45 +60,81 @@ def read_json_tensor(
         elif byte not in b" \t\r\n":
             break
     if depth not in (1, spec.rank):
-        raise InvalidError(f"{where}`data` must be a flat list, or nested as its shape is")
+        sentence = f"input {quoted(name)}: `data` must be a flat list, or nested as its shape is"
+        raise InvalidError(sentence)
     try:
         kind: type = float if spec.datatype in FLOATS else bool if spec.dtype.kind == "b" else int
-        values = msgspec.json.decode(text, type=list_type(kind, depth))
+        values = list_decoder(kind, depth).decode(text)
     except JSON_ERRORS as error:
-        raise InvalidError(f"{where}`data`: {error}") from error
+        raise InvalidError(f"input {quoted(name)}: `data`: {error}") from error
     if depth > 1:
-        values = flatten(values, shape, where)
+        values = flatten(values, shape, name)
     if len(values) != needed:
-        raise InvalidError(f"{where}shape {shape_text(shape)} needs {needed} numbers in `data`")
-    return _to_array(values, spec, where)
+        raise _wrong_count(name, shape, needed)
+    return _to_array(values, spec, name)
 
 
-def flatten(values: list[Any], shape: Sequence[int], where: str) -> list[Any]:
+def _wrong_count(name: str, shape: Sequence[int], needed: int) -> InvalidError:
+    return InvalidError(
+        f"input {quoted(name)}: shape {shape_text(shape)} needs {needed} numbers in `data`"
+    )
+
+
+def flatten(values: list[Any], shape: Sequence[int], name: str) -> list[Any]:
     """Undo the nesting, if it is the shape's."""
     for length in shape[1:]:
         if any(len(inner) != length for inner in values):
-            raise InvalidError(f"{where}`data` is nested otherwise than shape {shape_text(shape)}")
+            raise InvalidError(
+                f"input {quoted(name)}: `data` is nested otherwise than shape {shape_text(shape)}"
+            )
         values = list(chain.from_iterable(values))
     return values
 
 
-def _to_array(values: list[Any], spec: TensorLayout, where: str) -> NDArray[Any]:
-    if spec.dtype.kind in "iu":
-        limits = np.iinfo(spec.dtype)
-        if values and not (limits.min <= min(values) and max(values) <= limits.max):
-            raise InvalidError(f"{where}a number does not fit into {spec.datatype}")
-        return np.array(values, dtype=spec.dtype)
+def _to_array(values: list[Any], spec: TensorLayout, name: str) -> NDArray[Any]:
+    kind, fits = spec.dtype.kind, True
+    if kind in "iu" or (kind == "f" and len(values) <= _FEW):
+        least, most = _limits(spec.dtype)
+        if not values or (least <= min(values) and max(values) <= most):
+            return np.array(values, dtype=spec.dtype)
+        fits = False
     with np.errstate(over="ignore"):
-        array = np.array(values, dtype=spec.dtype)
-    if spec.datatype in FLOATS and not np.isfinite(array).all():
-        raise InvalidError(f"{where}a number does not fit into {spec.datatype}")
+        array = np.array(values, dtype=spec.dtype) if fits else None
+    if array is None or (spec.datatype in FLOATS and not np.isfinite(array).all()):
+        raise InvalidError(f"input {quoted(name)}: a number does not fit into {spec.datatype}")
     return raw(array) if spec.datatype == "BF16" else array
 
 
 @cache
-def list_type(kind: type, depth: int) -> Any:
-    """`list[list[… float]]`; ranks come from models, so there are few."""
+def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """The least and the largest number of which it has a finite one."""
+    if dtype.kind in "iu":
+        whole = np.iinfo(dtype)
+        return whole.min, whole.max
+    info = np.finfo(dtype)
+    # What lies half a step beyond its largest one is rounded to infinity.
+    half_step = float(info.eps) * 2.0 ** (int(info.maxexp) - 2)
+    most = nextafter(float(info.max) + half_step, 0.0)
+    return -most, most
+
+
+def write_json_tensor(spec: TensorLayout, data: memoryview, items: int) -> bytes:
+    """What the engine gave, as a flat list.
+
+    Raises:
+        InvalidError: a number is NaN or infinite.
+    """
+    text = msgspec.json.encode(spec.as_values(data, items))
+    # Those are written as null, and nothing else in a list of numbers has such a letter.
+    if spec.datatype in FLOATS and b"n" in text:
+        raise not_finite(spec.name)
+    return text
+
+
+@cache
+def list_decoder(kind: type, depth: int) -> msgspec.json.Decoder[Any]:
+    """Of `list[list[… float]]`; ranks come from models, so there are few."""
     nested: Any = kind
     for _ in range(depth):
         nested = types.GenericAlias(list, (nested,))
-    return nested
+    return msgspec.json.Decoder(nested)

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from headrace.domain.elements import item_bytes
 from headrace.domain.plan import Plan
 from headrace.domain.plan import Stage as PlannedStage
@@ -17,8 +19,7 @@ HERE: Final = ""
 """The arena: the gateway's, and that of all workers on its machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(msgspec.Struct, frozen=True):
     """One allocation that holds all tensors of a batch at one cut."""
 
     offset: int

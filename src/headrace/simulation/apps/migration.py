@@ -1,10 +1,10 @@
 """A change of plans under apps, in virtual time: their calls go to whichever plan has room."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from headrace.dispatch.apps.app_dispatcher import Call
 from headrace.dispatch.changes.handover import PlacedTopology

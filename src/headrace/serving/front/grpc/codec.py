@@ -5,9 +5,9 @@ raw and typed contents, and which outputs are wanted. Answers carry raw contents
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
@@ -58,8 +58,7 @@ _FINAL.parameters["triton_final_response"].bool_param = True
 _FINAL_BYTES: bytes = _FINAL.SerializeToString()
 
 
-@dataclass(slots=True)
-class GivenInput:
+class GivenInput(msgspec.Struct):
     """An input as a client describes it."""
 
     name: str
@@ -70,8 +69,7 @@ class GivenInput:
     """`InferTensorContents`, perhaps empty."""
 
 
-@dataclass(slots=True)
-class Ask:
+class Ask(msgspec.Struct):
     """One inference request, checked; a `core.protocol.Asked`."""
 
     inputs: CheckedInputs

@@ -128,9 +128,10 @@ class Inferences:
         if call.deadline_at_us is not None:
             timeout_us = call.deadline_at_us - (arrived_at_us or monotonic_us())
         client, connection = GrpcInference(codec, parts, timeout_us, tell), call.connection
-        peer = "" if connection.peer is None else str(connection.peer.key)
         try:
-            return core.submit(parts.model, client, connection.number, peer, arrived_at_us)
+            return core.submit(
+                parts.model, client, connection.number, connection.owner, arrived_at_us
+            )
         except Exception:
             tell(client, internal_error())
             return None
