@@ -9,6 +9,7 @@ runs (a batch that runs into another level goes on at that pace). Machines:
     bursts    2.5 times slower for 0.2 to 1 s, then quick for 0.4 to 2 s
     flicker   2.5 times slower for 20 to 100 ms, then quick for 60 to 300 ms
     stalls    12 times slower for 30 ms, every 0.5 to 3 s
+    hiccups   3 times slower for 50 ms, every 0.5 to 3 s
 
 Load 1 is what the slots carry in full batches at the machine's mean pace. Every trace is run twice:
 
@@ -21,6 +22,7 @@ have ended in time on a slot behind what had been sent before they were refused:
 durations that followed.
 
     python -m benchmarks.dispatch.wavering [--json] [--load 0.8] [--machine bursts] [--seeds 3]
+        [--spread 1.75]
 """
 
 import argparse
@@ -52,10 +54,10 @@ LOADS = (0.5, 0.8, 2.0)
 # -- topologies -----------------------------------------------------------------------------------
 
 
-def stage(slots: Sequence[int], first_us: int, sizes: int) -> StageTable:
+def _stage(slots: Sequence[int], first_us: int, sizes: int, spread: float) -> StageTable:
     """A batch of b takes (1 + b) / 2 of what one request takes."""
     p50_us = [first_us * (1 + b) // 2 for b in range(1, sizes + 1)]
-    p99_us = [round(us * SPREAD) for us in p50_us]
+    p99_us = [round(us * spread) for us in p50_us]
     return StageTable(0, 1, tuple(slots), tuple(p50_us), tuple(p99_us), 0)
 
 
@@ -75,7 +77,9 @@ def topology(slots: int, routes: Sequence[Route], objective: float = 5.0) -> Top
     return Topology(models, names, (0,) * slots, ("n0",), (None,))
 
 
-def topologies() -> dict[str, Topology]:
+def topologies(spread: float) -> dict[str, Topology]:
+    """`spread`: p99 / p50 as profiled."""
+    stage = partial(_stage, spread=spread)
     return {
         "one slot": topology(1, [route(stage([0], 8_000, 1))]),
         "one slot, batches of 4": topology(1, [route(stage([0], 8_000, 4))]),
@@ -161,6 +165,7 @@ MACHINES: dict[str, tuple[float, Callable[[np.random.Generator], Pace]]] = {
     "bursts": (SPREAD, lambda rng: switching(rng, SLOW, (0.2, 1.0), (0.4, 2.0))),
     "flicker": (SPREAD, lambda rng: switching(rng, SLOW, (0.02, 0.1), (0.06, 0.3))),
     "stalls": (SPREAD, lambda rng: switching(rng, 12.0, (0.03, 0.03), (0.5, 3.0))),
+    "hiccups": (SPREAD, lambda rng: switching(rng, 3.0, (0.05, 0.05), (0.5, 3.0))),
 }
 """Name -> p99 / p50 of its jitter, and its pace."""
 
@@ -295,9 +300,9 @@ def end_alone_us(
 
 
 def study(
-    machines: Sequence[str], loads: Sequence[float], seeds: int
+    machines: Sequence[str], loads: Sequence[float], seeds: int, spread: float
 ) -> Iterator[dict[str, float | str]]:
-    for name, these in topologies().items():
+    for name, these in topologies(spread).items():
         for machine in machines:
             for load in loads:
                 row: dict[str, float | str] = {"topology": name, "machine": machine, "load": load}
@@ -318,11 +323,14 @@ def main() -> None:
     parser.add_argument("--machine", action="append", choices=list(MACHINES))
     parser.add_argument("--load", action="append", type=float)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--spread", type=float, default=SPREAD, help="p99 / p50 as profiled")
     arguments = parser.parse_args()
     columns = ("in_time", "late", "refused", "alone")
     if not arguments.json:
         print("learned, then told:", *columns, "(% of arrivals; late: of answers)")
-    for row in study(arguments.machine or list(MACHINES), arguments.load or LOADS, arguments.seeds):
+    machines = arguments.machine or list(MACHINES)
+    loads = arguments.load or LOADS
+    for row in study(machines, loads, arguments.seeds, arguments.spread):
         if arguments.json:
             print(json.dumps(row))
             continue

@@ -1,5 +1,6 @@
 """The door of an app: who has a chance, by the work that is already accepted."""
 
+import dataclasses
 from itertools import count
 
 from headrace.dispatch.apps.admission import Admission, admission
@@ -26,7 +27,13 @@ def run_of(table: AppTable) -> AppRun:
 def test_machines_count_as_always_busy_and_the_path_as_idle() -> None:
     # Utilisation is a half: 50 and 100 calls per second are planned, 100 and 200 are possible.
     found = admission(PLAN, TABLE, tuple(TAKES_US.values()))
-    assert found == Admission(calls=(1.0, 2.0), rates_rps=(100.0, 200.0), fastest_us=30_000)
+    assert found == Admission(
+        calls=(1.0, 2.0),
+        rates_rps=(100.0, 200.0),
+        fastest_us=30_000,
+        running=(0, 0),
+        rest_us=(30_000, 20_000),
+    )
 
 
 def test_an_empty_app_takes_whoever_allows_the_fastest_path() -> None:
@@ -43,5 +50,15 @@ def test_requests_ahead_count_by_what_they_still_need() -> None:
     further.answered(first.id, 0)
     second = [further.call(1, 0).calls[0] for _ in range(2)]
     further.answered(second[0].id, 0)
-    assert DOOR.excess_us([further] * 5, 55_000) == 0
-    assert DOOR.excess_us([further] * 5, 54_000) == 1_000
+    # By the time that these have had their turn it is through the first.
+    assert DOOR.excess_us([further] * 5, 45_000) == 0
+    assert DOOR.excess_us([further] * 5, 44_000) == 1_000
+
+
+def test_what_may_be_running_is_no_queue() -> None:
+    busy = dataclasses.replace(DOOR, running=(3, 4))
+    waiting = run_of(TABLE)
+    assert DOOR.excess_us([waiting] * 5, 80_000) == 0
+    # Two of five calls of `first` wait for 20 ms, six of ten calls of `second` for 30 ms.
+    assert busy.excess_us([waiting] * 5, 50_000) == 0
+    assert busy.excess_us([waiting] * 5, 49_000) == 1_000

@@ -16,6 +16,7 @@ from headrace.domain.events import (
     Dispatched,
     EventLogHeader,
     Ran,
+    Seen,
     SlotGained,
     SlotLost,
     Transferred,
@@ -188,6 +189,8 @@ def _is_in_time(event: AnyEvent) -> bool:
     match event:
         case Ran(started_at_us=first) | Transferred(started_at_us=first):
             return 0 <= first <= event.at_us <= LAST_US
+        case Seen(scheduled_at_us=first, sent_at_us=sent):
+            return 0 <= first <= sent <= event.at_us <= LAST_US
         case Arrived(deadline_at_us=last):
             return 0 <= event.at_us <= LAST_US and 0 <= last <= 2 * LAST_US
         case _:

@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from headrace.domain.events import AnyEvent, EventLogHeader
     from headrace.reporting.rehearsal import Rehearsal
 
-DURATION_S, LONGEST_S = 3.0, 20.0
+DURATION_S, LONGEST_S = 4.0, 20.0
 REQUESTS = 60
 """Of each model at least, where that takes no longer than LONGEST_S: a slow one says little in
 three seconds."""
+PARTS = ((0.4, 0.5), (0.7, 0.5), (1.0, 1.0))
+"""Of the rate, for how long of the duration, one after the other: times are shorter at a lower
+load, and `simulate` is asked for such loads too. What is found is of the full rate."""
 SEED = 1_000_000
 """Other arrivals than those that are usually measured afterwards."""
 
@@ -29,8 +32,8 @@ def rehearse(
         float | None,
         typer.Option(
             min=0.1,
-            help=f"How long to send requests (default: {DURATION_S:g}, or until each model has had"
-            f" {REQUESTS}, but {LONGEST_S:g} at most).",
+            help="How long to send requests, and as long before at lower rates (default:"
+            f" {DURATION_S:g}, or until each model has had {REQUESTS}, but {LONGEST_S:g} at most).",
         ),
     ] = None,
     load_factor: Annotated[
@@ -142,12 +145,13 @@ def run_rehearsal(
         HeadraceError: the server does not start, or there is nothing to send.
     """
     from headrace.catalog.documents import plan_profiles, read_plan, sha256_file, write_document
-    from headrace.catalog.event_log import read_event_log
+    from headrace.catalog.event_log import EventLogWriter, read_event_log
     from headrace.commands.load import input_paths
     from headrace.commands.offer import offered_rates, offers_of
     from headrace.dispatch.buckets import by_bucket
     from headrace.load.child_server import child_server
     from headrace.load.generator import LoadOptions, run_load_of_models
+    from headrace.load.seen import with_seen
     from headrace.reporting.rehearsal import (
         Rehearsal,
         code_contradictions,
@@ -163,23 +167,33 @@ def run_rehearsal(
     rates = offered_rates(offers, rps=None, load_factor=load_factor, model=None, source="poisson")
     duration_s = duration_s or max(DURATION_S, min(LONGEST_S, REQUESTS / min(rates.values())))
     notices.print(
-        f"rehearsing {duration_s:g} s at {_rates(rates)}: all slots at once, behind a real gateway",
+        f"rehearsing {duration_s:g} s at lower rates, then {duration_s:g} s at {_rates(rates)}: all"
+        " slots at once, behind a real gateway",
         soft_wrap=True,
     )
     findings, events_path = rehearsal_paths(path)
     unfinished = events_path.with_suffix(".unfinished")
     paths = input_paths(list(inputs))
     options = LoadOptions(seed=SEED, input_paths=paths.pop("", ()), model_inputs=paths)
-    arrivals = arrivals_for("poisson", rates, duration_s, SEED)
+    runs = []
     try:
         with child_server(path, "--no-auth", "--events", str(unfinished), *arguments) as server:
-            results = run_load_of_models(
-                server.url, arrivals, options, span_us=round(duration_s * 1e6)
-            )
+            for rate, time in PARTS:
+                offered = {name: rate * rate_rps for name, rate_rps in rates.items()}
+                arrivals = arrivals_for("poisson", offered, time * duration_s, SEED)
+                span_us = round(time * duration_s * 1e6)
+                if arrivals or rate == 1.0:
+                    runs.append(run_load_of_models(server.url, arrivals, options, span_us=span_us))
         header, events = read_event_log(unfinished, allow_cut_short=True)
+        with EventLogWriter(unfinished, header) as writer:
+            for event in with_seen(header, events, runs):
+                writer.append(event)
         os.replace(unfinished, events_path)
     finally:
         unfinished.unlink(missing_ok=True)
+    results = runs[-1]
+    started_at_us = min(result.started_at_us for result in results.values())
+    events = [event for event in events if event.at_us >= started_at_us]
     stages = rehearsed_stages(plan, profiles, header, events)
     code = rehearsed_code(plan, header, events)
     attained = {name: result.report().total.slo_attainment for name, result in results.items()}

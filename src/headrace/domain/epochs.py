@@ -20,6 +20,7 @@ from headrace.domain.events import (
     Dropped,
     EventLogHeader,
     Ran,
+    Seen,
     SlotGained,
     SlotLost,
     Transferred,
@@ -111,5 +112,5 @@ class _Shift(NamedTuple):
                 return change(event, batch=batch + self.batches)
             case SlotLost() | SlotGained():
                 return change(event, slot=event.slot + self.slots)
-            case Answered() | Dropped() | Called():
+            case Answered() | Dropped() | Called() | Seen():
                 return event  # an app's answer comes from no batch

@@ -79,6 +79,15 @@ class Called(Event, frozen=True, array_like=True, gc=False, tag="called"):
     call: int
 
 
+class Seen(Event, frozen=True, array_like=True, gc=False, tag="seen"):
+    """A client had what became of its request, as the client tells it. Of rehearsals only."""
+
+    request: int
+    scheduled_at_us: int
+    """When it was to be sent; latency counts from there."""
+    sent_at_us: int
+
+
 class SlotLost(Event, frozen=True, array_like=True, gc=False, tag="slot-lost"):
     slot: int
 
@@ -88,7 +97,16 @@ class SlotGained(Event, frozen=True, array_like=True, gc=False, tag="slot-gained
 
 
 AnyEvent = (
-    Arrived | Dropped | Dispatched | Transferred | Ran | Answered | Called | SlotLost | SlotGained
+    Arrived
+    | Dropped
+    | Dispatched
+    | Transferred
+    | Ran
+    | Answered
+    | Called
+    | Seen
+    | SlotLost
+    | SlotGained
 )
 
 

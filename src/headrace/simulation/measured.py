@@ -10,11 +10,16 @@ on its way to the worker, the worker waking up, the execution, the report on its
 A batch takes longer the more slots of the machine are busy: processes share its cores, caches and
 memory. So times are drawn per stage, batch size and number of *neighbours*, the slots that were
 busy when the batch started: a load with fewer of them than the log's has shorter times, too. Where
-the log has too few batches with as many neighbours, those with any number speak for them.
+the log has too few batches with as many neighbours, those with any number speak for them. Of all
+these it is the next one that was ordered from the like moment of the log on (`simulation.moments`):
+slow phases and stalls last as long as they did, and what the machine does besides the batches is as
+much as at that load. Drawn among the eight about that moment, tails were a tenth shorter than those
+of the rehearsal itself.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TypeVar
 
@@ -25,11 +30,15 @@ from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.errors import PlanError
 from headrace.domain.events import Answered, AnyEvent, Dispatched, EventLogHeader, Ran, Transferred
 from headrace.simulation.driver import Durations, JitteredDurations
+from headrace.simulation.moments import Moments
 
 LEAST_LEVEL_SAMPLES = 20
 """From so many runs of a stage, of whatever size, its level is taken: time / profile's median."""
 LEAST_SAMPLES = 30
 """Fewer runs of a stage at a batch size say little of its spread; the profile says more."""
+
+Runs = Sequence[tuple[int, int]]
+"""When each was ordered, and how long it took, microseconds; in order."""
 
 
 class LevelledDurations:
@@ -58,30 +67,35 @@ class MeasuredDurations:
 
     def __init__(
         self,
-        runs_us: Mapping[tuple[int, int], Sequence[int]],
-        beside_us: Mapping[tuple[int, int, int], Sequence[int]],
+        runs: Mapping[tuple[int, int], Runs],
+        beside: Mapping[tuple[int, int, int], Runs],
         otherwise: Durations,
         rng: np.random.Generator,
+        moment: Callable[[], int] | None = None,
     ) -> None:
         """
         Args:
-            runs_us: (identity of the stage table, batch size) -> times from order to report.
-            beside_us: the same by the number of neighbours as well, where there are enough.
-            otherwise: for stages and sizes that `runs_us` does not have.
+            runs: (identity of the stage table, batch size) -> times from order to report.
+            beside: the same by the number of neighbours as well, where there are enough.
+            otherwise: for stages and sizes that `runs` does not have.
+            moment: the instant of the log that now is like; None: any is.
         """
-        self._runs_us = runs_us
-        self._beside_us = beside_us
+        self._runs = runs
+        self._beside = beside
         self._busy = 0
         self._otherwise = otherwise
         self._rng = rng
+        self._moment = moment
 
     def __call__(self, stage: StageTable, batch_size: int) -> int:
         key = id(stage), batch_size
-        runs_us = self._beside_us.get((*key, self._busy)) or self._runs_us.get(key)
+        runs = self._beside.get((*key, self._busy)) or self._runs.get(key)
         self._busy += 1
-        if runs_us is None:
+        if runs is None:
             return self._otherwise(stage, batch_size)
-        return runs_us[int(self._rng.integers(len(runs_us)))]
+        if self._moment is None:
+            return runs[int(self._rng.integers(len(runs)))][1]
+        return runs[min(bisect_left(runs, (self._moment(), 0)), len(runs) - 1)][1]
 
     def note(self, event: AnyEvent) -> None:
         """What happens in the simulation that the times are drawn for."""
@@ -94,8 +108,13 @@ def measured_durations(
     header: EventLogHeader,
     events: Sequence[AnyEvent],
     rng: np.random.Generator,
+    moments: Moments | None = None,
+    now_us: Callable[[], int] = lambda: 0,
 ) -> "LevelledDurations | MeasuredDurations":
     """Collect the execution times of `topology`'s stages from a log of the same plan.
+
+    Args:
+        moments: of the log, with which `now_us` tells the like moment; None: any is.
 
     Raises:
         PlanError: the log is of another plan.
@@ -108,8 +127,8 @@ def measured_durations(
     batches = {event.batch: event for event in events if isinstance(event, Dispatched)}
     runs = [event for event in events if isinstance(event, Ran) and event.batch in batches]
     spans = _spans(runs, batches, events)
-    runs_us: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    beside_us: defaultdict[tuple[int, int, int], list[int]] = defaultdict(list)
+    taken: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    beside: defaultdict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
     for run, span, neighbours in zip(runs, spans, _neighbours(spans), strict=True):
         batch = batches[run.batch]
         stages = topology.models[batch.model].routes[batch.pipeline].stages
@@ -119,31 +138,32 @@ def measured_durations(
                 " stages, so it is not of this plan"
             )
         stage = stages[run.stage]
-        key, took_us = (id(stage), len(batch.requests)), max(1, span[1] - span[0])
-        runs_us[key].append(took_us)
-        beside_us[*key, neighbours].append(took_us)
+        key, one = (id(stage), len(batch.requests)), (span[0], max(1, span[1] - span[0]))
+        taken[key].append(one)
+        beside[*key, neighbours].append(one)
     levels = {}
     for stage in (s for model in topology.models for route in model.routes for s in route.stages):
         ratios = [
             took_us / stage.p50_us[size - 1]
-            for (of, size), took in runs_us.items()
+            for (of, size), took in taken.items()
             if of == id(stage)
-            for took_us in took
+            for _, took_us in took
         ]
         if len(ratios) >= LEAST_LEVEL_SAMPLES:
             levels[id(stage)] = float(np.median(ratios))
     otherwise = LevelledDurations(JitteredDurations(rng), levels)
-    enough_us = _enough(runs_us)
-    if not enough_us:
+    enough = _enough(taken)
+    if not enough:
         return otherwise
-    return MeasuredDurations(enough_us, _enough(beside_us), otherwise, rng)
+    moment = None if moments is None else lambda: moments.at(now_us())
+    return MeasuredDurations(enough, _enough(beside), otherwise, rng, moment)
 
 
 K = TypeVar("K")
 
 
-def _enough(taken_us: Mapping[K, Sequence[int]]) -> dict[K, Sequence[int]]:
-    return {key: took_us for key, took_us in taken_us.items() if len(took_us) >= LEAST_SAMPLES}
+def _enough(taken: Mapping[K, list[tuple[int, int]]]) -> dict[K, Runs]:
+    return {key: sorted(runs) for key, runs in taken.items() if len(runs) >= LEAST_SAMPLES}
 
 
 def _neighbours(spans: Sequence[tuple[int, int]]) -> list[int]:

@@ -13,7 +13,7 @@ from headrace.dispatch.kernel.layout import Ints
 from headrace.dispatch.protocols import Clock
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import PlanError
-from headrace.domain.events import AnyEvent, EventLogHeader
+from headrace.domain.events import AnyEvent, Arrived, EventLogHeader
 from headrace.domain.interference import Interference
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
@@ -24,9 +24,10 @@ from headrace.simulation.compiled import Offered, SlotChange, behind_gateway, ru
 from headrace.simulation.driver import SimDriver, Slower
 from headrace.simulation.gateway import as_reached
 from headrace.simulation.measured import measured_durations, noting
+from headrace.simulation.moments import moments_of
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.offered.sizes import size_mixes, to_buckets
-from headrace.simulation.served_gateway import behind_served_gateway
+from headrace.simulation.served_gateway import as_seen, served_ways
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +84,13 @@ def simulate(
     offered = _offered(list(requests_of(arrivals, topology)))
     reached_at_us = offered.arrived_at_us
     rng = np.random.default_rng(seed)
-    if times is None:
-        passed_at_us = behind_gateway(topology, reached_at_us, offered.model)
-    else:
-        passed_at_us = behind_served_gateway(topology, times[1], reached_at_us, offered.model, rng)
-    late = np.flatnonzero(passed_at_us > reached_at_us).tolist()
-    waited = {i: int(reached_at_us[i]) for i in late}
-    offered = dataclasses.replace(offered, arrived_at_us=passed_at_us)
     changes = _slot_changes(faults, topology)
     events: list[AnyEvent] = []
     if times is None:
+        passed_at_us = behind_gateway(topology, reached_at_us, offered.model)
+        late = np.flatnonzero(passed_at_us > reached_at_us).tolist()
+        waited = {i: int(reached_at_us[i]) for i in late}
+        offered = dataclasses.replace(offered, arrived_at_us=passed_at_us)
         run(
             topology,
             policy,
@@ -105,8 +103,16 @@ def simulate(
             on_progress=on_progress,
         )
         return header, as_reached(events, waited)
+    arrived = [event.at_us for event in times[1] if isinstance(event, Arrived)]
+    moments = moments_of(arrived, reached_at_us, rng)
+    ways = served_ways(
+        topology, times[1], moments, reached_at_us, offered.model, offered.deadline_at_us
+    )
+    told = dataclasses.replace(
+        offered, arrived_at_us=ways.passed_at_us, deadline_at_us=ways.told_at_us
+    )
     clock = SimClock()
-    durations = measured_durations(topology, *times, rng)
+    durations = measured_durations(topology, *times, rng, moments, clock.now_us)
     driver = SimDriver(topology, clock, durations, slower)
     dispatcher = Dispatcher(topology, policy, clock, driver, noting(durations, events.append))
     driver.reports = dispatcher
@@ -114,9 +120,9 @@ def simulate(
     for change in changes:
         report = dispatcher.on_slot_gained if change.gained else dispatcher.on_slot_lost
         clock.call_at(change.at_us, partial(report, change.slot))
-    replay(_requests(offered), clock, dispatcher.on_arrival, on_progress)
+    replay(_requests(told), clock, dispatcher.on_arrival, on_progress)
     clock.run()
-    return header, as_reached(events, waited)
+    return header, as_seen(events, reached_at_us, offered.deadline_at_us, ways.back_us)
 
 
 def _requests(offered: Offered) -> Iterator[Request]:

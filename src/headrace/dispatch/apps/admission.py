@@ -23,16 +23,18 @@ class Admission:
     """Calls per second that the module's machines answer when they are always busy."""
     fastest_us: int
     """The longest path of the least times: what a request takes in an idle system."""
-    running: tuple[int, ...] = ()
-    """Calls that may be running, and so end at any time; none stated: 0."""
-    rest_us: tuple[int, ...] = ()
-    """From the module on, the longest path of the least times; none stated: `fastest_us`."""
+    running: tuple[int, ...]
+    """Calls that may be running, and so end at any time."""
+    rest_us: tuple[int, ...]
+    """From the module on, the longest path of the least times."""
 
     def excess_us(self, runs: Iterable[AppRun], allowed_us: int) -> int:
         """How much too long a request would take that arrives now; 0: it has a chance.
 
         It waits for the module with most work ahead: machines of different modules work at the
-        same time, so only the longest queue counts.
+        same time, so only the longest queue counts, and before its turn comes there the request may
+        pass the modules before it. What may be running already is no queue: where every machine is
+        used fully, as much is under way as the SLO allows.
 
         Args:
             runs: accepted requests of this app without an end.
@@ -43,9 +45,7 @@ class Admission:
             for module, mean in enumerate(self.calls):
                 out = run.calls_out(module)
                 ahead[module] += mean if out is None else out
-        running = self.running or (0,) * len(ahead)
-        rest_us = self.rest_us or (self.fastest_us,) * len(ahead)
-        rows = zip(ahead, running, self.rates_rps, rest_us, strict=True)
+        rows = zip(ahead, self.running, self.rates_rps, self.rest_us, strict=True)
         least_us = max(
             round(max(0.0, calls - runs) / rate * 1e6) + rest for calls, runs, rate, rest in rows
         )
@@ -53,9 +53,7 @@ class Admission:
 
 
 def admission(plan: Plan, table: AppTable, fastest_us: Sequence[int]) -> Admission:
-    """Where modules share slots every device may be fully used, with as much under way as the SLO
-    allows: there only what cannot run yet counts, and modules before it may work at the same time.
-
+    """
     Args:
         fastest_us: per module, the least time of one call.
     """
@@ -63,17 +61,12 @@ def admission(plan: Plan, table: AppTable, fastest_us: Sequence[int]) -> Admissi
     names = [module.name for module in table.modules]
     path_us = app.longest_path_us(dict(zip(names, fastest_us, strict=True)))
     rates_rps = tuple(_busy_rps(plan, module.model) for module in table.modules)
-    running: tuple[int, ...] = ()
-    rest_us: tuple[int, ...] = ()
-    if any(slot.duty_us is not None for slot in plan.slots):
-        running = tuple(_running(plan, module.model) for module in table.modules)
-        rest_us = _rest_us(app, dict(zip(names, fastest_us, strict=True)))
     return Admission(
         calls=tuple(app.module(name).fan_out.mean for name in names),
         rates_rps=rates_rps,
         fastest_us=path_us,
-        running=running,
-        rest_us=rest_us,
+        running=tuple(_running(plan, module.model) for module in table.modules),
+        rest_us=_rest_us(app, dict(zip(names, fastest_us, strict=True))),
     )
 
 

@@ -14,13 +14,18 @@ ratios r = observed / median are about another value than the level:
 in units u = level x spread of the stage, with a = u / 4, h = 5 u, c = 3 u, and spread = p99 / p50
 - 1 but at least 1/32; or u = 2 x *scatter* of the place where that is more: the mean of min(|r -
 level|, c) over some 64 reports. So where times waver more than profiled, a level stays among them
-instead of following each of them.
+instead of following each of them. Downwards u is that of level 1 where that is less: the way back
+from a level that a stall has taught takes half as many reports.
 
 Under the profile's own log-normal jitter there is a false alarm upwards in a million
 batches, or fewer, whatever the spread; where that is 0.15, batches that take 1.1 times as long are
 known after twelve, 1.3 times after three or four, and twice after two. Levels stay within 1/2 and
 32. A batch that takes longer than OVERRUN times its median and OVERRUN_US says something about its
 input, or about a worker that hangs, and nothing about the next batch: it does not count.
+
+An alarm comes after a handful of reports, and what those say on average may be off by almost a,
+which the test never sees. So a level other than 1 is held against the mean of each MEAN_OF reports
+in a row, every one within c of it, and becomes that mean where it is half the scatter away.
 
 What levels leave open (jitter that adds up over a queue, an error below a, transfers) shows where
 batches end after their deadline that were sent as being in time. Per route Page's test again, on
@@ -45,6 +50,8 @@ from headrace.dispatch.kernel.layout import NEVER_US, ONE, SHIFT, State
 MOST, LEAST = 32 * ONE, ONE // 2
 LATE, LATE_ALARM = 15, 44
 """Sixteenths: of a batch that is late; one in time counts -1."""
+MEAN_OF = 64
+"""Reports, about three standard errors of whose mean are half their scatter."""
 FADE_US = 500_000
 OVERRUN, OVERRUN_US = 10, 500_000
 """A batch that takes longer than OVERRUN times what was planned and OVERRUN_US does others harm."""
@@ -89,8 +96,17 @@ def observe(s: State, stage: int, place: int, size: int, took_us: int, now_us: i
     _set_scatter(s, stage, place, mine.scatter + ((min(abs(off), 3 * unit) - mine.scatter) >> 6))
     unit = _unit(s, stage, place)
     _scale_slack(s, table.route)
+    mine.mean_total += level + max(-3 * unit, min(3 * unit, off))
+    mine.mean_count += 1
+    if mine.mean_count == MEAN_OF:
+        mean = mine.mean_total // MEAN_OF
+        mine.mean_total = mine.mean_count = 0
+        if level != ONE and abs(mean - level) > max(mine.scatter >> 1, level >> 6):
+            set_level(s, stage, place, mean, now_us)
+            return
     mine.up = max(0, mine.up + min(off - (unit >> 2), 3 * unit))
-    mine.down = max(0, mine.down + min(-off - (unit >> 2), 3 * unit))
+    back = min(unit, max(s.stages[stage].spread, 2 * mine.scatter))
+    mine.down = max(0, mine.down + min(-off - (back >> 2), 3 * back))
     if mine.up:
         mine.up_total += ratio
         mine.up_most = max(mine.up_most, ratio)
@@ -104,7 +120,7 @@ def observe(s: State, stage: int, place: int, size: int, took_us: int, now_us: i
     if mine.down:
         mine.down_total += ratio
         mine.down_count += 1
-        if mine.down > 5 * unit:
+        if mine.down > 5 * back:
             set_level(s, stage, place, mine.down_total // mine.down_count, now_us)
     else:
         mine.down_total = mine.down_count = 0
@@ -127,6 +143,7 @@ def set_level(s: State, stage: int, place: int, level: int, now_us: int) -> None
     mine, table = s.learned[place], s.stages[stage]
     mine.up = mine.up_total = mine.up_most = mine.up_count = 0
     mine.down = mine.down_total = mine.down_count = 0
+    mine.mean_total = mine.mean_count = 0
     level = max(LEAST, min(MOST, level))
     if abs(level - ONE) <= table.spread >> 2:
         level = ONE

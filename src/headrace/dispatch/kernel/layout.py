@@ -98,10 +98,11 @@ of its places, added up (`drift`)."""
 LEARNED = ints(
     *("reports", "reported_at", "scatter"),
     *("up", "up_total", "up_most", "up_count", "down", "down_total", "down_count"),
+    *("mean_total", "mean_count"),
 )
 """Of a place, see `drift`: reports since its worker started, and when the last one came; how far
 ratios are from the level, in the mean; two tests, and the ratios since the sum of each was last 0:
-their total, the largest, and how many."""
+their total, the largest, and how many; of ratios since the level was last looked at, the same."""
 
 SLOT = ints("node", "alive", "running", "first_ready", "wake_at", "started_at")
 """`running`: the batch on the slot, since `started_at`. `first_ready`: of a list of batches that

@@ -8,6 +8,7 @@ has it. In a script all that is part of the time before a call.
 """
 
 import dataclasses
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +33,7 @@ from headrace.simulation.apps.fan_out import app_calls
 from headrace.simulation.apps.scripts import Script
 from headrace.simulation.clock import SimClock
 from headrace.simulation.driver import Durations, SimDriver
+from headrace.simulation.moments import Moments
 from headrace.simulation.offered.arrivals import Arrival, stream_rng
 
 
@@ -68,12 +70,14 @@ class AppRequests:
         arrivals: Sequence[Arrival],
         seed: int,
         scripts: Mapping[str, Sequence[Script]] | None = None,
+        moments: Moments | None = None,
     ) -> None:
         """
         Args:
             arrivals: their models are apps.
             seed: of the fan-outs, and of who follows which script.
             scripts: app -> what its requests do; of apps without any, the problem's graph says it.
+            moments: of the log that the scripts are of; None: any moment is like any other.
         """
         self.on_progress: Callable[[int], None] | None = None
         self._clock = clock
@@ -87,6 +91,7 @@ class AppRequests:
         """App -> module -> calls by each request; drawn once, whatever plans follow."""
         self._place, self._counts = _places([arrival.model for arrival in arrivals])
         self._scripts = scripts or {}
+        self._moments = moments
         self._script_rngs = {name: stream_rng(seed, f"{name}.scripts") for name in self._scripts}
         self._runs: dict[int, AppRun] = {}
         """Those without an end."""
@@ -178,7 +183,7 @@ class AppRequests:
         )
         self._runs[number] = run
         if scripts:
-            self._play(run, scripts[int(self._script_rngs[arrival.model].integers(len(scripts)))])
+            self._play(run, self._script(arrival.model, scripts))
         else:
             self._carry_out(self._tracker.start(run, self._clock.now_us()))
         if self.on_progress is not None and number % 1000 == 0:
@@ -241,6 +246,14 @@ class AppRequests:
                 self._follow(play, play.numbers.pop(call_id))
 
     # -- scripts ----------------------------------------------------------------------------------
+
+    def _script(self, app: str, scripts: Sequence[Script]) -> Script:
+        """The next one from the like moment of the log on."""
+        if self._moments is None:
+            return scripts[int(self._script_rngs[app].integers(len(scripts)))]
+        like_us = self._moments.at(self._clock.now_us())
+        place = bisect_left(scripts, like_us, key=lambda script: script.at_us)
+        return scripts[min(place, len(scripts) - 1)]
 
     def _play(self, run: AppRun, script: Script) -> None:
         waits = [len(call.after) for call in script.calls]

@@ -11,8 +11,9 @@ answered at d(c):
     lead(c)    m(c) - the latest d of after(c); or - a, where it waited for none
     rest       e - the latest d of all calls; or - a
 
-A simulated request is one of these, drawn at random: it makes the same calls, as long after the
-simulated answers. Cost: linear in the log, but for the ranks.
+A simulated request is one of these, the next from the like moment on (`simulation.moments`): it
+makes the same calls, as long after the simulated answers. Where clients have told what they saw,
+a and e are theirs. Cost: linear in the log, but for the ranks.
 """
 
 from collections import defaultdict
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.dispatch.apps.app_dispatcher import AppTable
-from headrace.domain.events import Answered, AnyEvent, Arrived, Called, EventLogHeader
+from headrace.domain.events import Answered, AnyEvent, Arrived, Called, EventLogHeader, Seen
 from headrace.simulation.served_gateway import ways_in_us
 
 LEAST_SCRIPTS = 5
@@ -46,6 +47,8 @@ class Script:
     calls: tuple[ScriptedCall, ...]
     rest_us: int
     """From the last answer, or from the arrival where nothing is called, to the request's own."""
+    at_us: int = 0
+    """When it arrived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +63,7 @@ class _Made:
 def scripts_of(
     tables: Sequence[AppTable], header: EventLogHeader, events: Sequence[AnyEvent]
 ) -> dict[str, tuple[Script, ...]]:
-    """App -> its answered requests, in the order of their answers.
+    """App -> its answered requests, in the order of their arrivals.
 
     Apps with fewer than LEAST_SCRIPTS are left out; so are all in a log without calls, such as that
     of a simulation.
@@ -68,6 +71,7 @@ def scripts_of(
     arrived: dict[int, Arrived] = {}
     answered_at_us: dict[int, int] = {}
     calls: defaultdict[int, list[Called]] = defaultdict(list)
+    seen: dict[int, Seen] = {}
     for event in events:
         if isinstance(event, Arrived):
             arrived[event.request] = event
@@ -75,6 +79,8 @@ def scripts_of(
             answered_at_us[event.request] = event.at_us
         elif isinstance(event, Called):
             calls[event.request].append(event)
+        elif isinstance(event, Seen):
+            seen[event.request] = event
     apps = {header.models.index(t.name): t for t in tables if t.name in header.models}
     ways_in = {
         table.name: _ways_in(table, [e for e in arrived.values() if e.model == index])
@@ -97,8 +103,22 @@ def scripts_of(
             if call.call in answered_at_us and call.call in arrived
         ]
         reached_at_us = arrived[request].at_us - ways_in[table.name].get(request, 0)
+        if request in seen:
+            reached_at_us, ended_at_us = seen[request].scheduled_at_us, seen[request].at_us
         found[table.name].append(_script(table, made, reached_at_us, ended_at_us))
-    return {name: tuple(own) for name, own in found.items() if len(own) >= LEAST_SCRIPTS}
+    return {
+        name: tuple(sorted(own, key=lambda script: script.at_us))
+        for name, own in found.items()
+        if len(own) >= LEAST_SCRIPTS
+    }
+
+
+def arrived_at_us(
+    tables: Sequence[AppTable], header: EventLogHeader, events: Sequence[AnyEvent]
+) -> list[int]:
+    """When requests of these apps reached them."""
+    apps = {header.models.index(t.name) for t in tables if t.name in header.models}
+    return [event.at_us for event in events if isinstance(event, Arrived) and event.model in apps]
 
 
 def _ways_in(table: AppTable, arrived: Sequence[Arrived]) -> dict[int, int]:
@@ -127,7 +147,8 @@ def _script(table: AppTable, made: Sequence[_Made], arrived_at_us: int, ended_at
             )
         )
     last_us = max((call.answered_at_us for call in made), default=arrived_at_us)
-    return Script(calls=tuple(calls), rest_us=max(0, ended_at_us - last_us))
+    rest_us = max(0, ended_at_us - last_us)
+    return Script(calls=tuple(calls), rest_us=rest_us, at_us=arrived_at_us)
 
 
 def _waited_for(

@@ -16,10 +16,11 @@ from headrace.domain.profile import Profile
 from headrace.domain.request import Outcome
 from headrace.metrics import Report, run_report, summarise
 from headrace.simulation.apps.requests import AppRequests, ModuleDriver
-from headrace.simulation.apps.scripts import Script, scripts_of
+from headrace.simulation.apps.scripts import Script, arrived_at_us, scripts_of
 from headrace.simulation.clock import SimClock
 from headrace.simulation.driver import Durations, JitteredDurations, exact_durations
 from headrace.simulation.measured import measured_durations, noting
+from headrace.simulation.moments import moments_of
 from headrace.simulation.offered.arrivals import Arrival
 
 
@@ -75,11 +76,14 @@ def simulate_apps(
     scripts: Mapping[str, Sequence[Script]] = {}
     clock, events = SimClock(), list[AnyEvent]()
     sink: EventSink = events.append
+    moments = None
     if times is not None:
-        durations = measured = measured_durations(topology, *times, rng)
+        tables = app_tables(plan)
+        moments = moments_of(arrived_at_us(tables, *times), [a.at_us for a in arrivals], rng)
+        durations = measured = measured_durations(topology, *times, rng, moments, clock.now_us)
         sink = noting(measured, events.append)
-        scripts = scripts_of(app_tables(plan), *times)
-    requests = AppRequests(clock, arrivals, seed, scripts)
+        scripts = scripts_of(tables, *times)
+    requests = AppRequests(clock, arrivals, seed, scripts, moments)
     requests.on_progress = on_progress
     driver = ModuleDriver(topology, clock, durations, requests)
     dispatcher = Dispatcher(topology, policy, clock, driver, sink)

@@ -1,0 +1,96 @@
+"""Which moment of a server's log a simulated one is like.
+
+A machine is slow and quick by turns, and slower the more is asked of it: worker, gateway and client
+share cores. Times that are drawn one by one from a whole log know neither. So simulated time is cut
+into windows, and each of them is laid onto a stretch of the log in which about as many requests
+arrived. Of CANDIDATES drawn at random it is the one whose number comes closest from below, or from
+above, by chance, so that their mean is the window's: a load between two that the log has is made of
+both. What happens in the window takes as long as it did at that instant of the stretch, so that a
+stall stays a stall and a slow second a slow second (a bootstrap of blocks, given the load).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.dispatch.kernel.layout import Ints
+
+WINDOW_US = 250_000
+"""Long enough for the slices of a scheduler and a queue that it fills to begin and end."""
+WINDOW_REQUESTS = 30
+"""Fewer arrivals say little of the load: the window is as long as it takes, in the mean."""
+LEAST_WINDOWS = 4
+"""Of the log, however few requests it has."""
+CANDIDATES = 16
+MOST_WINDOWS = 100_000
+"""Of a simulation, however long it is and however short the log."""
+
+
+class Moments:
+    """Simulated instants -> instants of the log."""
+
+    def __init__(self, log_at_us: Ints, at_us: Ints, rng: np.random.Generator) -> None:
+        """
+        Args:
+            log_at_us: shape (M,), when the log's requests arrived, in order; M > 0.
+            at_us: shape (N,), when the simulated ones do, in order, from 0 on; N > 0.
+        """
+        first, last = int(log_at_us[0]), int(log_at_us[-1])
+        span_us = last - first
+        window_us = max(WINDOW_US, WINDOW_REQUESTS * span_us // len(log_at_us))
+        window_us = min(window_us, span_us // LEAST_WINDOWS)
+        self._window_us = max(1, window_us, int(at_us[-1]) // MOST_WINDOWS)
+        windows = int(at_us[-1]) // self._window_us + 1
+        wanted = np.bincount(at_us // self._window_us, minlength=windows)
+        starts = rng.integers(
+            first, max(first + 1, last - self._window_us + 1), size=(windows, CANDIDATES)
+        )
+        ends = np.searchsorted(log_at_us, starts + self._window_us)
+        counts = ends - np.searchsorted(log_at_us, starts)
+        chosen = _chosen(counts, wanted, rng.random(windows))
+        self._starts: Ints = starts[np.arange(windows), chosen]
+
+    def at(self, now_us: int) -> int:
+        """What comes after the last arrival is like the end of its window."""
+        window = min(now_us // self._window_us, len(self._starts) - 1)
+        into_us = min(now_us - window * self._window_us, self._window_us - 1)
+        return int(self._starts[window]) + into_us
+
+    def all_at(self, at_us: Ints) -> Ints:
+        """`at` of instants up to the last arrival; shape (N,) both."""
+        windows = at_us // self._window_us
+        found: Ints = self._starts[windows] + at_us - windows * self._window_us
+        return found
+
+
+def _chosen(counts: Ints, wanted: Ints, chance: npt.NDArray[np.float64]) -> Ints:
+    """Which candidate each window takes.
+
+    Args:
+        counts: shape (W, C), requests of each candidate.
+        wanted: shape (W,)
+        chance: shape (W,), within [0, 1).
+
+    >>> _chosen(np.array([[10, 2, 20]] * 2), np.array([12, 12]), np.array([0.1, 0.9])).tolist()
+    [2, 0]
+    """
+    rows = np.arange(len(counts))
+    off = counts - wanted[:, None]
+    far = np.iinfo(np.int64).max
+    below, above = np.where(off <= 0, -off, far), np.where(off >= 0, off, far)
+    low, high = below.argmin(axis=1), above.argmin(axis=1)
+    down, up = below[rows, low].astype(float), above[rows, high].astype(float)
+    # As often the upper one as the lower one is nearer, of both together; else the only one.
+    upper = np.where(up >= far, False, (down >= far) | (chance * (down + up) < down))
+    found: Ints = np.where(upper, high, low)
+    return found
+
+
+def moments_of(
+    log_at_us: Sequence[int], at_us: Sequence[int] | Ints, rng: np.random.Generator
+) -> Moments | None:
+    """None where the log or the simulation has no requests: any moment is like any other."""
+    if not len(log_at_us) or not len(at_us):
+        return None
+    return Moments(np.sort(np.array(log_at_us, dtype=np.int64)), np.array(at_us), rng)

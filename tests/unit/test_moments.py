@@ -1,0 +1,157 @@
+"""Simulated time laid onto a server's log: as loaded, as slow and as quick by turns."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from headrace.dispatch.topology import Topology
+from headrace.domain.events import (
+    Answered,
+    AnyEvent,
+    Arrived,
+    Dispatched,
+    EventLogHeader,
+    Ran,
+    Seen,
+)
+from headrace.load.result import LoadResult, RequestResult
+from headrace.load.seen import with_seen
+from headrace.metrics import run_report
+from headrace.simulation.measured import measured_durations
+from headrace.simulation.moments import Moments
+from headrace.simulation.offered.arrivals import Arrival
+from headrace.simulation.served_gateway import LEAST_REQUESTS
+from headrace.simulation.session import simulate
+from helpers.problems import make_plan, make_problem, make_profile
+from helpers.topologies import make_route, make_stage, make_topology
+
+SECOND_US = 1_000_000
+LIGHT_US, FULL_US = 10_000, 2_500
+"""Gaps of the log: four seconds light, then four seconds full."""
+LOG_US = np.concatenate(
+    [np.arange(0, 4 * SECOND_US, LIGHT_US), np.arange(4 * SECOND_US, 8 * SECOND_US, FULL_US)]
+)
+
+
+@pytest.mark.parametrize(
+    ("gap_us", "in_full"), [(LIGHT_US, 0.0), (4_000, 0.5), (FULL_US, 1.0), (500, 1.0)]
+)
+def test_moments_are_of_stretches_as_loaded(gap_us: int, in_full: float) -> None:
+    """4,000 us between requests are half way: 250 per second of 100 and 400."""
+    at_us = np.arange(0, 100 * SECOND_US, gap_us)
+    moments = Moments(LOG_US, at_us, np.random.default_rng(1))
+    found = moments.all_at(at_us)
+
+    assert np.mean(found >= 4 * SECOND_US) == pytest.approx(in_full, abs=0.08)
+    assert [moments.at(int(t)) for t in at_us[:200]] == found[:200].tolist()
+
+
+def test_what_comes_after_the_last_arrival_has_a_moment_too() -> None:
+    moments = Moments(LOG_US, np.array([0, SECOND_US]), np.random.default_rng(0))
+    assert 0 <= moments.at(100 * SECOND_US) <= 8 * SECOND_US
+
+
+def test_stalls_of_the_log_are_stalls_of_the_simulation() -> None:
+    """Half of each second every batch takes ten times as long; so do those that follow it."""
+    topology = make_topology([make_route(make_stage([0], [1_000]))])
+    events: list[AnyEvent] = []
+    at_us = 0
+    for batch in range(2_000):
+        took_us = 10_000 if at_us % SECOND_US < SECOND_US // 2 else 1_000
+        events.append(Dispatched(at_us, batch, 0, 0, 0, (batch,), ()))
+        events.append(Ran(at_us + took_us, batch, 0, 0, at_us))
+        at_us += 10_000
+    header = topology.event_log_header("live", "reservation")
+    log_at_us, ours_us = np.arange(0, at_us, 10_000), np.arange(0, 30 * SECOND_US, 10_000)
+    moments = Moments(log_at_us, ours_us, np.random.default_rng(2))
+    now_us = 0
+    durations = measured_durations(
+        topology, header, events, np.random.default_rng(3), moments, lambda: now_us
+    )
+    took = []
+    for time_us in ours_us.tolist():
+        now_us = time_us
+        took.append(durations(topology.models[0].routes[0].stages[0], 1))
+        durations.note(Ran(now_us, 0, 0, 0, now_us))
+    slow = np.array(took) == 10_000
+
+    assert slow.mean() == pytest.approx(0.5, abs=0.1)
+    assert np.mean(slow[1:][slow[:-1]]) > 0.9
+
+
+# -- what clients saw -----------------------------------------------------------------------------
+
+
+BEFORE_US, IN_US, EARLY_US, BACK_US = 400, 300, 2_000, 700
+
+
+def served_log(topology: Topology) -> tuple[EventLogHeader, list[AnyEvent], LoadResult]:
+    """Requests with ways there and back, of which the log says nothing else."""
+    events: list[AnyEvent] = []
+    results = []
+    slo_us = topology.models[0].slo_us
+    for number in range(LEAST_REQUESTS):
+        scheduled_us = SECOND_US + 50_000 * number
+        sent_us = scheduled_us + BEFORE_US
+        told_us = sent_us + slo_us - EARLY_US
+        events.append(Arrived(sent_us + IN_US, number, 0, told_us))
+        events.append(Answered(sent_us + 9_000 - BACK_US, number, 0))
+        results.append(
+            RequestResult(
+                scheduled_at_us=scheduled_us,
+                deadline_at_us=scheduled_us + slo_us,
+                sent_at_us=sent_us,
+                ended_at_us=sent_us + 9_000,
+                status=200,
+                reason="",
+                body_bytes=1,
+            )
+        )
+    load = LoadResult(
+        model="m",
+        started_at_us=SECOND_US,
+        span_us=None,
+        requests=tuple(results),
+        lateness=None,
+        connections=1,
+        error_samples={},
+    )
+    return topology.event_log_header("live", "reservation"), events, load
+
+
+def test_the_nth_request_that_was_sent_is_the_nth_that_arrived() -> None:
+    problem = make_problem([make_profile("m")], nodes={"n": {"a": 1}}, slo_us=100_000)
+    topology = Topology.from_plan(make_plan(problem), problem.profiles)
+    header, events, load = served_log(topology)
+
+    seen = [e for e in with_seen(header, events, [{"m": load}]) if isinstance(e, Seen)]
+
+    assert [event.request for event in seen] == list(range(LEAST_REQUESTS))
+    assert {event.sent_at_us - event.scheduled_at_us for event in seen} == {BEFORE_US}
+    # One more that the log does not have: nobody knows which.
+    more = dataclasses.replace(load, requests=(*load.requests, load.requests[-1]))
+    assert with_seen(header, events, [{"m": more}]) == events
+
+
+def test_simulated_clients_wait_as_those_of_the_log_and_deadlines_are_as_early() -> None:
+    problem = make_problem([make_profile("m")], nodes={"n": {"a": 1}}, slo_us=100_000)
+    plan = make_plan(problem)
+    topology = Topology.from_plan(plan, problem.profiles)
+    header, events, load = served_log(topology)
+    log = with_seen(header, events, [{"m": load}])
+    arrivals = [Arrival(at_us=0, model="m"), Arrival(at_us=SECOND_US, model="m")]
+
+    _, found = simulate(plan, problem.profiles, arrivals, jitter=False, times=(header, log))
+    report = run_report("simulated", header, found).total
+    sent = [event.at_us for event in found if isinstance(event, Dispatched)]
+
+    assert sent == [BEFORE_US + IN_US, SECOND_US + BEFORE_US + IN_US]
+    assert report.latency is not None
+    assert report.slo_attainment == 1.0
+    took_us = sorted(event.at_us - event.started_at_us for event in found if isinstance(event, Ran))
+    ways_us = BEFORE_US + IN_US + BACK_US
+    assert (report.latency.p50_us, report.latency.max_us) == tuple(t + ways_us for t in took_us)
+    tight = [Arrival(at_us=0, model="m", timeout_us=report.latency.p50_us + EARLY_US // 2)] * 2
+    _, refused = simulate(plan, problem.profiles, tight, jitter=False, times=(header, log))
+    assert run_report("simulated", header, refused).total.slo_attainment == 0.0
