@@ -30,6 +30,8 @@ due before it, though it could not wait and they could; measured on two models, 
 Invariant: no model has a request that it could start while a slot of its pools is idle. A model
 that waits for another's turn is *deferred*; it is woken where that one is sent or drops, if it
 leaves a slot idle. Cost: O(models on the slot) per decision, besides a probe per route and size.
+Less where a batch ends and all that wait decide: whose turn it is on a slot is found once for all
+of them (`slots.turn`), and models of one pool look at its slots instead of probing them.
 """
 
 from typing import Any
@@ -37,10 +39,17 @@ from typing import Any
 import numpy as np
 
 from headrace.compilation.loops import inlined, kernel
-from headrace.dispatch.kernel.contract import SLOT_RECOVERY_US, Decision, drop, send, wait
+from headrace.dispatch.kernel.contract import (
+    SLOT_RECOVERY_US,
+    WAIT,
+    Decision,
+    drop,
+    send,
+    wait,
+)
 from headrace.dispatch.kernel.drift import of_stage_us, slack_us
 from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT, WAKE, WAKE_QUEUE, note
-from headrace.dispatch.kernel.layout import NEVER_US, State, Table
+from headrace.dispatch.kernel.layout import NEVER_US, SHIFT, State, Table
 from headrace.dispatch.kernel.probing import probe
 from headrace.dispatch.kernel.queues import at, tightest
 from headrace.dispatch.kernel.reservation_tables import earliest
@@ -54,19 +63,25 @@ WASTE = 1 / 8
 largest."""
 
 FIELDS = {
+    "world": {"left_in_turns": 0},
+    "slots": {"turn": -1, "turn_known": -1},
     "models": {
+        "one_pool": 0,
         "longest_us": NEVER_US,
         "most": 1,
         "least": 1,
         "crowded": 0,
         "deferred": 0,
-    }
+    },
 }
 """`longest_us`: a batch of more than one may not
 take more on its first slot. As profiled, `most`: requests of the largest batch that does not;
 `least`: of the smallest that is worth its slot. `crowded`: since all that waited were sent, a batch
 was smaller than that because the first had waited too long. `deferred`: it waits for another
-model's turn on an idle slot."""
+model's turn on an idle slot. `one_pool`: its batches run in one pool, on whose slots nothing is
+reserved ahead.
+`turn`: whose it is on the slot, as long as nothing happens, which `turn_known` tells.
+`left_in_turns`: how often a model that takes turns has sent or dropped."""
 
 TABLES = {"serves": Table(rows=lambda n: n.slots * n.models)}
 """serves  slots x models: 1 where a pipeline of the model begins on the slot"""
@@ -96,12 +111,20 @@ def lay_out(state: Any, topology: Topology) -> None:
             most = _most(models[number], longest_us)
             state.models["most"][number] = most
             state.models["least"][number] = _least(models[number], most)
+            state.models["one_pool"][number] = _has_one_pool(topology, number, runs)
 
 
 def _in_cycles(topology: Topology, model: ModelRoutes) -> bool:
     """Whether all its slots have duty cycles, in which there is room for batches as planned."""
     slots = {slot for route in model.routes for stage in route.stages for slot in stage.slots}
     return all(topology.duty_us(slot) is not None for slot in slots)
+
+
+def _has_one_pool(topology: Topology, number: int, runs: Any) -> bool:
+    """A batch of several stages is promised all its slots at once; single ones start at once."""
+    met = np.flatnonzero(runs[runs[:, number] > 0].any(axis=0))
+    ahead = any(len(route.stages) > 1 for other in met for route in topology.models[other].routes)
+    return len(topology.models[number].routes) == 1 and not ahead
 
 
 def _most(model: ModelRoutes, longest_us: int) -> int:
@@ -129,6 +152,13 @@ def _patience_us(model: ModelRoutes) -> int:
 @kernel
 def decide_in_turn(s: State, model: int, now_us: int) -> Decision:
     """The queue of a model that shares slots is not empty."""
+    decision = _decide(s, model, now_us)
+    s.world[0].left_in_turns += int(decision.what != WAIT)
+    return decision
+
+
+@kernel
+def _decide(s: State, model: int, now_us: int) -> Decision:
     s.models[model].deferred = 0
     route = _first_to_start(s, model, now_us)
     if route < 0:
@@ -144,10 +174,9 @@ def decide_in_turn(s: State, model: int, now_us: int) -> Decision:
         # Whoever ends there has all queues decided; what is only promised there does not.
         running = s.slots[hop.slot].running >= 0
         return wait(hop.start_at - late_us + 1 if running else hop.start_at, NEVER_US)
-    turn = _whose_turn(s, model, hop.slot, now_us)
-    if turn != model:
+    if _turn_on(s, model, hop.slot, now_us) != model:
         s.models[model].deferred = 1
-        return wait(max(now_us, _start_by(s, turn)) + 1, NEVER_US)
+        return wait(max(now_us, _start_by(s, model)) + 1, NEVER_US)
     size = _largest(s, model, route, now_us)
     if size:
         return send(route, size)
@@ -159,6 +188,8 @@ def decide_in_turn(s: State, model: int, now_us: int) -> Decision:
 def _first_to_start(s: State, model: int, now_us: int) -> int:
     """The route on which a batch of one starts first, of those on which it is in time; of those
     that end first where none is; -1: no route has a slot in every pool. Sets `end_at`."""
+    if s.models[model].one_pool:
+        return _first_of_pool(s, model, now_us)
     first = s.requests[at(s, model, 0)]
     best, best_late, best_at = -1, True, 0
     for route in range(s.models[model].first_route, s.models[model].end_route):
@@ -171,6 +202,43 @@ def _first_to_start(s: State, model: int, now_us: int) -> int:
         if best < 0 or (best_late and not late) or (late == best_late and key_at < best_at):
             best, best_late, best_at = route, late, key_at
     return best
+
+
+@kernel
+def _first_of_pool(s: State, model: int, now_us: int) -> int:
+    """What `probe` finds for a batch of one where nothing is reserved ahead."""
+    route, world = s.models[model].first_route, s.world[0]
+    stage = s.routes[route].first_stage
+    table, median_us = s.stages[stage], s.p50_us[stage * world.size_max]
+    least_at = now_us + (median_us * table.least_level >> SHIFT)
+    best, best_start, best_end = -1, 0, 0
+    for place in range(table.first_pool, table.end_pool):
+        slot = s.pools[place]
+        start = max(now_us, s.lines[slot].free_from)
+        end = start + (median_us * s.level[place] >> SHIFT)
+        sooner = end < best_end or (end == best_end and start < best_start)
+        if (best < 0 or sooner) and s.slots[slot].alive:
+            best, best_start, best_end = place, start, end
+            if end == least_at:
+                break
+    if best < 0:
+        return -1
+    hop = s.path[route * world.stages_max]
+    hop.slot, hop.place, hop.start_at = s.pools[best], best, best_start
+    hop.latency_us, hop.transfer_at, hop.transfer_us = best_end - best_start, best_start, 0
+    s.routes[route].end_at = best_end
+    return route
+
+
+@inlined
+def _turn_on(s: State, model: int, slot: int, now_us: int) -> int:
+    """Whose turn it is on the slot: all that wait there ask, mostly in one event."""
+    mine, world = s.slots[slot], s.world[0]
+    # Neither ever falls, so that their sum is the same only while nothing happens.
+    moment = world.event + world.left_in_turns
+    if mine.turn_known != moment or world.apart:
+        mine.turn, mine.turn_known = _whose_turn(s, model, slot, now_us), moment
+    return mine.turn
 
 
 @kernel
@@ -288,7 +356,7 @@ def wake_deferred(s: State, model: int, now_us: int) -> None:
 def _may_start(s: State, model: int, now_us: int) -> bool:
     models = len(s.models)
     for slot in range(s.world[0].slots):
-        begins = s.serves[slot * models + model] and s.slots[slot].alive
-        if begins and earliest(s, slot, now_us, 1) == now_us:
+        idle = s.slots[slot].running < 0 and s.slots[slot].alive
+        if idle and s.serves[slot * models + model] and earliest(s, slot, now_us, 1) == now_us:
             return True
     return False
