@@ -90,7 +90,8 @@ apps:
         profile: recognise.profile.json
         after: [orient]
         fan_out: {_fan_out()}
-options: {{margin: {MARGIN}}}
+# The cores are ours, whole; what is asked is how to cut them.
+options: {{margin: {MARGIN}, bill: fraction}}
 """
 
 

@@ -13,7 +13,7 @@ from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.interference import Interference
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.domain.profile import Profile, Provenance, Utilisation
-from helpers.problems import make_problem, make_profile, whole_model_us
+from helpers.problems import make_cluster, make_problem, make_profile, whole_model_us
 
 SPLIT_SHARES = tuple(Fraction(n, 10) for n in (10, 8, 6, 5, 4, 2))
 SPLITS = (
@@ -152,3 +152,20 @@ def _profile(
 
 def rates_of(problem: Problem) -> Mapping[str, float]:
     return {demand.model: demand.rate_rps or 0.0 for demand in problem.demands}
+
+
+def of_cores(planner: str, count: int, rate_rps: float) -> Problem:
+    """Models of 7.7 ms on one core, SLO 150 ms."""
+    profiles = [
+        make_profile(f"m{i}", blocks=1, devices={"cpu": 1.0}, max_batch=1, spread=1.0, seed=7)
+        for i in range(count)
+    ]
+    times = profiles[0].block_times[0]
+    fixed = replace(times, p50_us=((7_700,),), p99_us=((7_700,),))
+    return make_problem(
+        [replace(profile, block_times=(fixed,)) for profile in profiles],
+        cluster=make_cluster({"n": {"cpu": 1}}),
+        slo_us=150_000,
+        rates={profile.model: rate_rps for profile in profiles},
+        options=PlanOptions(planner=planner, objective="least-devices", margin=0.0),
+    )

@@ -169,7 +169,7 @@ apps:
       detect: {profile: ssd.json}
       vehicle: {profile: cars.json, after: [detect], fan_out: 2.5}
       face: {profile: faces.json, after: [detect], fan_out: {mean: 1.2, distribution: poisson}}
-options: {max_batch: 8, time_limit_s: 600}
+options: {bill: fraction, max_batch: 8, time_limit_s: 600}
 """)
     return path
 

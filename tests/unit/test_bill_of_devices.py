@@ -1,14 +1,19 @@
 """Apps on shared whole devices: plans that verify, stock, refusals, and what `verify` catches."""
 
+from fractions import Fraction
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from headrace.catalog.documents import read_problem, write_document
 from headrace.domain.app import App, Module
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem, ProfileRef
 from headrace.planning import solve
+from headrace.simulation.apps.headroom import attained, plan_for_arrivals
 from headrace.verify import verify
 from helpers.apps import make_app_problem
 
@@ -151,3 +156,71 @@ def test_verify_reports_a_first_module_that_claims_to_follow() -> None:
     claimed = replace(plan, deployments=(wrong, *plan.deployments[1:]))
 
     assert "duty" in {violation.check for violation in verify(claimed, problem.profiles)}
+
+
+def test_attainment_of_modules_that_share_a_slot_is_that_of_whole_apps() -> None:
+    problem = make_app_problem(rate_rps=60, slo_ms=150.0)
+    tight = planned(problem)
+    assert any(slot.duty_us is not None for slot in tight.slots)
+
+    found = plan_for_arrivals(billed(problem), "poisson")
+
+    assert attained(tight, problem.profiles, "poisson", seed=9) < 0.99
+    assert attained(found.plan, problem.profiles, "poisson", seed=9) >= 0.99
+    assert found.premium > 0
+    assert found.tried <= 10  # of 55, most of which have a bill in common
+
+
+def test_modules_that_have_only_parts_of_devices_keep_them_for_their_bill() -> None:
+    problem = make_app_problem(rate_rps=20)
+    halves = (Fraction(1, 2),)
+    parts = replace(
+        problem,
+        cluster=replace(
+            problem.cluster,
+            device_types=tuple(replace(k, shares=halves) for k in problem.cluster.device_types),
+        ),
+        profiles={
+            name: replace(
+                profile,
+                block_times=tuple(replace(t, share=halves[0]) for t in profile.block_times),
+            )
+            for name, profile in problem.profiles.items()
+        },
+    )
+    by_fraction = solve(parts).plan
+    assert by_fraction is not None
+
+    plan = planned(parts)
+
+    assert plan.objective == plan.cost_per_hour == by_fraction.cost_per_hour
+    assert plan.bound == pytest.approx(by_fraction.objective)
+
+
+@pytest.mark.parametrize(
+    ("asked", "planner", "bill"),
+    [
+        ("{}", None, "devices"),
+        ("{bill: fraction}", None, "fraction"),
+        ("{planner: harpagon}", None, "fraction"),
+        ("{planner: harpagon}", "least-cost", "devices"),
+        ("{}", "harpagon", "fraction"),
+        ("{bill: fraction}", "least-cost", "fraction"),
+        ("{bill: devices}", "harpagon", "devices"),
+    ],
+)
+def test_the_bill_is_that_of_whole_devices_where_the_planner_knows_them(
+    tmp_path: Path, asked: str, planner: str | None, bill: str
+) -> None:
+    write_document(make_app_problem().profiles["ssd"], tmp_path / "ssd.json")
+    file = tmp_path / "problem.yaml"
+    file.write_text(f"""schema: headrace.problem/1
+cluster:
+  devices: {{T4: {{price_per_hour: 0.35}}}}
+  nodes: [{{name: n, devices: {{T4: 8}}}}]
+apps:
+  - {{name: a, slo_ms: 400, rate_rps: 60, modules: {{detect: {{profile: ssd.json}}}}}}
+options: {asked}
+""")
+
+    assert read_problem(file, planner).options.bill == bill

@@ -23,7 +23,7 @@ from headrace.planning.common.shared_assembly import (
 from headrace.planning.common.shared_times import longest_cycle_us
 from headrace.verify import verify
 from helpers.problems import make_cluster, make_problem, make_profile
-from helpers.shared import DRAWN, make_interference, shared_problem, with_utilisation
+from helpers.shared import DRAWN, make_interference, of_cores, shared_problem, with_utilisation
 from helpers.sized import sized_profile
 
 PLANNERS = ("gpulet", "gpulet+int", "sbp", "self-tuning", "ideal")
@@ -72,23 +72,6 @@ def test_no_more_models_take_turns_than_are_allowed(planner: str) -> None:
     assert result.plan is None
     assert result.refusal is not None
     assert "finds no part for 3 requests/s" in result.refusal
-
-
-def of_cores(planner: str, count: int, rate_rps: float) -> Problem:
-    """Models of 7.7 ms on one core, SLO 150 ms."""
-    profiles = [
-        make_profile(f"m{i}", blocks=1, devices={"cpu": 1.0}, max_batch=1, spread=1.0, seed=7)
-        for i in range(count)
-    ]
-    times = profiles[0].block_times[0]
-    fixed = replace(times, p50_us=((7_700,),), p99_us=((7_700,),))
-    return make_problem(
-        [replace(profile, block_times=(fixed,)) for profile in profiles],
-        cluster=make_cluster({"n": {"cpu": 1}}),
-        slo_us=150_000,
-        rates={profile.model: rate_rps for profile in profiles},
-        options=PlanOptions(planner=planner, objective="least-devices", margin=0.0),
-    )
 
 
 @pytest.mark.parametrize("planner", ["gpulet", "sbp", "ideal"])

@@ -82,10 +82,13 @@ def read_interference(path: Path) -> Interference:
     return _record(_json(path, read_bounded(path)), Interference, INTERFERENCE_SCHEMA)
 
 
-def read_problem(path: Path) -> Problem:
+def read_problem(path: Path, planner: str | None = None) -> Problem:
     """Read a `headrace.problem/1` file, YAML or JSON, and the profiles that it names.
 
     Profile paths in the file and in the returned `profile_refs` are relative to its folder.
+
+    Args:
+        planner: asked for in place of the file's, before what depends on it gets its default.
 
     Raises:
         DocumentError: a file is missing, does not follow its schema, or two disagree.
@@ -111,7 +114,7 @@ def read_problem(path: Path) -> Problem:
             demands=tuple(demands),
             profiles=profiles,
             profile_refs=tuple(refs.values()),
-            options=options_of(file),
+            options=options_of(file, planner),
             apps=apps,
             interference=interference,
         )

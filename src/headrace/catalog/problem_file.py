@@ -118,8 +118,8 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     objective: Objective | None = None
     """Default: max-min; least-cost for apps. least-devices: planners of shares."""
     bill: Bill | None = None
-    """Of apps with planner least-cost. fraction (the default): price in proportion to load;
-    devices: price of the whole devices used, which modules then share."""
+    """Of apps. devices, the default of planner least-cost: price of the whole devices used, which
+    modules then share; fraction, all that the other planners know: price in proportion to load."""
     margin: float | None = None
     """Fraction of the SLO kept for what the plan does not count. Default: 0.4; for apps 0, since
     collecting batches is counted there."""
@@ -213,14 +213,24 @@ APP_OPTIONS = PlanOptions(planner="least-cost", objective="least-cost", margin=0
 """Collecting and queueing are part of an app's worst case, so no margin is kept for them."""
 
 
-def options_of(file: ProblemFile) -> PlanOptions:
-    """The file's options over the defaults, which are an app's own where there are apps."""
+def options_of(file: ProblemFile, planner: str | None = None) -> PlanOptions:
+    """The file's options over the defaults, which are an app's own where there are apps.
+
+    Args:
+        planner: asked for in place of the file's.
+    """
     given = {
         name: value
         for name, value in msgspec.structs.asdict(file.options).items()
         if value is not None
     }
-    return msgspec.structs.replace(APP_OPTIONS if file.apps else PlanOptions(), **given)
+    if planner is not None:
+        given["planner"] = planner
+    if not file.apps:
+        return msgspec.structs.replace(PlanOptions(), **given)
+    if given.get("planner", APP_OPTIONS.planner) == "least-cost":
+        given.setdefault("bill", "devices")
+    return msgspec.structs.replace(APP_OPTIONS, **given)
 
 
 def build_app(entry: AppEntry, models: dict[str, str]) -> App:

@@ -48,9 +48,9 @@ BillOption = Annotated[
     str | None,
     typer.Option(
         metavar="fraction|devices",
-        help="Apps with least-cost: what is to cost least. fraction: devices in proportion to load,"
-        " as where others use the rest. devices: the whole devices used, which modules then share"
-        " in time.",
+        help="Apps: what is to cost least. devices, the default of least-cost: the whole devices"
+        " used, which modules then share in time. fraction, all that other planners know: devices"
+        " in proportion to load, as where others use the rest.",
     ),
 ]
 ArrivalsOption = Annotated[
@@ -136,8 +136,7 @@ def plan(
 
     check_writable(out)
     asked = _overridden(
-        read_problem(problem),
-        planner=planner,
+        read_problem(problem, planner),
         objective=objective,
         bill=bill,
         margin=_number(margin),
@@ -205,23 +204,13 @@ def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
 
 
 def _with_headroom(problem: "Problem", arrivals: str, attainment: float) -> "Plan":
-    """The cheapest plan of apps that attains under such arrivals; what it costs is printed.
-
-    Raises:
-        DocumentError: the bill is of whole devices.
-    """
+    """The cheapest plan of apps that attains under such arrivals; what it costs is printed."""
     from headrace.commands.kernel import load_kernel
-    from headrace.domain.errors import DocumentError
     from headrace.simulation.apps.headroom import plan_for_arrivals
 
-    if problem.options.bill == "devices":
-        raise DocumentError(
-            f"--arrivals {arrivals}: head-room is chosen by simulating modules one by one, which"
-            " those that share devices cannot be\n  try       --bill fraction, or uniform arrivals"
-            " with a --margin"
-        )
-
     load_kernel("batch-aware", simulator=True)
+    if problem.options.bill == "devices":
+        load_kernel("rounds", simulator=False)
     with notices.status("planning and simulating") as status:
         room = plan_for_arrivals(
             problem, arrivals, attainment=attainment, on_progress=status.update
@@ -278,7 +267,10 @@ def _explained(plan: "Plan", problem: "Problem") -> "Group":
     if plan.options.bill == "devices":
         from headrace.planning.apps.bill.explain import explain_bill
 
-        return bill_explanation(explain_bill(plan, problem))
+        bill = bill_explanation(explain_bill(plan, problem))
+        if any(slot.duty_us is not None for slot in plan.slots):
+            return bill
+        return Group(bill, explanation(explain(plan, problem), explain_stock(plan, problem)))
 
     return explanation(explain(plan, problem), explain_stock(plan, problem))
 

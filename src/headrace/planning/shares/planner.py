@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace as with_fields
+from math import inf
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from headrace.planning.shares.listing import countable
 from headrace.planning.shares.master import Goal
 from headrace.planning.shares.pricing import Pricing
 from headrace.planning.shares.refusal import refuse_models, refuse_rates
-from headrace.planning.shares.search import NO_PLAN, Found, least, most
+from headrace.planning.shares.search import NO_PLAN, NOTHING, Found, least, most
 from headrace.planning.shares.workload import TENANTS_MAX, Workload
 
 PRECISION = 5e-7
@@ -32,7 +33,14 @@ FEW_PARTS = 20_000
 """Parts with any number of tenants that are looked at from the start."""
 
 MANY_PARTS = 5_000_000
-"""Parts that are looked at where three models on a part are too few for a plan."""
+"""Parts that are looked at where three models on a part are too few for a plan. Beyond, plans have
+no more models on a part than can be looked at, and the bound is that of models alone."""
+
+ASKED_PARTS = 200_000_000
+"""The same where `max_tenants` says how many models a part may have: seconds for every look."""
+
+NOTHING_CARRIES = inf
+"""In place of a bound: not even fractions of devices carry the rates."""
 
 ADVICE_S = 2.0
 """For the rates that a refusal names, once it is proven."""
@@ -57,7 +65,8 @@ def plan_shares(problem: Problem) -> PlanResult:
         return _refused(refusal, "infeasible", deadline)
     load = workload(problem, times)
     prices = _prices(problem, times)
-    found, chosen = _searched(problem, load, times, prices, deadline)
+    found, chosen, looked_at = _searched(problem, load, times, prices, deadline)
+    load = with_fields(load, tenants_max=looked_at)
     if chosen is None:
         if deadline.passed and not found.proven:
             return _refused(_gave_up(problem), "time-limit", deadline)
@@ -67,7 +76,7 @@ def plan_shares(problem: Problem) -> PlanResult:
     claim = Claim(
         bound=found.bound,
         stopped="optimal" if found.proven else "time-limit" if deadline.passed else "heuristic",
-        binding=_binding(problem, found, chosen),
+        binding=_binding(problem, load, found, chosen),
         runtime_s=deadline.spent_s,
     )
     plan = assemble_shared(problem, chosen, claim, problem.interference)
@@ -101,10 +110,13 @@ def _searched(
     times: list[SharedTimes],
     prices: Sequence[float],
     deadline: Deadline,
-) -> tuple[Found, list[ChosenDevice] | None]:
-    """The best plan, with what is proven of it by the most hopeful reading of the devices."""
+) -> tuple[Found, list[ChosenDevice] | None, int]:
+    """The best plan, with what is proven of it by the most hopeful reading of the devices, and how
+    many models on one part were looked at."""
     devices = devices_of(problem, times, prices)
-    for tenants_max in _tenants(problem, load, devices):
+    most_tenants = min(problem.options.max_tenants or load.models, load.models)
+    found = NOTHING
+    for tenants_max in _tenants(problem, load, devices, most_tenants):
         load = with_fields(load, tenants_max=tenants_max)
         found = _best(problem, load, devices, deadline)
         if found.chosen is not None:
@@ -112,35 +124,64 @@ def _searched(
     chosen = _arranged(problem, load, devices, times, found)
     if found.chosen is not None and chosen is None:
         # No device holds the weights of parts that it would have time for.
-        devices = devices_of(problem, times, prices, memory_by_share=True)
-        fitting = _best(problem, load, devices, deadline)
-        chosen = _arranged(problem, load, devices, times, fitting)
+        smaller = devices_of(problem, times, prices, memory_by_share=True)
+        fitting = _best(problem, load, smaller, deadline)
+        chosen = _arranged(problem, load, smaller, times, fitting)
         found = _with_bound(problem, fitting, found.bound)
+    looked_at = load.tenants_max
     if not devices.exact:
-        hopeful = devices_of(problem, times, prices, fastest=True)
+        # Slower parts than there are: what is proven is by the fastest.
+        devices = devices_of(problem, times, prices, fastest=True)
+    elif looked_at == most_tenants:
+        return found, chosen, looked_at
+    if looked_at == most_tenants:
         if found.chosen is None:
-            return with_fields(
-                found, proven=_best(problem, load, hopeful, deadline) == NO_PLAN
-            ), None
-        found = _with_bound(problem, found, _bound(problem, load, hopeful, deadline))
-    return found, chosen
+            proven = _best(problem, load, devices, deadline) == NO_PLAN
+            return with_fields(found, proven=proven), None, looked_at
+        bound = _bound(problem, load, devices, deadline)
+    else:
+        whole = with_fields(load, tenants_max=most_tenants)
+        bound = _bound_of_all(problem, whole, devices, deadline)
+        if found.chosen is None:
+            return with_fields(found, proven=bound == NOTHING_CARRIES), None, looked_at
+    return _with_bound(problem, found, bound), chosen, looked_at
 
 
-def _tenants(problem: Problem, load: Workload, devices: Devices) -> list[int]:
+def _tenants(problem: Problem, load: Workload, devices: Devices, most_tenants: int) -> list[int]:
     """Most models on one part: numbers to try until one gives a plan."""
-    given = problem.options.max_tenants
-    if given is not None:
-        return [min(given, load.models)]
-    if load.models <= TENANTS_MAX or _countable(load, devices, load.models, FEW_PARTS):
-        return [load.models]
-    more = TENANTS_MAX + 1
-    while more < load.models and _countable(load, devices, more + 1, MANY_PARTS):
+    few = ASKED_PARTS if problem.options.max_tenants else FEW_PARTS
+    if most_tenants <= TENANTS_MAX or _countable(load, devices, most_tenants, few):
+        return [most_tenants]
+    more = TENANTS_MAX
+    while more < most_tenants and _countable(load, devices, more + 1, MANY_PARTS):
         more += 1
-    return [TENANTS_MAX, more] if _countable(load, devices, more, MANY_PARTS) else [TENANTS_MAX]
+    return list(dict.fromkeys([TENANTS_MAX, more]))
 
 
 def _countable(load: Workload, devices: Devices, tenants_max: int, most_parts: int) -> bool:
     return countable(devices.candidates, with_fields(load, tenants_max=tenants_max), most_parts)
+
+
+def _bound_of_all(
+    problem: Problem, load: Workload, devices: Devices, deadline: Deadline
+) -> float | None:
+    """What holds with as many models on a part as are allowed; infinite: nothing carries the rates.
+
+    Where these parts cannot be counted, models alone bound them: a part in turns carries the
+    average of what its models would carry alone there, each for its part of the cycle, and no
+    cycle is shorter than a batch of one of them.
+    """
+    most_wanted = problem.options.objective == "max-min"
+    goal = Goal(most=most_wanted, cap=1e6 if most_wanted else 1.0)
+    if not _countable(load, devices, load.tenants_max, MANY_PARTS):
+        # A cycle is whole microseconds: alone, a part may lose one of them by rounding.
+        rounding = 1 + 1 / max(1, int(devices.candidates.taken_us.min()))
+        load = with_fields(load, tenants_max=1, target_rps=load.target_rps / rounding)
+        goal = Goal(most=most_wanted, cap=1e6)
+    prices = pricing_of(load, devices, deadline).of(goal)
+    if prices is None:
+        return None
+    return NOTHING_CARRIES if prices.missing else prices.bound
 
 
 def _best(problem: Problem, load: Workload, devices: Devices, deadline: Deadline) -> Found:
@@ -211,8 +252,16 @@ def _prices(problem: Problem, times: Sequence[SharedTimes]) -> list[float]:
     return [each.device.price_per_hour or 0.0 for each in times]
 
 
-def _binding(problem: Problem, found: Found, chosen: Sequence[ChosenDevice]) -> str:
-    parts = [] if found.proven else ["the search ended early; a better plan may exist"]
+def _binding(problem: Problem, load: Workload, found: Found, chosen: Sequence[ChosenDevice]) -> str:
+    most_tenants = min(problem.options.max_tenants or load.models, load.models)
+    parts = []
+    if load.tenants_max < most_tenants:
+        parts.append(
+            f"up to {load.tenants_max} models on one part were looked at, of"
+            f" {most_tenants} that may be, and the bound is for all of them"
+        )
+    elif not found.proven:
+        parts.append("the search ended early; a better plan may exist")
     if problem.options.objective != "max-min":
         rates = (f"{d.rate_rps:g} rps of model {d.model!r}" for d in problem.demands)
         parts.append(f"rates: {', '.join(rates)} must be carried")

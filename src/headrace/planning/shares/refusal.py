@@ -98,13 +98,23 @@ def refuse_rates(
     needs = ", ".join(f"{rate:g} rps of {name!r}" for name, rate in asked)
     if limit := problem.options.max_tenants:
         has += f", at most {limit} models on a part (max_tenants)"
+    most_tenants = min(limit or load.models, load.models)
+    more = ""
+    if load.tenants_max < most_tenants and not proven:
+        has += f", up to {load.tenants_max} models on a part"
+        more = f", or --max-tenants {load.tenants_max + 1}, which takes longer"
     if found.value is None or not found.value:
+        said = (
+            "no plan was found that serves every model"
+            if more
+            else "the devices are too few to serve every model"
+        )
         return (
-            "the devices are too few to serve every model\n"
+            f"{said}\n"
             f"  needs  {needs or f'parts for {len(rates)} models'}\n"
             f"  has    {has}\n"
             "  try    more devices, fewer models"
-            f"{', a larger max_tenants' if limit else ''} or longer SLOs"
+            f"{', a larger max_tenants' if limit else ''} or longer SLOs{more}"
         )
     fraction = floor(min(found.value, 1 - PRECISION) * 1000) / 1000
     together = ", ".join(f"{_down(rate * fraction)} rps of {name!r}" for name, rate in asked)
@@ -117,7 +127,7 @@ def refuse_rates(
         f"{said}\n"
         f"  needs  {needs}\n"
         f"  has    {together} at once, {fraction:g} times as much, with {has}\n"
-        f"  try    rates of {fraction:g} times these, or more devices"
+        f"  try    rates of {fraction:g} times these, or more devices{more}"
     )
 
 

@@ -11,11 +11,17 @@ A plan attains where the worst of SESSIONS sessions with arrivals of their own m
 FIRST_LOOK-th as long goes first; with more than three times as many misses as allowed the whole
 sessions are not worth their time. Cost: at most 55 plans, each with up to 1 + SESSIONS sessions of
 about REQUESTS requests.
+
+Modules that take turns on shared slots depend on each other. Such plans are simulated as whole
+apps, call by call, some fifty times slower; so their sessions have REQUESTS_TOGETHER requests.
+Their price is that of whole devices: many plans cost the same, of which only those are looked at
+that no other one surpasses in room.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isclose
 from typing import NamedTuple
 
 import numpy as np
@@ -28,9 +34,11 @@ from headrace.domain.errors import DocumentError, InfeasibleError
 from headrace.domain.plan import AppClaim, Plan
 from headrace.domain.problem import HeadroomFor, Problem
 from headrace.domain.profile import Profile
+from headrace.metrics import summarise
 from headrace.planning import solve
 from headrace.simulation.apps.flow import flow
-from headrace.simulation.offered.arrivals import stream_rng
+from headrace.simulation.apps.session import simulate_apps
+from headrace.simulation.offered.arrivals import Arrival, stream_rng
 from headrace.simulation.offered.processes import process_named
 
 HEADROOMS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
@@ -43,12 +51,16 @@ SESSIONS = 4
 """With different arrivals; the worst of them counts, so that a plan does not attain by luck."""
 REQUESTS = 10_000
 """Per session."""
+REQUESTS_TOGETHER = 4_000
+"""The same, of all apps together, where modules share slots."""
 SLOS_AT_LEAST = 30
 """A session is at least so many times as long as the SLO: it begins with idle machines."""
 FIRST_LOOK = 5
 """A session this many times shorter tells which plans are not worth the whole one."""
 HOPELESS = 3
 """Times as many misses as allowed, in the shorter session."""
+SAME_BILL = 1e-9
+"""Relative."""
 RESERVE = 0.3
 """Of the misses that are allowed: other arrivals than the simulated ones may be worse."""
 
@@ -97,6 +109,7 @@ def choose_headroom(
     uniform = plans[0].plan.objective if plans else 0.0
     wanted = 1 - (1 - attainment) * (1 - RESERVE)
     plans.sort(key=lambda found: (found.plan.objective, found.rate_headroom, found.margin))
+    plans = [found for found in plans if not _surpassed(found, plans)]
     for tried, found in enumerate(plans, start=1):
         on_top = found.plan.objective / uniform - 1
         on_progress(f"simulating plan {tried} of {len(plans)}: {on_top:.1%} on top")
@@ -134,6 +147,17 @@ def _plans(planning: Planning, least_margin: float) -> list[_Roomy]:
     return plans
 
 
+def _surpassed(found: _Roomy, plans: Sequence[_Roomy]) -> bool:
+    """Whether the same devices leave more room in another plan, for the same bill."""
+    return found.plan.options.bill == "devices" and any(
+        other is not found
+        and isclose(other.plan.objective, found.plan.objective, rel_tol=SAME_BILL)
+        and other.rate_headroom >= found.rate_headroom
+        and other.margin >= found.margin
+        for other in plans
+    )
+
+
 def _worst_attained(
     plan: Plan, profiles: Mapping[str, Profile], arrivals: str, seed: int, wanted: float
 ) -> float:
@@ -159,6 +183,8 @@ def attained(
     requests: int = REQUESTS,
 ) -> float:
     """Simulated attainment at the asked rates, of the app that attains least."""
+    if any(slot.duty_us is not None for slot in plan.slots):
+        return _attained_together(plan, profiles, arrivals, seed, shorter)
     topology = Topology.from_plan(plan, profiles)
     policy = policy_for(plan)
     reached = []
@@ -173,6 +199,27 @@ def attained(
         )
         reached.append(done.attainment(app.slo_us))
     return min(reached, default=1.0)
+
+
+def _attained_together(
+    plan: Plan, profiles: Mapping[str, Profile], arrivals: str, seed: int, shorter: int
+) -> float:
+    """The same of modules that share slots, also those of several apps."""
+    apps = [claim.app for claim in plan.apps]
+    rate_rps = sum(app.rate_rps for app in apps)
+    slos_s = SLOS_AT_LEAST * max(app.slo_us for app in apps) / 1e6
+    duration_s = max(REQUESTS_TOGETHER / rate_rps, slos_s) / shorter
+    offered = [
+        Arrival(model=app.name, at_us=int(at_us))
+        for app in apps
+        for at_us in process_named(arrivals)(app.rate_rps, duration_s, stream_rng(seed, app.name))
+    ]
+    offered.sort(key=lambda arrival: arrival.at_us)
+    outcomes = simulate_apps(plan, profiles, offered, seed=seed).outcomes
+    return min(
+        (summarise(found, None).slo_attainment or 0.0 for found in outcomes.values() if found),
+        default=1.0,
+    )
 
 
 def _generators(claim: AppClaim, seed: int) -> Callable[[int], np.random.Generator]:

@@ -14,6 +14,7 @@ from math import ceil, inf
 from msgspec.structs import replace as changed
 
 from headrace.cost import cost_model, shares_gateway_cores
+from headrace.domain.cluster import WHOLE
 from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import Problem
 from headrace.planning.apps.bill.assembly import Billed, assemble_bill
@@ -44,16 +45,21 @@ def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
     ends_at = began + problem.options.time_limit_s
     cases = [app_case(problem, app) for app in problem.apps]
     today = by_fraction.plan
+    if not _on_whole_devices(cases):
+        return by_fraction if today is None else _kept(today, by_fraction, began)
     most = inf if today is None or today.cost_per_hour is None else today.cost_per_hour
     start = _start_price(problem) if most == inf else most
     found, bound = _within_stock(problem, cases, start, ends_at)
     if found is None and today is None:
         return by_fraction
+    if _offers_parts(cases):
+        # Parts of devices stand in no shared slot; what they cost at least bounds them.
+        bound = min(bound, by_fraction.bound or 0.0)
     apart = apart_bill(problem, cases, ends_at)
     runtime_s = by_fraction.runtime_s + time.perf_counter() - began
     if found is None or found.bill >= most * (1 - SAME):
         assert today is not None
-        plan = _as_billed(today, min(bound, most), apart, runtime_s)
+        plan = _as_billed(today, min(bound, most), runtime_s)
     else:
         gap = found.bill - bound
         plan = assemble_bill(
@@ -65,6 +71,22 @@ def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
             runtime_s=runtime_s,
         )
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s)
+
+
+def _on_whole_devices(cases: Sequence[AppCase]) -> bool:
+    """Whether every module has a whole device that can run it."""
+    return all(any(c.share == WHOLE for c in m.candidates) for case in cases for m in case.modules)
+
+
+def _offers_parts(cases: Sequence[AppCase]) -> bool:
+    return any(c.share < WHOLE for case in cases for m in case.modules for c in m.candidates)
+
+
+def _kept(today: Plan, by_fraction: PlanResult, began: float) -> PlanResult:
+    """Where a module has parts of devices only, nothing can be shared in turns."""
+    runtime_s = by_fraction.runtime_s + time.perf_counter() - began
+    plan = _as_billed(today, by_fraction.bound or 0.0, runtime_s)
+    return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=runtime_s)
 
 
 def bill_case(
@@ -181,7 +203,7 @@ def _per_app(
     return billed
 
 
-def _as_billed(plan: Plan, bound: float, apart: float, runtime_s: float) -> Plan:
+def _as_billed(plan: Plan, bound: float, runtime_s: float) -> Plan:
     """The plan by the fraction, judged by the price of its devices."""
     bill = plan.cost_per_hour
     assert bill is not None, "every device has a price"
