@@ -26,7 +26,7 @@ from headrace.reporting.readable import ReadableTable
 from headrace.reporting.shared_table import devices_table
 from headrace.reporting.summary import slots_table, summary_table
 from headrace.reporting.verdict import verdict_table, violations_table
-from headrace.simulation.margin import Choice, Trial
+from headrace.simulation.trials import Choice, Trial
 from headrace.verify import verify
 from helpers.apps import make_app_problem
 from helpers.problems import make_cluster, make_plan, make_problem, make_profile
