@@ -92,8 +92,13 @@ def figure_5(light: Path, heavy: Path, cores: Sequence[int], window_s: float, fo
     paths, half = (light, heavy), len(cores) // 2
     names = (LIGHT, HEAVY)
 
-    def sessions(threads: int, places: Sequence[Sequence[int]]) -> list[Run]:
-        return [opened(*each, threads) for each in zip(names, paths, places, strict=True)]
+    def sessions(
+        threads: int, places: Sequence[Sequence[int]], *, divided: bool = False
+    ) -> list[Run]:
+        return [
+            opened(*each, threads, divided=divided)
+            for each in zip(names, paths, places, strict=True)
+        ]
 
     alone = [
         median(wall_ms(run, 1) for _ in range(5 * RUNS))
@@ -102,7 +107,9 @@ def figure_5(light: Path, heavy: Path, cores: Sequence[int], window_s: float, fo
     slos_s = [SLO_FACTOR * ms / 1e3 for ms in alone]
     ways: dict[str, Callable[[list[NDArray[np.float64]]], list[float]]] = {
         "turns": lambda due: served(sessions(len(cores), [cores, cores]), due, slos_s, one=True),
-        "free": lambda due: served(sessions(len(cores), [cores, cores]), due, slos_s, one=False),
+        "free": lambda due: served(
+            sessions(len(cores), [cores, cores], divided=True), due, slos_s, one=False
+        ),
         "parts": lambda due: served(
             sessions(half, [cores[:half], cores[half : 2 * half]]), due, slos_s, one=False
         ),
@@ -128,12 +135,24 @@ def figure_5(light: Path, heavy: Path, cores: Sequence[int], window_s: float, fo
     draw(folder / "fig5.svg", 1, paint, width=4.5)
 
 
-def opened(name: str, path: Path, cores: Sequence[int], threads: int) -> Run:
-    """A network with so many threads on these cores; the thread that runs it moves there too."""
+def opened(
+    name: str, path: Path, cores: Sequence[int], threads: int, *, divided: bool = False
+) -> Run:
+    """A network with so many threads on these cores; the thread that runs it moves there too.
+
+    Args:
+        divided: the system places the threads. Else each has a core of its own: threads that sleep
+            between operators are often woken where the one that wakes them runs.
+    """
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    own = list(cores) if divided else list(cores[:1])
+    if not divided and threads > 1:
+        # Of all threads but the one that runs it; counted from 1.
+        places = ";".join(str(core + 1) for core in cores[1:threads])
+        options.add_session_config_entry("session.intra_op_thread_affinities", places)
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)  # of this thread; those that the session starts inherit it
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -144,7 +163,7 @@ def opened(name: str, path: Path, cores: Sequence[int], threads: int) -> Run:
     os.sched_setaffinity(0, before)
 
     def run(size: int) -> None:
-        os.sched_setaffinity(0, cores)
+        os.sched_setaffinity(0, own)
         session.run(None, {given.name: items[:size]})
 
     return run
