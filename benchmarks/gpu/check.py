@@ -7,6 +7,8 @@ Ends with 1 if anything failed.
     models   answers of PyTorch's exports and of ONNX models on the GPU = on the CPU; times; memory
     serve    profile, plan, verify, simulate, serve, load; simulated against measured
     faults   a worker killed with -9 comes back; its GPU memory is given back
+    shares   parts of the GPU: that they are disjoint; latency by share; what neighbours cost; two
+             networks at once against turns; the multi-process service, where there is one
 """
 
 import json
@@ -16,7 +18,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-PARTS = ("models", "serve", "faults")
+PARTS = ("models", "serve", "faults", "shares")
 PART_S = 480.0
 ROOT = Path(__file__).parents[2]
 

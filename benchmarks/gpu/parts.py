@@ -20,8 +20,8 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import numpy as np
+from benchmarks.gpu.findings import DEVICE, finding, say
 
-DEVICE = os.environ.get("DEVICE", "cuda")
 NETWORKS = ("small", "mobilenetv2", "resnet50", "bert")
 TOLERANCE = 1e-4
 POINTS = 0.02
@@ -34,24 +34,6 @@ cluster:
 models:
   - {{profile: model.profile.json, slo_ms: {slo_ms}}}
 """
-
-
-def say(what: str, state: str, figures: str = "") -> None:
-    print(json.dumps([what, state, figures]), flush=True)
-
-
-@contextmanager
-def finding(what: str) -> Iterator[Callable[[bool, str], None]]:
-    """Says `what` was found; an exception is a failure with its words."""
-
-    def found(good: bool, figures: str) -> None:
-        say(what, "ok" if good else "FAILED", figures)
-
-    try:
-        yield found
-    except Exception as error:
-        lines = [*str(error).strip().splitlines(), ""]
-        say(what, "FAILED", f"{type(error).__name__}: {lines[0][:200]}")
 
 
 def models(folder: Path) -> None:
@@ -266,4 +248,7 @@ def _device_bytes() -> int:
 
 
 if __name__ == "__main__":
-    {"models": models, "serve": serve, "faults": faults}[sys.argv[1]](Path(sys.argv[2]))
+    from benchmarks.gpu.shares import shares
+
+    parts = {"models": models, "serve": serve, "faults": faults, "shares": shares}
+    parts[sys.argv[1]](Path(sys.argv[2]))

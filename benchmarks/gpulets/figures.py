@@ -17,9 +17,7 @@ leave the machine idle. SVG files where matplotlib is installed, tables anyway.
 import argparse
 import os
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -28,6 +26,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 from benchmarks.gpulets.networks import SHAPES, network_files
+from benchmarks.gpulets.two_at_once import Run, arrivals, served
 from benchmarks.ppipe.plots import draw
 from numpy.typing import NDArray
 
@@ -35,16 +34,12 @@ BATCH_SIZES = (1, 2, 4, 8, 16)
 LOADS = (0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
 SLO_FACTOR = 10.0
 """SLO over the time of a batch of one, alone on a core."""
-MOST_BATCH = 8
 RUNS = 5
 SEED = 1
 SHOWN = ("encoder", "detector", "detect", "recognise")
 """Of Figure 3."""
 LIGHT, HEAVY = "encoder", "detector"
 """Of Figure 5."""
-
-Run = Callable[[int], None]
-"""Runs one batch of a size."""
 
 
 def main() -> int:
@@ -97,8 +92,13 @@ def figure_5(light: Path, heavy: Path, cores: Sequence[int], window_s: float, fo
     paths, half = (light, heavy), len(cores) // 2
     names = (LIGHT, HEAVY)
 
-    def sessions(threads: int, places: Sequence[Sequence[int]]) -> list[Run]:
-        return [opened(*each, threads) for each in zip(names, paths, places, strict=True)]
+    def sessions(
+        threads: int, places: Sequence[Sequence[int]], *, divided: bool = False
+    ) -> list[Run]:
+        return [
+            opened(*each, threads, divided=divided)
+            for each in zip(names, paths, places, strict=True)
+        ]
 
     alone = [
         median(wall_ms(run, 1) for _ in range(5 * RUNS))
@@ -107,7 +107,9 @@ def figure_5(light: Path, heavy: Path, cores: Sequence[int], window_s: float, fo
     slos_s = [SLO_FACTOR * ms / 1e3 for ms in alone]
     ways: dict[str, Callable[[list[NDArray[np.float64]]], list[float]]] = {
         "turns": lambda due: served(sessions(len(cores), [cores, cores]), due, slos_s, one=True),
-        "free": lambda due: served(sessions(len(cores), [cores, cores]), due, slos_s, one=False),
+        "free": lambda due: served(
+            sessions(len(cores), [cores, cores], divided=True), due, slos_s, one=False
+        ),
         "parts": lambda due: served(
             sessions(half, [cores[:half], cores[half : 2 * half]]), due, slos_s, one=False
         ),
@@ -133,56 +135,24 @@ def figure_5(light: Path, heavy: Path, cores: Sequence[int], window_s: float, fo
     draw(folder / "fig5.svg", 1, paint, width=4.5)
 
 
-def served(
-    runs: Sequence[Run],
-    arrivals_s: Sequence[NDArray[np.float64]],
-    slos_s: Sequence[float],
-    *,
-    one: bool,
-) -> list[float]:
-    """Part of each model's requests that were late. `one`: a single executor serves both."""
-    queues = [deque(times) for times in arrivals_s]
-    late = [0] * len(runs)
-    begun_s = time.perf_counter() + 0.05
+def opened(
+    name: str, path: Path, cores: Sequence[int], threads: int, *, divided: bool = False
+) -> Run:
+    """A network with so many threads on these cores; the thread that runs it moves there too.
 
-    def work(models: Sequence[int]) -> None:
-        while waiting := [m for m in models if queues[m]]:
-            model = min(waiting, key=lambda m: queues[m][0] + slos_s[m])
-            first = min(waiting, key=lambda m: queues[m][0])
-            now_s = time.perf_counter() - begun_s
-            if queues[model][0] > now_s:
-                model = first
-            if queues[model][0] > now_s:
-                time.sleep(min(0.0005, queues[model][0] - now_s))
-                continue
-            batch: list[float] = []
-            while queues[model] and queues[model][0] <= now_s and len(batch) < MOST_BATCH:
-                batch.append(queues[model].popleft())
-            runs[model](len(batch))
-            done_s = time.perf_counter() - begun_s
-            late[model] += sum(done_s - arrived_s > slos_s[model] for arrived_s in batch)
-
-    groups = [range(len(runs))] if one else [[model] for model in range(len(runs))]
-    threads = [threading.Thread(target=work, args=(group,)) for group in groups]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [count / max(1, len(times)) for count, times in zip(late, arrivals_s, strict=True)]
-
-
-def arrivals(rng: np.random.Generator, rate_rps: float, window_s: float) -> NDArray[np.float64]:
-    """Poisson, in seconds from the begin of the window."""
-    times = np.cumsum(rng.exponential(1 / rate_rps, max(1, round(2 * rate_rps * window_s))))
-    return times[times < window_s]
-
-
-def opened(name: str, path: Path, cores: Sequence[int], threads: int) -> Run:
-    """A network with so many threads on these cores; the thread that runs it moves there too."""
+    Args:
+        divided: the system places the threads. Else each has a core of its own: threads that sleep
+            between operators are often woken where the one that wakes them runs.
+    """
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    own = list(cores) if divided else list(cores[:1])
+    if not divided and threads > 1:
+        # Of all threads but the one that runs it; counted from 1.
+        places = ";".join(str(core + 1) for core in cores[1:threads])
+        options.add_session_config_entry("session.intra_op_thread_affinities", places)
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)  # of this thread; those that the session starts inherit it
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -193,7 +163,7 @@ def opened(name: str, path: Path, cores: Sequence[int], threads: int) -> Run:
     os.sched_setaffinity(0, before)
 
     def run(size: int) -> None:
-        os.sched_setaffinity(0, cores)
+        os.sched_setaffinity(0, own)
         session.run(None, {given.name: items[:size]})
 
     return run

@@ -21,7 +21,8 @@ from benchmarks.ppipe.planning_rows import Instance, instances, problem_of
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
 from headrace.planning.pooled.planner import plan_pooled
-from headrace.simulation.margin import SEED, Workload, choose_margin
+from headrace.simulation.margin import choose_margin
+from headrace.simulation.trials import SEED, Workload
 
 ATTAINMENT = 0.99
 

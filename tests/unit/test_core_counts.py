@@ -5,7 +5,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from headrace.cli import app
 from headrace.domain.errors import ModelError
 from headrace.profiling.core_counts import on_cores, parse_cores, with_cores
 from headrace.profiling.options import ProfileOptions
@@ -58,3 +60,10 @@ def test_more_cores_than_there_are_are_refused() -> None:
     here = len(os.sched_getaffinity(0))
     with pytest.raises(ModelError, match=f"and {here} are here"):
         parse_cores(f"1,{here + 1}")
+
+
+def test_a_gpu_is_not_said_to_take_so_much_longer_on_a_part_as_a_core_does(tmp_path: Path) -> None:
+    path = saved(chain_model(layers=2, width=8), tmp_path / "m.onnx")
+    asked = ["profile", str(path), "--device", "cuda", "--shares", "1/2"]
+    with pytest.raises(ModelError, match="--device cuda is measured whole"):
+        CliRunner().invoke(app, asked, catch_exceptions=False)

@@ -26,6 +26,7 @@ from headrace.profiling.interference import (
     errors_of,
     fit,
     hold_out,
+    middle_of_most,
     split_pairs,
 )
 from headrace.profiling.pairs_file import read_pairs, write_pairs
@@ -104,6 +105,21 @@ def test_a_models_own_sensitivity_comes_back_though_no_feature_shows_it() -> Non
     assert found.coefficients == pytest.approx((1.0, 0.2, 0.1), abs=1e-3)
     assert found.beside == pytest.approx(own, abs=1e-3)
     assert choose_form(measured, tuple(FORMS), seed=0) == "sensitivity"
+
+
+def test_of_batches_that_take_one_of_two_times_neither_is_forgotten() -> None:
+    values = np.array([1.5] * 12 + [1.8] * 9)
+    middle = middle_of_most(values)
+    # Of the median one of the two is wrong by a sixth or a fifth.
+    assert np.abs(middle / values - 1).max() == pytest.approx(0.3 / 3.3)
+
+
+@given(st.lists(st.floats(0.9, 1.1), min_size=8, max_size=40), st.floats(2, 50))
+def test_a_few_disturbed_runs_do_not_move_the_middle_out_of_the_rest(
+    calm: list[float], far: float
+) -> None:
+    disturbed = [far] * (len(calm) // 5)
+    assert 0.9 <= middle_of_most(np.array([*disturbed, *calm])) <= 1.1
 
 
 @given(seed=st.integers(0, 10_000), models=st.integers(2, 6), parts=st.integers(2, 9))

@@ -12,7 +12,8 @@ from headrace.cli import app
 from headrace.domain.app import App, Module
 from headrace.domain.errors import DocumentError, InfeasibleError
 from headrace.domain.problem import PlanOptions, Problem
-from headrace.simulation.margin import TOLERANCE, Workload, choose_margin
+from headrace.simulation.margin import choose_margin
+from headrace.simulation.trials import TOLERANCE, Workload
 from headrace.verify import verify
 from helpers.problems import make_cluster, make_problem, make_profile
 

@@ -26,7 +26,7 @@ from headrace.reporting.readable import ReadableTable
 from headrace.reporting.shared_table import devices_table
 from headrace.reporting.summary import slots_table, summary_table
 from headrace.reporting.verdict import verdict_table, violations_table
-from headrace.simulation.margin import Choice, Trial
+from headrace.simulation.trials import Choice, Trial
 from headrace.verify import verify
 from helpers.apps import make_app_problem
 from helpers.problems import make_cluster, make_plan, make_problem, make_profile
@@ -71,7 +71,15 @@ def app_columns() -> RenderableType:
 
 
 def margins() -> RenderableType:
-    plan = replace(long_plan(), options=replace(long_plan().options, objective="least-cost"))
+    return trials_of(long_plan())
+
+
+def rooms() -> RenderableType:
+    plan = long_plan()
+    return trials_of(replace(plan, options=replace(plan.options, objective="least-devices")))
+
+
+def trials_of(plan: Plan) -> RenderableType:
     trial = Trial(margin=0.123, plan=plan, planned_rps=1e6, carried_rps=1e6, attainment=0.99999)
     trials = (trial, replaced(trial, carried_rps=2e6))
     return margins_table(Choice(trials=trials, best=trial, plan=plan), 0.99999)
@@ -109,6 +117,7 @@ TABLES: dict[str, Callable[[], RenderableType]] = {
     "explanation": app_explanation,
     "app comparison": app_columns,
     "margins": margins,
+    "head-room and margins": rooms,
     "summary": lambda: summary_table(report(), LONGER),
     "slots": lambda: slots_table([SLOT]),
     "verdict": lambda: verdict_table({"devices": 12}),

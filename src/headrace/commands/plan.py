@@ -68,7 +68,8 @@ MarginOption = Annotated[
         metavar="FRACTION|auto",
         help="Part of each SLO that is kept for batching, queueing and contention. auto: plan"
         " with several, simulate each plan under Poisson load, and keep the one that carries"
-        " most.",
+        " most; with objectives least-cost and least-devices the cheapest that keeps"
+        " --attainment at the rates asked for.",
     ),
 ]
 AttainmentOption = Annotated[

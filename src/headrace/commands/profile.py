@@ -208,6 +208,11 @@ def profile(
     parts, core_counts = parse_shares(shares or ()), parse_cores(cores)
     if parts and core_counts:
         raise ModelError("--cores: measures whole cores; leave out --shares, parts of one")
+    if parts and measurement(device).machine is not None:
+        raise ModelError(
+            f"--shares: states parts of a core by its time; --device {device} is measured whole;"
+            " leave --shares out, and write times by share from elsewhere into the profile"
+        )
     target = out or Path(f"{name or legal_name(model.stem)}.profile.json")
     check_writable(target)
     if plot is not None:

@@ -92,7 +92,8 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     """What a plan of apps is for: uniform, its worst cases hold; poisson, head-room was added until
     simulated Poisson arrivals were answered in time."""
     rate_headroom: float = 0.0
-    """Of apps: every rate is planned for with this part on top, which is dummy load to the plan."""
+    """Every rate is planned for with this part on top: of apps as dummy load, of models as rates
+    that the plan carries."""
     module_headroom: dict[str, float] = msgspec.field(default_factory=dict)
     """Of apps: the same for single modules, as `app.module` -> part; on top of `rate_headroom`."""
     headroom_for: HeadroomFor | None = None

@@ -73,13 +73,18 @@ class TorchModel:
     """A model or a part of one, open on a device; an `OpenedModel`."""
 
     def __init__(
-        self, content: bytes, weights: ExternalWeights | None, device: str = "cpu"
+        self,
+        content: bytes,
+        weights: ExternalWeights | None,
+        device: str = "cpu",
+        stream: Any = None,
     ) -> None:
         """
         Args:
             content: a `ModelProto`'s bytes.
             weights: what it refers to.
             device: PyTorch's name.
+            stream: of the device, on which it runs; None: one of its own. Unused on a CPU.
 
         Raises:
             ModelError: PyTorch is not installed, has no such device, or cannot compute the model.
@@ -91,7 +96,9 @@ class TorchModel:
         with _said("PyTorch cannot open the model"):
             self._program = TorchProgram(onnx.load_model_from_string(content), weights, device)
         self._on_device = self._program.device.type != "cpu"
-        self._stream: Any = torch.cuda.Stream() if self._on_device else None
+        self._stream: Any = None
+        if self._on_device:
+            self._stream = torch.cuda.Stream() if stream is None else stream
         # One for all graphs: a run's outputs are copied out before the next run begins.
         self._pool: Any = torch.cuda.graph_pool_handle() if self._on_device else None
         self._graphs: dict[tuple[Any, ...], _Recorded] = {}

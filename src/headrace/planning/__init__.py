@@ -8,6 +8,7 @@ from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Problem
 from headrace.planning.apps.names import APP_PLANNERS
 from headrace.planning.common.gateway import refuse_for_gateway, within_gateway
+from headrace.planning.common.headroom import with_headroom, without_headroom
 
 Planner = Callable[[Problem], PlanResult]
 
@@ -71,6 +72,7 @@ def solve(problem: Problem) -> PlanResult:
             f" device type {split[0]!r} has splits; leave them out, or use"
             f" {', '.join(sorted(COUNT_DEVICES & PLANNERS.keys()))}"
         )
-    if refusal := refuse_for_gateway(problem):
+    raised = with_headroom(problem)
+    if refusal := refuse_for_gateway(raised):
         return refusal
-    return within_gateway(problem, planner(problem))
+    return without_headroom(problem, within_gateway(raised, planner(raised)))

@@ -13,8 +13,8 @@ robust       the same by least absolute errors relative to the slowdown: what is
              the terms (a batch that ran with another algorithm) does not bend the line
 products     and l2_own*l2_other, dram_own*dram_other: who takes nothing is slowed by nobody
 sensitivity  beside_own, l2_other, dram_other: the part of the model itself is not computed from
-             what it takes but measured, as the median over its neighbours (Bubble-Up has such
-             curves); for models that were measured beside at least one other
+             what it takes but measured over its neighbours (Bubble-Up has such curves); for models
+             that were measured beside at least one other
 
 The form is chosen by pairs that are held out in turn from those that it is fitted to; errors are
 stated of pairs that had no part in either. A pair of models is held out whole: both directions, all
@@ -22,13 +22,18 @@ batch sizes, all shares. Rows of one pair are alike, so a split by rows would fl
 
 Least absolute errors by reweighting (Schlossmacher, 1973): 30 solutions of least squares, each row
 weighted by 1 / sqrt of its last error.
+
+What a model's own part is, of several measurements: the middle of the shortest interval that holds
+MOST of them (the shorth; Andrews et al., 1972, take half). A batch may take one of two times, by
+what no feature tells, as on GPUs that switch algorithms or clocks: the median is then one of the
+two, and wrong of the other by all that lies between them; the middle is wrong of both by half.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
+from math import ceil, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +53,9 @@ LEAST_PAIRS = 3
 """Of models: one to hold out, and two to fit to."""
 
 CLEARLY = 0.2
+
+MOST = 0.8
+"""Of a model's measurements: those further out are taken for disturbed."""
 
 _REWEIGHTINGS = 30
 _ALTERNATIONS = 6
@@ -299,7 +307,7 @@ def _least_absolute(measured: Measurements, terms: Sequence[str]) -> Solved:
 
 def _with_sensitivity(measured: Measurements, terms: Sequence[str]) -> Solved:
     """The slopes of the neighbours' terms within places; then alternately every place's median of
-    what they leave, and the slopes of what the medians leave."""
+    what they leave, and the slopes of what the medians leave; of the last, every place's middle."""
     neighbours = [term for term in terms if term != "beside_own"]
     table = _table(measured, neighbours, {})
     slowdowns = np.array([each.slowdown for each in measured])
@@ -316,11 +324,22 @@ def _with_sensitivity(measured: Measurements, terms: Sequence[str]) -> Solved:
             level[own] = np.median(slowdowns[own] - table[own] @ slopes)
         slopes = _reweighted(table, slowdowns - level, 1 / slowdowns)
     beside = {
-        place: max(_LEAST_ERROR, float(np.median(slowdowns[own] - table[own] @ slopes)))
+        place: max(_LEAST_ERROR, middle_of_most(slowdowns[own] - table[own] @ slopes))
         for place, own in rows.items()
     }
     by_term = dict(zip(neighbours, slopes, strict=True)) | {"beside_own": 1.0}
     return beside, np.array([by_term[term] for term in terms])
+
+
+def middle_of_most(values: Floats) -> float:
+    """Of the shortest interval, relative to where it lies, that holds MOST of the values: where
+    the errors relative to its ends are equal."""
+    ordered = np.sort(values)
+    held = max(1, ceil(MOST * len(ordered)))
+    low, high = ordered[: len(ordered) - held + 1], ordered[held - 1 :]
+    at = int(np.argmin((high - low) / np.maximum(high + low, _LEAST_ERROR)))
+    whole = float(low[at] + high[at])
+    return float(2 * low[at] * high[at]) / whole if whole > 0 else 0.0
 
 
 def _reweighted(table: Floats, wanted: Floats, weights: Floats) -> Floats:

@@ -5,22 +5,39 @@ from itertools import groupby
 
 from rich.table import Table
 
+from headrace.domain.problem import MINIMISED
 from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.summary import rate
-from headrace.simulation.margin import Choice, Trial
+from headrace.simulation.trials import Choice, Trial
+
+_BILLS = {"least-cost": "cost/h", "least-devices": "devices"}
 
 
 def margins_table(choice: Choice, attainment: float) -> Table:
     """One row per plan, with the margins that led to it; the chosen one is marked."""
-    priced = choice.plan.options.objective == "least-cost"
+    if choice.plan.options.objective in MINIMISED:
+        return _room_table(choice)
     headings = ["margin", "planned req/s", f"carried at {100 * attainment:g} %", "at planned"]
-    headings += ["cost/h"] if priced else []
     title = "plans by margin, simulated"
     table = ReadableTable(*map(figures, headings), "", title=title, title_justify="left")
     for _, group in groupby(choice.trials, key=_figures):
         alike = list(group)
         chosen = any(trial is choice.best for trial in alike)
-        cells = [_margins(alike), *_cells(alike[0], priced), "chosen" if chosen else ""]
+        cells = [_margins(alike), *_cells(alike[0]), "chosen" if chosen else ""]
+        table.add_row(*cells, style="bold" if chosen else None)
+    return table
+
+
+def _room_table(choice: Choice) -> Table:
+    """Plans for stated rates, in the order in which they were tried."""
+    objective = choice.plan.options.objective
+    headings = ["head-room", "margin", "at the rates asked", _BILLS[objective]]
+    title = "plans by head-room and margin, simulated"
+    table = ReadableTable(*map(figures, headings), "", title=title, title_justify="left")
+    for trial in choice.trials:
+        chosen = trial is choice.best
+        cells = [f"{trial.headroom:.0%}", f"{trial.margin:.0%}", f"{trial.attainment:.2%}"]
+        cells += [f"{trial.plan.objective:.4g}", "chosen" if chosen else ""]
         table.add_row(*cells, style="bold" if chosen else None)
     return table
 
@@ -34,6 +51,5 @@ def _margins(alike: Sequence[Trial]) -> str:
     return f"{last:.0%}" if first == last else f"{100 * first:.0f}–{last:.0%}"
 
 
-def _cells(trial: Trial, priced: bool) -> list[str]:
-    cells = [rate(trial.planned_rps), rate(trial.carried_rps), f"{trial.attainment:.2%}"]
-    return [*cells, f"{trial.plan.objective:.4g}"] if priced else cells
+def _cells(trial: Trial) -> list[str]:
+    return [rate(trial.planned_rps), rate(trial.carried_rps), f"{trial.attainment:.2%}"]

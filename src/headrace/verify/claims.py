@@ -43,7 +43,8 @@ def _check_rates(case: Case, throughputs: Throughputs) -> None:
             case.report("dummy", model, "dummy load (rps)", f"0..{throughput}", dummy)
         demand = case.demands.get(model)
         if demand is not None and demand.rate_rps is not None:
-            case.limit("rates", model, "rate (rps)", demand.rate_rps, throughput - dummy)
+            wanted = demand.rate_rps * (1 + case.plan.options.rate_headroom)
+            case.limit("rates", model, "rate and its head-room (rps)", wanted, throughput - dummy)
 
 
 def _cost_per_hour(case: Case) -> float | None:

@@ -6,6 +6,7 @@ from headrace.domain.plan import Stopped
 from headrace.domain.problem import Problem
 from headrace.planning.common.allotments import Allotments
 from headrace.planning.common.candidates import NEVER_US, budget_us
+from headrace.planning.common.headroom import rates_text
 from headrace.planning.common.models import Model
 
 
@@ -17,8 +18,7 @@ def binding_constraint(
     if stopped in ("time-limit", "heuristic"):
         parts.append(f"the search ended early ({stopped}); a better plan may exist")
     if problem.options.objective == "least-cost":
-        rates = (f"{d.rate_rps:g} rps of model {d.model!r}" for d in problem.demands)
-        parts.append(f"rates: {', '.join(rates)} must be carried")
+        parts.append(f"rates: {rates_text(problem)} must be carried")
     else:
         parts.append(_devices(problem, models, chosen))
     weakest = _weakest(problem, models, chosen)

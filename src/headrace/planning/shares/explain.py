@@ -13,6 +13,7 @@ from headrace.domain.base import Record
 from headrace.domain.cluster import WHOLE
 from headrace.domain.plan import Plan, Slot
 from headrace.domain.problem import Problem
+from headrace.planning.common.headroom import with_headroom
 from headrace.planning.shares.planner import plan_shares
 
 AGAIN_S = 10.0
@@ -83,7 +84,7 @@ def _with_less(problem: Problem, plan: Plan, *, max_tenants: int | None) -> floa
     again = replace(
         problem, cluster=replace(cluster, device_types=types, nodes=nodes), options=options
     )
-    result = plan_shares(again)
+    result = plan_shares(with_headroom(again))
     return None if result.plan is None else result.plan.objective
 
 

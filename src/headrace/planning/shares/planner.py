@@ -12,6 +12,7 @@ from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Problem
 from headrace.planning.common.assembly import Claim
 from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.headroom import rates_text
 from headrace.planning.common.shared_assembly import ChosenDevice, assemble_shared
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.pooled.planner import check_options
@@ -263,8 +264,7 @@ def _binding(problem: Problem, load: Workload, found: Found, chosen: Sequence[Ch
     elif not found.proven:
         parts.append("the search ended early; a better plan may exist")
     if problem.options.objective != "max-min":
-        rates = (f"{d.rate_rps:g} rps of model {d.model!r}" for d in problem.demands)
-        parts.append(f"rates: {', '.join(rates)} must be carried")
+        parts.append(f"rates: {rates_text(problem)} must be carried")
     else:
         parts.append("devices: no other use of them carries more of what is carried least")
     shared = sum(len(part.tenants) > 1 for device in chosen for part in device.parts)

@@ -18,6 +18,7 @@ from headrace.planning.baselines.parts.fleet import Fleet
 from headrace.planning.common.assembly import Claim
 from headrace.planning.common.candidates import budget_us, usable_kinds
 from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.headroom import rates_text
 from headrace.planning.common.shared_assembly import assemble_shared
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.pooled.planner import check_options
@@ -74,12 +75,11 @@ def answer(
             refusal=_refusal(case, planner, heuristic, found, problem.options.margin),
             runtime_s=deadline.spent_s,
         )
-    rates = (f"{d.rate_rps:g} rps of model {d.model!r}" for d in problem.demands)
     claim = Claim(
         bound=None,
         stopped="heuristic",
         binding=f"{planner} is a heuristic, a better plan may exist;"
-        f" rates: {', '.join(rates)} must be carried",
+        f" rates: {rates_text(problem)} must be carried",
         runtime_s=deadline.spent_s,
     )
     plan = assemble_shared(problem, found.chosen(), claim, documents)

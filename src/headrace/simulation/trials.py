@@ -1,0 +1,159 @@
+"""What a plan of models carries, by simulation: the trials that `--margin auto` compares."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.dispatch.buckets import by_bucket
+from headrace.dispatch.kernel.layout import Ints
+from headrace.dispatch.topology import Topology
+from headrace.domain.plan import Plan
+from headrace.domain.problem import MINIMISED
+from headrace.domain.profile import Profile
+from headrace.simulation.beside import Beside, beside_of
+from headrace.simulation.compiled import Offered, offer, run
+from headrace.simulation.offered.arrivals import stream_rng
+from headrace.simulation.offered.processes import poisson_us
+
+POLICY = "reservation"
+SEED = 1
+
+REQUESTS_PER_MODEL = 10_000
+"""At the planned rate. One in a hundred may miss: so many make that a hundred."""
+REQUESTS_MAX = 200_000
+SLOS_AT_LEAST = 50
+"""A session is at least so many times as long as the longest SLO: it begins with idle devices."""
+
+FACTOR_MAX = 2.0
+TOLERANCE = 0.005
+"""Of a load, relative to the planned one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One plan: with how much room, what it promises, and what it carries."""
+
+    margin: float
+    headroom: float = 0.0
+    """Of the rates that were planned for, on top of those asked for."""
+    plan: Plan
+    planned_rps: float
+    """Of all models, in the mix in which load is offered."""
+    carried_rps: float
+    """The highest load, in the same mix, at which every model keeps the attainment; nan: not looked
+    for, since the plan is the least for stated rates."""
+    attainment: float
+    """At the planned rate, of the model that attains least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The trials in the order in which they were made, and the best of them."""
+
+    trials: tuple[Trial, ...]
+    best: Trial
+    plan: Plan
+    """The best one's, with the reason for its margin in its options."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A plan and the load that it is measured with."""
+
+    topology: Topology
+    rates_rps: Mapping[str, float]
+    """Model -> planned rate."""
+    duration_s: float
+    beside: Beside | None
+    """What models on one device cost each other, where the plan counts with it."""
+
+    @classmethod
+    def of(cls, plan: Plan, profiles: Mapping[str, Profile]) -> "Workload":
+        """Load in the mix that the plan's objective means, long enough to count misses."""
+        plan, profiles = by_bucket(plan, profiles)
+        rates = offered_mix(plan)
+        longest_slo_s = max(demand.slo_us for demand in plan.demands) / 1e6
+        enough_s = max(REQUESTS_PER_MODEL / rate for rate in rates.values())
+        most_s = REQUESTS_MAX / sum(rates.values())
+        return cls(
+            topology=Topology.from_plan(plan, profiles),
+            rates_rps=rates,
+            duration_s=max(min(enough_s, most_s), SLOS_AT_LEAST * longest_slo_s),
+            beside=beside_of(plan, profiles, plan.interference) if plan.interference else None,
+        )
+
+    def attainment(self, factor: float, seed: int, *, shorter: int = 1) -> float:
+        """At `factor` times the planned rates; of the model that attains least.
+
+        The arrivals of one seed are the same pattern at every factor, so that loads compare.
+
+        Args:
+            shorter: only the first of so many parts of the session.
+        """
+        offered = _poisson(self.topology, self.rates_rps, factor, self.duration_s / shorter, seed)
+        rng = np.random.default_rng(seed)
+        ended_at_us = run(self.topology, POLICY, offered, rng=rng, beside=self.beside).ended_at_us
+        in_time = (ended_at_us >= 0) & (ended_at_us <= offered.deadline_at_us)
+        models = len(self.topology.models)
+        arrived = np.bincount(offered.model, minlength=models)
+        kept = np.bincount(offered.model[in_time], minlength=models)
+        return float((kept[arrived > 0] / arrived[arrived > 0]).min(initial=1.0))
+
+    def largest_factor(self, wanted: float, seed: int, at_1: float | None = None) -> float:
+        """The largest multiple of the planned rates at which every model attains `wanted`.
+
+        Found by halving to within `TOLERANCE`, as if attainment only fell with load; 0 where none
+        that small does.
+
+        Args:
+            at_1: the attainment at the planned rates, where it is known.
+        """
+        if at_1 is None:
+            at_1 = self.attainment(1.0, seed)
+        low, high = (1.0, 1.0) if at_1 >= wanted else (0.0, 1.0)
+        while low == high:
+            # Plans rarely carry more than they promise, and never much more.
+            high = min(FACTOR_MAX, 1 + 2 * (high - 1) + 4 * TOLERANCE)
+            if self.attainment(high, seed) >= wanted:
+                low = high
+                if high == FACTOR_MAX:
+                    return high
+        while high - low > TOLERANCE:
+            middle = (low + high) / 2
+            if self.attainment(middle, seed) >= wanted:
+                low = middle
+            else:
+                high = middle
+        return low
+
+
+def offered_mix(plan: Plan) -> dict[str, float]:
+    """Model -> rate at "planned load": what the objective maximises, or is asked for.
+
+    max-min: weight x objective. least-cost, least-devices: the wanted rates. throughput: what the
+    plan gives each.
+    """
+    if plan.options.objective == "max-min":
+        return {demand.model: demand.weight * plan.objective for demand in plan.demands}
+    if plan.options.objective in MINIMISED:
+        return {demand.model: demand.rate_rps or 0.0 for demand in plan.demands}
+    return {deployment.model: deployment.throughput_rps for deployment in plan.deployments}
+
+
+def _poisson(
+    topology: Topology,
+    rates_rps: Mapping[str, float],
+    factor: float,
+    duration_s: float,
+    seed: int,
+) -> Offered:
+    """Poisson streams of all models, in order of arrival."""
+    streams: list[Ints] = [
+        poisson_us(rates_rps[model.name] * factor, duration_s, stream_rng(seed, model.name))
+        for model in topology.models
+    ]
+    at_us = np.concatenate(streams)
+    models = np.repeat(np.arange(len(streams)), [len(stream) for stream in streams])
+    order = np.argsort(at_us, kind="stable")
+    return offer(topology, at_us[order], models[order])
