@@ -10,8 +10,8 @@ peaks     the rate is a raised cosine, PEAK_TO_TROUGH times as high at a peak as
 items     sigma of their logarithm; rounded to whole items, at least one
 networks, priorities  each as likely as the others, independently
 
-SLOs are a part of the longest one-place time of the stream: strict 10 %, moderate 25 %, relaxed 50
-%.
+SLOs are a part of the longest one-place time of the stream: strict 10 %, moderate 25 %,
+relaxed 50 %.
 
     python -m benchmarks.accordion.streams [--seed 0]
 """

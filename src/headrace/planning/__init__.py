@@ -5,7 +5,7 @@ from importlib import import_module
 
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult
-from headrace.domain.problem import Problem
+from headrace.domain.problem import Items, Problem
 from headrace.planning.apps.names import APP_PLANNERS
 from headrace.planning.common.gateway import refuse_for_gateway, within_gateway
 
@@ -33,6 +33,7 @@ PLANNERS: dict[str, Planner] = {
     "sbp": _planner("baselines.squishy", "plan_squishy"),
     "self-tuning": _planner("baselines.guided", "plan_self_tuning"),
     "ideal": _planner("baselines.every_split", "plan_every_split"),
+    "malleable": _planner("depths.planner", "plan_malleable"),
     **{name: _planner("apps.planner", "plan_apps", name) for name in APP_PLANNERS},
 }
 """Name -> planner: a new one is one new file, and one line here. Nothing else lists planners."""
@@ -58,6 +59,7 @@ def solve(problem: Problem) -> PlanResult:
             f"planner {problem.options.planner!r} plans models, and the problem has apps;"
             f" for apps there are {', '.join(APP_PLANNERS)}"
         )
+    _refuse_items(problem)
     counts = problem.options.planner in COUNT_DEVICES
     if problem.options.objective == "least-devices" and not counts:
         raise DocumentError(
@@ -74,3 +76,19 @@ def solve(problem: Problem) -> PlanResult:
     if refusal := refuse_for_gateway(problem):
         return refusal
     return within_gateway(problem, planner(problem))
+
+
+def _refuse_items(problem: Problem) -> None:
+    """
+    Raises:
+        DocumentError: requests have many items, which only malleable plans are for.
+    """
+    if problem.options.planner == "malleable":
+        return
+    for demand in problem.demands:
+        if demand.items != Items():
+            raise DocumentError(
+                f"planner {problem.options.planner!r}: answers items one by one, and requests of"
+                f" model {demand.model!r} have {demand.items.mean:g} on average\n"
+                "  try    `--planner malleable`, or leave `items` out and count items as requests"
+            )
