@@ -135,7 +135,9 @@ def _judge_work(plan: Plan, profiles: Mapping[str, Profile]) -> None:
     """All slots have time at least for every block of every item where it is quickest."""
     kinds = {(slot.device, slot.share) for slot in plan.slots}
     work_us = 0.0
-    for demand, deployment in zip(plan.demands, plan.deployments, strict=True):
+    demands = {demand.model: demand for demand in plan.demands}
+    for deployment in plan.deployments:
+        demand = demands[deployment.model]
         profile, batch = profiles[demand.model], plan.options.item_batch
         known = [t for t in profile.block_times if (t.device, t.share) in kinds]
         if profile.stage_times:

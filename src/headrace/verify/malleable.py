@@ -37,6 +37,12 @@ Kind = tuple[str, Fraction]
 FEASIBLE = 1e-7
 """Up to which the linear program's answer is trusted."""
 
+TOO_MUCH = 1e9
+"""Of the slots: what needs so many times all of them is no way to serve a model."""
+
+NOTHING = 1e-9
+"""Of the slots: HiGHS takes no smaller coefficients."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
@@ -217,30 +223,47 @@ def _check_carried(case: Case, ways: dict[str, list[_Figures]]) -> Throughputs:
     return Throughputs(pipelines={}, deployments=claimed)
 
 
+def _part(held_us: float, slots: float) -> float:
+    return held_us / (slots * US_PER_S)
+
+
 def _part_of_slots(
     ways: dict[str, list[_Figures]], rates_rps: dict[str, float], slots: dict[Kind, float]
 ) -> float:
     """The least t so that t times the slots carry these rates."""
     kinds = sorted(slots)
+    if not all(slots.values()):
+        return inf  # Of an unknown device type, which is reported.
     if len(kinds) == 1:
         there_us = slots[kinds[0]] * US_PER_S
         least = {model: min(sum(w.held_us.values()) for w in ways[model]) for model in ways}
         return sum(rps * least[model] for model, rps in rates_rps.items()) / there_us
-    columns = [(model, way) for model in ways for way in ways[model]]
+    # Per way the part of each kind's time that it takes, if its model uses no other.
+    parts = {
+        model: [
+            row
+            for way in ways[model]
+            if max(row := [_part(rps * way.held_us.get(k, 0.0), slots[k]) for k in kinds])
+            < TOO_MUCH
+        ]
+        for model, rps in rates_rps.items()
+    }
+    if not all(parts.values()):
+        return inf
     program = highspy.Highs()
     program.setOptionValue("output_flag", False)
     program.setOptionValue("threads", 1)
-    part = program.addVariable(lb=0.0, obj=1.0)
-    shares = [program.addVariable(lb=0.0) for _ in columns]
-    for model, rps in rates_rps.items():
-        mine = [x for x, (name, _) in zip(shares, columns, strict=True) if name == model]
-        program.addConstr(sum(mine[1:], start=mine[0] * 1.0) == (1.0 if rps > 0 else 0.0))
-    for kind in kinds:
-        terms = [
-            x * (rates_rps[model] * way.held_us.get(kind, 0.0) / (slots[kind] * US_PER_S))
-            for x, (model, way) in zip(shares, columns, strict=True)
-        ]
-        program.addConstr(sum(terms[1:], start=terms[0]) - part <= 0.0)
+    least = program.addVariable(lb=0.0, obj=1.0)
+    taken = [[-1.0 * least] for _ in kinds]
+    for rows in parts.values():
+        shares = [program.addVariable(lb=0.0) for _ in rows]
+        program.addConstr(sum(shares[1:], start=1.0 * shares[0]) == 1.0)
+        for share, row in zip(shares, rows, strict=True):
+            for terms, part in zip(taken, row, strict=True):
+                if part > NOTHING:
+                    terms.append(part * share)
+    for terms in taken:
+        program.addConstr(sum(terms[1:], start=terms[0]) <= 0.0)
     program.run()
     if program.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return inf
