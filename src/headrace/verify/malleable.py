@@ -232,8 +232,8 @@ def _part_of_slots(
 ) -> float:
     """The least t so that t times the slots carry these rates."""
     kinds = sorted(slots)
-    if not all(slots.values()):
-        return inf  # Of an unknown device type, which is reported.
+    if not kinds or not all(slots.values()):
+        return inf  # There are none, or of an unknown device type, which is reported.
     if len(kinds) == 1:
         there_us = slots[kinds[0]] * US_PER_S
         least = {model: min(sum(w.held_us.values()) for w in ways[model]) for model in ways}
