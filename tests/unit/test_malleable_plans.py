@@ -1,12 +1,15 @@
 """Planner malleable: what its plans promise, and what it refuses."""
 
+import json
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from typer.testing import CliRunner
 
-from headrace.catalog.documents import read_problem, write_document
+from headrace.catalog.documents import read_plan, read_problem, write_document
+from headrace.cli import app
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Items, PlanOptions, Problem
@@ -189,8 +192,10 @@ def test_models_share_slots_of_parts_of_devices() -> None:
 def test_what_cannot_be_planned_is_refused_in_a_sentence(
     changed: dict[str, object], says: str
 ) -> None:
+    asked = problem_of(on_a())
+    asked = replace(asked, options=replace(asked.options, **changed))
     with pytest.raises(DocumentError, match=says):
-        solve(problem_of(on_a(), **changed))
+        solve(asked)
 
 
 @pytest.mark.parametrize(
@@ -238,3 +243,28 @@ def test_a_problem_file_says_items_as_a_number_or_as_a_distribution(tmp_path: Pa
         deployment = planned(problem).deployments[0]
         assert deployment.max_items == 100
         assert len(deployment.depths) == 3
+
+
+def test_the_command_plans_explains_and_overrides_the_file(tmp_path: Path) -> None:
+    write_document(on_a(), tmp_path / "m.profile.json")
+    (tmp_path / "problem.yaml").write_text(
+        "schema: headrace.problem/1\n"
+        "cluster: {devices: {a: {}}, nodes: [{name: n0, devices: {a: 4}}]}\n"
+        "models: [{profile: m.profile.json, slo_ms: 300, items: 10}]\n"
+    )
+    out = tmp_path / "plan.json"
+    given = ["plan", str(tmp_path / "problem.yaml"), "-o", str(out), "--planner", "malleable"]
+    run = CliRunner(env={"COLUMNS": "80"})
+    shown = run.invoke(app, [*given, "--max-depth", "3", "--max-items", "50", "--explain"])
+    assert shown.exit_code == 0, shown.output
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    assert "with more than" in " ".join(shown.stdout.split())
+    plan = read_plan(out)
+    assert len(plan.deployments[0].depths) == 3
+    assert plan.deployments[0].max_items == 50
+    assert run.invoke(app, ["verify", str(out)]).exit_code == 0
+    told = run.invoke(app, [*given, "--json", "--partition", "shisha", "--item-batch", "2"])
+    assert json.loads(told.stdout)["deployments"][0]["depths"][0]["batch_size"] == 2
+    wrong = run.invoke(app, [*given, "--partition", "random"])
+    assert isinstance(wrong.exception, DocumentError)
+    assert "--partition: 'random' is none of exact, shisha" in str(wrong.exception)
