@@ -187,6 +187,9 @@ def test_models_share_slots_of_parts_of_devices() -> None:
         ({"objective": "least-cost"}, "the objectives max-min and throughput"),
         ({"objective": "least-devices"}, "does not count devices"),
         ({"planner": "pooled"}, "answers items one by one"),
+        ({"planner": "pooled", "max_depth": 4}, "max_depth is of malleable plans"),
+        ({"max_stages": 4}, "max_stages is of pipelines"),
+        ({"max_batch": 4}, "try    item_batch"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_a_sentence(
@@ -265,6 +268,8 @@ def test_the_command_plans_explains_and_overrides_the_file(tmp_path: Path) -> No
     assert run.invoke(app, ["verify", str(out)]).exit_code == 0
     told = run.invoke(app, [*given, "--json", "--partition", "shisha", "--item-batch", "2"])
     assert json.loads(told.stdout)["deployments"][0]["depths"][0]["batch_size"] == 2
+    simulated = run.invoke(app, [*given, "--margin", "auto"])
+    assert "--margin auto: simulates pipelines" in str(simulated.exception)
     wrong = run.invoke(app, [*given, "--partition", "random"])
     assert isinstance(wrong.exception, DocumentError)
     assert "--partition: 'random' is none of exact, shisha" in str(wrong.exception)

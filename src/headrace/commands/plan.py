@@ -226,11 +226,21 @@ def _planned(problem: "Problem") -> "Plan":
 
 
 def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
-    """The plan by the margin that simulation prefers; what it was compared with is printed."""
+    """The plan by the margin that simulation prefers; what it was compared with is printed.
+
+    Raises:
+        DocumentError: the plan is to be malleable.
+    """
     from headrace.commands.kernel import load_kernel
+    from headrace.domain.errors import DocumentError
     from headrace.reporting.margins import margins_table
     from headrace.simulation.margin import choose_margin
 
+    if problem.options.planner == "malleable":
+        raise DocumentError(
+            "--margin auto: simulates pipelines, and malleable plans have depths\n"
+            "  try       --margin 0.2, the part of each SLO that is kept for waiting"
+        )
     load_kernel("reservation", simulator=True)
     with notices.status("planning and simulating") as status:
         choice = choose_margin(problem, attainment=attainment, on_progress=status.update)
@@ -308,7 +318,8 @@ def _explained(plan: "Plan", problem: "Problem") -> "Group":
         return Group(devices_table(plan), sharing_explanation(explain_sharing(plan, problem)))
     if not plan.apps:
         raise DocumentError(
-            "--explain: only plans of apps, of shared devices and of depths can be explained so far"
+            "--explain: only plans of apps, of shared devices, and malleable ones can be explained"
+            " so far"
         )
     from headrace.planning.apps.explain import explain, explain_stock
     from headrace.reporting.app_table import bill_explanation, explanation

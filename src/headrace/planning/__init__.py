@@ -5,7 +5,7 @@ from importlib import import_module
 
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult
-from headrace.domain.problem import Items, Problem
+from headrace.domain.problem import Items, PlanOptions, Problem
 from headrace.planning.apps.names import APP_PLANNERS
 from headrace.planning.common.gateway import refuse_for_gateway, within_gateway
 
@@ -40,6 +40,18 @@ PLANNERS: dict[str, Planner] = {
 
 COUNT_DEVICES = frozenset({"shares", "gpulet", "gpulet+int", "sbp", "self-tuning", "ideal"})
 """Planners that share devices, and may be asked for the fewest."""
+
+
+OF_PIPELINES = {
+    "min_stages": "leave it out",
+    "max_stages": "max_depth",
+    "max_batch": "item_batch",
+    "max_tenants": "leave it out: every model may run on every slot",
+}
+OF_DEPTHS = dict.fromkeys(
+    ("partition", "max_depth", "max_items", "item_batch"), "`--planner malleable`, or leave it out"
+)
+"""Options that only the others' plans know: name -> what to do."""
 
 
 def solve(problem: Problem) -> PlanResult:
@@ -81,14 +93,24 @@ def solve(problem: Problem) -> PlanResult:
 def _refuse_items(problem: Problem) -> None:
     """
     Raises:
-        DocumentError: requests have many items, which only malleable plans are for.
+        DocumentError: requests have many items, or depths are asked for, which only malleable plans
+            are for; or pipelines are asked for, which they do not have.
     """
-    if problem.options.planner == "malleable":
-        return
-    for demand in problem.demands:
+    options, usual = problem.options, PlanOptions()
+    malleable = options.planner == "malleable"
+    foreign = OF_PIPELINES if malleable else OF_DEPTHS
+    given = [name for name in foreign if getattr(options, name) != getattr(usual, name)]
+    if given:
+        instead = foreign[given[0]]
+        raise DocumentError(
+            f"planner {options.planner!r}: {given[0]} is of"
+            f" {'pipelines, and malleable plans have depths' if malleable else 'malleable plans'}"
+            f"\n  try    {instead}"
+        )
+    for demand in () if malleable else problem.demands:
         if demand.items != Items():
             raise DocumentError(
-                f"planner {problem.options.planner!r}: answers items one by one, and requests of"
+                f"planner {options.planner!r}: answers items one by one, and requests of"
                 f" model {demand.model!r} have {demand.items.mean:g} on average\n"
                 "  try    `--planner malleable`, or leave `items` out and count items as requests"
             )
