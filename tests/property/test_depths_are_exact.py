@@ -6,11 +6,17 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from headrace.domain.problem import Items, PlanOptions
+from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.depths.chain import Chain, simple_chain
-from headrace.planning.depths.exact import best_cuts
+from headrace.planning.depths.capacity import Capacity
+from headrace.planning.depths.chain import Chain, chain_of, simple_chain, whole_kinds
+from headrace.planning.depths.exact import Cut, best_cuts, cut_of
 from headrace.planning.depths.shisha import shisha_cuts
+from headrace.planning.depths.table import DepthTable
+from helpers.problems import make_cluster, make_problem, make_profile
 
 HANG_S = 600.0
 
@@ -34,18 +40,18 @@ def random_chain(seed: int) -> Chain:
 def every_cut(chain: Chain, depth: int) -> Iterator[tuple[int, int]]:
     """Fill and pace of each."""
     blocks = chain.block_count
+    stage_us, transfer_us = chain.p99_us.tolist(), chain.transfer_us.tolist()
+    mixes = [
+        kinds
+        for kinds in product(range(len(chain.kinds)), repeat=depth)
+        if all(used <= chain.counts[kind] for kind, used in Counter(kinds).items())
+    ]
     for inner in combinations(range(1, blocks), depth - 1):
         ranges = list(pairwise((0, *inner, blocks)))
-        for kinds in product(range(len(chain.kinds)), repeat=depth):
-            if any(used > chain.counts[kind] for kind, used in Counter(kinds).items()):
-                continue
-            parts = [
-                int(chain.p99_us[kind, first, end])
-                for kind, (first, end) in zip(kinds, ranges, strict=True)
-            ]
+        for kinds in mixes:
+            parts = [stage_us[k][i][j] for k, (i, j) in zip(kinds, ranges, strict=True)]
             parts += [
-                int(chain.transfer_us[a, b, end])
-                for (a, b), end in zip(pairwise(kinds), inner, strict=True)
+                transfer_us[a][b][end] for (a, b), end in zip(pairwise(kinds), inner, strict=True)
             ]
             yield sum(parts), max(parts)
 
@@ -120,3 +126,47 @@ def test_out_of_time_the_best_so_far_is_given_and_not_called_proven() -> None:
     assert all(
         early.cut.value(20) >= late.cut.value(20) for early, late in zip(found, proven, strict=True)
     )
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_mix_of_cuts_carries_more_than_the_bound(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    profiles = [
+        make_profile(f"m{i}", blocks=int(rng.integers(2, 6)), seed=10 * seed + i, max_batch=1)
+        for i in range(2)
+    ]
+    cluster = make_cluster(
+        {"n0": {"a": 2}, "n1": {"b": 2}}, gbps=float(rng.choice([0.1, 10.0])), max_utilisation=0.9
+    )
+    problem = make_problem(
+        profiles,
+        cluster=cluster,
+        slo_us=10_000_000,
+        options=PlanOptions(
+            planner="malleable", objective="max-min" if seed % 2 else "throughput", margin=0.0
+        ),
+    )
+    demands = tuple(replace(demand, items=Items(mean=5)) for demand in problem.demands)
+    problem = replace(problem, demands=demands)
+    plan = solve(problem).plan
+    assert plan is not None
+    assert plan.bound is not None
+
+    kinds = whole_kinds(cluster)
+    chains = [chain_of(problem, demand, kinds) for demand in demands]
+    tables = [
+        DepthTable(chain, tuple(cuts), proven=False, depth_max=4)
+        for chain in chains
+        for cuts in [[cut for depth in range(1, 5) for cut in all_cuts(chain, depth)]]
+    ]
+    free = Capacity(problem, kinds, tables).carried()
+    assert free is not None
+    assert plan.objective <= free.value * (1 + 1e-9)
+    assert free.value <= plan.bound * (1 + 1e-6)
+
+
+def all_cuts(chain: Chain, depth: int) -> Iterator[Cut]:
+    for inner in combinations(range(1, chain.block_count), depth - 1):
+        for kinds in product(range(len(chain.kinds)), repeat=depth):
+            if all(used <= chain.counts[kind] for kind, used in Counter(kinds).items()):
+                yield cut_of(chain, list(zip(kinds, (*inner, chain.block_count), strict=True)))

@@ -135,7 +135,7 @@ class Capacity:
         impossible = chain.p50_us >= NEVER
         # Rounded down: never more than it costs.
         priced = np.where(impossible, NEVER, chain.p50_us * parts[:, None, None] // PRECISION)
-        sums, before = uses(chain.counts, len(table.cuts))
+        sums, before = uses(chain.counts, table.depth_max)
         shape = (len(before), len(chain.kinds), chain.block_count + 1)
         best, *rest = (np.empty(shape, np.int64) for _ in "123")
         free = np.zeros_like(chain.transfer_us)

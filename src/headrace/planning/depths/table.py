@@ -20,6 +20,8 @@ class DepthTable:
     """Entry d - 1 is depth d."""
     proven: bool
     """Whether each of them is the best of its depth."""
+    depth_max: int
+    """What was allowed, as far as there are blocks and slots; `cuts` may end before it."""
 
     def request_us(self, depth: int, items: int) -> int:
         """What a request of so many items takes alone: p99, without the gateway."""
@@ -51,7 +53,7 @@ def depth_table(
     else:
         found = best_cuts(chain, max_depth, deadline)
         cuts, proven = [each.cut for each in found], all(each.proven for each in found)
-    return DepthTable(chain, tuple(cuts[: _useful(chain, cuts)]), proven)
+    return DepthTable(chain, tuple(cuts[: _useful(chain, cuts)]), proven, len(cuts))
 
 
 def _useful(chain: Chain, cuts: Sequence[Cut]) -> int:
