@@ -44,7 +44,8 @@ def make_corpus(folder: Path) -> Corpus:
         plan = replace(made.plan, profiles=refs)
         corpus.plans[f"{shape}.plan.json"] = _written(folder / f"{shape}.plan.json", plan)
         _add_problem(corpus, f"{shape}.problem.json", plan)
-        _add_log(corpus, f"{shape}.events", plan, made.profiles)
+        if not any(deployment.depths for deployment in plan.deployments):
+            _add_log(corpus, f"{shape}.events", plan, made.profiles)
     _add_apps(corpus)
     _add_traces(corpus)
     return corpus
@@ -103,6 +104,10 @@ def _add_problem(corpus: Corpus, name: str, plan: Plan) -> None:
         ],
         "options": {"objective": plan.options.objective, "margin": 0.3, "max_batch": 3},
     }
+    if plan.planner == "malleable":
+        corpus.problems[name]["options"] = {"planner": "malleable", "margin": 0.1, "item_batch": 2}
+        for entry, demand in zip(corpus.problems[name]["models"], plan.demands, strict=True):
+            entry["items"] = msgspec.to_builtins(demand.items)
     if plan.interference:
         documents = msgspec.to_builtins(plan.interference, enc_hook=encode_fraction)
         options = {"planner": plan.planner, "margin": 0.0, "max_tenants": 3}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
-from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Tenant
+from headrace.domain.plan import Deployment, Depth, Pipeline, Plan, Slot, Tenant
 from headrace.domain.profile import Profile
 from headrace.interference import DeviceUse, slowdown_of, use_of
 from helpers.problems import profiled_us
@@ -45,6 +45,11 @@ def judge_figures(plan: Plan, profiles: Mapping[str, Profile]) -> None:
             for name in (name for stage in pipeline.stages for name in stage.pool):
                 require(name in slots, f"pool names slot {name!r}, which is not there")
             _judge_pipeline(plan, profiles[deployment.model], deployment, pipeline)
+        for number, depth in enumerate(deployment.depths, start=1):
+            require(len(depth.stages) == number, f"depth {number} has {len(depth.stages)} stages")
+            _judge_depth(plan, profiles[deployment.model], depth)
+    if any(deployment.depths for deployment in plan.deployments):
+        _judge_work(plan, profiles)
     if all(kind.price_per_hour is not None for kind in plan.cluster.device_types):
         cost = sum(plan.cluster.device_type(d).price_per_hour or 0.0 for _, d, _ in devices)
         require(_close(cost, plan.cost_per_hour), f"cost {plan.cost_per_hour}, not {cost}")
@@ -107,6 +112,44 @@ def _judge_pipeline(
     allowed = deployment.slo_us * (1 - Fraction(str(plan.options.margin)))
     worst_us = total_us + waits_us
     require(worst_us <= allowed, f"turns and latency {worst_us} exceed {float(allowed)}")
+
+
+def _judge_depth(plan: Plan, profile: Profile, depth: Depth) -> None:
+    at, parts = 0, []
+    used = Counter((stage.device, stage.share) for stage in depth.stages)
+    there = Counter((slot.device, slot.share) for slot in plan.slots)
+    require(used <= there, f"a request needs {used}, there are {there}")
+    for stage in depth.stages:
+        require(stage.first_block == at, "blocks are not covered in order")
+        at = stage.end_block
+        place = (stage.device, stage.share, stage.first_block, stage.end_block)
+        _, p99_us = profiled_us(profile, *place, depth.batch_size)
+        require(stage.latency_us == p99_us, f"latency {stage.latency_us}, profiled {p99_us}")
+        parts += [p99_us, stage.transfer_us]
+    require(at == len(profile.blocks), "not all blocks are covered")
+    figures = (sum(parts), max(parts))
+    require((depth.fill_us, depth.pace_us) == figures, f"fill and pace are {figures}")
+
+
+def _judge_work(plan: Plan, profiles: Mapping[str, Profile]) -> None:
+    """All slots have time at least for every block of every item where it is quickest."""
+    kinds = {(slot.device, slot.share) for slot in plan.slots}
+    work_us = 0.0
+    demands = {demand.model: demand for demand in plan.demands}
+    for deployment in plan.deployments:
+        demand = demands[deployment.model]
+        profile, batch = profiles[demand.model], plan.options.item_batch
+        known = [t for t in profile.block_times if (t.device, t.share) in kinds]
+        if profile.stage_times:
+            continue  # A range measured whole may be quicker than its blocks.
+        least_us = sum(
+            min(times.p50_us[block][batch - 1] for times in known if times.max_batch >= batch)
+            for block in range(len(profile.blocks))
+        )
+        work_us += deployment.throughput_rps * math.ceil(demand.items.mean / batch) * least_us
+        most = demand.items.most if plan.options.max_items is None else plan.options.max_items
+        require(deployment.max_items == most, f"max_items {deployment.max_items}, not {most}")
+    require(work_us <= len(plan.slots) * 1e6 * (1 + 1e-7), "more work than the slots have time")
 
 
 def _stated_slowdown(plan: Plan, deployment: Deployment, pipeline: Pipeline) -> float:

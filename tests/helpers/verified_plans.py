@@ -8,7 +8,7 @@ from functools import cache
 from msgspec.structs import replace
 
 from headrace.domain.plan import Plan
-from headrace.domain.problem import PlanOptions, Problem
+from headrace.domain.problem import Items, PlanOptions, Problem
 from headrace.domain.profile import Profile
 from helpers.problems import make_cluster, make_plan, make_problem, make_profile
 from helpers.shared import shared_problem
@@ -96,10 +96,34 @@ def turns() -> Planned:
     )
 
 
+def malleable() -> Planned:
+    """Two models at depths over two kinds of slots behind links; large requests miss their SLO."""
+    profiles = [
+        make_profile("m0", blocks=7, cut_bytes=300_000),
+        make_profile("m1", blocks=5, devices={"a": 1.0}, seed=3),
+    ]
+    problem = make_problem(
+        profiles,
+        cluster=make_cluster(
+            {"n0": {"a": 2, "b": 3}, "n1": {"b": 1}},
+            gbps=1.0,
+            memory_bytes={"a": 14_000_000, "b": 14_000_000},
+            prices={"a": 2.0, "b": 0.5},
+        ),
+        slo_us=320_000,
+        rates={"m1": 2.0},
+        options=PlanOptions(planner="malleable", margin=0.2, item_batch=2),
+    )
+    few = Items(mean=10, distribution="log-normal", sigma=0.8)
+    demands = [replace(demand, items=few) for demand in problem.demands]
+    return _planned(replace(problem, demands=tuple(demands)))
+
+
 SHAPES: Mapping[str, Callable[[], Planned]] = {
     "single": cache(single),
     "shared": cache(shared),
     "several": cache(several),
     "gated": cache(gated),
     "turns": cache(turns),
+    "malleable": cache(malleable),
 }

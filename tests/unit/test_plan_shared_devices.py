@@ -152,7 +152,7 @@ def test_explaining_a_plan_that_shares_nothing_is_refused(run: Run, folder: Path
     code, _, err = run("plan", "problem.yaml", "--explain")
 
     assert code == 2
-    assert "only plans of apps, and of shared devices, can be explained" in err
+    assert "only plans of apps, of shared devices, and malleable ones can be explained" in err
 
 
 MANY = """

@@ -13,7 +13,7 @@ from headrace.cli import app
 from headrace.commands.replanning import plan_command
 from headrace.domain.app import App, FanOut, Module
 from headrace.domain.plan import Plan
-from headrace.domain.problem import HeadroomFor, PlanOptions, Problem
+from headrace.domain.problem import HeadroomFor, Items, PlanOptions, Problem
 from headrace.planning import solve
 from headrace.serving.changes.plan_watch import planned_loads
 from helpers.apps import make_app_problem, write_app_plan
@@ -34,7 +34,10 @@ def test_the_problem_of_a_plan_of_models_has_its_cluster_options_and_demands(
 ) -> None:
     plan = read_plan(write_plan(served_chain(tmp_path, pools=(1, 1)), tmp_path))
     plan = replace(
-        plan, demands=tuple(replace(demand, version=4, priority=2) for demand in plan.demands)
+        plan,
+        demands=tuple(
+            replace(demand, version=4, priority=2, items=Items(mean=4)) for demand in plan.demands
+        ),
     )
     problem = again(plan, tmp_path)
     assert problem.cluster == plan.cluster

@@ -20,6 +20,7 @@ from headrace.domain.request import Outcome
 from headrace.metrics import Report, SlotUse, summarise
 from headrace.planning.apps.explain import explain, explain_stock
 from headrace.reporting.app_table import explanation
+from headrace.reporting.depths_table import items_table
 from headrace.reporting.margins import margins_table
 from headrace.reporting.plan_table import plan_report, ready_table
 from headrace.reporting.readable import ReadableTable
@@ -110,6 +111,8 @@ SLOT = SlotUse(
 TABLES: dict[str, Callable[[], RenderableType]] = {
     "plan": lambda: plan_report(long_plan()),
     "shared devices": lambda: plan_report(SHAPES["turns"]().plan),
+    "depths of malleable models": lambda: plan_report(SHAPES["malleable"]().plan),
+    "what requests of many items can meet": lambda: items_table(SHAPES["malleable"]().plan),
     "shared devices, part by part": lambda: devices_table(SHAPES["turns"]().plan),
     "READY": lambda: ready_table(long_plan()),
     "READY, rehearsed": lambda: ready_table(long_plan(), {f"{LONG}/p0/0": 1.23}),

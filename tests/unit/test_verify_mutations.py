@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from headrace.domain.plan import MachineLoad, Plan, Tenant
+from headrace.domain.plan import MachineLoad, Pipeline, Plan, Tenant
+from headrace.domain.problem import Items
 from headrace.domain.profile import Profile
 from headrace.verify import CHECKS, verify
 from headrace.verify.case import APP_CHECKS
@@ -78,6 +79,9 @@ PIPELINE: Path = (*DEPLOYMENT, "pipelines", 0)
 STAGE: Path = (*PIPELINE, "stages", 0)
 SECOND: Path = (*PIPELINE, "stages", 1)
 SLOT: Path = ("slots", 0)
+
+DEPTH: Path = (*DEPLOYMENT, "depths", 2)
+DEPTH_STAGE: Path = (*DEPTH, "stages", 1)
 
 STRANGER = Tenant(model="m", pipeline="p9", stage=0)
 
@@ -254,7 +258,55 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("claims", "shared", ("binding",), swapped("50.8 ms", "50.9 ms")),
     Mutant("claims", "shared", ("binding",), swapped("size 3", "size 4")),
     Mutant("claims", "shared", ("binding",), swapped("64.4 ms", "64.5 ms")),
+    # Depths of malleable models
+    Mutant("served", "malleable", (*DEPLOYMENT, "depths"), to(())),
+    Mutant("served", "malleable", (*DEPLOYMENT, "pipelines"), lambda _: _of_single()),
+    Mutant("depth", "malleable", (*DEPLOYMENT, "depths"), without(1)),
+    Mutant("depth", "malleable", (*DEPLOYMENT, "depths"), lambda depths: depths[::-1]),
+    Mutant("depth", "malleable", ("options", "max_depth"), to(2)),
+    Mutant("depth", "malleable", (*DEPTH, "stages"), twice(0)),
+    Mutant("blocks", "malleable", (*DEPTH_STAGE, "first_block"), plus(1)),
+    Mutant("blocks", "malleable", (*DEPTH_STAGE, "end_block"), plus(1)),
+    Mutant("blocks", "malleable", (*DEPTH, "stages", 2, "end_block"), to(1_000_000)),
+    Mutant("batch", "malleable", (*DEPTH, "batch_size"), to(1)),
+    Mutant("batch", "malleable", ("options", "item_batch"), to(1)),
+    Mutant("share", "malleable", (*DEPTH_STAGE, "share"), to(HALF)),
+    Mutant("share", "malleable", (*DEPTH_STAGE, "device"), to("tpu")),
+    Mutant("pool", "malleable", ("slots",), lambda slots: slots[:1]),
+    Mutant("duty", "malleable", (*SLOT, "duty_us"), to(1_000_000)),
+    Mutant("tenants", "malleable", (*SLOT, "tenants"), to((STRANGER,))),
+    Mutant("place", "malleable", (*SLOT, "device_index"), to(9)),
+    Mutant("devices", "malleable", ("slots", 1, "device_index"), to(0)),
+    Mutant("latency", "malleable", (*DEPTH_STAGE, "latency_us"), plus(1)),
+    Mutant("latency", "malleable", (*DEPTH, "fill_us"), plus(-1)),
+    Mutant("latency", "malleable", (*DEPTH, "pace_us"), plus(-1)),
+    Mutant("transfer", "malleable", (*DEPTH_STAGE, "transfer_us"), plus(1)),
+    Mutant("transfer", "malleable", ("cluster", "nodes", 0, "bandwidth_gbps"), to(0.5)),
+    Mutant("items", "malleable", (*DEPLOYMENT, "max_items"), plus(1)),
+    Mutant("items", "malleable", (*DEPLOYMENT, "max_items"), to(None)),
+    Mutant("items", "malleable", ("options", "max_items"), to(9)),
+    Mutant("items", "single", (*DEPLOYMENT, "max_items"), to(4)),
+    Mutant("items", "single", ("demands", 0, "items"), to(Items(mean=4))),
+    Mutant("slo", "malleable", ("demands", 0, "slo_us"), to(50_000)),
+    Mutant("slo", "malleable", ("demands", 0, "items"), to(Items(mean=1_000))),
+    Mutant("memory", "malleable", ("cluster", "device_types", 0, "memory_bytes"), to(8_000_000)),
+    Mutant("throughput", "malleable", (*DEPLOYMENT, "throughput_rps"), times(1.001)),
+    Mutant("throughput", "malleable", (*DEPLOYMENT, "throughput_rps"), to(math.nan)),
+    Mutant("throughput", "malleable", ("slots",), without(0)),
+    Mutant("throughput", "malleable", ("slots",), to(())),
+    Mutant("throughput", "malleable", (*SLOT, "device"), to("tpu")),
+    Mutant("throughput", "malleable", ("cluster", "device_types", 0, "max_utilisation"), to(1e-18)),
+    Mutant("objective", "malleable", ("objective",), times(0.999)),
+    Mutant("bound", "malleable", ("bound",), times(0.1)),
+    Mutant("rates", "malleable", ("demands", 1, "rate_rps"), to(1_000.0)),
+    Mutant("cost", "malleable", ("cost_per_hour",), plus(-0.5)),
+    Mutant("claims", "malleable", ("binding",), swapped("2 of 'a'", "4 of 'a'")),
+    Mutant("claims", "malleable", ("binding",), swapped("of at most 87", "of at most 86")),
 )
+
+
+def _of_single() -> tuple[Pipeline, ...]:
+    return SHAPES["single"]().plan.deployments[0].pipelines
 
 
 def _with_second_tenant(plan: Plan) -> Plan:

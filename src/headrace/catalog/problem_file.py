@@ -16,7 +16,7 @@ from headrace.domain.base import Priority, Record, Version
 from headrace.domain.cluster import WHOLE, Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
 from headrace.domain.interference import Interference
-from headrace.domain.problem import Bill, Demand, Objective, PlanOptions
+from headrace.domain.problem import Bill, Demand, Items, Objective, Partition, PlanOptions
 
 SCHEMA = "headrace.problem/1"
 
@@ -77,6 +77,8 @@ class ModelEntry(Record, frozen=True, kw_only=True):
     shapes: dict[str, float] = msgspec.field(default_factory=dict)
     """Of a model profiled at several sizes: sizes, such as "64" or "224x320" -> their part of all
     requests, in any unit. Without it, every size gets the same part."""
+    items: float | Items = 1.0
+    """Of one request: their number, or mean and distribution; planner malleable."""
 
 
 class ModuleEntry(Record, frozen=True, kw_only=True):
@@ -130,6 +132,15 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     """Default: as large as profiled."""
     max_tenants: int | None = None
     """Of shared slots: models that take turns on one. Default: as many as have time and memory."""
+    partition: Partition | None = None
+    """Of malleable plans: exact (the default), or shisha, the heuristic."""
+    max_depth: int | None = None
+    """Of malleable plans: most slots that one request is cut over. Default: 8."""
+    max_items: int | None = None
+    """Of malleable plans: most items of one request. Default: what all but one request in a
+    thousand have."""
+    item_batch: int | None = None
+    """Of malleable plans: items of a request that go through a stage together. Default: 1."""
     time_limit_s: float | None = None
 
 
@@ -206,6 +217,7 @@ def build_demand(entry: ModelEntry, profile_model: str) -> Demand:
         version=entry.version,
         priority=entry.priority,
         shapes=entry.shapes,
+        items=entry.items if isinstance(entry.items, Items) else Items(mean=entry.items),
     )
 
 

@@ -100,6 +100,7 @@ def _models(
             version=demand.version,
             priority=demand.priority,
             shapes=demand.shapes,
+            items=demand.items,
         )
         for demand in plan.demands
     )

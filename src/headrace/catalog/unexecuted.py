@@ -35,7 +35,7 @@ UNEXECUTED = {
             path=("deployments", "pipelines", "alternatives"),
             means="a pipeline at other depths",
             because="a pipeline runs at the depth of its `stages`; nothing changes it",
-            instead="leave it out, or write each depth as a pipeline with slots of its own",
+            instead="leave it out, or use `--planner malleable`, whose deployments have depths",
         ),
         Unexecuted(
             path=("deployments", "pipelines", "stages", "residency"),

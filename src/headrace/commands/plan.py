@@ -30,6 +30,8 @@ PlannerOption = Annotated[
         " dart-r, pairs of one device of each of two types."
         " Shared devices: shares, parts of devices and turns on them, exact; gpulet, the paper's"
         " heuristic; gpulet+int, with what neighbours cost; baselines sbp, self-tuning, ideal."
+        " Requests of many items: malleable, each model cut over one slot, two and so on"
+        " (Accordion)."
         " Apps: least-cost, exact; least-cost-dummy, often cheaper still, with any amount of"
         " dummy load; harpagon, the paper's heuristics; exhaustive, small apps;"
         " baselines nexus, scrooge, inferline, clipper; ablations harp-2d, harp-1c, …",
@@ -86,6 +88,30 @@ MaxTenantsOption = Annotated[
     int | None,
     typer.Option(help="Shared devices: how many models may take turns on one part of a device."),
 ]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="exact|shisha",
+        help="Malleable plans: how blocks are put on so many slots. exact: the cut with which a"
+        " typical request is answered soonest, proven. shisha: the heuristic that the paper takes"
+        " its cuts from, as a baseline.",
+    ),
+]
+MaxDepthOption = Annotated[
+    int | None,
+    typer.Option(help="Malleable plans: most slots that one request is cut over [8]."),
+]
+MaxItemsOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Malleable plans: most items of one request; larger ones are refused. Without it, what"
+        " all but one request in a thousand have, by the problem's `items`."
+    ),
+]
+ItemBatchOption = Annotated[
+    int | None,
+    typer.Option(help="Malleable plans: items of a request that go through a stage together [1]."),
+]
 TimeLimitSOption = Annotated[
     float | None,
     typer.Option(help="Stop after so many seconds with the best plan so far, and its gap."),
@@ -97,7 +123,8 @@ ExplainOption = Annotated[
         help="Apps: say why each module has its machines, which one eats the budget, and what"
         " one more millisecond, machine, or device of a type that is short would buy."
         " Shared devices: part by part, whose turn it is, how slow and how full;"
-        " planner shares: what sharing saves against whole devices, and what binds.",
+        " planner shares: what sharing saves against whole devices, and what binds."
+        " Malleable plans: the least SLO that requests of few and of many items can meet.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")]
@@ -116,6 +143,10 @@ def plan(
     max_stages: MaxStagesOption = None,
     max_batch: MaxBatchOption = None,
     max_tenants: MaxTenantsOption = None,
+    partition: PartitionOption = None,
+    max_depth: MaxDepthOption = None,
+    max_items: MaxItemsOption = None,
+    item_batch: ItemBatchOption = None,
     time_limit_s: TimeLimitSOption = None,
     explain: ExplainOption = False,
     json: JsonOption = False,
@@ -145,6 +176,10 @@ def plan(
         max_stages=max_stages,
         max_batch=max_batch,
         max_tenants=max_tenants,
+        partition=partition,
+        max_depth=max_depth,
+        max_items=max_items,
+        item_batch=item_batch,
         time_limit_s=time_limit_s,
     )
     if arrivals != "uniform":
@@ -191,11 +226,21 @@ def _planned(problem: "Problem") -> "Plan":
 
 
 def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
-    """The plan by the margin that simulation prefers; what it was compared with is printed."""
+    """The plan by the margin that simulation prefers; what it was compared with is printed.
+
+    Raises:
+        DocumentError: the plan is to be malleable.
+    """
     from headrace.commands.kernel import load_kernel
+    from headrace.domain.errors import DocumentError
     from headrace.reporting.margins import margins_table
     from headrace.simulation.margin import choose_margin
 
+    if problem.options.planner == "malleable":
+        raise DocumentError(
+            "--margin auto: simulates pipelines, and malleable plans have depths\n"
+            "  try       --margin 0.2, the part of each SLO that is kept for waiting"
+        )
     load_kernel("reservation", simulator=True)
     with notices.status("planning and simulating") as status:
         choice = choose_margin(problem, attainment=attainment, on_progress=status.update)
@@ -244,13 +289,16 @@ def _number(margin: str | None) -> float | None:
 def _explained(plan: "Plan", problem: "Problem") -> "Group":
     """
     Raises:
-        DocumentError: the plan is neither one of apps nor of shared devices.
+        DocumentError: the plan is neither one of apps nor of shared devices nor malleable.
     """
     from rich.console import Group
 
     from headrace.domain.errors import DocumentError
+    from headrace.reporting.depths_table import is_malleable, items_table
     from headrace.reporting.shared_table import devices_table, is_shared
 
+    if is_malleable(plan):
+        return Group(items_table(plan))
     if not plan.apps and is_shared(plan):
         if plan.planner != "shares":
             return Group(devices_table(plan))
@@ -260,7 +308,8 @@ def _explained(plan: "Plan", problem: "Problem") -> "Group":
         return Group(devices_table(plan), sharing_explanation(explain_sharing(plan, problem)))
     if not plan.apps:
         raise DocumentError(
-            "--explain: only plans of apps, and of shared devices, can be explained so far"
+            "--explain: only plans of apps, of shared devices, and malleable ones can be explained"
+            " so far"
         )
     from headrace.planning.apps.explain import explain, explain_stock
     from headrace.reporting.app_table import bill_explanation, explanation
@@ -287,7 +336,7 @@ def _overridden(problem: "Problem", **options: object) -> "Problem":
     from msgspec.structs import replace
 
     from headrace.domain.errors import DocumentError
-    from headrace.domain.problem import Bill, Objective
+    from headrace.domain.problem import Bill, Objective, Partition
 
     given = {name: value for name, value in options.items() if value is not None}
     if given.get("objective", "max-min") not in get_args(Objective):
@@ -296,6 +345,10 @@ def _overridden(problem: "Problem", **options: object) -> "Problem":
         )
     if given.get("bill", "fraction") not in get_args(Bill):
         raise DocumentError(f"--bill: {given['bill']!r} is none of {', '.join(get_args(Bill))}")
+    if given.get("partition", "exact") not in get_args(Partition):
+        raise DocumentError(
+            f"--partition: {given['partition']!r} is none of {', '.join(get_args(Partition))}"
+        )
     return replace(problem, options=replace(problem.options, **given))
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import Literal
 
 import msgspec
@@ -27,8 +28,58 @@ Bill = Literal["fraction", "devices"]
 """What apps are planned to cost least of: devices in proportion to load, as where others use the
 rest of them; or whole devices, as they are paid for, which modules then share."""
 
+Partition = Literal["exact", "shisha"]
+"""How a malleable model's blocks are put on so many slots: the best cut, with its proof; or
+Shisha's heuristic, as a baseline."""
+
 MINIMISED: frozenset[Objective] = frozenset({"least-cost", "least-devices"})
 """Objectives of which less is better."""
+
+
+MOST_ITEMS = 1_000_000
+"""Of one request."""
+
+FEW_ARE_LARGER = 0.001
+"""The part of the requests that has more items than `Items.most`."""
+
+
+class Items(Record, frozen=True, kw_only=True):
+    """How many items a request has.
+
+    >>> Items(mean=20).most, Items(mean=20, distribution="log-normal", sigma=0.5).most
+    (20, 83)
+    """
+
+    mean: float = 1.0
+    distribution: Literal["fixed", "log-normal"] = "fixed"
+    """fixed: always `mean`; log-normal: of that mean, rounded to whole items and at least one."""
+    sigma: float = 0.0
+    """log-normal: standard deviation of the logarithm."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.mean <= MOST_ITEMS:
+            raise DocumentError(f"items: mean {self.mean:g} must lie in 1..{MOST_ITEMS:,}")
+        if self.distribution == "fixed" and (self.sigma or self.mean % 1):
+            raise DocumentError(
+                f"items: a fixed number is whole and has no sigma, got mean {self.mean:g} and sigma"
+                f" {self.sigma:g}; or state `distribution: log-normal`"
+            )
+        if self.distribution == "log-normal" and not 0 < self.sigma <= 3:
+            raise DocumentError(f"items: sigma {self.sigma:g} of log-normal must lie in (0, 3]")
+
+    @property
+    def typical(self) -> int:
+        """What depths are planned for: the mean, rounded up."""
+        return math.ceil(self.mean)
+
+    @property
+    def most(self) -> int:
+        """Of all but one request in a thousand."""
+        if self.distribution == "fixed":
+            return self.typical
+        centre = math.log(self.mean) - self.sigma**2 / 2
+        quantile = NormalDist(centre, self.sigma).inv_cdf(1 - FEW_ARE_LARGER)
+        return min(MOST_ITEMS, math.ceil(math.exp(quantile)))
 
 
 class Demand(Record, frozen=True, kw_only=True):
@@ -48,6 +99,8 @@ class Demand(Record, frozen=True, kw_only=True):
     shapes: dict[str, float] = msgspec.field(default_factory=dict)
     """Of a model of several sizes: a bucket's sizes, such as "64" or "224x320" -> the part of all
     requests that it gets, in any unit; buckets not named get none. Empty: all get the same."""
+    items: Items = Items()
+    """Of one request; more than one only where the plan is malleable."""
 
     def __post_init__(self) -> None:
         if not is_name(self.model):
@@ -104,6 +157,16 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     """None: as large as profiled."""
     max_tenants: int | None = None
     """Models that take turns on one slot; None: as many as have time and memory."""
+    partition: Partition = "exact"
+    """Of malleable plans."""
+    max_depth: int | None = None
+    """Of malleable plans: the most slots that one request is cut over; None: 8, or as many as the
+    model has blocks and the cluster slots."""
+    max_items: int | None = None
+    """Of malleable plans: the most items of one request; None: what all but one request in a
+    thousand have, by the model's `items`."""
+    item_batch: int = 1
+    """Of malleable plans: items of a request that go through a stage together."""
     time_limit_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -120,12 +183,19 @@ class PlanOptions(Record, frozen=True, kw_only=True):
             )
         if self.max_batch is not None and self.max_batch < 1:
             raise DocumentError(f"options: max_batch {self.max_batch} must be at least 1")
+        self._check_malleable()
         if self.max_tenants is not None and self.max_tenants < 1:
             raise DocumentError(f"options: max_tenants {self.max_tenants} must be at least 1")
         if not 0 < self.time_limit_s < math.inf:
             raise DocumentError(
                 f"options: time_limit_s {self.time_limit_s} must be positive and finite"
             )
+
+    def _check_malleable(self) -> None:
+        for name in ("max_depth", "max_items", "item_batch"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= MOST_ITEMS:
+                raise DocumentError(f"options: {name} {value} must lie in 1..{MOST_ITEMS:,}")
 
 
 class ProfileRef(Record, frozen=True, kw_only=True):

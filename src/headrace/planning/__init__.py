@@ -5,7 +5,7 @@ from importlib import import_module
 
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult
-from headrace.domain.problem import Problem
+from headrace.domain.problem import Items, PlanOptions, Problem
 from headrace.planning.apps.names import APP_PLANNERS
 from headrace.planning.common.gateway import refuse_for_gateway, within_gateway
 from headrace.planning.common.headroom import with_headroom, without_headroom
@@ -34,12 +34,25 @@ PLANNERS: dict[str, Planner] = {
     "sbp": _planner("baselines.squishy", "plan_squishy"),
     "self-tuning": _planner("baselines.guided", "plan_self_tuning"),
     "ideal": _planner("baselines.every_split", "plan_every_split"),
+    "malleable": _planner("depths.planner", "plan_malleable"),
     **{name: _planner("apps.planner", "plan_apps", name) for name in APP_PLANNERS},
 }
 """Name -> planner: a new one is one new file, and one line here. Nothing else lists planners."""
 
 COUNT_DEVICES = frozenset({"shares", "gpulet", "gpulet+int", "sbp", "self-tuning", "ideal"})
 """Planners that share devices, and may be asked for the fewest."""
+
+
+OF_PIPELINES = {
+    "min_stages": "leave it out",
+    "max_stages": "max_depth",
+    "max_batch": "item_batch",
+    "max_tenants": "leave it out: every model may run on every slot",
+}
+OF_DEPTHS = dict.fromkeys(
+    ("partition", "max_depth", "max_items", "item_batch"), "`--planner malleable`, or leave it out"
+)
+"""Options that only the others' plans know: name -> what to do."""
 
 
 def solve(problem: Problem) -> PlanResult:
@@ -59,6 +72,7 @@ def solve(problem: Problem) -> PlanResult:
             f"planner {problem.options.planner!r} plans models, and the problem has apps;"
             f" for apps there are {', '.join(APP_PLANNERS)}"
         )
+    _refuse_items(problem)
     counts = problem.options.planner in COUNT_DEVICES
     if problem.options.objective == "least-devices" and not counts:
         raise DocumentError(
@@ -76,3 +90,30 @@ def solve(problem: Problem) -> PlanResult:
     if refusal := refuse_for_gateway(raised):
         return refusal
     return without_headroom(problem, within_gateway(raised, planner(raised)))
+    return within_gateway(problem, planner(problem))
+
+
+def _refuse_items(problem: Problem) -> None:
+    """
+    Raises:
+        DocumentError: requests have many items, or depths are asked for, which only malleable plans
+            are for; or pipelines are asked for, which they do not have.
+    """
+    options, usual = problem.options, PlanOptions()
+    malleable = options.planner == "malleable"
+    foreign = OF_PIPELINES if malleable else OF_DEPTHS
+    given = [name for name in foreign if getattr(options, name) != getattr(usual, name)]
+    if given:
+        instead = foreign[given[0]]
+        raise DocumentError(
+            f"planner {options.planner!r}: {given[0]} is of"
+            f" {'pipelines, and malleable plans have depths' if malleable else 'malleable plans'}"
+            f"\n  try    {instead}"
+        )
+    for demand in () if malleable else problem.demands:
+        if demand.items != Items():
+            raise DocumentError(
+                f"planner {options.planner!r}: answers items one by one, and requests of"
+                f" model {demand.model!r} have {demand.items.mean:g} on average\n"
+                "  try    `--planner malleable`, or leave `items` out and count items as requests"
+            )

@@ -10,6 +10,12 @@ from rich.table import Table
 from headrace.domain.plan import Pipeline, Plan, Slot, Stage
 from headrace.domain.problem import Objective
 from headrace.reporting.app_table import apps_table, machines_table
+from headrace.reporting.depths_table import (
+    depth_claims,
+    depths_table,
+    is_malleable,
+    slots_line,
+)
 from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.shared_table import is_shared, slots_table
 from headrace.reporting.summary import milliseconds, rate
@@ -26,10 +32,12 @@ SLOTS_NAMED = 6
 
 
 def plan_report(plan: Plan) -> Group:
-    """The pipelines, one row per stage, or, where slots are shared, one per tenant; their slots;
-    and what the plan claims as a whole."""
+    """The pipelines, one row per stage, or, where slots are shared, one per tenant, or, where it is
+    malleable, one per depth; their slots; and what the plan claims as a whole."""
     if plan.apps:
         return Group(machines_table(plan), pools_table(plan), apps_table(plan), claims_table(plan))
+    if is_malleable(plan):
+        return Group(depths_table(plan), claims_table(plan))
     if is_shared(plan):
         return Group(slots_table(plan), claims_table(plan))
     return Group(stages_table(plan), pools_table(plan), claims_table(plan))
@@ -140,9 +148,13 @@ def claims_table(plan: Plan) -> Table:
     table.add_column()
     cycles = {slot.name: slot.duty_us or 0 for slot in plan.slots}
     takes = "a turn and a batch take" if any(cycles.values()) else "a batch takes"
+    for model, claim in depth_claims(plan) if is_malleable(plan) else ():
+        table.add_row(escape(model), escape(claim))
+    if is_malleable(plan):
+        table.add_row("slots", escape(slots_line(plan)))
     for deployment in plan.deployments:
-        if deployment.app is not None:
-            continue  # `apps_table` says it
+        if deployment.app is not None or deployment.depths:
+            continue  # said already
         slowest = max(
             pipeline.latency_us
             + sum(

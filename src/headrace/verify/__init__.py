@@ -9,7 +9,8 @@ rates, links and objective are judged. No wait is charged to a latency: the marg
 structure  names, references and ranges      claims     rates, objective, bound, cost
 figures    latencies, transfers, throughput  apps       modules, machines, worst cases (Harpagon)
 resources  devices, memory, links, time      binding    what is said in words
-shared     duty cycles and slowdowns         case       the plan with look-ups, and the findings
+shared     duty cycles and slowdowns         malleable  depths, items, what all slots carry
+case       the plan with look-ups, and the findings
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from headrace.verify.apps import check_apps
 from headrace.verify.case import CHECKS, Case, Violation
 from headrace.verify.claims import check_claims
 from headrace.verify.figures import check_figures
+from headrace.verify.malleable import check_malleable, is_malleable
 from headrace.verify.resources import check_resources
 from headrace.verify.structure import check_structure
 
@@ -38,7 +40,7 @@ def verify(plan: Plan, profiles: Mapping[str, Profile]) -> list[Violation]:
         check_apps(case)
         return case.violations
     check_structure(case)
-    throughputs = check_figures(case)
+    throughputs = check_malleable(case) if is_malleable(case) else check_figures(case)
     check_resources(case, throughputs)
     check_claims(case, throughputs)
     return case.violations

@@ -7,6 +7,7 @@ known form states nothing that could be checked, and stands.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from math import inf
@@ -130,6 +131,36 @@ def _stock(case: Case, stated: tuple[str, ...]) -> str | None:
     return ", ".join(wrong) or None
 
 
+def _slots(case: Case, stated: tuple[str, ...]) -> str | None:
+    there = Counter(slot.device for slot in case.plan.slots)
+    wrong = [
+        f"{there[device]} of {device!r}"
+        for count, device in re.findall(r"(\d+) of '([^']*)'", stated[0])
+        if count != str(there[device])
+    ]
+    return ", ".join(wrong) or None
+
+
+def _beyond_slo(case: Case, stated: tuple[str, ...]) -> str | None:
+    """The most items with which a request keeps its SLO alone, at its best depth."""
+    model, fitting, most = stated
+    demand, profile = case.demands.get(model), case.profiles.get(model)
+    mine = [d for d in case.plan.deployments if d.model == model and d.depths]
+    if demand is None or profile is None or not mine:
+        return f"no depths of model {model!r}"
+    allowed_us = demand.slo_us - profile.gateway_us
+    items = max(
+        ((allowed_us - depth.fill_us) // max(1, depth.pace_us) + 1) * depth.batch_size
+        if depth.fill_us <= allowed_us
+        else 0
+        for depth in mine[0].depths
+    )
+    allowed = mine[0].max_items or 0
+    if (fitting, most) == (f"{items:,}", f"{allowed:,}") and items < allowed:
+        return None
+    return f"{items:,} of {allowed:,} items of model {model!r}"
+
+
 _SENTENCES: tuple[tuple[re.Pattern[str], Check], ...] = (
     (re.compile(r"all (\d+) of type '([^']*)'"), _all_used),
     (re.compile(r"what is left of ('[^;]*') forms no further"), _left),
@@ -146,5 +177,10 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Check], ...] = (
     ),
     (re.compile(r"(\S+): the SLO; (\S+) of (\S+) ms used, (\S+) of the cost is ([^;]+)"), _app),
     (re.compile(r"the stock: ([^;]*)"), _stock),
+    (re.compile(r"held all the time \(([^)]*)\)"), _slots),
+    (
+        re.compile(r"'([^']*)' with more than (\S+) items \(of at most (\S+)\) miss"),
+        _beyond_slo,
+    ),
 )
-"""The forms of `planning.common.binding` and `planning.apps.planner`, each with its check."""
+"""The forms of `planning.common.binding`, `apps.planner`, `depths.planner`, and their checks."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor, inf
 
-from headrace.domain.plan import Slot, Stage
+from headrace.domain.plan import DepthStage, Slot, Stage
 from headrace.domain.profile import Bucket, Profile
 from headrace.verify.case import Case, PlannedPipeline, at_most
 
@@ -135,7 +135,7 @@ def _turn_us(case: Case, stage: Stage) -> int:
 
 def latency_us(
     profile: Profile,
-    stage: Stage,
+    stage: Stage | DepthStage,
     batch_size: int,
     shapes: Mapping[str, float] | None = None,
     slowdown: float = 1.0,
@@ -169,7 +169,7 @@ def latency_us(
 
 
 def _timed_us(
-    timed: Profile | Bucket, block_count: int, stage: Stage, batch_size: int
+    timed: Profile | Bucket, block_count: int, stage: Stage | DepthStage, batch_size: int
 ) -> tuple[int, int] | None:
     """What the device takes at one size."""
     if batch_size < 1 or not 0 <= stage.first_block < stage.end_block <= block_count:
@@ -194,7 +194,11 @@ def _timed_us(
 
 
 def transfer_us(
-    case: Case, profile: Profile, stage: Stage, after: Stage | None, batch_size: int
+    case: Case,
+    profile: Profile,
+    stage: Stage | DepthStage,
+    after: Stage | DepthStage | None,
+    batch_size: int,
 ) -> int:
     """Of one batch over an idle link between the slowest nodes of both device types."""
     if after is None or len(case.nodes) < 2:

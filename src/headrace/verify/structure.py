@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import floor
 
 from headrace.domain.plan import Slot, Stage, Tenant
-from headrace.domain.problem import Demand
+from headrace.domain.problem import Demand, Items
 from headrace.verify.case import Case, PlannedPipeline
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -49,8 +49,28 @@ def _check_demands(case: Case) -> None:
         case.expect("demands", model, "SLO (us) is not the demand's", slo_us, deployment.slo_us)
         budget_us = floor(slo_us * (1 - margin))
         case.expect("budget", model, "latency budget (us)", budget_us, deployment.budget_us)
-        if not deployment.pipelines:
-            case.report("served", model, "no pipeline", 1, 0)
+    _check_served(case)
+
+
+def _check_served(case: Case) -> None:
+    """By pipelines, or by depths, and all models in the same way."""
+    malleable = [bool(deployment.depths) for deployment in case.plan.deployments]
+    for deployment, has_depths in zip(case.plan.deployments, malleable, strict=True):
+        model, demand = deployment.model, case.demands.get(deployment.model)
+        if has_depths and deployment.pipelines:
+            what, found = "has both depths and pipelines", f"{len(deployment.pipelines)} pipelines"
+            case.report("served", model, what, "either", found)
+        elif has_depths != any(malleable) or not (has_depths or deployment.pipelines):
+            needed = "depths, as others have" if any(malleable) else 1
+            case.report("served", model, "no pipeline", needed, len(deployment.pipelines))
+        if has_depths:
+            continue
+        if deployment.max_items is not None:
+            what = "items of a request, without depths"
+            case.report("items", model, what, "nothing stated", deployment.max_items)
+        if demand is not None and demand.items != Items():
+            what = "requests of many items, without depths"
+            case.report("items", model, what, "depths", f"{demand.items.mean:g} items")
 
 
 def _check_sizes(case: Case, demand: Demand) -> None:

@@ -169,7 +169,7 @@ def cost_tables(problem: Problem, demand: Demand) -> CostTables:
         kinds=kinds,
         p99_us=p99,
         rate_rps=rate,
-        transfer_us=_transfers(profile, cluster, kinds, len(p99)),
+        transfer_us=transfer_tables(profile, cluster, kinds, len(p99)),
         weights_bytes=weights,
         gateway_us=costs.gateway_us(demand.model),
     )
@@ -211,7 +211,9 @@ def _link_limits(profile: Profile, bytes_per_s: float) -> Floats:
     return limits
 
 
-def _transfers(profile: Profile, cluster: Cluster, kinds: Sequence[SlotKind], depth: int) -> Ints:
+def transfer_tables(
+    profile: Profile, cluster: Cluster, kinds: Sequence[SlotKind], depth: int
+) -> Ints:
     blocks = len(profile.blocks)
     shape = (depth, len(kinds), len(kinds), blocks + 1)
     transfers = np.zeros(shape, dtype=np.int64)
