@@ -195,6 +195,8 @@ def test_modules_that_have_only_parts_of_devices_keep_them_for_their_bill() -> N
 
     assert plan.objective == plan.cost_per_hour == by_fraction.cost_per_hour
     assert plan.bound == pytest.approx(by_fraction.objective)
+    assert plan.stopped == "heuristic"
+    assert "which take no turns" in plan.binding
 
 
 @pytest.mark.parametrize(

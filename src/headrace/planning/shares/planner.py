@@ -43,6 +43,9 @@ ASKED_PARTS = 200_000_000
 NOTHING_CARRIES = inf
 """In place of a bound: not even fractions of devices carry the rates."""
 
+SEARCH_PART = 0.95
+"""Of the time limit; what is left is for arranging and writing down the devices."""
+
 ADVICE_S = 2.0
 """For the rates that a refusal names, once it is proven."""
 
@@ -54,7 +57,7 @@ def plan_shares(problem: Problem) -> PlanResult:
         DocumentError: an objective that sharing does not know, more than one stage asked for, or
             rates or prices that the objective needs are missing.
     """
-    deadline = Deadline(problem.options.time_limit_s)
+    deadline = Deadline(SEARCH_PART * problem.options.time_limit_s)
     _check(problem)
     problem = replace(problem, options=replace(problem.options, min_stages=1, max_stages=1))
     times = [

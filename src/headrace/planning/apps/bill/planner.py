@@ -15,7 +15,7 @@ from msgspec.structs import replace as changed
 
 from headrace.cost import cost_model, shares_gateway_cores
 from headrace.domain.cluster import WHOLE
-from headrace.domain.plan import Plan, PlanResult
+from headrace.domain.plan import Plan, PlanResult, Stopped
 from headrace.domain.problem import Problem
 from headrace.planning.apps.bill.assembly import Billed, assemble_bill
 from headrace.planning.apps.bill.budgets import SAME
@@ -85,7 +85,8 @@ def _offers_parts(cases: Sequence[AppCase]) -> bool:
 def _kept(today: Plan, by_fraction: PlanResult, began: float) -> PlanResult:
     """Where a module has parts of devices only, nothing can be shared in turns."""
     runtime_s = by_fraction.runtime_s + time.perf_counter() - began
-    plan = _as_billed(today, by_fraction.bound or 0.0, runtime_s)
+    why = "a module has parts of devices only, which take no turns"
+    plan = _as_billed(today, by_fraction.bound or 0.0, runtime_s, why, "heuristic")
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=runtime_s)
 
 
@@ -203,7 +204,13 @@ def _per_app(
     return billed
 
 
-def _as_billed(plan: Plan, bound: float, runtime_s: float) -> Plan:
+def _as_billed(
+    plan: Plan,
+    bound: float,
+    runtime_s: float,
+    why: str = "sharing them saves nothing",
+    unproven: Stopped = "time-limit",
+) -> Plan:
     """The plan by the fraction, judged by the price of its devices."""
     bill = plan.cost_per_hour
     assert bill is not None, "every device has a price"
@@ -214,8 +221,8 @@ def _as_billed(plan: Plan, bound: float, runtime_s: float) -> Plan:
         objective=bill,
         bound=bound,
         gap=gap,
-        stopped="optimal" if gap <= SAME else "time-limit",
-        binding=f"whole devices: sharing them saves nothing; {plan.binding}",
+        stopped="optimal" if gap <= SAME else unproven,
+        binding=f"whole devices: {why}; {plan.binding}",
         runtime_s=runtime_s,
     )
 
