@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.live.networks import detector, encoder
-from examples.ocr.run import FILES
+from examples.ocr.networks import FILES
 
 from headrace.catalog.documents import write_document
 from headrace.profiling.options import ProfileOptions

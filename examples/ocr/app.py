@@ -9,7 +9,8 @@ orient     3 x 48 x 192: a line, as the library cuts it
 recognise  3 x 48 x 320: a line; a longer one than 320 / 48 of its height is squeezed
 
 Lines are cut out of the picture as it came, at its own resolution. All that happens before and
-after the networks is the library's own code (rapidocr-onnxruntime), without its sessions.
+after the networks is the library's own code (rapidocr-onnxruntime), without its sessions; the best
+character at each place of a line is found in the network (`networks.py`).
 """
 
 from collections.abc import Sequence
@@ -98,7 +99,7 @@ async def read(crop: Pixels, small: Floats) -> tuple[str, float]:
     """One line: its text and how sure that is."""
     turned = await orient(small)
     line = await aside(line_tensor, crop, turned)
-    return await aside(decode, await recognise(line))
+    return decode(*await recognise(line))
 
 
 def scale_of(height: int, width: int) -> float:
@@ -150,7 +151,7 @@ def line_tensor(crop: Pixels, turned: Floats) -> Floats:
     return line
 
 
-def decode(probabilities: Floats) -> tuple[str, float]:
-    """From shape (40, classes) to text and its mean probability."""
-    text, score = _decode(probabilities[None])[0]
+def decode(best: NDArray[np.int64], sure: Floats) -> tuple[str, float]:
+    """From the best character of 40 places, and how sure that is, to text and mean probability."""
+    text, score = _decode.decode(best[None], sure[None], is_remove_duplicate=True)[0]
     return text, float(score)

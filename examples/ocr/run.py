@@ -6,9 +6,7 @@ The last part of `make demo`, and a program of its own.
 """
 
 import argparse
-import importlib.util
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +23,7 @@ from examples.demo.shell import (
     headrace,
 )
 from examples.ocr.client import APP, Client, Line, open_picture
+from examples.ocr.networks import write_networks
 from examples.ocr.pages import PAGES, Page, draw
 from examples.ocr.problem import MODULES, SHARES, Wish, choose, problem_text
 from examples.patience import UNHURRIED_US
@@ -35,11 +34,6 @@ from headrace.domain.profile import Profile
 from headrace.metrics import Report, run_report
 from headrace.planning import solve
 
-FILES = {
-    "detect": "ch_PP-OCRv4_det_infer.onnx",
-    "orient": "ch_ppocr_mobile_v2.0_cls_infer.onnx",
-    "recognise": "ch_PP-OCRv4_rec_infer.onnx",
-}
 FUNCTION = Path(__file__).with_name("app.py")
 SEED = 1
 REHEARSAL_SEED = 1_000_000
@@ -94,7 +88,10 @@ def tell(folder: Path, duration_s: float, budget_s: float, pictures: Sequence[Pa
 
 def prepare(folder: Path, budget_s: float) -> None:
     """Models, profiles, problem, verified plan."""
-    get_models(folder)
+    try:
+        write_networks(folder)
+    except ModuleNotFoundError as error:
+        raise StepFailedError(str(error)) from error
     explain("Profile the three models of PP-OCRv4, on whole cores and on parts of one.")
     for module, shape in MODULES.items():
         headrace(
@@ -109,19 +106,6 @@ def prepare(folder: Path, budget_s: float) -> None:
     explain("Plan: the cheapest machines, and how they share the objective; proven.")
     headrace(folder, "plan", "problem.yaml", "--explain", "-o", "plan.json")
     headrace(folder, "verify", "plan.json")
-
-
-def get_models(folder: Path) -> None:
-    """Copy the networks out of the package that carries them."""
-    package = importlib.util.find_spec("rapidocr_onnxruntime")
-    if package is None or not package.submodule_search_locations:
-        raise StepFailedError(
-            "the package rapidocr-onnxruntime is not installed; `make demo` installs it"
-        )
-    models = Path(package.submodule_search_locations[0]) / "models"
-    folder.mkdir(parents=True, exist_ok=True)
-    for module, file in FILES.items():
-        shutil.copyfile(models / file, folder / f"{module}.onnx")
 
 
 def profiles_of(folder: Path) -> dict[str, Profile]:

@@ -13,7 +13,7 @@ import msgspec
 from headrace.catalog.documents import sha256_file, write_document
 from headrace.domain.app import App, FanOut, Module
 from headrace.domain.cluster import Cluster, DeviceType, Node
-from headrace.domain.problem import PlanOptions, Problem, ProfileRef
+from headrace.domain.problem import Bill, PlanOptions, Problem, ProfileRef
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
 from headrace.domain.tensors import TensorSpec
 from headrace.planning import solve
@@ -139,9 +139,13 @@ def write_app_plan(
     slo_ms: float,
     rate_rps: float = 60.0,
     devices: Mapping[str, int] = PLENTY,
+    bill: Bill = "fraction",
 ) -> Path:
     """The plan of `make_app_problem` as a file, beside its profiles."""
     problem = make_app_problem(slo_ms=slo_ms, rate_rps=rate_rps, devices=devices)
+    problem = msgspec.structs.replace(
+        problem, options=msgspec.structs.replace(problem.options, bill=bill)
+    )
     plan = solve(problem).plan
     assert plan is not None
     refs = []

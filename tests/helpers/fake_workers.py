@@ -29,6 +29,7 @@ class FakeWorker:
         on_frame: Callable[[AnyFrame], None],
         on_lost: Callable[[str], None],
     ) -> None:
+        self.descriptor = None
         self.stopped = False
         self.starved = False
         self.waited_us = 0

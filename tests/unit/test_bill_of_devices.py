@@ -85,6 +85,32 @@ def test_devices_that_are_too_few_for_machines_of_their_own_are_shared() -> None
     assert plan.objective == pytest.approx(0.35)
 
 
+def test_a_turn_has_room_for_what_the_gateway_takes_of_its_core() -> None:
+    problem = make_app_problem(rate_rps=4, slo_ms=1000)
+    on_cores = {
+        model: replace(
+            profile,
+            block_times=(replace(profile.block_times[0], device="cpu"),),
+            gateway_us=100,
+            gateway_shared_us=700,
+        )
+        for model, profile in problem.profiles.items()
+    }
+    cluster = Cluster(
+        device_types=(DeviceType(name="cpu", price_per_hour=0.04),),
+        nodes=(Node(name="n", devices={"cpu": 1}),),
+    )
+
+    plan = planned(replace(problem, cluster=cluster, profiles=on_cores))
+
+    (slot,) = plan.slots
+    turns_us = sum(
+        p.stages[0].latency_us + 700 * p.batch_size for d in plan.deployments for p in d.pipelines
+    )
+    assert slot.duty_us is not None
+    assert turns_us <= slot.duty_us
+
+
 def test_a_stock_that_lacks_the_cheapest_devices_gives_a_plan_with_others() -> None:
     plan = planned(make_app_problem(rate_rps=300, devices={"T4": 2, "A100": 3}))
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace as changed
 
 from headrace.dispatch.apps.admission import admission
-from headrace.dispatch.apps.app_dispatcher import app_tables
+from headrace.dispatch.apps.app_dispatcher import AppTable, ModuleTable, app_tables
 from headrace.dispatch.policies import policy_for
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import Answered, AnyEvent, Dispatched
@@ -139,3 +139,38 @@ def test_the_door_of_an_app_in_turns_counts_only_what_cannot_run_yet() -> None:
     assert len(door.running) == len(door.rest_us) == len(table.modules)
     assert max(door.rest_us) == door.fastest_us
     assert min(door.rest_us) < door.fastest_us
+
+
+def _before_another(round_us: int) -> AppTable:
+    """A module of 17 ms, and one behind it that may take 327 ms and needs 20."""
+    first = ModuleTable(
+        name="orient", model=0, before=(), after=(1,), budget_us=17_000, behind_us=327_000,
+        least_behind_us=20_000, round_us=round_us,
+    )  # fmt: skip
+    last = ModuleTable(
+        name="recognise", model=1, before=(0,), after=(), budget_us=327_000, behind_us=0
+    )
+    return AppTable(name="ocr", slo_us=800_000, priority=1, modules=(first, last))
+
+
+def test_a_call_that_has_fallen_behind_may_wait_a_round_for_its_turn() -> None:
+    alone, in_turns = _before_another(0), _before_another(100_000)
+    # With time for all budgets they are what counts, and with less their parts of it.
+    assert alone.deadline_at_us(0, 700_000, 0) == in_turns.deadline_at_us(0, 700_000, 0) == 373_000
+    assert alone.deadline_at_us(0, 200_000, 0) == 200_000 * 17 // 344
+    assert in_turns.deadline_at_us(0, 200_000, 0) == 100_000
+    # What follows keeps what it takes at least.
+    assert in_turns.deadline_at_us(0, 90_000, 0) == 70_000
+    assert in_turns.deadline_at_us(0, 10_000, 0) == alone.deadline_at_us(0, 10_000, 0)
+
+
+def test_the_longest_round_of_a_modules_slots_is_known_to_its_app() -> None:
+    problem = make_app_problem(rate_rps=20)
+    plan = solve(changed(problem, options=changed(problem.options, bill="devices"))).plan
+    assert plan is not None
+    (slot,) = plan.slots
+    (table,) = app_tables(plan)
+    assert {module.round_us for module in table.modules} == {slot.duty_us}
+    detect, vehicle = table.modules[table.index("detect")], table.modules[table.index("vehicle")]
+    assert vehicle.least_behind_us == 0
+    assert 0 < detect.least_behind_us < detect.behind_us

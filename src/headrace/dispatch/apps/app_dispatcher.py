@@ -5,7 +5,8 @@ out. The simulator draws how many calls a module gets; the server learns it from
 the app's own function. Neither knows a rule that is not here:
 
 deadline  of a call: the request's, less the longest path of budgets, and of the app's own code,
-          behind its module; where less time is left than that, that time divided in proportion
+          behind its module; where less time is left than that, that time divided in proportion, but
+          a whole round for a module that waits for its turn on a slot, as far as there is one
 priority  the request's, at every call
 hopeless  a call that nobody can answer in time, or that was refused, ends the request: its other
           calls are cancelled, and no further one is made
@@ -19,7 +20,7 @@ from typing import Literal
 
 from headrace.domain.app import App, topological_order
 from headrace.domain.errors import PlanError
-from headrace.domain.plan import Plan
+from headrace.domain.plan import Deployment, Plan
 from headrace.domain.request import DropReason, Request
 
 NOT_CALLED = -1
@@ -37,6 +38,10 @@ class ModuleTable:
     budget_us: int
     behind_us: int
     """The longest path of budgets and app code behind it: what a call must leave for the rest."""
+    least_behind_us: int = 0
+    """The same of what batches take on idle machines."""
+    round_us: int = 0
+    """The longest duty cycle of the slots on which it takes turns; 0: it takes none."""
     code_us: int = 0
     """Of the app's own code, before its calls are made."""
 
@@ -68,12 +73,15 @@ class AppTable:
 
         The budgets behind it stay free. A request that has fallen behind has less time left than
         its budgets: it divides what is left in their proportion, since budgets are for the worst
-        case, and the calls to come will most likely need less.
+        case, and the calls to come will most likely need less. Turns are another matter: the
+        budget of a module that follows others in their round is short, and once it has missed that
+        round it waits for batches that may take longer than its whole part.
         """
         table = self.modules[module]
         left_us = max(0, deadline_at_us - now_us)
         path_us = table.budget_us + table.behind_us
         own_part_us = left_us * table.budget_us // path_us if path_us else 0
+        own_part_us = max(own_part_us, min(table.round_us, left_us - table.least_behind_us))
         return max(deadline_at_us - table.behind_us, now_us + own_part_us)
 
 
@@ -94,12 +102,20 @@ def _table(plan: Plan, app: App) -> AppTable:
             raise PlanError(f"app {app.name!r}: the plan does not deploy its module {name!r}")
     budgets = {name: plan.deployments[deployed[name]].budget_us for name in order}
     code_us = {module.name: module.code_us for module in app.modules}
-    behind: dict[str, int] = {}
-    for name in reversed(order):
-        behind[name] = max(
-            (code_us[b] + budgets[b] + behind[b] for a, b in app.edges if a == name),
-            default=app.code_us,
-        )
+    least = {name: _least_us(plan.deployments[deployed[name]]) for name in order}
+    slots = {name: _slots(plan.deployments[deployed[name]]) for name in order}
+    rounds = {slot.name: slot.duty_us or 0 for slot in plan.slots}
+
+    def behind(taken_us: Mapping[str, int]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name in reversed(order):
+            found[name] = max(
+                (code_us[b] + taken_us[b] + found[b] for a, b in app.edges if a == name),
+                default=app.code_us,
+            )
+        return found
+
+    behind_us, least_behind_us = behind(budgets), behind(least)
     return AppTable(
         name=app.name,
         slo_us=app.slo_us,
@@ -111,13 +127,28 @@ def _table(plan: Plan, app: App) -> AppTable:
                 before=tuple(order.index(a) for a, b in app.edges if b == name),
                 after=tuple(order.index(b) for a, b in app.edges if a == name),
                 budget_us=budgets[name],
-                behind_us=behind[name],
+                behind_us=behind_us[name],
+                least_behind_us=least_behind_us[name],
+                round_us=max(map(rounds.__getitem__, slots[name]), default=0),
                 code_us=code_us[name],
             )
             for name in order
         ),
         code_us=app.code_us,
     )
+
+
+def _least_us(deployment: Deployment) -> int:
+    return min((pipeline.latency_us for pipeline in deployment.pipelines), default=0)
+
+
+def _slots(deployment: Deployment) -> set[str]:
+    return {
+        slot
+        for pipeline in deployment.pipelines
+        for stage in pipeline.stages
+        for slot in stage.pool
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

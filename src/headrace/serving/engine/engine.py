@@ -15,6 +15,7 @@ from headrace.serving.engine.drift_watch import LOOK_EVERY_S, DriftWatch
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_migration import LiveMigration, MigrationError, MigrationReport
+from headrace.serving.engine.moderation import Moderation
 from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan, ServiceOptions
 from headrace.serving.workers.status import EngineStatus, SlotStatus
@@ -101,6 +102,7 @@ class Engine:
         self._draining = False
         self._idle = asyncio.Event()
         self._drift_watch = DriftWatch()
+        self._moderation: Moderation | None = None
 
     # -- what it is doing ----------------------------------------------------------------------
 
@@ -172,6 +174,7 @@ class Engine:
             await self.stop()
             raise
         self._started = True
+        self._moderation = self._current.moderation(self._clock)
         loop.call_later(LOOK_EVERY_S, self._look_at_times)
 
     def _look_at_times(self) -> None:
@@ -209,6 +212,7 @@ class Engine:
             self._pending.flush()
         if self._clock is not None:
             self._clock.stop()
+        self._stop_moderation()
         if self._migrating is not None:
             self._migrating.cancel()
             await asyncio.wait([self._migrating])
@@ -216,6 +220,11 @@ class Engine:
             if plan is not None:
                 await plan.stop()
         self._former = self._migration = None
+
+    def _stop_moderation(self) -> None:
+        if self._moderation is not None:
+            self._moderation.stop()
+            self._moderation = None
 
     # -- its work ------------------------------------------------------------------------------
 
@@ -233,6 +242,8 @@ class Engine:
             self._refuse(inference, f"model {inference.model!r} is not served any more")
         elif self._migration is None:
             plane.submit(inference)
+            if self._moderation is not None:
+                self._moderation.stir()
         else:
             self._migration.submit(inference)
 
@@ -318,6 +329,7 @@ class Engine:
             except BaseException:
                 await fresh.stop()
                 raise
+            self._stop_moderation()
             self._former, self._current = former, fresh
             self.models = fresh.models
             self._migration = migration
@@ -330,6 +342,7 @@ class Engine:
                 fresh.plane.dispatcher.drain()
             self._former = None
             await former.stop()
+            self._moderation = fresh.moderation(self._clock)
             return report
         finally:
             self._migrating = None

@@ -51,6 +51,11 @@ class LiveClock:
         # Round, not truncate: the loop may wake a nanosecond early.
         return round(self._loop.time() * 1_000_000)
 
+    @property
+    def descriptor(self) -> int | None:
+        """Readable when a callback is due; None: the loop's own timers are used."""
+        return self._timer.descriptor
+
     def call_at(self, at_us: int, callback: Callable[[], None]) -> None:
         """Run `callback` at `at_us`, or as soon as possible when that is past; never at once."""
         if self._stopped:

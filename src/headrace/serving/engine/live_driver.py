@@ -102,10 +102,17 @@ class LiveDriver:
         """Transfers under way."""
         self.on_ended: Callable[[Sequence[Request], DropReason | None], None] = _ignore
         """Called with requests that are answered, or refused and why; in a dispatcher's step."""
+        self.on_started: Callable[[], None] = lambda: None
+        """Called when a worker was given a batch."""
 
     @property
     def running_batches(self) -> int:
         return sum(running is not None for running in self._running)
+
+    @property
+    def all_busy(self) -> bool:
+        """Whether every slot runs a batch, and nothing is on its way to one."""
+        return None not in self._running and not self._moving
 
     # -- the dispatcher's side -----------------------------------------------------------------
 
@@ -155,6 +162,7 @@ class LiveDriver:
                 self._sizes(batch, io),
             )
         )
+        self.on_started()
         return True
 
     def _sizes(self, batch: Batch, io: StageIO) -> tuple[int, ...]:

@@ -13,8 +13,10 @@ from headrace.dispatch.topology import Topology
 from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
-from headrace.executors.table import AUTO, ExecutorChoice
+from headrace.executors.table import AUTO, ExecutorChoice, executor
 from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
+from headrace.serving.engine.live_clock import LiveClock
+from headrace.serving.engine.moderation import Moderation
 from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.cores import Place, place_of
@@ -195,6 +197,21 @@ class PlanInService:
                 found[place_of(slot)] = tuple(dict.fromkeys((*before, *spec.cores)))
         return found
 
+    def moderation(self, clock: LiveClock) -> Moderation | None:
+        """Of the gateway's wake-ups, where its workers compute on all cores that it may use."""
+        if not compute_on_all(self._specs, allowed_cores()):
+            return None
+        assert self.supervisor is not None, "prepare() comes before moderation()"
+        assert self.plane is not None, "prepare() comes before moderation()"
+        driver, slots = self.plane.driver, self.supervisor.slots
+        moderation = Moderation(
+            asyncio.get_running_loop(),
+            lambda: driver.all_busy,
+            lambda: [clock.descriptor, *(slot.descriptor for slot in slots)],
+        )
+        driver.on_started = moderation.stir
+        return moderation
+
     def can_answer(self, name: str) -> bool:
         """Whether each stage of one of the model's pipelines has a worker."""
         if self.supervisor is None:
@@ -243,3 +260,15 @@ class PlanInService:
                 zip(self.served.plan.slots, supervised, strict=False)
             )
         )
+
+
+def compute_on_all(specs: Sequence[WorkerSpec], cores: Sequence[int]) -> bool:
+    """Whether these workers leave none of the cores to anybody else.
+
+    >>> spec = WorkerSpec(slot="cpu-0", executor="onnx", loads=(), cores=(0, 1))
+    >>> compute_on_all([spec], [0, 1]), compute_on_all([spec], [0, 1, 2])
+    (True, False)
+    """
+    computing = all(executor(spec.executor).hold is None for spec in specs)
+    taken = {core for spec in specs for core in spec.cores}
+    return computing and bool(cores) and taken.issuperset(cores)

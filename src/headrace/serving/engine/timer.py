@@ -16,6 +16,9 @@ _EXPIRATIONS_BYTES = 8
 class Timer(Protocol):
     """Calls back once per `set`, at or after its instant; setting it again replaces it."""
 
+    descriptor: int | None
+    """Readable when it is due; None: it has none."""
+
     def set(self, at_us: int) -> None: ...
 
     def close(self) -> None: ...
@@ -23,6 +26,8 @@ class Timer(Protocol):
 
 class LoopTimer:
     """The loop's own timer: right for loops whose time is not the system's."""
+
+    descriptor: int | None = None
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop = loop
@@ -48,24 +53,27 @@ class KernelTimer:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         """Raises OSError where the system has no such timers."""
-        self._descriptor = _create()
+        self.descriptor: int | None = _create()
         self._loop = loop
         self._callback = callback
-        loop.add_reader(self._descriptor, self._expired)
+        loop.add_reader(self.descriptor, self._expired)
 
     def set(self, at_us: int) -> None:
-        # Zero would disarm it; any past instant is due at once.
-        _set(self._descriptor, max(1, at_us * 1_000))
+        if self.descriptor is not None:
+            # Zero would disarm it; any past instant is due at once.
+            _set(self.descriptor, max(1, at_us * 1_000))
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor is not None:
+            self._loop.remove_reader(self.descriptor)
+            os.close(self.descriptor)
+            self.descriptor = None
 
     def _expired(self) -> None:
+        if self.descriptor is None:
+            return
         try:
-            os.read(self._descriptor, _EXPIRATIONS_BYTES)
+            os.read(self.descriptor, _EXPIRATIONS_BYTES)
         except BlockingIOError:
             return  # set anew between the wake-up and this
         self._callback()

@@ -5,8 +5,8 @@ Looking at the stamp of the first unread byte (recvmsg with MSG_PEEK) costs a sy
 every read pays for it: the *lag*, how long bytes have waited for the gateway, is looked at once in
 `_SAMPLE_US`, and what is read in between is taken to have waited as long. A loop that works through
 a backlog reads in the order of arrival, so the lag changes little from one read to the next. After
-a stop it does not, and a wrong guess would cost a request its answer: while the lag is above
-`_LONG_LAG_US`, every read is looked at.
+a stop, or a sleep (`engine.moderation`), it does not, and a wrong guess would cost a request its
+answer: while the lag is above `_LONG_LAG_US`, every read is looked at.
 
 A connection that we ourselves stopped reading (a long pipeline, a peer not known yet) waited for
 that reason and not for the loop's: it is looked at alone, and says nothing of others.
@@ -24,7 +24,7 @@ from headrace.serving.engine.timer import monotonic_us
 SO_TIMESTAMPNS = 35
 """Of Linux; Python does not name it."""
 _SAMPLE_US = 500
-_LONG_LAG_US = 50_000
+_LONG_LAG_US = 2_000
 _LONGEST_US = 60_000_000
 """Stamps are wall clock: whoever sets it must not cost every request its answer for long."""
 _STAMP = struct.Struct("@ll")

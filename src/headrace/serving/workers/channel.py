@@ -34,6 +34,11 @@ class Channel:
         self._open = True
         loop.add_reader(endpoint, self._receive)
 
+    @property
+    def descriptor(self) -> int | None:
+        """Readable when the other end has said something, or is gone; None: it is closed."""
+        return self._socket.fileno() if self._open else None
+
     def send(self, frame: AnyFrame) -> None:
         """Send without waiting. A dead or stuck other end is reported through `on_closed`."""
         if not self._open:

@@ -31,6 +31,11 @@ class WorkerHandle(Protocol):
     def process_id(self) -> int: ...
 
     @property
+    def descriptor(self) -> int | None:
+        """Of this machine: readable when the worker has said something; None: there is none."""
+        ...
+
+    @property
     def send(self) -> Callable[[Run], None]: ...
 
     async def load(self, timeout_s: float) -> None:

@@ -90,6 +90,11 @@ class SupervisedSlot:
         return self.process.process_id
 
     @property
+    def descriptor(self) -> int | None:
+        """Readable when its worker has said something; None: there is none."""
+        return self.process.descriptor
+
+    @property
     def restarts(self) -> int:
         return self.process.restarts
 
@@ -214,6 +219,10 @@ class SupervisedProcess:
     @property
     def process_id(self) -> int | None:
         return self._process.process_id if self._process else None
+
+    @property
+    def descriptor(self) -> int | None:
+        return self._process.descriptor if self._process else None
 
     @property
     def retry_in_s(self) -> float:

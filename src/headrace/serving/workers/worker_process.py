@@ -93,6 +93,10 @@ class WorkerProcess:
     def process_id(self) -> int:
         return self._process.pid
 
+    @property
+    def descriptor(self) -> int | None:
+        return self._channel.descriptor
+
     async def load(self, timeout_s: float) -> None:
         """Load all stages of all slots, one after the other.
 

@@ -105,8 +105,9 @@ def bill_case(
 
     def turn_us(module: int, candidate: Candidate) -> int:
         shares = shares_gateway_cores(problem.cluster, candidate.device)
-        gateway_us = profiles[module].gateway_us * candidate.batch if shares else 0
-        return ceil((candidate.duration_us + gateway_us) / utilisation[candidate.device] - 1e-9)
+        each_us = costs.gateway_on_slot_us(modules[module][0].model) if shares else 0
+        busy_us = candidate.duration_us + each_us * candidate.batch
+        return ceil(busy_us / utilisation[candidate.device] - 1e-9)
 
     return BillCase.of(
         [_charged(case, charges or {}) for case in cases],
