@@ -54,6 +54,9 @@ def rehearse(
         str | None,
         typer.Option(help="As for `headrace serve`."),
     ] = None,
+    unenforced_shares: Annotated[
+        bool, typer.Option("--unenforced-shares", help="As for `headrace serve`.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -76,6 +79,7 @@ def rehearse(
     """
     arguments = [f"--app={path}" for path in app or ()]
     arguments += [f"--policy={policy}"] if policy else []
+    arguments += ["--unenforced-shares"] if unenforced_shares else []
     if out is not None:
         _require_one_size(plan)
     found = run_rehearsal(plan, arguments, duration_s, load_factor, input or [])
@@ -174,7 +178,7 @@ def run_rehearsal(
     try:
         with child_server(path, "--no-auth", "--events", str(unfinished), *arguments) as server:
             results = run_load_of_models(
-                server.url, arrivals, options, span_us=round(duration_s * 1e6)
+                server.url, arrivals, options, order=tuple(rates), span_us=round(duration_s * 1e6)
             )
         header, events = read_event_log(unfinished, allow_cut_short=True)
         os.replace(unfinished, events_path)
@@ -274,9 +278,16 @@ def _rates(rates_rps: dict[str, float]) -> str:
 
 
 def rehearse_before_ready(
-    plan_path: Path, policy: str | None, executor: str, core: int | None, apps: list[Path]
+    plan_path: Path,
+    policy: str | None,
+    executor: str,
+    apps: list[Path],
+    given: Sequence[str] = (),
 ) -> Mapping[str, float]:
     """Unless that was done; what it contradicts is said before anyone relies on the plan.
+
+    Args:
+        given: further arguments of the server.
 
     Returns:
         How many times its profile each stage took, by MODEL/PIPELINE/NUMBER.
@@ -287,9 +298,8 @@ def rehearse_before_ready(
     if known is not None:
         warn(known)
         return known.levels
-    arguments = [f"--executor={executor}", *(f"--app={path}" for path in apps)]
+    arguments = [f"--executor={executor}", *(f"--app={path}" for path in apps), *given]
     arguments += [f"--policy={policy}"] if policy else []
-    arguments += [f"--core={core}"] if core is not None else []
     try:
         # Standard output is for READY, which scripts wait for.
         known = run_rehearsal(plan_path, arguments)
