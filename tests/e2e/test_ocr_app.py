@@ -39,10 +39,10 @@ def folder(demo: Demo) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[LiveServer]:
-    arguments = ("--app", str(FUNCTION), "--policy", POLICY, UNENFORCED)
-    arguments += ("--events", str(folder / EVENTS))
+    arguments = ("--app", str(FUNCTION), "--events", str(folder / EVENTS))
     environment = {"XDG_RUNTIME_DIR": str(folder)}
-    with serving(folder / "plan.json", *arguments, environment=environment) as running:
+    options = (*arguments, "--policy", POLICY, UNENFORCED)
+    with serving(folder / "plan.json", *options, environment=environment) as running:
         yield running
 
 

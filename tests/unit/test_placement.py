@@ -111,12 +111,15 @@ def test_slots_that_divide_a_core_are_refused_where_nothing_keeps_them_to_their_
     plan = replace(served.plan, slots=halves)
     stages = stage_index(plan, served.profiles)
 
-    def specs(**given: bool) -> tuple[WorkerSpec, ...]:
-        return worker_specs(plan, served.profiles, served.folders, stages, "auto", 0, **given)
+    def specs(unenforced: bool = False) -> tuple[WorkerSpec, ...]:
+        return worker_specs(
+            *(plan, served.profiles, served.folders, stages, "auto", 0),
+            unenforced_shares=unenforced,
+        )
 
     with pytest.raises(PlanError, match=r"(?s)divides a core .* or --unenforced-shares"):
         specs()
-    assert [spec.quota for spec in specs(unenforced_shares=True)] == [HALF, HALF]
+    assert [spec.quota for spec in specs(unenforced=True)] == [HALF, HALF]
     refuse_unenforced(plan, "emulated")
 
     monkeypatch.setattr(placement, "quota_folder", lambda: tmp_path)

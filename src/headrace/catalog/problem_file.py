@@ -114,18 +114,18 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     """How to plan; what is left out has another default for apps than for models."""
 
     planner: str | None = None
-    """Default: pooled; least-cost for apps."""
+    """Default: pooled; least-cost for apps; shares for apps and models together."""
     objective: Objective | None = None
-    """Default: max-min; least-cost for apps. least-devices: planners of shares."""
+    """Default: max-min; least-cost where there are apps. least-devices: planners of shares."""
     bill: Bill | None = None
     """Of apps with planner least-cost. fraction (the default): price in proportion to load;
     devices: price of the whole devices used, which modules then share."""
     margin: float | None = None
-    """Fraction of the SLO kept for what the plan does not count. Default: 0.4; for apps 0, since
-    collecting batches is counted there."""
+    """Fraction of the SLO kept for what the plan does not count. Default: 0.4; for apps on their
+    own 0, since collecting batches is counted there."""
     min_stages: int | None = None
     max_stages: int | None = None
-    """Default: 3; always 1 for apps."""
+    """Default: 3; always 1 for modules of apps."""
     max_batch: int | None = None
     """Default: as large as profiled."""
     max_tenants: int | None = None
@@ -139,9 +139,9 @@ class ProblemFile(Record, frozen=True, kw_only=True):
     schema: Literal["headrace.problem/1"]
     cluster: ClusterEntry
     models: tuple[ModelEntry, ...] = ()
-    """Models that are served on their own; or:"""
+    """Models that are served on their own."""
     apps: tuple[AppEntry, ...] = ()
-    """Apps of several models, planned for least cost."""
+    """Apps of several models, planned for least cost. Beside models: planner `shares`."""
     interference: tuple[str | Interference, ...] = ()
     """Files that `headrace interfere` wrote, relative to this one, or such documents themselves;
     one for a device type."""
@@ -213,14 +213,21 @@ APP_OPTIONS = PlanOptions(planner="least-cost", objective="least-cost", margin=0
 """Collecting and queueing are part of an app's worst case, so no margin is kept for them."""
 
 
+TOGETHER_OPTIONS = PlanOptions(planner="shares", objective="least-cost")
+"""Of apps beside models: bursts are not counted, so a margin is kept as for models."""
+
+
 def options_of(file: ProblemFile) -> PlanOptions:
     """The file's options over the defaults, which are an app's own where there are apps."""
+    defaults = APP_OPTIONS if file.apps else PlanOptions()
+    if file.apps and (file.models or file.options.planner == TOGETHER_OPTIONS.planner):
+        defaults = TOGETHER_OPTIONS
     given = {
         name: value
         for name, value in msgspec.structs.asdict(file.options).items()
         if value is not None
     }
-    return msgspec.structs.replace(APP_OPTIONS if file.apps else PlanOptions(), **given)
+    return msgspec.structs.replace(defaults, **given)
 
 
 def build_app(entry: AppEntry, models: dict[str, str]) -> App:

@@ -214,6 +214,11 @@ def _with_headroom(problem: "Problem", arrivals: str, attainment: float) -> "Pla
     from headrace.domain.errors import DocumentError
     from headrace.simulation.apps.headroom import plan_for_arrivals
 
+    if problem.options.planner == "shares":
+        raise DocumentError(
+            f"--arrivals {arrivals}: head-room is chosen by simulating modules one by one, which"
+            " those that share devices cannot be\n  try       uniform arrivals with a --margin"
+        )
     if problem.options.bill == "devices":
         raise DocumentError(
             f"--arrivals {arrivals}: head-room is chosen by simulating modules one by one, which"
@@ -261,6 +266,8 @@ def _explained(plan: "Plan", problem: "Problem") -> "Group":
     from headrace.domain.errors import DocumentError
     from headrace.reporting.shared_table import devices_table, is_shared
 
+    if plan.is_together:
+        return Group(devices_table(plan))
     if not plan.apps and is_shared(plan):
         if plan.planner != "shares":
             return Group(devices_table(plan))

@@ -420,6 +420,11 @@ def _check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> 
         raise DocumentError(
             f"--pad {strangers[0]}: the plan has no such model of several sizes; it has: {known}"
         )
+    if plan.is_together and replan:
+        raise DocumentError(
+            "--replan: does not follow apps that share devices with models yet; `headrace migrate`"
+            " takes another plan"
+        )
     if sized and replan:
         raise DocumentError(
             f"--replan: does not follow models of several sizes yet ({', '.join(sorted(sized))});"

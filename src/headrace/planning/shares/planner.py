@@ -57,7 +57,7 @@ def plan_shares(problem: Problem) -> PlanResult:
         return _refused(refusal, "infeasible", deadline)
     load = workload(problem, times)
     prices = _prices(problem, times)
-    found, chosen = _searched(problem, load, times, prices, deadline)
+    found, chosen = searched(problem, load, times, prices, deadline)
     if chosen is None:
         if deadline.passed and not found.proven:
             return _refused(_gave_up(problem), "time-limit", deadline)
@@ -95,7 +95,7 @@ def pricing_of(load: Workload, devices: Devices, deadline: Deadline) -> Pricing:
     )
 
 
-def _searched(
+def searched(
     problem: Problem,
     load: Workload,
     times: list[SharedTimes],
