@@ -82,7 +82,7 @@ def together_problem(
         )
         for number, (name, model) in enumerate(zip(names, used, strict=False))
     )
-    apps = ()
+    apps: tuple[App, ...] = ()
     if app is not None:
         apps = (
             App(
