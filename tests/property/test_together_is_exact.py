@@ -12,6 +12,8 @@ from headrace.domain.cluster import DeviceType
 from headrace.domain.problem import Objective, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
+from headrace.simulation.apps.session import simulate_apps
+from headrace.simulation.offered.arrivals import arrivals_for
 from headrace.verify import verify
 from helpers.problems import make_profile, whole_model_us
 from helpers.together import SHARES, SPLITS, cluster_of, together_problem
@@ -137,11 +139,10 @@ def small_profile(name: str, rng: np.random.Generator, blocks: int = 1) -> Profi
     )
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("objective", ["least-cost", "least-devices"])
-def test_an_app_beside_a_model_costs_the_least_that_any_plan_does(
-    seed: int, objective: Objective
-) -> None:
+def app_beside_model(
+    seed: int, objective: Objective = "least-cost"
+) -> tuple[Problem, list[Tried], list[Chained]]:
+    """A model, and an app of two modules in a chain."""
     rng = np.random.default_rng(seed)
     profiles = [small_profile(name, rng) for name in ("m", "one", "two")]
     slow = [whole_model_us(profile) for profile in profiles]
@@ -158,12 +159,33 @@ def test_an_app_beside_a_model_costs_the_least_that_any_plan_does(
         fan_out=fan_out,
         objective=objective,
     )
+    asked = (rates[0], app_rps, app_rps * fan_out)
     tried = [
-        Tried(profile, 0, 1, rate, (1, 2))
-        for profile, rate in zip(profiles, (rates[0], app_rps, app_rps * fan_out), strict=True)
+        Tried(profile, 0, 1, rate, (1, 2)) for profile, rate in zip(profiles, asked, strict=True)
     ]
-    chains = [Chained((0,), model_slo), Chained((1, 2), app_slo)]
+    return problem, tried, [Chained((0,), model_slo), Chained((1, 2), app_slo)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("objective", ["least-cost", "least-devices"])
+def test_an_app_beside_a_model_costs_the_least_that_any_plan_does(
+    seed: int, objective: Objective
+) -> None:
+    problem, tried, chains = app_beside_model(seed, objective)
     assert agrees(problem, least(problem, tried, chains))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_at_equal_gaps_everything_planned_is_in_time_without_a_margin(seed: int) -> None:
+    problem, _, _ = app_beside_model(seed)
+    plan = solve(problem).plan
+    assert plan is not None
+    rates = {demand.model: demand.rate_rps or 0.0 for demand in problem.demands}
+    rates |= {app.name: app.rate_rps for app in problem.apps}
+    arrivals = arrivals_for("uniform", rates, 100 / min(rates.values()), 1)
+    report = simulate_apps(plan, problem.profiles, arrivals, jitter=False).report()
+    assert report.total.arrived >= 200
+    assert report.total.slo_attainment == 1.0
 
 
 def forms(big: Profile, rate: float, slo_us: int) -> Iterator[tuple[list[Tried], list[Chained]]]:
