@@ -25,6 +25,7 @@ from headrace.planning.shares.planner import plan_shares
 from headrace.planning.together.assembly import assembled
 from headrace.planning.together.budgets import SAME, BudgetSearch, Found
 from headrace.planning.together.cuts import Way, ways_to_cut
+from headrace.planning.together.memory import devices_to_hold
 from headrace.planning.together.refusal import refuse_chains, refuse_steps
 from headrace.planning.together.steps import Chain, Costs, app_chain, model_chain
 
@@ -135,7 +136,7 @@ class _Together:
         unsettled = inf
         for least, ways in combinations(options, self._least_of_apps()):
             chains = [*(chain for way in ways for chain in way.chains), *self._apps]
-            bound = self._level(least, self._weights_bytes(chains))
+            bound = self._level(least, chains)
             if self._level(least) >= best.found.price * (1 - SAME):
                 break
             if bound >= best.found.price * (1 - SAME):
@@ -156,27 +157,27 @@ class _Together:
             for step in chain.steps
         )
 
-    def _weights_bytes(self, chains: Sequence[Chain]) -> int:
-        """Of all steps, each once."""
-        return sum(self._costs.weights_bytes(step) for chain in chains for step in chain.steps)
-
-    def _level(self, least: float, weights_bytes: int = 0) -> float:
-        """The least that whole devices can cost which is no less, of those that together hold so
-        much; infinite: there are too few."""
+    def _level(self, least: float, chains: Sequence[Chain] = ()) -> float:
+        """The least that whole devices can cost which is no less, of those that can hold what
+        these chains weigh; infinite: there are too few."""
         cluster = self._problem.cluster
         names = self._costs.devices
         counts = [cluster.count(name) for name in names]
         if prod(count + 1 for count in counts) > CHOICES_MAX:
             return least
-        prices = np.array(self._costs.prices)
-        memory = [cluster.device_type(name).memory_bytes for name in names]
         chosen = np.stack(
             np.meshgrid(*(np.arange(count + 1) for count in counts), indexing="ij"), axis=-1
         ).reshape(-1, len(names))
-        price = chosen @ prices
+        price = chosen @ np.array(self._costs.prices)
         enough = price >= least * (1 - SAME)
-        if None not in memory:
-            enough &= chosen @ np.array(memory, float) >= weights_bytes
+        steps = [step for chain in chains for step in chain.steps]
+        weights = [self._costs.weights_bytes(step) for step in steps]
+        memory = [cluster.device_type(name).memory_bytes or max(1, sum(weights)) for name in names]
+        for k, name in enumerate(names):
+            own = [w for w, step in zip(weights, steps, strict=True) if step.device == name]
+            enough &= chosen[:, k] >= devices_to_hold(own, memory[k])
+        enough &= chosen @ np.array(memory, float) >= sum(weights)
+        enough &= chosen.sum(axis=1) >= devices_to_hold(weights, max(memory))
         return float(price[enough].min(initial=inf))
 
     # -- what comes out ---------------------------------------------------------------------------
