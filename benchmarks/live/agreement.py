@@ -23,7 +23,7 @@ from benchmarks.live import networks
 from benchmarks.live.documented import headrace, served, write_problem
 from benchmarks.live.run import results_only_on_stdout
 from examples.ocr.client import APP
-from examples.ocr.run import FUNCTION, POLICY, page_files
+from examples.ocr.run import FUNCTION, POLICY, UNENFORCED, page_files
 from examples.ocr.run import prepare as prepare_ocr
 
 POINTS, RELATIVE = 0.02, 0.20
@@ -57,6 +57,8 @@ class Models:
     models: Mapping[str, Callable[[Path], None]]
     cores: int = 2
     shares: str = ""
+    serve: tuple[str, ...] = ()
+    """Options of its server, and of the rehearsal's."""
 
     def __call__(self, folder: Path) -> Commands:
         for model, write in self.models.items():
@@ -76,15 +78,15 @@ class Models:
             shares=self.shares,
         )
         headrace(folder, "plan", "problem.yaml", "-o", "plan.json")
-        headrace(folder, "rehearse", "plan.json", "--out", "rehearsed.json")
+        headrace(folder, "rehearse", "plan.json", "--out", "rehearsed.json", *self.serve)
         headrace(folder, "plan", "rehearsed.json", "-o", "plan.json")
-        return Commands()
+        return Commands(serve=self.serve)
 
 
 def ocr_app(folder: Path) -> Commands:
     prepare_ocr(folder, budget_s=8.0)
     inputs = tuple(word for name in page_files(folder) for word in ("--input", name))
-    serve = ("--app", os.path.relpath(FUNCTION, folder), "--policy", POLICY)
+    serve = ("--app", os.path.relpath(FUNCTION, folder), "--policy", POLICY, UNENFORCED)
     headrace(folder, "rehearse", "plan.json", *serve, *inputs)
     return Commands(serve=serve, simulate=("--policy", POLICY), load=("--model", APP, *inputs))
 
@@ -96,7 +98,10 @@ CASES = (
     Case(name="recogniser", prepare=Models(models={"recogniser": networks.recogniser})),
     Case(name="OCR app", prepare=ocr_app),
     Case(name="two models", prepare=Models(models=BOTH)),
-    Case(name="shares", prepare=Models(models=BOTH, cores=1, shares="1, 1/2")),
+    Case(
+        name="shares",
+        prepare=Models(models=BOTH, cores=1, shares="1, 1/2", serve=(UNENFORCED,)),
+    ),
 )
 
 

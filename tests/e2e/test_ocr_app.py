@@ -14,7 +14,7 @@ pytest.importorskip("rapidocr_onnxruntime", reason="`make test` installs it")
 
 from examples.ocr.client import APP, Client
 from examples.ocr.pages import PAGES, draw
-from examples.ocr.run import FUNCTION, POLICY
+from examples.ocr.run import FUNCTION, POLICY, UNENFORCED
 from examples.patience import UNHURRIED_US, InferenceError, Patience
 from rapidocr_onnxruntime import RapidOCR
 
@@ -39,9 +39,10 @@ def folder(demo: Demo) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[LiveServer]:
-    arguments = ("--app", str(FUNCTION), "--policy", POLICY, "--events", str(folder / EVENTS))
+    arguments = ("--app", str(FUNCTION), "--events", str(folder / EVENTS))
     environment = {"XDG_RUNTIME_DIR": str(folder)}
-    with serving(folder / "plan.json", *arguments, environment=environment) as running:
+    options = (*arguments, "--policy", POLICY, UNENFORCED)
+    with serving(folder / "plan.json", *options, environment=environment) as running:
         yield running
 
 

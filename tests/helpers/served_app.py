@@ -108,6 +108,8 @@ class FakeModules:
         self.cancelled: list[Inference] = []
         self.answered: list[Inference] = []
         self.refused: list[Inference] = []
+        self.told: list[str] = []
+        """Models of which a request was refused before it was read."""
         self.refuse: dict[str, Refusal] = {}
         """By module's full name."""
         self.silent: set[str] = set()
@@ -123,7 +125,7 @@ class FakeModules:
                 inputs=(SPEC,),
                 outputs=(SPEC,),
                 slo_us=deployment.slo_us,
-                fastest_us=TAKES_US[deployment.module or ""],
+                fastest_us=TAKES_US[deployment.module or deployment.model],
                 max_items=16,
             )
             for deployment in self.plan.deployments
@@ -148,7 +150,8 @@ class FakeModules:
         self.cancelled.append(inference)
 
     def log_refused(self, model: str, refusal: Refusal) -> None:
-        raise AssertionError("apps are asked, not their modules")
+        assert "." not in model, "apps are asked, not their modules"
+        self.told.append(model)
 
     def status(self) -> EngineStatus:
         return EngineStatus(
@@ -239,11 +242,15 @@ class Served:
         return self.events.append
 
     def send(
-        self, x: Sequence[float] = (1.0, 2.0), timeout_us: int | None = None, priority: int = 0
+        self,
+        x: Sequence[float] = (1.0, 2.0),
+        timeout_us: int | None = None,
+        priority: int = 0,
+        model: str | None = None,
     ) -> tuple[Inference, "asyncio.Future[Answer | Refusal]"]:
         done: asyncio.Future[Answer | Refusal] = asyncio.get_running_loop().create_future()
         inference = Inference(
-            model=self.header.models[-1],
+            model=model or self.header.models[-1],
             items=1,
             inputs=(np.array(x, np.float32),),
             on_done=done.set_result,

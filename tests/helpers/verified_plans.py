@@ -12,6 +12,7 @@ from headrace.domain.problem import Items, PlanOptions, Problem
 from headrace.domain.profile import Profile
 from helpers.problems import make_cluster, make_plan, make_problem, make_profile
 from helpers.shared import shared_problem
+from helpers.together import cluster_of, together_problem
 
 HALVES = (Fraction(1), Fraction(1, 2))
 
@@ -119,6 +120,36 @@ def malleable() -> Planned:
     return _planned(replace(problem, demands=tuple(demands)))
 
 
+def together() -> Planned:
+    """An app and two models on the same devices, behind links; no device holds one of the models,
+    which runs in stages."""
+    profiles = [
+        make_profile(
+            name,
+            blocks=blocks,
+            devices={"a": 1.0, "b": 0.6},
+            shares=HALVES,
+            block_us=block_us,
+            cut_bytes=200_000,
+            seed=seed,
+        )
+        for seed, (name, blocks, block_us) in enumerate(
+            (("big", 4, 2_000), ("small", 1, 3_000), ("one", 1, 2_500), ("two", 1, 1_500))
+        )
+    ]
+    return _planned(
+        together_problem(
+            profiles,
+            cluster_of({"b": 1}, {"b": 1.2}, 3_400_000, nodes=2, gbps=1.0),
+            models={"big": (180_000, 25.0), "small": (60_000, 40.0)},
+            app=(150_000, 20.0),
+            fan_out=2.0,
+            code_us=300,
+            margin=0.1,
+        )
+    )
+
+
 SHAPES: Mapping[str, Callable[[], Planned]] = {
     "single": cache(single),
     "shared": cache(shared),
@@ -126,4 +157,5 @@ SHAPES: Mapping[str, Callable[[], Planned]] = {
     "gated": cache(gated),
     "turns": cache(turns),
     "malleable": cache(malleable),
+    "together": cache(together),
 }

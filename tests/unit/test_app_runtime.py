@@ -15,7 +15,7 @@ from headrace.apps import app, aside, gather, module, tensor, time_left_us
 from headrace.domain.errors import PlanError
 from headrace.domain.events import Answered, AnyEvent, Arrived, Called, Dropped, EventLogHeader
 from headrace.serving.apps.runtime import AppLog
-from headrace.serving.engine.inference import AppAnswer, Refusal
+from headrace.serving.engine.inference import Answer, AppAnswer, Refusal
 from helpers.served_app import BUDGETS_US, RATE_RPS, SLO_US, TAKES_US, FakeModules, Served, app_plan
 from helpers.virtual_loop import VirtualTimeLoop
 
@@ -195,6 +195,41 @@ def test_a_client_that_leaves_takes_its_calls_along_and_hears_nothing() -> None:
         assert not done.done()
         assert [c.model for c in served.engine.cancelled] == ["app.first"]
         assert len(served.engine.submitted) == 1
+
+    run(test)
+
+
+def beside_a_model() -> FakeModules:
+    """The model `second` is served on its own too."""
+    plan = app_plan()
+    own = replace(plan.deployments[1], model="second", app=None, module=None)
+    return FakeModules(replace(plan, deployments=(own, *plan.deployments)))
+
+
+def test_a_model_beside_the_apps_is_the_engines_to_answer() -> None:
+    async def test() -> None:
+        served = Served(chain, beside_a_model())
+        assert list(served.runtime.models) == ["second", "app"]
+
+        inference, done = served.send((1.0, 2.0), model="second")
+        assert served.engine.submitted == [inference]
+        assert isinstance(await done, Answer)
+        assert isinstance(await served.send()[1], AppAnswer)
+
+        left, unheard = served.send(model="second")
+        served.runtime.cancel(left)
+        assert served.engine.cancelled == [left]
+        served.runtime.log_refused(
+            "second", Refusal(reason="deadline", message="", retry_after_us=0)
+        )
+        assert served.engine.told == ["second"]
+
+        await served.runtime.drain(0.1)
+        _, refused = served.send(model="second")
+        answer = await refused
+        assert isinstance(answer, Refusal)
+        assert answer.reason == "draining"
+        assert not unheard.done()
 
     run(test)
 

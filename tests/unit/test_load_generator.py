@@ -77,9 +77,12 @@ def test_several_models_share_one_schedule_and_each_gets_its_own_result() -> Non
             server.models = ("m", "n")
             # On one connection, so that they come in the order in which they were sent.
             options = LoadOptions(connections=1)
-            return await drive_load_of_models(server.url, arrivals, options), server
+            found = await drive_load_of_models(server.url, arrivals, options, order=("x", "m"))
+            return found, server
 
     results, server = asyncio.run(session())
+
+    assert list(results) == ["m", "n"]  # the first to arrive is n
 
     assert [call.path for call in server.calls] == [f"/v2/models/{a.model}/infer" for a in arrivals]
     assert {model: len(result.requests) for model, result in results.items()} == {"m": 20, "n": 10}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from headrace.domain.errors import ModelError
+from headrace.domain.errors import ModelError, PlanError
 from headrace.domain.plan import Plan
 from headrace.serving.engine.data_plane import arena_bytes_for
 from headrace.serving.workers import placement
@@ -17,8 +17,9 @@ from headrace.serving.workers.cores import (
     slot_cores,
     threads_of,
 )
-from headrace.serving.workers.placement import worker_specs
+from headrace.serving.workers.placement import refuse_unenforced, worker_specs
 from headrace.serving.workers.stage_io import stage_index
+from headrace.serving.workers.worker_process import WorkerSpec
 from helpers.served import WIDTH, plan_by_hand, profile_by_hand, served_chain
 
 PROFILE = profile_by_hand(["a", "y"], batch_size=2, stage_us=1_000, device="cpu")
@@ -98,6 +99,31 @@ def test_shares_that_nothing_enforces_are_said_at_the_start(
     [spec] = worker_specs(plan, served.profiles, served.folders, stages, "auto", seed=0)
     assert spec.quota == HALF
     assert "shares of a core are not enforced here: 1 slots" in caplog.text
+
+
+def test_slots_that_divide_a_core_are_refused_where_nothing_keeps_them_to_their_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(placement, "quota_folder", lambda: None)
+    served = served_chain(tmp_path, pools=(2,))
+    halves = tuple(replace(slot, share=HALF, device_index=0) for slot in served.plan.slots)
+    plan = replace(served.plan, slots=halves)
+    stages = stage_index(plan, served.profiles)
+
+    def specs(unenforced: bool = False) -> tuple[WorkerSpec, ...]:
+        return worker_specs(
+            *(plan, served.profiles, served.folders, stages, "auto", 0),
+            unenforced_shares=unenforced,
+        )
+
+    with pytest.raises(PlanError, match=r"(?s)divides a core .* or --unenforced-shares"):
+        specs()
+    assert [spec.quota for spec in specs(unenforced=True)] == [HALF, HALF]
+    refuse_unenforced(plan, "emulated")
+
+    monkeypatch.setattr(placement, "quota_folder", lambda: tmp_path)
+    assert len(specs()) == 2
 
 
 def test_every_slot_loads_the_stages_of_its_pools(

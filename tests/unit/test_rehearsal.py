@@ -190,13 +190,13 @@ def test_a_server_repeats_what_an_earlier_rehearsal_contradicted_and_does_not_re
 
     monkeypatch.setattr("headrace.commands.rehearse.run_rehearsal", not_started)
 
-    levels = rehearse_before_ready(rehearsed, None, "auto", None, [])
+    levels = rehearse_before_ready(rehearsed, None, "auto", [])
     assert set(levels.values()) == {3.0}
     assert ran == []
     assert "the rehearsal contradicts the plan: m/p0" in capsys.readouterr().err
 
     rehearsal_paths(rehearsed)[0].unlink()
-    assert rehearse_before_ready(rehearsed, None, "auto", None, []) == {}
+    assert rehearse_before_ready(rehearsed, None, "auto", []) == {}
     captured = capsys.readouterr()
     assert ran == [rehearsed]
     assert "not rehearsed: no server today" in captured.err

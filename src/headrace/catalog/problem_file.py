@@ -116,18 +116,18 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     """How to plan; what is left out has another default for apps than for models."""
 
     planner: str | None = None
-    """Default: pooled; least-cost for apps."""
+    """Default: pooled; least-cost for apps; shares for apps and models together."""
     objective: Objective | None = None
-    """Default: max-min; least-cost for apps. least-devices: planners of shares."""
+    """Default: max-min; least-cost where there are apps. least-devices: planners of shares."""
     bill: Bill | None = None
     """Of apps. devices, the default of planner least-cost: price of the whole devices used, which
     modules then share; fraction, all that the other planners know: price in proportion to load."""
     margin: float | None = None
-    """Fraction of the SLO kept for what the plan does not count. Default: 0.4; for apps 0, since
-    collecting batches is counted there."""
+    """Fraction of the SLO kept for what the plan does not count. Default: 0.4; for apps on their
+    own 0, since collecting batches is counted there."""
     min_stages: int | None = None
     max_stages: int | None = None
-    """Default: 3; always 1 for apps."""
+    """Default: 3; always 1 for modules of apps."""
     max_batch: int | None = None
     """Default: as large as profiled."""
     max_tenants: int | None = None
@@ -150,9 +150,9 @@ class ProblemFile(Record, frozen=True, kw_only=True):
     schema: Literal["headrace.problem/1"]
     cluster: ClusterEntry
     models: tuple[ModelEntry, ...] = ()
-    """Models that are served on their own; or:"""
+    """Models that are served on their own."""
     apps: tuple[AppEntry, ...] = ()
-    """Apps of several models, planned for least cost."""
+    """Apps of several models, planned for least cost. Beside models: planner `shares`."""
     interference: tuple[str | Interference, ...] = ()
     """Files that `headrace interfere` wrote, relative to this one, or such documents themselves;
     one for a device type."""
@@ -225,6 +225,10 @@ APP_OPTIONS = PlanOptions(planner="least-cost", objective="least-cost", margin=0
 """Collecting and queueing are part of an app's worst case, so no margin is kept for them."""
 
 
+TOGETHER_OPTIONS = PlanOptions(planner="shares", objective="least-cost")
+"""Of apps beside models: bursts are not counted, so a margin is kept as for models."""
+
+
 def options_of(file: ProblemFile, planner: str | None = None) -> PlanOptions:
     """The file's options over the defaults, which are an app's own where there are apps.
 
@@ -240,6 +244,8 @@ def options_of(file: ProblemFile, planner: str | None = None) -> PlanOptions:
         given["planner"] = planner
     if not file.apps:
         return msgspec.structs.replace(PlanOptions(), **given)
+    if file.models or given.get("planner") == TOGETHER_OPTIONS.planner:
+        return msgspec.structs.replace(TOGETHER_OPTIONS, **given)
     if given.get("planner", APP_OPTIONS.planner) == "least-cost":
         given.setdefault("bill", "devices")
     return msgspec.structs.replace(APP_OPTIONS, **given)

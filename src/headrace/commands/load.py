@@ -158,7 +158,7 @@ def load(
     if rps is None and load_factor is None and any(rates.values()):
         notices.print(explain_default(offers, rates), markup=False, soft_wrap=True)
     schedule, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
-    _measure(url, options, schedule, span_us, json)
+    _measure(url, options, schedule, tuple(rates), span_us, json)
 
 
 def input_paths(given: list[str]) -> dict[str, tuple[Path, ...]]:
@@ -212,15 +212,23 @@ def _whole_us(slo_ms: float) -> int:
 
 
 def _measure(
-    url: str, options: "LoadOptions", schedule: "list[Arrival]", span_us: int | None, json: bool
+    url: str,
+    options: "LoadOptions",
+    schedule: "list[Arrival]",
+    order: tuple[str, ...],
+    span_us: int | None,
+    json: bool,
 ) -> None:
+    """`order`: of the models in what is printed."""
     from headrace.commands.progress import counting
     from headrace.load.generator import run_load_of_models
     from headrace.load.result import report_of
     from headrace.reporting.summary import lateness_line, summary_table
 
     with counting("loading", len(schedule), redraws_per_s=1.0) as advance:
-        results = run_load_of_models(url, schedule, options, span_us=span_us, on_progress=advance)
+        results = run_load_of_models(
+            url, schedule, options, order=order, span_us=span_us, on_progress=advance
+        )
     report, result = report_of(results), next(iter(results.values()))
     if json:
         print_json(report)

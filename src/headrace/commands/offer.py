@@ -34,9 +34,10 @@ class Offer:
 
 
 def offers_of(plan: Plan) -> dict[str, Offer]:
-    """Requests are an app's where there are apps; its modules are called by it."""
+    """Requests are an app's where there are apps, whose modules it calls, and of models beside."""
     if plan.apps:
-        rates = {claim.app.name: claim.app.rate_rps for claim in plan.apps}
+        rates = {demand.model: demand.rate_rps or 0.0 for demand in plan.demands}
+        rates |= {claim.app.name: claim.app.rate_rps for claim in plan.apps}
         return {
             name: Offer(planned_rps=rate, asked_rps=rate, weight=rate)
             for name, rate in rates.items()

@@ -250,10 +250,20 @@ def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
 
 
 def _with_headroom(problem: "Problem", arrivals: str, attainment: float) -> "Plan":
-    """The cheapest plan of apps that attains under such arrivals; what it costs is printed."""
+    """The cheapest plan of apps that attains under such arrivals; what it costs is printed.
+
+    Raises:
+        DocumentError: models share the devices.
+    """
     from headrace.commands.kernel import load_kernel
+    from headrace.domain.errors import DocumentError
     from headrace.simulation.apps.headroom import plan_for_arrivals
 
+    if problem.options.planner == "shares":
+        raise DocumentError(
+            f"--arrivals {arrivals}: head-room is chosen by simulating modules one by one, which"
+            " those that share devices cannot be\n  try       uniform arrivals with a --margin"
+        )
     load_kernel("batch-aware", simulator=True)
     if problem.options.bill == "devices":
         load_kernel("rounds", simulator=False)
@@ -299,6 +309,8 @@ def _explained(plan: "Plan", problem: "Problem") -> "Group":
 
     if is_malleable(plan):
         return Group(items_table(plan))
+    if plan.is_together:
+        return Group(devices_table(plan))
     if not plan.apps and is_shared(plan):
         if plan.planner != "shares":
             return Group(devices_table(plan))

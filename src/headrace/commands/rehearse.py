@@ -57,6 +57,9 @@ def rehearse(
         str | None,
         typer.Option(help="As for `headrace serve`."),
     ] = None,
+    unenforced_shares: Annotated[
+        bool, typer.Option("--unenforced-shares", help="As for `headrace serve`.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -79,6 +82,7 @@ def rehearse(
     """
     arguments = [f"--app={path}" for path in app or ()]
     arguments += [f"--policy={policy}"] if policy else []
+    arguments += ["--unenforced-shares"] if unenforced_shares else []
     if out is not None:
         _require_one_size(plan)
     found = run_rehearsal(plan, arguments, duration_s, load_factor, input or [])
@@ -183,7 +187,11 @@ def run_rehearsal(
                 arrivals = arrivals_for("poisson", offered, time * duration_s, SEED)
                 span_us = round(time * duration_s * 1e6)
                 if arrivals or rate == 1.0:
-                    runs.append(run_load_of_models(server.url, arrivals, options, span_us=span_us))
+                    runs.append(
+                        run_load_of_models(
+                            server.url, arrivals, options, order=tuple(rates), span_us=span_us
+                        )
+                    )
         header, events = read_event_log(unfinished, allow_cut_short=True)
         with EventLogWriter(unfinished, header) as writer:
             for event in with_seen(header, events, runs):
@@ -288,9 +296,16 @@ def _rates(rates_rps: dict[str, float]) -> str:
 
 
 def rehearse_before_ready(
-    plan_path: Path, policy: str | None, executor: str, core: int | None, apps: list[Path]
+    plan_path: Path,
+    policy: str | None,
+    executor: str,
+    apps: list[Path],
+    given: Sequence[str] = (),
 ) -> Mapping[str, float]:
     """Unless that was done; what it contradicts is said before anyone relies on the plan.
+
+    Args:
+        given: further arguments of the server.
 
     Returns:
         How many times its profile each stage took, by MODEL/PIPELINE/NUMBER.
@@ -301,9 +316,8 @@ def rehearse_before_ready(
     if known is not None:
         warn(known)
         return known.levels
-    arguments = [f"--executor={executor}", *(f"--app={path}" for path in apps)]
+    arguments = [f"--executor={executor}", *(f"--app={path}" for path in apps), *given]
     arguments += [f"--policy={policy}"] if policy else []
-    arguments += [f"--core={core}"] if core is not None else []
     try:
         # Standard output is for READY, which scripts wait for.
         known = run_rehearsal(plan_path, arguments)

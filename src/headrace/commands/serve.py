@@ -181,6 +181,14 @@ def serve(
             " the gateway; an input that needs more is refused.",
         ),
     ] = None,
+    unenforced_shares: Annotated[
+        bool,
+        typer.Option(
+            "--unenforced-shares",
+            help="Serve slots that divide one core where nothing keeps them to their parts (no"
+            " permission for CPU quotas): while busy they divide it evenly, whatever is planned.",
+        ),
+    ] = False,
     replan: Annotated[
         bool,
         typer.Option(
@@ -249,6 +257,7 @@ def serve(
     from headrace.serving.front.http_messages import Limits
     from headrace.serving.front.tls import tls_files
     from headrace.serving.workers.descriptors import raise_descriptor_limit
+    from headrace.serving.workers.placement import refuse_unenforced
 
     _check(policy, executor)
     served = read_served_plan(plan_path)
@@ -256,6 +265,8 @@ def serve(
     plan = served.plan
     served = served.by_bucket()
     _check_sizes(plan, served.plan, pad or [], replan)
+    if not unenforced_shares:
+        refuse_unenforced(served.plan, executor)
     functions = _app_host(app or [], app_threads, plan)
     token_path = None if no_auth else token_file or default_token_path()
     access = Access(
@@ -283,7 +294,9 @@ def serve(
 
     levels: Mapping[str, float] = {}
     if rehearsal and executor != EMULATED:
-        levels = rehearse_before_ready(plan_path, policy, executor, core, app or [])
+        arguments = ["--unenforced-shares"] if unenforced_shares else []
+        arguments += [f"--core={core}"] if core is not None else []
+        levels = rehearse_before_ready(plan_path, policy, executor, app or [], arguments)
     load_kernel(policy or policy_for(plan), simulator=False)
     uvloop.run(
         _run(
@@ -308,6 +321,7 @@ def serve(
                 "cores": worker_cores,
                 "worker_memory_bytes": worker_memory_mb and worker_memory_mb * 1_000_000,
                 "levels": levels,
+                "unenforced_shares": unenforced_shares,
             },
             pad=frozenset(pad or ()),
             options=FrontOptions(
@@ -405,6 +419,11 @@ def _check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> 
         known = ", ".join(sorted(sized)) or "none"
         raise DocumentError(
             f"--pad {strangers[0]}: the plan has no such model of several sizes; it has: {known}"
+        )
+    if plan.is_together and replan:
+        raise DocumentError(
+            "--replan: does not follow apps that share devices with models yet; `headrace migrate`"
+            " takes another plan"
         )
     if sized and replan:
         raise DocumentError(

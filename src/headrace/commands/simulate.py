@@ -350,6 +350,8 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
     if asked.slower is not None:
         raise DocumentError("simulate: --slower and --delay-ms are of one plan; not with --migrate")
     new = read_plan(new_path)
+    if new.is_together or asked.plan.is_together:
+        raise DocumentError("simulate: --migrate does not follow apps beside models yet")
     if bool(new.apps) != bool(asked.plan.apps):
         raise DocumentError("simulate: --migrate goes from models to models, or from apps to apps")
     following = (new, plan_profiles(new, new_path))

@@ -39,6 +39,7 @@ BY_READING: dict[Reading, str] = {
     "remaining": "batch-aware",
     "twice": "round-robin",
     "group": "machine-rate",
+    "turns": "reservation",
 }
 """The policy under which a plan of apps keeps its worst cases."""
 
@@ -47,12 +48,12 @@ def policy_for(plan: Plan) -> str:
     """The policy that the plan was made for.
 
     Slots whose tenants take turns are not given to one configuration of one module: those of apps
-    keep the rounds of their plan (decision 0044), others are reserved, turn by turn (0042).
+    keep the rounds of their plan (decision 0044), others are reserved, turn by turn (0042); so are
+    those of apps and models together (0048).
     """
     in_turns = any(slot.duty_us is not None for slot in plan.slots)
-    if not plan.apps:
-        return "reservation"
-    return "rounds" if in_turns else BY_READING[plan.apps[0].reading]
+    reading = plan.apps[0].reading if plan.apps else "turns"
+    return "rounds" if in_turns and reading != "turns" else BY_READING[reading]
 
 
 def policy_named(name: str) -> Policy:

@@ -169,12 +169,13 @@ class Deployment(Record, frozen=True, kw_only=True):
         return self.model if self.app is None else f"{self.app}.{self.module}"
 
 
-Reading = Literal["remaining", "twice", "group"]
+Reading = Literal["remaining", "twice", "group", "turns"]
 """How long a full batch takes to collect, after the dispatch policy (Harpagon, Table III):
 
 remaining  d + b / w: batch-aware; w is the load of this and all later machines (Theorem 1)
 twice      2 d: request by request in turn; a machine collects at its own throughput
 group      d + b / t: t is the throughput of all machines of the same configuration
+turns      d + D: every entry is a turn on one slot with a duty cycle D, among models or modules
 """
 
 
@@ -218,9 +219,15 @@ class Plan(Record, frozen=True, kw_only=True):
     apps: tuple[AppClaim, ...] = ()
     """Where there are any, `demands` is empty, every deployment is a module, `objective` is the
     cost in proportion to load (with `options.bill` "devices": that of the whole devices used) and
-    `cost_per_hour` that of the whole devices used."""
+    `cost_per_hour` that of the whole devices used. Read as `turns`, apps stand beside models, and
+    `objective` is that of the options."""
     interference: tuple[Interference, ...] = ()
     """What the tenants' slowdowns are functions of; at most one for a device type."""
+
+    @property
+    def is_together(self) -> bool:
+        """Whether its apps' modules take turns among models, or as models do."""
+        return any(claim.reading == "turns" for claim in self.apps)
 
     @property
     def is_for_rates(self) -> bool:

@@ -217,18 +217,17 @@ class Problem(Record, frozen=True, kw_only=True):
     profile_refs: tuple[ProfileRef, ...] = ()
     options: PlanOptions = PlanOptions()
     apps: tuple[App, ...] = ()
-    """Either `demands` or `apps`: a model alone is an app of one module."""
+    """Beside `demands` only for planner `shares`; elsewhere a model is an app of one module."""
     interference: tuple[Interference, ...] = ()
     """Of device types of the cluster, at most one each; a type without one does not interfere."""
 
     def __post_init__(self) -> None:
         check_interference(self.cluster, self.interference)
         models = [demand.model for demand in self.demands]
-        if self.apps:
-            _check_apps(self.apps, models)
-            models = [module.model for app in self.apps for module in app.modules]
-        elif not models or len(set(models)) != len(models):
+        if len(set(models)) != len(models) or not (models or self.apps):
             raise DocumentError(f"problem: needs one demand per model, got {models}")
+        _check_apps(self.apps, models)
+        models += [module.model for app in self.apps for module in app.modules]
         for model in models:
             if model not in self.profiles:
                 raise DocumentError(f"problem: model {model!r} has no profile")
@@ -240,6 +239,10 @@ class Problem(Record, frozen=True, kw_only=True):
                     f"problem: model {model!r} of an app has several sizes"
                     f" ({', '.join(self.profiles[model].dimensions)}), which apps do not plan for;"
                     " profile it at one size, or serve it as a model of its own"
+                    if any(module.model == model for app in self.apps for module in app.modules)
+                    else f"problem: model {model!r} has several sizes"
+                    f" ({', '.join(self.profiles[model].dimensions)}), which is not planned beside"
+                    " apps; profile it at one size, or give it a problem of its own"
                 )
         modules = {f"{app.name}.{module.name}" for app in self.apps for module in app.modules}
         for name in self.options.module_headroom:
@@ -293,8 +296,10 @@ def _check_apps(apps: tuple[App, ...], models: list[str]) -> None:
     names = [app.name for app in apps]
     if len(set(names)) != len(names):
         raise DocumentError(f"problem: two apps are named alike: {names}")
-    if models:
-        raise DocumentError(
-            f"problem: has both models ({', '.join(models)}) and apps ({', '.join(names)});"
-            " write each model as an app with one module"
-        )
+    known = [*names, *(f"{app.name}.{module.name}" for app in apps for module in app.modules)]
+    for name in known:
+        if name in models:
+            raise DocumentError(
+                f"problem: an app or module and a model are both named {name!r}; clients could not"
+                " tell them apart"
+            )

@@ -78,15 +78,21 @@ def run_load_of_models(
     arrivals: Sequence[Arrival],
     options: LoadOptions = _DEFAULTS,
     *,
+    order: Sequence[str] = (),
     span_us: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[str, LoadResult]:
     """`run_load` for arrivals of several models at once; a result for each of them.
 
     Connections, `lateness` and `error_samples` are of the whole run.
+
+    Args:
+        order: of the models in the answer; those that it does not name come behind, as they arrive.
     """
     return _uncollected(
-        drive_load_of_models(url, arrivals, options, span_us=span_us, on_progress=on_progress)
+        drive_load_of_models(
+            url, arrivals, options, order=order, span_us=span_us, on_progress=on_progress
+        )
     )
 
 
@@ -125,11 +131,14 @@ async def drive_load_of_models(
     arrivals: Sequence[Arrival],
     options: LoadOptions,
     *,
+    order: Sequence[str] = (),
     span_us: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> dict[str, LoadResult]:
     """`run_load_of_models` inside a running event loop."""
-    models = tuple(dict.fromkeys(arrival.model for arrival in arrivals))
+    arriving = dict.fromkeys(arrival.model for arrival in arrivals)
+    named = [model for model in order if model in arriving]
+    models = tuple(dict.fromkeys((*named, *arriving)))
     if not models:
         raise DocumentError("load: nothing to send; raise the rate or the duration")
     for model in models:

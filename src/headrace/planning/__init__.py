@@ -28,7 +28,7 @@ PLANNERS: dict[str, Planner] = {
     "pooled": _planner("pooled.planner", "plan_pooled"),
     "no-partitioning": _planner("baselines.no_partitioning", "plan_without_partitioning"),
     "dart-r": _planner("baselines.replicated_pairs", "plan_replicated_pairs"),
-    "shares": _planner("shares.planner", "plan_shares"),
+    "shares": _planner("together.planner", "plan_together"),
     "gpulet": _planner("baselines.gpulet", "plan_gpulets", "gpulet"),
     "gpulet+int": _planner("baselines.gpulet", "plan_gpulets", "gpulet+int"),
     "sbp": _planner("baselines.squishy", "plan_squishy"),
@@ -38,6 +38,9 @@ PLANNERS: dict[str, Planner] = {
     **{name: _planner("apps.planner", "plan_apps", name) for name in APP_PLANNERS},
 }
 """Name -> planner: a new one is one new file, and one line here. Nothing else lists planners."""
+
+TOGETHER = "shares"
+"""The planner of apps and models that share devices."""
 
 COUNT_DEVICES = frozenset({"shares", "gpulet", "gpulet+int", "sbp", "self-tuning", "ideal"})
 """Planners that share devices, and may be asked for the fewest."""
@@ -67,10 +70,17 @@ def solve(problem: Problem) -> PlanResult:
             f"options: no planner is named {problem.options.planner!r};"
             f" there are {', '.join(PLANNERS)}"
         )
-    if problem.apps and problem.options.planner not in APP_PLANNERS:
+    if problem.apps and problem.options.planner not in (*APP_PLANNERS, TOGETHER):
         raise DocumentError(
             f"planner {problem.options.planner!r} plans models, and the problem has apps;"
-            f" for apps there are {', '.join(APP_PLANNERS)}"
+            f" for apps there are {', '.join((TOGETHER, *APP_PLANNERS))}"
+        )
+    if problem.apps and problem.demands and problem.options.planner != TOGETHER:
+        raise DocumentError(
+            f"planner {problem.options.planner!r} plans apps, and the problem has models besides"
+            f" ({', '.join(demand.model for demand in problem.demands)})\n"
+            f"  try       --planner {TOGETHER}, with which they share devices; or each model as an"
+            " app of one module"
         )
     _refuse_items(problem)
     counts = problem.options.planner in COUNT_DEVICES

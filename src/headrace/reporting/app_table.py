@@ -23,6 +23,7 @@ _READINGS = {
     "remaining": "batches of consecutive requests (d + b/w)",
     "twice": "one request at a time, in turn (2 d)",
     "group": "batches among the machines of a configuration (d + b/t)",
+    "turns": "turns on shared slots, beside models (d + D)",
 }
 
 
@@ -75,7 +76,7 @@ def apps_table(plan: Plan) -> Table:
     table = ReadableTable.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
-    billed = plan.options.bill == "devices"
+    billed = plan.options.bill == "devices" or plan.is_together
     of_what = "for its parts of the devices" if billed else "in proportion to load"
     for claim in plan.apps:
         table.add_row(

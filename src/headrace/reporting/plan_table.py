@@ -34,6 +34,8 @@ SLOTS_NAMED = 6
 def plan_report(plan: Plan) -> Group:
     """The pipelines, one row per stage, or, where slots are shared, one per tenant, or, where it is
     malleable, one per depth; their slots; and what the plan claims as a whole."""
+    if plan.is_together:
+        return Group(slots_table(plan), apps_table(plan), claims_table(plan))
     if plan.apps:
         return Group(machines_table(plan), pools_table(plan), apps_table(plan), claims_table(plan))
     if is_malleable(plan):
@@ -200,7 +202,7 @@ def _bound(plan: Plan) -> str:
         if plan.apps:
             what = (
                 ", for whole devices"
-                if plan.options.bill == "devices"
+                if plan.options.bill == "devices" or plan.is_together
                 else ", in proportion to load; whole devices cost more"
             )
         return f"{plan.bound:,.6g}: proven optimal{what}"

@@ -161,6 +161,9 @@ def _slowed(plan: Plan) -> tuple[str, ...]:
 def _name(row: _Row) -> str:
     if row.deployment.app is not None:
         return f"{row.deployment.app}.{row.deployment.module}"
+    if len(row.pipeline.stages) > 1:
+        stage = row.pipeline.stages[row.tenant.stage]
+        return f"{row.deployment.model} {stage.first_block}–{stage.end_block - 1}"
     return row.deployment.model
 
 

@@ -26,7 +26,10 @@ turns       an entry on a slot with duty cycle D (decision 0044) is one batch in
             max_utilisation, and before a module's first turn lies what its app's code and the
             gateway take. All of them sum to at most D. Turns stand behind whole machines, whose w
             counts them; rank is for machines, and where the bill is of fractions
-objective   of bill `fraction` the cost in proportion to load, of `devices` the price of all devices
+together    apps read as `turns` stand beside models, which keep what models promise: every entry
+            is a turn, none follows, so that no order within the cycle matters
+objective   read as `turns`, that of the options; else of bill `fraction` the cost in proportion to
+            load, of `devices` the price of all devices
 
 Entries are walked from the last, so that w_k is a running sum. Cost: linear in the plan.
 """
@@ -38,11 +41,17 @@ from math import ceil, floor
 from headrace.domain.app import App
 from headrace.domain.plan import AppClaim, Deployment, MachineLoad, Pipeline, Reading
 from headrace.verify.case import Case, at_most, same
-from headrace.verify.claims import check_cost, check_stated
+from headrace.verify.claims import (
+    check_cost,
+    check_modules_figures,
+    check_objective,
+    check_rates,
+    check_stated,
+)
 from headrace.verify.figures import US_PER_S, check_figures
 from headrace.verify.resources import check_resources
 from headrace.verify.rounds import check_rounds, check_turn, has_turns
-from headrace.verify.structure import check_profiles, check_shape
+from headrace.verify.structure import check_demands, check_profiles, check_shape
 
 NEVER_US = 1 << 50
 ROUNDING_US = 1
@@ -52,13 +61,25 @@ ROUNDING_US = 1
 def check_apps(case: Case) -> None:
     """All checks of a plan of apps."""
     models = {module.model for claim in case.plan.apps for module in claim.app.modules}
-    check_profiles(case, sorted(models))
+    check_demands(case)
+    check_profiles(case, sorted(models | case.demands.keys()))
     check_shape(case)
     throughputs = check_figures(case)
     check_resources(case, throughputs)
     _check_deployed(case)
     _check_gateway(case)
     total = sum(_check_app(case, claim) for claim in case.plan.apps)
+    if all(claim.reading == "turns" for claim in case.plan.apps):
+        check_modules_figures(case)
+        check_rates(case, throughputs)
+        check_objective(case, throughputs, check_cost(case))
+    else:
+        _check_apps_alone(case, total)
+    check_stated(case)
+
+
+def _check_apps_alone(case: Case, total: float) -> None:
+    """Rounds, and the objective. `total`: cost of all apps in proportion to load."""
     check_rounds(case)
     what = "cost in proportion to load"
     if case.plan.options.bill == "devices":
@@ -69,16 +90,15 @@ def check_apps(case: Case) -> None:
         stated = f"{case.plan.options.objective}, {len(case.plan.demands)} demands"
         case.report("objective", "plan", what, "least-cost, no demands", stated)
     check_cost(case)
-    check_stated(case)
 
 
 def _check_deployed(case: Case) -> None:
-    deployed = Counter((d.app, d.module) for d in case.plan.deployments)
+    deployed = Counter((d.app, d.module) for d in case.plan.deployments if d.app)
     asked = {(claim.app.name, m.name) for claim in case.plan.apps for m in claim.app.modules}
     for app, module in sorted(asked | set(deployed), key=str):
         wanted, found = int((app, module) in asked), deployed[app, module]
         case.expect("apps", f"{app}/{module}", "times that the module is deployed", wanted, found)
-    names = Counter(p.name for d in case.plan.deployments for p in d.pipelines)
+    names = Counter(p.name for d in case.plan.deployments if d.app for p in d.pipelines)
     for name, count in names.items():
         if count > 1:
             case.report("names", name, "pipelines of this name", 1, count)
@@ -121,8 +141,11 @@ def _overhead_us(case: Case, app: App) -> int:
 
 
 def _check_gateway(case: Case) -> None:
-    """One event loop passes all calls of all modules."""
+    """One event loop passes all calls of all modules, and what models are asked for."""
     needed_us = 0.0
+    for demand in case.plan.demands:
+        alone = case.profiles.get(demand.model)
+        needed_us += (demand.rate_rps or 0.0) * (alone.gateway_us if alone else 0)
     for claim in case.plan.apps:
         for module in claim.app.modules:
             profile = case.profiles.get(module.model)
@@ -194,6 +217,9 @@ def _check_entry(
         return load.worst_case_us, 0.0, 0.0
     stage = pipeline.stages[0]
     slots = len(stage.pool)
+    if reading == "turns" and (load.follows or not has_turns(case, pipeline)):
+        has = "one that follows others" if load.follows else "a slot without a duty cycle"
+        case.report("load", where, "an entry of an app beside models", "a turn of its own", has)
     if has_turns(case, pipeline):
         price = check_turn(case, pipeline, load, remaining_rps)
         return load.worst_case_us, price, 0.0

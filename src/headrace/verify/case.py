@@ -105,6 +105,10 @@ class Case:
             for deployment in plan.deployments
             for pipeline in deployment.pipelines
         ]
+        self.alone: list[Deployment] = [
+            deployment for deployment in plan.deployments if not (plan.apps and deployment.app)
+        ]
+        """Of models on their own; in a plan without apps, all."""
         self._slowdowns = _slowdowns(plan)
         self._by_name = {(each.model, each.pipeline.name): each for each in self.pipelines}
 
@@ -125,6 +129,16 @@ class Case:
         """Report a computed number that exceeds what there is."""
         if not at_most(needed, available):
             self.report(check, where, what, needed, available)
+
+    def demand_of(self, planned: PlannedPipeline) -> Demand | None:
+        """Of a model on its own; None: there is none, or it is a module of an app."""
+        if self.plan.apps and planned.deployment.app:
+            return None
+        return self.demands.get(planned.model)
+
+    def label(self, deployment: Deployment) -> str:
+        """Unlike every other deployment's, in plans that hang together."""
+        return deployment.name if self.plan.apps else deployment.model
 
     def slowdown(self, planned: PlannedPipeline, index: int) -> float:
         """What the plan says that neighbours slow this stage: the most of its tenants' entries."""

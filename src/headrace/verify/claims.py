@@ -11,16 +11,16 @@ OPTIMAL_GAP = 1e-6
 
 
 def check_claims(case: Case, throughputs: Throughputs) -> None:
-    _check_modules_figures(case)
-    _check_rates(case, throughputs)
+    check_modules_figures(case)
+    check_rates(case, throughputs)
     cost = check_cost(case)
-    _check_objective(case, throughputs, cost)
+    check_objective(case, throughputs, cost)
     check_stated(case)
 
 
-def _check_modules_figures(case: Case) -> None:
+def check_modules_figures(case: Case) -> None:
     """What only a module of an app may state is checked there, so it must not stand elsewhere."""
-    for deployment in case.plan.deployments:
+    for deployment in case.alone:
         for name in ("app", "module", "rate_rps", "worst_case_us", "cost_per_hour"):
             value = getattr(deployment, name)
             if value is not None:
@@ -35,8 +35,9 @@ def _only_of_apps(case: Case, where: str, name: str, value: object) -> None:
     case.report("claims", where, what, "nothing", value)
 
 
-def _check_rates(case: Case, throughputs: Throughputs) -> None:
-    for deployment in case.plan.deployments:
+def check_rates(case: Case, throughputs: Throughputs) -> None:
+    """Of models on their own."""
+    for deployment in case.alone:
         model, dummy = deployment.model, deployment.dummy_rps
         throughput = throughputs.deployments.get(model, 0.0)
         if not (dummy >= 0 and at_most(dummy, throughput)):
@@ -70,7 +71,8 @@ def check_cost(case: Case) -> float | None:
     return cost
 
 
-def _check_objective(case: Case, throughputs: Throughputs, cost: float | None) -> None:
+def check_objective(case: Case, throughputs: Throughputs, cost: float | None) -> None:
+    """That of the options. `cost`: of the devices used."""
     served = throughputs.deployments
     match case.plan.options.objective:
         case "throughput":

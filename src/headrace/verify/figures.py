@@ -41,11 +41,11 @@ class StageRates:
 def check_figures(case: Case) -> Throughputs:
     """Recompute every stage, pipeline and deployment, and compare."""
     pipelines: dict[tuple[str, str], float] = {}
-    deployments = {deployment.model: 0.0 for deployment in case.plan.deployments}
+    deployments = {case.label(deployment): 0.0 for deployment in case.plan.deployments}
     for planned in case.pipelines:
         pipelines[planned.model, planned.pipeline.name] = _check_pipeline(case, planned)
     for deployment, own in zip(case.plan.deployments, _own(case, pipelines), strict=True):
-        deployments[deployment.model] += own
+        deployments[case.label(deployment)] += own
     if _gateway_us(case, deployments) > US_PER_S:
         deployments = _check_gateway(case, deployments)
     else:
@@ -115,7 +115,7 @@ def _check_totals(case: Case, planned: PlannedPipeline, total_us: int, slowest_r
     where, what = planned.where, "throughput (rps) of the slowest stage"
     case.expect("latency", where, "latency (us) of stages and hops", total_us, claimed.latency_us)
     case.expect("throughput", where, what, slowest_rps, claimed.throughput_rps)
-    demand = case.demands.get(planned.model)
+    demand = case.demand_of(planned)
     if demand is not None:
         budget_us = floor(demand.slo_us * (1 - Fraction(str(case.plan.options.margin))))
         profile = case.profiles.get(planned.model)
@@ -224,7 +224,7 @@ def stage_rates(case: Case, planned: PlannedPipeline, index: int) -> StageRates 
     """
     stage, batch = planned.stages[index], planned.pipeline.batch_size
     profile, kind = case.profiles.get(planned.model), case.types.get(stage.device)
-    demand = case.demands.get(planned.model)
+    demand = case.demand_of(planned)
     shapes = None if demand is None else demand.shapes
     slowdown = case.slowdown(planned, index)
     latency = latency_us(profile, stage, batch, shapes, slowdown) if profile else None

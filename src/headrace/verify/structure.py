@@ -14,7 +14,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def check_structure(case: Case) -> None:
-    _check_demands(case)
+    check_demands(case)
     check_profiles(case, case.demands)
     check_shape(case)
 
@@ -33,14 +33,15 @@ def check_shape(case: Case) -> None:
     _check_tenants(case)
 
 
-def _check_demands(case: Case) -> None:
-    deployed = Counter(deployment.model for deployment in case.plan.deployments)
+def check_demands(case: Case) -> None:
+    """Every model that is served on its own is deployed once, with its SLO."""
+    deployed = Counter(deployment.model for deployment in case.alone)
     for model in [demand.model for demand in case.plan.demands]:
         case.expect("demands", model, "demand is not deployed exactly once", 1, deployed[model])
     for demand in case.plan.demands:
         _check_sizes(case, demand)
     margin = Fraction(str(case.plan.options.margin))
-    for deployment in case.plan.deployments:
+    for deployment in case.alone:
         model, asked = deployment.model, case.demands.get(deployment.model)
         if asked is None:
             known = ", ".join(case.demands)

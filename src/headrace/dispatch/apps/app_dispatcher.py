@@ -94,6 +94,30 @@ def app_tables(plan: Plan) -> tuple[AppTable, ...]:
     return tuple(_table(plan, claim.app) for claim in plan.apps)
 
 
+def alone_tables(plan: Plan) -> tuple[AppTable, ...]:
+    """The models that a plan serves beside its apps, each as an app that is one call of it."""
+    priorities = {demand.model: demand.priority for demand in plan.demands}
+    return tuple(
+        AppTable(
+            name=deployment.model,
+            slo_us=deployment.slo_us,
+            priority=priorities.get(deployment.model, 0),
+            modules=(
+                ModuleTable(
+                    name=deployment.model,
+                    model=index,
+                    before=(),
+                    after=(),
+                    budget_us=deployment.slo_us,
+                    behind_us=0,
+                ),
+            ),
+        )
+        for index, deployment in enumerate(plan.deployments)
+        if deployment.app is None
+    )
+
+
 def _table(plan: Plan, app: App) -> AppTable:
     deployed = {d.module: i for i, d in enumerate(plan.deployments) if d.app == app.name}
     order = topological_order([m.name for m in app.modules], app.edges, app.name)

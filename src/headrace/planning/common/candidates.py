@@ -211,6 +211,11 @@ def _link_limits(profile: Profile, bytes_per_s: float) -> Floats:
     return limits
 
 
+def link_limits_rps(profile: Profile, cluster: Cluster, device: str, share: Fraction) -> Floats:
+    """What the link part of one slot carries of blocks [i, j); shape (N, N + 1)."""
+    return _link_limits(profile, _link_part(cluster, device) * float(share))
+
+
 def transfer_tables(
     profile: Profile, cluster: Cluster, kinds: Sequence[SlotKind], depth: int
 ) -> Ints:

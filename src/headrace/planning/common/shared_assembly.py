@@ -50,7 +50,7 @@ class ChosenDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Class:
+class TenantClass:
     """Tenants that are served alike share a pipeline."""
 
     model: str
@@ -72,12 +72,12 @@ def assemble_shared(
     Args:
         interference: what slowdowns are functions of; none: neighbours are said to cost nothing.
     """
-    slots, classes = _slots(problem, devices, {each.device: each for each in interference})
-    pools: dict[_Class, list[str]] = defaultdict(list)
+    slots, classes = placed_slots(problem, devices, {each.device: each for each in interference})
+    pools: dict[TenantClass, list[str]] = defaultdict(list)
     for slot, alike in zip(slots, classes, strict=True):
         for one in alike:
             pools[one].append(slot.name)
-    names = _names(problem, pools)
+    names = class_names(problem, pools)
     named = tuple(
         replace(
             slot,
@@ -93,7 +93,7 @@ def assemble_shared(
             problem,
             demand,
             tuple(
-                _pipeline(problem, one, name, pools[one])
+                class_pipeline(problem, one, name, pools[one])
                 for one, name in names.items()
                 if one.model == demand.model
             ),
@@ -103,12 +103,12 @@ def assemble_shared(
     return written(problem, named, deployments, claim, interference)
 
 
-def _slots(
+def placed_slots(
     problem: Problem, devices: Sequence[ChosenDevice], documents: dict[str, Interference]
-) -> tuple[list[Slot], list[list[_Class]]]:
+) -> tuple[list[Slot], list[list[TenantClass]]]:
     """Every slot, by node, device type, device and position, without its tenants; and these."""
     node_order = {node.name: i for i, node in enumerate(problem.cluster.nodes)}
-    placed: list[tuple[tuple[int, int, int, int], Slot, list[_Class]]] = []
+    placed: list[tuple[tuple[int, int, int, int], Slot, list[TenantClass]]] = []
     for order, kind in enumerate(problem.cluster.device_types):
         mine = [chosen for chosen in devices if chosen.device == kind.name]
         homes = device_order(problem.cluster, kind.name)
@@ -133,7 +133,7 @@ def _slots(
 
 def _beside_each_other(
     problem: Problem, chosen: ChosenDevice, document: Interference | None
-) -> Iterator[list[_Class]]:
+) -> Iterator[list[TenantClass]]:
     """Per part its tenants' classes, slowed by those of all other parts."""
     uses = [
         [
@@ -147,7 +147,7 @@ def _beside_each_other(
     for i, part in enumerate(chosen.parts):
         others = [use for j, row in enumerate(uses) if j != i for use in row]
         yield [
-            _Class(
+            TenantClass(
                 model=tenant.model,
                 device=chosen.device,
                 share=part.share,
@@ -161,7 +161,7 @@ def _beside_each_other(
         ]
 
 
-def _names(problem: Problem, pools: dict[_Class, list[str]]) -> dict[_Class, str]:
+def class_names(problem: Problem, pools: dict[TenantClass, list[str]]) -> dict[TenantClass, str]:
     """Pipelines of each model p0, p1, …: the one that carries most first."""
     names = {}
     for demand in problem.demands:
@@ -171,8 +171,8 @@ def _names(problem: Problem, pools: dict[_Class, list[str]]) -> dict[_Class, str
     return names
 
 
-def _pipeline(problem: Problem, one: _Class, name: str, pool: Sequence[str]) -> Pipeline:
-    latency_us = _latency_us(problem, one)
+def class_pipeline(problem: Problem, one: TenantClass, name: str, pool: Sequence[str]) -> Pipeline:
+    latency_us = class_latency_us(problem, one)
     throughput_rps = len(pool) * one.batch_size * US_PER_S / one.duty_us
     stage = Stage(
         first_block=0,
@@ -193,7 +193,7 @@ def _pipeline(problem: Problem, one: _Class, name: str, pool: Sequence[str]) -> 
     )
 
 
-def _latency_us(problem: Problem, one: _Class) -> int:
+def class_latency_us(problem: Problem, one: TenantClass) -> int:
     """The cost model's, of the slowest of the model's sizes, with the neighbours' part."""
     profile = problem.profiles[one.model]
     flat = {each.model: each for each in profile.flat()}

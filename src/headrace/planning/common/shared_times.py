@@ -42,6 +42,8 @@ class TenantTimes:
     budget_us: int
     """What D + latency may use: SLO x (1 - margin), less the gateway's time."""
     weights_bytes: int
+    longest_cycle_us: int = NEVER_US
+    """Of the parts that it may be a tenant of."""
 
     def slowed_us(self, share: Fraction, batch_size: int, slowdown: float) -> int:
         """Latency beside neighbours."""

@@ -153,8 +153,10 @@ class _Building:
             slowdown, loudness = (1.0, 1) if noise is None else noise.of(share, at, beside)
             latency_us = tenant.slowed_us(share, row.batch, slowdown)
             busy_us = tenant.busy_us(latency_us, row.batch)
-            if latency_us + times.least_cycle_us(busy_us) <= tenant.budget_us:
-                entries[row.model].append((busy_us, row.batch, latency_us, loudness))
+            patience_us = min(tenant.budget_us - latency_us, tenant.longest_cycle_us)
+            if times.least_cycle_us(busy_us) <= patience_us:
+                wait_us = tenant.budget_us - patience_us
+                entries[row.model].append((busy_us, row.batch, wait_us, loudness))
         self._rows.append([_useful(found) for found in entries])
         self._patience.append(
             [

@@ -33,7 +33,7 @@ class Candidates(NamedTuple):
     batch: Ints
     """Shape (C,)."""
     latency_us: Ints
-    """Shape (C,): with the slowdown at this place."""
+    """Shape (C,): with the slowdown at this place; more where the cycle must be shorter anyhow."""
     taken_us: Ints
     """Shape (C,)."""
     loudness: Ints

@@ -69,7 +69,7 @@ def plan_shares(problem: Problem) -> PlanResult:
         return _refused(refusal, "infeasible", deadline)
     load = workload(problem, times)
     prices = _prices(problem, times)
-    found, chosen, looked_at = _searched(problem, load, times, prices, deadline)
+    found, chosen, looked_at = searched(problem, load, times, prices, deadline)
     load = with_fields(load, tenants_max=looked_at)
     if chosen is None:
         if deadline.passed and not found.proven:
@@ -108,7 +108,7 @@ def pricing_of(load: Workload, devices: Devices, deadline: Deadline) -> Pricing:
     )
 
 
-def _searched(
+def searched(
     problem: Problem,
     load: Workload,
     times: list[SharedTimes],

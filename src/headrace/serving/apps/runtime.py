@@ -47,6 +47,8 @@ class ModuleEngine(Modules, Protocol):
 
     def status(self) -> EngineStatus: ...
 
+    def log_refused(self, model: str, refusal: Refusal) -> None: ...
+
     async def start(self) -> None: ...
 
     async def drain(self, grace_s: float) -> bool: ...
@@ -121,7 +123,8 @@ class AppInService:
 
 
 class AppRuntime:
-    """Stands before an engine and serves apps instead of their modules.
+    """Stands before an engine and serves apps instead of their modules; models beside the apps are
+    the engine's to serve.
 
     Has the methods of `Engine` that a server uses (`lifecycle.ServingEngine`).
     """
@@ -147,6 +150,8 @@ class AppRuntime:
         self._log = log
         self._plan: Plan | None = None
         self._apps: dict[str, AppInService] = {}
+        self._alone: dict[str, ServedModel] = {}
+        """Those that are no modules."""
         self._models: dict[str, ServedModel] = {}
         self._modules: dict[str, tuple[str, ...]] = {}
         """App -> the modules that its function was written for, in topological order."""
@@ -161,7 +166,7 @@ class AppRuntime:
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
-        """The apps of the plan in service, as clients see them."""
+        """The apps of the plan in service, and the models beside them, as clients see them."""
         self._follow_plan()
         return self._models
 
@@ -210,7 +215,9 @@ class AppRuntime:
             for table in app_tables(plan)
             if table.name in self._functions
         }
-        self._models = {name: app.model for name, app in self._apps.items()}
+        modules = {each.name for each in plan.deployments if each.app is not None}
+        self._alone = {n: model for n, model in self._engine.models.items() if n not in modules}
+        self._models = self._alone | {name: app.model for name, app in self._apps.items()}
         for name, app in self._apps.items():
             self._modules.setdefault(name, tuple(module.name for module in app.table.modules))
         self._tell_modules()
@@ -276,6 +283,9 @@ class AppRuntime:
     def submit(self, inference: Inference) -> None:
         """Accept or refuse; the result comes later through `inference.on_done`, exactly once."""
         self._follow_plan()
+        if inference.model in self._alone and not self._draining:
+            self._engine.submit(inference)
+            return
         app = self._apps.get(inference.model)
         if app is None or self._draining:
             message = _STOPPED if app else f"app {inference.model!r} is not served any more"
@@ -322,7 +332,9 @@ class AppRuntime:
         """See `core.protocol.Backend`. Without effect for an app that is not served any more."""
         self._follow_plan()
         app = self._apps.get(model)
-        if app is not None:
+        if model in self._alone:
+            self._engine.log_refused(model, refusal)
+        elif app is not None:
             now_us, number = self._engine.now_us(), next(self._ids)
             index = self._log.first + self._log.names.index(model)
             self._log.sink(Arrived(now_us, number, index, now_us + app.table.slo_us))
@@ -333,6 +345,8 @@ class AppRuntime:
         request = self._requests.get(inference)
         if request is not None:
             request.abandon()
+        elif inference.model in self._alone:
+            self._engine.cancel(inference)
 
     def _refusal(self, app: AppInService, allowed_us: int) -> Refusal | None:
         """Why a request has no chance; None: it has."""

@@ -101,7 +101,16 @@ def main(path: Path, executor: ExecutorChoice) -> Verdict:
         refuse_violations(served)
         served = served.by_bucket()
         stages = stage_index(served.plan, served.profiles)
-        worker_specs(served.plan, served.profiles, served.folders, stages, executor, 0)
+        # Whether shares of a core are kept is for the server to say, which has the permission.
+        worker_specs(
+            served.plan,
+            served.profiles,
+            served.folders,
+            stages,
+            executor,
+            0,
+            unenforced_shares=True,
+        )
     except HeadraceError as error:
         return Verdict(error=str(error))
     return Verdict()

@@ -51,6 +51,7 @@ class Engine:
         cores: tuple[int, ...] | None = None,
         worker_memory_bytes: int | None = None,
         levels: Mapping[str, float] | None = None,
+        unenforced_shares: bool = False,
     ) -> None:
         """Check the plan against its profiles; nothing is started yet.
 
@@ -68,6 +69,7 @@ class Engine:
             worker_memory_bytes: most data memory of one worker; None: any.
             levels: MODEL/PIPELINE/NUMBER of a stage -> how many times its profile it takes, as far
                 as that is known before the first batch.
+            unenforced_shares: whether slots may divide a core that nothing divides as planned.
 
         Raises:
             PlanError: the plan names something that does not exist.
@@ -81,6 +83,7 @@ class Engine:
             seed=seed,
             cores=cores,
             worker_memory_bytes=worker_memory_bytes,
+            unenforced_shares=unenforced_shares,
             counts=counts,
         )
         served = ServedPlan(

@@ -73,6 +73,8 @@ class ServiceOptions:
     """That workers may be kept on, the first ones first; None: those of this process."""
     worker_memory_bytes: int | None = None
     """Most data memory of one worker; None: any."""
+    unenforced_shares: bool = False
+    """Whether slots may divide a core that nothing divides as planned."""
     counts: Mapping[str, BatchCounts] | None = None
     """See `DataPlane`."""
 
@@ -140,6 +142,7 @@ class PlanInService:
             options.processes,
             self.host.cores(),
             cores,
+            options.unenforced_shares,
         )
         self._specs = kept(specs, self._files)
         self.supervisor = Supervisor(self._specs, self.host)

@@ -113,6 +113,16 @@ def part_of_a_core(share: Fraction, cores: int) -> Fraction | None:
     return share if cores == 1 and share < 1 else None
 
 
+def divided_cores(slots: Sequence[Slot], cores_of: Mapping[str, int]) -> dict[Place, list[Slot]]:
+    """Devices of one core of which several slots have parts. A part that is alone on its core gets
+    what it is promised, and more."""
+    found: dict[Place, list[Slot]] = {}
+    for slot in slots:
+        if part_of_a_core(slot.share, cores_of[slot.device]) is not None:
+            found.setdefault(place_of(slot), []).append(slot)
+    return {place: parts for place, parts in found.items() if len(parts) > 1}
+
+
 @cache
 def quota_folder(root: Path = CGROUP) -> Path | None:
     """Where control groups with CPU quotas may be made for our workers; None: nowhere.

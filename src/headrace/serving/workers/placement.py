@@ -8,12 +8,14 @@ from headrace.catalog.stage_files import model_format, stage_path, stage_weights
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.cost import TimedStage, cost_model
 from headrace.dispatch.topology import slowdowns
+from headrace.domain.errors import PlanError
 from headrace.domain.plan import Plan, Slot
 from headrace.domain.profile import Profile
 from headrace.executors.table import AUTO, ExecutorChoice, executor, kind_for
 from headrace.interference import slowed_us
 from headrace.serving.workers.cores import (
     Place,
+    divided_cores,
     part_of_a_core,
     quota_folder,
     say_unenforced,
@@ -41,6 +43,7 @@ def worker_specs(
     processes: int | None = None,
     host_cores: Sequence[int] | None = None,
     kept: Mapping[Place, tuple[int, ...]] | None = None,
+    unenforced_shares: bool = False,
 ) -> tuple[WorkerSpec, ...]:
     """Describe what serves each slot, in the plan's order; extracts missing stage files.
 
@@ -51,11 +54,15 @@ def worker_specs(
         processes: that such slots share; None: one for each slot.
         host_cores: where workers may be kept; None: as this process may run.
         kept: device -> its cores, of a plan that is being replaced.
+        unenforced_shares: whether slots may divide a core that nothing divides as planned.
 
     Raises:
         ModelError: a stage's model file is missing or not the one that was profiled; or the choice
             is unknown.
+        PlanError: slots divide a core, and nothing here keeps them to their parts.
     """
+    if not unenforced_shares:
+        refuse_unenforced(plan, choice)
     names = {slot.device: kind_for(slot.device, choice) for slot in plan.slots}
     kinds = {device: executor(name) for device, name in names.items()}
     held = sorted(device for device, kind in kinds.items() if kind.hold is not None)
@@ -102,6 +109,31 @@ def worker_specs(
             ),
         )
         for number, slot in enumerate(plan.slots)
+    )
+
+
+def refuse_unenforced(plan: Plan, choice: ExecutorChoice) -> None:
+    """
+    Args:
+        choice: of the kinds of executors.
+
+    Raises:
+        PlanError: slots divide a core, and nothing here keeps them to their parts.
+    """
+    kinds = {slot.device: executor(kind_for(slot.device, choice)) for slot in plan.slots}
+    on_cores = [slot for slot in plan.slots if kinds[slot.device].slot_is == "core"]
+    divided = divided_cores(on_cores, {kind.name: kind.cores for kind in plan.cluster.device_types})
+    if not divided or quota_folder() is not None:
+        return
+    place, slots = next(iter(divided.items()))
+    shares = ", ".join(f"{slot.name} {slot.share}" for slot in slots)
+    raise PlanError(
+        f"the plan divides a core ({place[1]} {place[2]} of {place[0]}), and nothing here keeps its"
+        " slots to their parts\n"
+        f"  needs     CPU quotas (control groups, version 2, `cpu.max`) for {shares}\n"
+        "  has       no permission to set them: busy slots would divide the core evenly\n"
+        "  try       a device of several `cores`, whose slots own whole ones; a service with"
+        " `Delegate=cpu`; or --unenforced-shares, to serve it all the same"
     )
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
+
 from headrace.dispatch.apps.admission import Admission, admission
 from headrace.dispatch.apps.app_dispatcher import (
     AppRun,
@@ -21,6 +23,7 @@ from headrace.dispatch.apps.app_dispatcher import (
     Call,
     Ended,
     Step,
+    alone_tables,
     app_tables,
 )
 from headrace.dispatch.kernel.layout import Ints
@@ -97,6 +100,8 @@ class AppRequests:
         """Those without an end."""
         self._plays: dict[int, _Play] = {}
         """Of them, those that follow a script."""
+        self._alone: set[str] = set()
+        """Models that are asked for themselves: apps of one call, which nothing refuses early."""
         self._gateway_us: dict[str, int] = {}
         """Module -> what one call takes of the gateway."""
         self._gateway_free_at_us = 0
@@ -107,7 +112,9 @@ class AppRequests:
         """Requests that arrive from now on go by this plan; those under way keep their budgets."""
         # Those of an earlier plan stay: requests under way may still call them.
         self._gateway_us |= {model.name: model.gateway_us for model in topology.models}
-        tables = app_tables(plan)
+        alone = alone_tables(plan)
+        self._alone |= {table.name for table in alone}
+        tables = (*alone, *app_tables(plan))
         self._tracker.serve(tables)
         self._tables = {table.name: table for table in tables}
         self._fastest_us = {
@@ -115,8 +122,13 @@ class AppRequests:
             for table in tables
         }
         self._admissions = {
-            table.name: admission(plan, table, self._fastest_us[table.name]) for table in tables
+            table.name: admission(plan, table, self._fastest_us[table.name])
+            for table in tables
+            if table.name not in self._alone
         }
+        for table in alone:
+            ones = np.ones(self._counts.get(table.name, 0), np.int64)
+            self._calls.setdefault(table.name, {table.name: ones})
         for claim in plan.apps:
             name = claim.app.name
             drawn = app_calls(claim.app, self._counts.get(name, 0), self._seed)
@@ -169,7 +181,8 @@ class AppRequests:
         allowed_us = table.slo_us if arrival.timeout_us is None else arrival.timeout_us
         self._deadline_at_us[number] = arrival.at_us + allowed_us
         ahead = self._tracker.runs(arrival.model)
-        if self._admissions[arrival.model].excess_us(ahead, allowed_us):
+        door = self._admissions.get(arrival.model)
+        if door is not None and door.excess_us(ahead, allowed_us):
             self._ended[number] = None, "deadline"
             return
         scripts = self._scripts.get(arrival.model)
@@ -224,7 +237,7 @@ class AppRequests:
     def _pass_gateway(self, run: AppRun, call: Call) -> None:
         """One call at a time, in the order in which they are made."""
         now_us = self._clock.now_us()
-        taken_us = self._gateway_us[_module_name(run, call)]
+        taken_us = self._gateway_us[self._name(run, call)]
         self._gateway_free_at_us = max(now_us, self._gateway_free_at_us) + taken_us
         self._after(taken_us and self._gateway_free_at_us - now_us, partial(self._send, run, call))
 
@@ -235,7 +248,12 @@ class AppRequests:
         deadline_at_us = run.table.deadline_at_us(
             call.module, run.deadline_at_us, self._clock.now_us()
         )
-        self.send(dataclasses.replace(call, deadline_at_us=deadline_at_us), _module_name(run, call))
+        self.send(dataclasses.replace(call, deadline_at_us=deadline_at_us), self._name(run, call))
+
+    def _name(self, run: AppRun, call: Call) -> str:
+        """Of the deployment that is called."""
+        app, module = run.table.name, run.table.modules[call.module].name
+        return module if app in self._alone else f"{app}.{module}"
 
     def _pass_on(self, call_ids: Sequence[int]) -> None:
         for call_id in call_ids:
@@ -295,10 +313,6 @@ class AppRequests:
             assert step.ended is not None, "it had not ended"
             step.ended = dataclasses.replace(step.ended, reason="deadline")
             self._carry_out(step)
-
-
-def _module_name(run: AppRun, call: Call) -> str:
-    return f"{run.table.name}.{run.table.modules[call.module].name}"
 
 
 class ModuleDriver(SimDriver):

@@ -32,7 +32,7 @@ class AppSession:
     events: list[AnyEvent]
     """Of calls: a model of the log is a module."""
     outcomes: dict[str, list[Outcome]]
-    """App -> its requests, in order of arrival."""
+    """App, or model beside them -> its requests, in order of arrival."""
 
     def report(self, span_us: int | None = None) -> Report:
         """Modules by APP.MODULE, apps by their names; the total is that of the apps."""
@@ -40,7 +40,8 @@ class AppSession:
         apps = {app: summarise(found, span_us) for app, found in self.outcomes.items()}
         return Report(
             source="simulated",
-            models={**apps, **calls.models},
+            # A model beside the apps is both: its requests, the gateway counted, are what is told.
+            models={**apps, **{name: s for name, s in calls.models.items() if name not in apps}},
             total=summarise([o for found in self.outcomes.values() for o in found], span_us),
             slots=calls.slots,
         )
@@ -57,7 +58,7 @@ def simulate_apps(
     times: tuple[EventLogHeader, Sequence[AnyEvent]] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> AppSession:
-    """Run `arrivals`, whose models are apps, through the plan in virtual time.
+    """Run `arrivals` of apps, and of models beside them, through the plan in virtual time.
 
     Args:
         policy: None: the one that the plan's worst cases are read by.

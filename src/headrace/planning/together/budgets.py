@@ -1,0 +1,204 @@
+"""The least price over all ways to divide the chains' budgets among their steps.
+
+A node is a box: every step's budget lies between `low` and `high`. With every step at its `high`
+the least price of shared devices is a bound of the box, since larger budgets never cost more. If
+the waits of what is found fit all chains, it is the box's answer. Otherwise some step on a path
+that is too long waits longer than its `low`: let a be its wait. Either its budget is below a, or
+at least a; then what the others on its paths may have shrinks.
+
+Boxes are looked at cheapest bound first. At some of them budgets that do fit are tried too: a part
+of the way from `low` to the waits that were found.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from headrace.planning.apps.order import path_us, rest_us
+from headrace.planning.common.candidates import NEVER_US
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.shared_assembly import ChosenDevice, placed_slots
+from headrace.planning.shares.planner import searched, workload
+from headrace.planning.shares.workload import Ints
+from headrace.planning.together.steps import Chain, Costs, Step
+
+SAME = 1e-6
+"""Relative. Prices closer than this are one price."""
+
+BOXES_MAX = 600
+
+BOX_S = 4.0
+"""At most, for one box."""
+
+EAGER = 8
+"""So many boxes at first are also tried with budgets that fit; later every fourth."""
+
+PARTS_TRIED = (1.0, 0.75, 0.5, 0.25, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a search ended with."""
+
+    devices: list[ChosenDevice] | None
+    """None: nothing below the price that was to be beaten."""
+    price: float
+    """Of `devices`; infinite without any."""
+    bound: float
+    """No plan of these chains is cheaper. Infinite: there is none."""
+
+
+class BudgetSearch:
+    """One set of chains; keeps the best plan so far."""
+
+    def __init__(self, costs: Costs, chains: Sequence[Chain], deadline: Deadline) -> None:
+        self.chains = chains
+        self.steps: tuple[Step, ...] = tuple(step for chain in chains for step in chain.steps)
+        self.problem = costs.problem_of(self.steps)
+        self._costs, self._deadline = costs, deadline
+        self._documents = {each.device: each for each in self.problem.interference}
+        self._spans: list[slice] = []
+        for chain in chains:
+            first = self._spans[-1].stop if self._spans else 0
+            self._spans.append(slice(first, first + len(chain.steps)))
+        self._low = np.array([costs.least_us(step) for step in self.steps], np.int64)
+        self._devices: list[ChosenDevice] | None = None
+        self._price = inf
+        self._unsettled = inf
+        """The least bound of boxes whose answer is not known."""
+        self._asked = 0
+        self._queue: list[tuple[float, int, Ints, Ints, Ints]] = []
+
+    @property
+    def widest(self) -> Ints | None:
+        """Budgets of which none can be larger; None: no path has time for its steps."""
+        return self._tightened(self._low, np.full(len(self._low), NEVER_US, np.int64))
+
+    def run(self, most: float = inf) -> Found:
+        """Search until proven, out of time, or nothing is left below the price `most`."""
+        self._price = most
+        high = self.widest
+        if high is not None:
+            self._look(self._low, high, 0.0)
+        while self._queue and self._queue[0][0] < self._price * (1 - SAME):
+            if self._deadline.passed or self._asked >= BOXES_MAX:
+                break
+            bound, _, low, high, waits = heapq.heappop(self._queue)
+            if self._asked <= EAGER or self._asked % 4 == 0:
+                self._try(low, waits)
+            for box in self._halves(low, high, waits):
+                self._look(*box, bound)
+        left = min(self._queue[0][0] if self._queue else inf, self._unsettled)
+        found = self._devices is not None
+        return Found(
+            devices=self._devices,
+            price=self._price if found else inf,
+            bound=min(left, self._price),
+        )
+
+    def _look(self, low: Ints, high: Ints, bound: float) -> None:
+        answer = self._within(high)
+        if answer is None:
+            return
+        price, least, devices = answer
+        bound = max(bound, least)
+        if bound >= self._price * (1 - SAME):
+            return
+        if devices is None:
+            self._unsettled = min(self._unsettled, bound)
+            return
+        waits = self._waits(devices)
+        if self._fits(waits):
+            self._keep(price, devices)
+            if bound < price * (1 - SAME):
+                self._unsettled = min(self._unsettled, bound)
+        else:
+            heapq.heappush(self._queue, (bound, -self._asked, low, high, waits))
+
+    def _within(self, high: Ints) -> tuple[float, float, list[ChosenDevice] | None] | None:
+        """Price, bound and devices at these budgets; None: there is no plan."""
+        self._asked += 1
+        times = self._costs.times(self.steps, high.tolist())
+        load = workload(self.problem, times)
+        deadline = Deadline(min(BOX_S, max(0.05, self._deadline.left_s)))
+        found, devices, _ = searched(self.problem, load, times, self._costs.prices, deadline)
+        if found.chosen is None and found.proven:
+            return None
+        bound = 0.0 if found.bound is None else found.bound
+        return (inf if found.value is None else found.value), bound, devices
+
+    def _waits(self, devices: Sequence[ChosenDevice]) -> Ints:
+        """Per step the longest D + latency of its parts."""
+        index = {step.key: i for i, step in enumerate(self.steps)}
+        times = self._costs.times(self.steps, self._low.tolist())
+        of_type = dict(zip(self._costs.devices, times, strict=True))
+        waits = np.zeros(len(self.steps), np.int64)
+        for slot, classes in zip(
+            *placed_slots(self.problem, devices, self._documents), strict=True
+        ):
+            for one in classes:
+                at = index[one.model]
+                tenant = of_type[one.device].models[at]
+                latency_us = tenant.slowed_us(one.share, one.batch_size, one.slowdown)
+                waits[at] = max(waits[at], (slot.duty_us or 0) + latency_us)
+        return waits
+
+    def _fits(self, waits: Ints) -> bool:
+        return all(
+            path_us(chain.before, waits[span].tolist()) <= chain.budget_us
+            for chain, span in zip(self.chains, self._spans, strict=True)
+        )
+
+    def _keep(self, price: float, devices: list[ChosenDevice]) -> None:
+        if price < self._price * (1 - SAME):
+            self._price, self._devices = price, devices
+
+    def _try(self, low: Ints, waits: Ints) -> None:
+        """Budgets from `low` towards `waits`, as far as paths allow; what is left over goes to
+        each step in turn."""
+        wanted, budgets = np.maximum(waits, low), low.copy()
+        for chain, span in zip(self.chains, self._spans, strict=True):
+            for part in PARTS_TRIED:
+                own = (low[span] + part * (wanted - low)[span]).astype(np.int64)
+                if path_us(chain.before, own.tolist()) <= chain.budget_us:
+                    break
+            budgets[span] = own
+            for step in range(span.start, span.stop):
+                rest = rest_us(chain.before, budgets[span].tolist())
+                budgets[step] = max(budgets[step], chain.budget_us - rest[step - span.start])
+        answer = self._within(budgets)
+        if answer is not None and answer[2] is not None:
+            self._keep(answer[0], answer[2])
+
+    def _halves(self, low: Ints, high: Ints, waits: Ints) -> list[tuple[Ints, Ints]]:
+        """The box without the plan that was found: a step's budget below its wait, or not."""
+        step = self._split_at(low, waits)
+        below, above = high.copy(), low.copy()
+        below[step], above[step] = waits[step] - 1, waits[step]
+        boxes = [(low, below)] if below[step] >= low[step] else []
+        tight = self._tightened(above, high)
+        return boxes if tight is None else [*boxes, (above, tight)]
+
+    def _split_at(self, low: Ints, waits: Ints) -> int:
+        """On a path that is too long, the step that waits longest beyond its least."""
+        widest, most = -1, 0
+        for chain, span in zip(self.chains, self._spans, strict=True):
+            worst = waits[span].tolist()
+            rest = rest_us(chain.before, worst)
+            for i, us in enumerate(worst):
+                more = us - int(low[span.start + i])
+                if us + rest[i] > chain.budget_us and more > most:
+                    widest, most = span.start + i, more
+        assert widest >= 0, "a path that is too long has a step above its least"
+        return widest
+
+    def _tightened(self, low: Ints, high: Ints) -> Ints | None:
+        """What the others' least leaves of every budget; None: nothing."""
+        tight = high.copy()
+        for chain, span in zip(self.chains, self._spans, strict=True):
+            rest = np.array(rest_us(chain.before, low[span].tolist()), np.int64)
+            tight[span] = np.minimum(tight[span], chain.budget_us - rest)
+        return None if (tight < low).any() else tight

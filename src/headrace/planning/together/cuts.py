@@ -1,0 +1,103 @@
+"""Ways to cut a model into stages that share devices, with the least that each can take.
+
+A way is: where the blocks are cut, the device type of each stage, one batch size b, and n equal
+pipelines, each with an n-th of the rate. A stage is one tenant of one slot whose duty cycle carries
+that part, D <= b n / rate, so that a pipeline's pools are one slot each.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise, product
+
+from headrace.domain.errors import DocumentError
+from headrace.domain.problem import Demand
+from headrace.planning.common.candidates import NEVER_US
+from headrace.planning.together.steps import Chain, Costs, Place, Step, model_budget_us
+
+PIPELINES_MAX = 4
+"""Equal pipelines of one model."""
+
+CUTS_MAX = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A model as one or several chains."""
+
+    chains: tuple[Chain, ...]
+    least_price: float
+    """Of fractions of devices."""
+    transfers_us: tuple[int, ...] = ()
+    """Of a batch, from each stage but the last to the next."""
+
+
+def ways_to_cut(costs: Costs, demand: Demand, *, max_stages: int) -> list[Way]:
+    """All that may keep the SLO, cheapest first.
+
+    Raises:
+        DocumentError: there are more than CUTS_MAX.
+    """
+    blocks = costs.tables(demand.model).block_count
+    found: list[Way] = []
+    for number, places in enumerate(_places(blocks, costs.devices, max_stages)):
+        if number > CUTS_MAX:
+            raise DocumentError(
+                f"model {demand.model!r}: more than {CUTS_MAX:,} ways to cut its {blocks} blocks"
+                f" into up to {max_stages} stages; lower max_stages, or profile fewer blocks"
+            )
+        found += _ways(costs, demand, places)
+    found.sort(key=lambda way: (way.least_price, len(way.chains)))
+    return found
+
+
+def _places(blocks: int, devices: Sequence[str], max_stages: int) -> Iterator[tuple[Place, ...]]:
+    for stages in range(2, min(max_stages, blocks) + 1):
+        for cuts in combinations(range(1, blocks), stages - 1):
+            ranges = list(zip((0, *cuts), (*cuts, blocks), strict=True))
+            for types in product(devices, repeat=stages):
+                yield tuple((a, b, kind) for (a, b), kind in zip(ranges, types, strict=True))
+
+
+def _ways(costs: Costs, demand: Demand, places: tuple[Place, ...]) -> Iterator[Way]:
+    tables = costs.tables(demand.model)
+    for batch in range(1, len(tables.p99_us) + 1):
+        transfers = tuple(
+            costs.transfer_us(demand.model, batch, one, after) for one, after in pairwise(places)
+        )
+        budget_us = model_budget_us(costs.problem, demand) - sum(transfers)
+        for pipelines in range(1, PIPELINES_MAX + 1):
+            chains = tuple(
+                _chain(demand, places, batch, pipelines, number, budget_us)
+                for number in range(pipelines)
+            )
+            least_us = [costs.least_us(step) for step in chains[0].steps]
+            if sum(least_us) > min(budget_us, NEVER_US - 1):
+                continue
+            price = sum(
+                costs.least_price(step, budget_us - sum(least_us) + own)
+                for step, own in zip(chains[0].steps, least_us, strict=True)
+            )
+            yield Way(chains=chains, least_price=pipelines * price, transfers_us=transfers)
+
+
+def _chain(
+    demand: Demand,
+    places: tuple[Place, ...],
+    batch: int,
+    pipelines: int,
+    number: int,
+    budget_us: int,
+) -> Chain:
+    steps = tuple(
+        Step(
+            key=f"{demand.model}.{number}.{stage}",
+            model=demand.model,
+            rate_rps=(demand.rate_rps or 0.0) / pipelines,
+            blocks=(first, end),
+            device=device,
+            batch_size=batch,
+        )
+        for stage, (first, end, device) in enumerate(places)
+    )
+    before = tuple((stage - 1,) if stage else () for stage in range(len(places)))
+    return Chain(name=demand.model, steps=steps, before=before, budget_us=budget_us)

@@ -1,0 +1,281 @@
+"""Problem -> PlanResult: apps and models on shared devices, models in stages where they must be.
+
+What is proven is the least price among plans in which every app's module and every model that
+runs whole is a step of its own, and a model that no part runs whole is cut one way. The bound is
+the least of what is not settled: boxes of budgets, and combinations of cuts that were not looked
+at, of which each costs at least what its steps take of fractions of devices.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+
+import numpy as np
+from msgspec.structs import replace
+
+from headrace.domain.errors import DocumentError
+from headrace.domain.plan import PlanResult
+from headrace.domain.problem import MINIMISED, Demand, Problem
+from headrace.planning.common.assembly import Claim
+from headrace.planning.common.candidates import NEVER_US
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.pooled.planner import check_options
+from headrace.planning.shares.planner import plan_shares
+from headrace.planning.together.assembly import assembled
+from headrace.planning.together.budgets import SAME, BudgetSearch, Found
+from headrace.planning.together.cuts import Way, ways_to_cut
+from headrace.planning.together.memory import devices_to_hold
+from headrace.planning.together.refusal import refuse_chains, refuse_steps
+from headrace.planning.together.steps import Chain, Costs, app_chain, model_chain
+
+CHOICES_MAX = 200_000
+"""Numbers of devices of each type that are looked at for what whole devices cost."""
+
+
+def plan_together(problem: Problem) -> PlanResult:
+    """The cheapest plan in which apps, models and stages of models share devices.
+
+    Models that all run whole are `planning.shares`' alone, whatever the objective.
+
+    Raises:
+        DocumentError: an objective that sharing does not know, or rates or prices that it needs
+            are missing.
+    """
+    if problem.apps:
+        return _Together(problem).plan()
+    whole = plan_shares(problem)
+    if whole.plan is not None or whole.stopped != "infeasible" or not _may_cut(problem):
+        return whole
+    cut = _Together(problem).plan()
+    return cut if cut.plan is not None else replace(whole, stopped=cut.stopped)
+
+
+def _may_cut(problem: Problem) -> bool:
+    several = any(len(problem.profiles[d.model].blocks) > 1 for d in problem.demands)
+    return several and problem.options.max_stages > 1 and problem.options.objective in MINIMISED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Best:
+    """The cheapest so far, and a bound on all."""
+
+    found: Found
+    ways: tuple[Way, ...]
+    bound: float
+
+
+class _Together:
+    """One problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        _check(problem)
+        self._problem = problem
+        self._deadline = Deadline(problem.options.time_limit_s)
+        self._costs = Costs(problem)
+        self._apps = [app_chain(problem, app) for app in problem.apps]
+
+    def plan(self) -> PlanResult:
+        options = self._options()
+        refusal = refuse_steps(self._costs, self._problem, options, self._apps)
+        if refusal is not None:
+            return self._refused(refusal, proven=True)
+        best = self._search(options)
+        if best.found.devices is None and best.bound == inf:
+            cut = self._with_cuts(options)
+            if cut is not None:
+                best = self._search(cut)
+        if best.found.devices is None:
+            proven = best.bound == inf
+            whole = [way[0] for way in options]
+            chains = [*(chain for way in whole for chain in way.chains), *self._apps]
+            return self._refused(refuse_chains(self._costs, chains, proven=proven), proven=proven)
+        return self._planned(best)
+
+    # -- which models are cut ---------------------------------------------------------------------
+
+    def _options(self) -> list[list[Way]]:
+        """Per demand the ways to run it: whole, or cut where no part runs it whole."""
+        found = []
+        for demand in self._problem.demands:
+            whole = self._whole(demand)
+            found.append([whole] if whole is not None else self._cuts(demand))
+        return found
+
+    def _whole(self, demand: Demand) -> Way | None:
+        chain = model_chain(self._problem, demand)
+        [step] = chain.steps
+        if self._costs.least_us(step) > min(chain.budget_us, NEVER_US - 1):
+            return None
+        price = self._costs.least_price(step, chain.budget_us)
+        return Way(chains=(chain,), least_price=price)
+
+    def _cuts(self, demand: Demand) -> list[Way]:
+        stages = self._problem.options.max_stages
+        return ways_to_cut(self._costs, demand, max_stages=stages) if stages > 1 else []
+
+    def _with_cuts(self, options: Sequence[Sequence[Way]]) -> list[list[Way]] | None:
+        """Where all run whole and that is not enough: cut or whole, every model; None: nothing
+        else can be tried."""
+        if any(way.transfers_us for own in options for way in own):
+            return None
+        more = [
+            sorted([*own, *self._cuts(demand)], key=lambda way: way.least_price)
+            for own, demand in zip(options, self._problem.demands, strict=True)
+        ]
+        return more if any(len(own) > 1 for own in more) else None
+
+    # -- the search over them ---------------------------------------------------------------------
+
+    def _search(self, options: Sequence[Sequence[Way]]) -> _Best:
+        best = _Best(
+            found=Found(devices=None, price=inf, bound=inf),
+            ways=tuple(own[0] for own in options),
+            bound=inf,
+        )
+        unsettled = inf
+        for least, ways in combinations(options, self._least_of_apps()):
+            chains = [*(chain for way in ways for chain in way.chains), *self._apps]
+            bound = self._level(least, chains)
+            if self._level(least) >= best.found.price * (1 - SAME):
+                break
+            if bound >= best.found.price * (1 - SAME):
+                continue
+            if self._deadline.passed:
+                unsettled = min(unsettled, self._level(least))
+                break
+            found = BudgetSearch(self._costs, chains, self._deadline).run(best.found.price)
+            if found.devices is not None:
+                best = _Best(found=found, ways=ways, bound=found.price)
+            unsettled = min(unsettled, max(bound, found.bound))
+        return _Best(found=best.found, ways=best.ways, bound=min(unsettled, best.found.price))
+
+    def _least_of_apps(self) -> float:
+        return sum(
+            self._costs.least_price(step, chain.budget_us)
+            for chain in self._apps
+            for step in chain.steps
+        )
+
+    def _level(self, least: float, chains: Sequence[Chain] = ()) -> float:
+        """The least that whole devices can cost which is no less, of those that can hold what
+        these chains weigh; infinite: there are too few."""
+        cluster = self._problem.cluster
+        names = self._costs.devices
+        counts = [cluster.count(name) for name in names]
+        if prod(count + 1 for count in counts) > CHOICES_MAX:
+            return least
+        chosen = np.stack(
+            np.meshgrid(*(np.arange(count + 1) for count in counts), indexing="ij"), axis=-1
+        ).reshape(-1, len(names))
+        price = chosen @ np.array(self._costs.prices)
+        enough = price >= least * (1 - SAME)
+        steps = [step for chain in chains for step in chain.steps]
+        weights = [self._costs.weights_bytes(step) for step in steps]
+        memory = [cluster.device_type(name).memory_bytes or max(1, sum(weights)) for name in names]
+        for k, name in enumerate(names):
+            own = [w for w, step in zip(weights, steps, strict=True) if step.device == name]
+            enough &= chosen[:, k] >= devices_to_hold(own, memory[k])
+        enough &= chosen @ np.array(memory, float) >= sum(weights)
+        enough &= chosen.sum(axis=1) >= devices_to_hold(weights, max(memory))
+        return float(price[enough].min(initial=inf))
+
+    # -- what comes out ---------------------------------------------------------------------------
+
+    def _planned(self, best: _Best) -> PlanResult:
+        assert best.found.devices is not None
+        proven = best.bound >= best.found.price * (1 - SAME)
+        claim = Claim(
+            bound=best.found.price if proven else best.bound,
+            stopped="optimal" if proven else "time-limit",
+            binding=self._binding(best, proven),
+            runtime_s=self._deadline.spent_s,
+        )
+        plan = assembled(self._costs, best.ways, self._apps, best.found.devices, claim)
+        return PlanResult(
+            plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s
+        )
+
+    def _binding(self, best: _Best, proven: bool) -> str:
+        assert best.found.devices is not None
+        parts = [] if proven else ["the search ended early; a better plan may exist"]
+        problem = self._problem
+        rates = [f"{d.rate_rps:g} rps of model {d.model!r}" for d in problem.demands]
+        rates += [f"{app.rate_rps:g} rps of app {app.name!r}" for app in problem.apps]
+        parts.append(f"rates: {', '.join(rates)} must be carried")
+        for demand, way in zip(problem.demands, best.ways, strict=True):
+            if way.transfers_us:
+                parts.append(
+                    f"{demand.model!r} runs in {len(way.transfers_us) + 1} stages,"
+                    f" {len(way.chains)} times, since whole it does not fit"
+                )
+        devices = best.found.devices
+        shared = sum(len(part.tenants) > 1 for device in devices for part in device.parts)
+        slots = sum(len(device.parts) for device in devices)
+        if limit := problem.options.max_tenants:
+            parts.append(f"at most {limit} models take turns on a part (max_tenants)")
+        parts.append(f"{len(devices)} devices in {slots} parts, {shared} of them used in turns")
+        return "; ".join(parts)
+
+    def _refused(self, refusal: str, *, proven: bool) -> PlanResult:
+        return PlanResult(
+            plan=None,
+            stopped="infeasible" if proven else "time-limit",
+            bound=None,
+            runtime_s=self._deadline.spent_s,
+            refusal=refusal,
+        )
+
+
+def combinations(
+    options: Sequence[Sequence[Way]], besides: float
+) -> Iterator[tuple[float, tuple[Way, ...]]]:
+    """One way of each, cheapest sum first.
+
+    Args:
+        options: each sorted by `least_price`.
+        besides: what everything else takes at least.
+
+    >>> cheap, dear = (Way(chains=(), least_price=price) for price in (1.0, 2.0))
+    >>> [price for price, _ in combinations([[cheap, dear], [cheap, dear]], 0.5)]
+    [2.5, 3.5, 3.5, 4.5]
+    """
+    if not all(options):
+        return
+
+    def price(at: tuple[int, ...]) -> float:
+        return besides + float(
+            np.sum([own[i].least_price for own, i in zip(options, at, strict=True)])
+        )
+
+    first = (0,) * len(options)
+    queue, seen = [(price(first), first)], {first}
+    while queue:
+        least, at = heapq.heappop(queue)
+        yield least, tuple(own[i] for own, i in zip(options, at, strict=True))
+        for m, i in enumerate(at):
+            after = (*at[:m], i + 1, *at[m + 1 :])
+            if i + 1 < len(options[m]) and after not in seen:
+                seen.add(after)
+                heapq.heappush(queue, (price(after), after))
+
+
+def _check(problem: Problem) -> None:
+    check_options(problem)
+    options = problem.options
+    if options.objective not in MINIMISED:
+        raise DocumentError(
+            f"planner shares: apps are planned for least-cost or least-devices, not for"
+            f" {options.objective}\n  try       --objective least-devices"
+        )
+    rateless = [demand.model for demand in problem.demands if demand.rate_rps is None]
+    if rateless:
+        raise DocumentError(
+            f"objective {options.objective}: every demand needs a rate_rps; missing for"
+            f" {', '.join(rateless)}"
+        )
+    if options.min_stages > 1:
+        raise DocumentError(
+            "planner shares: cuts a model only where no part runs it whole, and min_stages is"
+            f" {options.min_stages}"
+        )

@@ -1,0 +1,164 @@
+"""Apps and models in one problem, from its file to a simulated run; and what is refused."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from headrace import cli
+from headrace.catalog.documents import read_plan, read_problem
+from headrace.catalog.problem_of_plan import problem_of
+from headrace.commands.offer import offers_of
+from headrace.dispatch.policies import policy_for
+from headrace.domain.errors import DocumentError
+from headrace.domain.problem import Problem
+from headrace.planning import solve
+from headrace.simulation.apps.session import simulate_apps
+from headrace.simulation.offered.arrivals import arrivals_for
+from helpers.together import write_together
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the program in a folder with the problem; returns exit code and both outputs."""
+    write_together(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+
+    def runner(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
+        with pytest.raises(SystemExit) as exited:
+            cli.main()
+        captured = capsys.readouterr()
+        code = exited.value.code
+        return (code if isinstance(code, int) else 0), captured.out, captured.err
+
+    return runner
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Problem:
+    return read_problem(write_together(tmp_path))
+
+
+def test_apps_and_models_are_planned_verified_and_simulated_as_one(run: Run) -> None:
+    code, out, _ = run("plan", "problem.yaml", "-o", "plan.json", "--explain")
+    assert code == 0
+    assert "proven optimal, for whole devices" in out
+    assert "traffic.read" in out
+    assert "large 0–" in out
+
+    assert run("verify", "plan.json")[0] == 0
+    plan = read_plan(Path("plan.json"))
+    assert plan.planner == "shares"
+    assert plan.objective == plan.bound == 4.5
+    stages = {d.name: max(len(p.stages) for p in d.pipelines) for d in plan.deployments}
+    assert stages.pop("large") > 1
+    assert set(stages.values()) == {1}
+    turns = [{tenant.pipeline.partition(".")[0] for tenant in slot.tenants} for slot in plan.slots]
+    assert any({"traffic", "p0"} <= names for names in turns)
+    assert policy_for(plan) == "reservation"
+
+    code, out, err = run("simulate", "plan.json", "--arrivals", "uniform", "--json")
+    assert code == 0
+    assert "50 requests/s of rank (as the problem asks), 20 requests/s of large" in err
+    found = json.loads(out)
+    assert list(found["models"])[:3] == ["rank", "large", "traffic"]
+    assert {
+        name: each["slo_attainment"] for name, each in found["models"].items()
+    } == dict.fromkeys(("rank", "large", "traffic", "traffic.detect", "traffic.read"), 1.0)
+    assert found["total"]["arrived"] == sum(
+        found["models"][name]["arrived"] for name in ("rank", "large", "traffic")
+    )
+
+
+def test_the_problem_of_a_plan_has_its_apps_and_its_models(problem: Problem) -> None:
+    plan = solve(problem).plan
+    assert plan is not None
+
+    offers = offers_of(plan)
+    assert {name: offer.asked_rps for name, offer in offers.items()} == {
+        "rank": 50.0,
+        "large": 20.0,
+        "traffic": 25.0,
+    }
+    again = problem_of(
+        plan, {name: offer.asked_rps or 0.0 for name, offer in offers.items()}, Path()
+    )
+    assert [model.name for model in again.models] == ["rank", "large"]
+    assert [app.name for app in again.apps] == ["traffic"]
+
+
+def test_a_model_beside_apps_keeps_its_own_deadline_and_priority(problem: Problem) -> None:
+    plan = solve(problem).plan
+    assert plan is not None
+    arrivals = arrivals_for("poisson", {"rank": 20.0, "traffic": 10.0}, 5.0, 1)
+    session = simulate_apps(plan, problem.profiles, arrivals, jitter=False)
+
+    for outcome in session.outcomes["rank"]:
+        assert outcome.deadline_at_us - outcome.arrived_at_us == 120_000
+    for outcome in session.outcomes["traffic"]:
+        assert outcome.deadline_at_us - outcome.arrived_at_us == 200_000
+    assert len(session.outcomes["rank"]) + len(session.outcomes["traffic"]) == len(arrivals)
+
+
+def test_what_cannot_share_is_refused_with_what_would_do(run: Run) -> None:
+    text = Path("problem.yaml").read_text()
+
+    def planned(old: str, new: str, *options: str) -> tuple[int, str]:
+        Path("other.yaml").write_text(text.replace(old, new))
+        code, _, err = run("plan", "other.yaml", "-o", "other.json", *options)
+        return code, " ".join(err.split())
+
+    code, said = planned("rate_rps: 25", "rate_rps: 2500")
+    assert code == 3
+    assert "the devices cannot carry the rates asked" in said
+    assert "which carry at most 0." in said
+
+    code, said = planned("slo_ms: 200\n", "slo_ms: 20\n")
+    assert code == 3
+    assert "app 'traffic' cannot meet its SLO" in said
+    assert "try an SLO of at least" in said
+
+    code, said = planned("slo_ms: 200, rate_rps: 20", "slo_ms: 20, rate_rps: 20")
+    assert code == 3
+    assert "model 'large'" in said
+    assert "nor cut into up to 3 stages" in said
+
+    code, said = planned("", "", "--max-stages", "1")
+    assert code == 3
+    assert "'large' cannot run on any part of a 'gpu'" in said
+
+    code, said = planned("", "", "--objective", "max-min")
+    assert code == 2
+    assert "--objective least-devices" in said
+
+    code, said = planned("", "", "--planner", "least-cost")
+    assert code == 2
+    assert "models besides (rank, large)" in said
+    assert "--planner shares" in said
+
+    code, said = planned("", "", "--arrivals", "poisson")
+    assert code == 2
+
+
+def test_an_app_and_a_model_of_one_name_are_refused(problem: Problem) -> None:
+    [app] = problem.apps
+    with pytest.raises(DocumentError, match="clients could not tell them apart"):
+        replace(problem, apps=(replace(app, name="rank"),))
+
+
+def test_a_search_that_ends_early_says_how_far_it_may_be_from_the_least(problem: Problem) -> None:
+    hurried = replace(problem.options, time_limit_s=1e-3)
+    result = solve(replace(problem, options=hurried))
+    if result.plan is not None:
+        assert result.plan.stopped == "time-limit"
+        assert (result.plan.bound or 0.0) <= result.plan.objective
+    else:
+        assert result.stopped == "time-limit"
+        assert "none is excluded" in (result.refusal or "")
