@@ -127,7 +127,8 @@ def test_what_was_prepared_for_one_answer_serves_the_next_with_its_own_id_and_va
     two = (("a", "float32", (4,)), ("b", "float32", (4,)))
     bench = Bench(FakeEngine(served_model(inputs=two, outputs=two)))
     outputs = [{"name": "b"}, {"name": "a", "parameters": {"binary_data": True}}]
-    for number, given in enumerate(([1, 2, 3, 4], [5, 6, 7, 8.5])):
+    both: list[list[float]] = [[1, 2, 3, 4], [5, 6, 7, 8.5]]
+    for number, given in enumerate(both):
         tensors = [
             {"name": name, "shape": [1, 4], "datatype": "FP32", "data": values}
             for name, values in (("a", given), ("b", given[::-1]))

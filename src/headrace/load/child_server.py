@@ -4,11 +4,12 @@ It ends without the time that clients have to go elsewhere: it has no others.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,15 @@ class ChildServer:
         """User and system time of all its threads so far."""
         tasks = Path(f"/proc/{self.pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e3
+
+    def keep_on(self, cores: Collection[int]) -> None:
+        """From now on it runs there, and so do all its workers."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        workers = [pid for task in tasks for pid in (task / "children").read_text().split()]
+        for pid in (str(self.pid), *workers):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.sched_setaffinity(int(thread), cores)
 
 
 @contextmanager
