@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import ProfileError
-from headrace.domain.plan import Stage
+from headrace.domain.plan import DepthStage, Stage
 from headrace.domain.profile import Profile
 
 Ints = npt.NDArray[np.int64]
@@ -70,7 +70,7 @@ class TimedStage(NamedTuple):
         return cls(profile.model, device, share, 0, len(profile.blocks))
 
     @classmethod
-    def of(cls, model: str, stage: Stage) -> "TimedStage":
+    def of(cls, model: str, stage: Stage | DepthStage) -> "TimedStage":
         """A plan's stage, which does not name its model."""
         return cls(model, stage.device, stage.share, stage.first_block, stage.end_block)
 

@@ -1,7 +1,8 @@
 """Every metric, defined once, with its denominator. Planner, simulator, server and load share it.
 
 A request is *arrived* once it was offered. It is *answered* when it got its result, in time or
-late; otherwise it is *dropped*, for a reason. So arrived = answered + dropped, and answered =
+late; otherwise it is *dropped*, for a reason. One of many items is answered when all are back, and
+dropped when one is. So arrived = answered + dropped, and answered =
 in_time + late. A dropped request misses its SLO.
 """
 
@@ -19,6 +20,7 @@ from headrace.domain.events import (
     Dispatched,
     Dropped,
     EventLogHeader,
+    Opened,
     Ran,
 )
 from headrace.domain.request import Outcome
@@ -144,13 +146,23 @@ def outcomes(header: EventLogHeader, events: Iterable[AnyEvent]) -> dict[str, li
     """
     arrived: dict[int, Arrived] = {}
     ended: dict[int, tuple[int | None, str]] = {}
+    whole: dict[int, int] = {}  # item -> its request, known by its first item
+    unanswered: dict[int, int] = {}
     for event in events:
         if isinstance(event, Arrived):
-            arrived[event.request] = event
+            if whole.get(event.request, event.request) == event.request:
+                arrived[event.request] = event
         elif isinstance(event, Answered):
-            ended.setdefault(event.request, (event.at_us, ""))
+            request = whole.get(event.request, event.request)
+            unanswered[request] = unanswered.get(request, 1) - 1
+            if unanswered[request] <= 0:
+                ended.setdefault(request, (event.at_us, ""))
         elif isinstance(event, Dropped):
-            ended.setdefault(event.request, (None, event.reason))
+            ended.setdefault(whole.get(event.request, event.request), (None, event.reason))
+        elif isinstance(event, Opened) and event.items > 1:
+            items = range(event.request, event.request + event.items)
+            whole.update(dict.fromkeys(items, event.request))
+            unanswered[event.request] = event.items
     result: dict[str, list[Outcome]] = {model: [] for model in header.models}
     for request, arrival in arrived.items():
         ended_at_us, reason = ended.get(request, (None, UNFINISHED))

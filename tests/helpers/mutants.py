@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
@@ -32,6 +33,8 @@ class Mutant:
     module: str
     source: str
     mistaken: str
+    of_items: bool = False
+    """Found by sessions of requests of many items."""
 
 
 LOOP, KERNEL = "headrace.simulation.loop", "headrace.dispatch.kernel."
@@ -86,6 +89,18 @@ MUTANTS = {
         source="s.slots[slot].due_at - mine.collect_us <= now_us",
         mistaken="s.slots[slot].due_at <= now_us",
     ),
+    "places-are-late": Mutant(
+        module=KERNEL + "malleable.places",
+        source="mine.ready_at = now_us + s.rules[0].move_us if had else now_us",
+        mistaken="mine.ready_at = now_us + s.rules[0].move_us + 1",
+        of_items=True,
+    ),
+    "deadlines-are-ignored": Mutant(
+        module=KERNEL + "malleable.by_deadline",
+        source="if end_at > mine.deadline_at:",
+        mistaken="if end_at < 0:",
+        of_items=True,
+    ),
 }
 
 
@@ -124,14 +139,21 @@ class _Finder(MetaPathFinder):
 
 
 def first_difference(expected: Mapping[str, str]) -> str:
-    """Where events are other than expected: "seed way"; "same": nowhere."""
+    """Where events are other than expected: "seed way"; "same": nowhere. Seeds "items-N" are of
+    requests of many items."""
     from helpers.four_ways import WAYS, digest, random_trace
+    from helpers.malleable import ITEM_WAYS, malleable_trace
 
     for seed, right in expected.items():
-        trace = random_trace(int(seed))
-        for name, way in WAYS.items():
+        if seed.startswith("items-"):
+            trace, offered = malleable_trace(int(seed.removeprefix("items-")))
+            ways = {name: partial(way, trace, offered) for name, way in ITEM_WAYS.items()}
+        else:
+            trace = random_trace(int(seed))
+            ways = {name: partial(way, trace) for name, way in WAYS.items()}
+        for name, way in ways.items():
             try:
-                found = digest(way(trace))
+                found = digest(way())
             except (IndexError, AssertionError, ValueError, KeyError) as error:
                 found = type(error).__name__
             if found != right:

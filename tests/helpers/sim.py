@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.dispatch.dispatcher import Dispatcher
+from headrace.dispatch.policies import Policy
 from headrace.dispatch.protocols import BatchCounts
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import AnyEvent
 from headrace.domain.request import DropReason, Request
 from headrace.simulation.clock import SimClock
 from headrace.simulation.driver import Durations, JitteredDurations, SimDriver, exact_durations
-from headrace.simulation.session import replay
+from headrace.simulation.session import replay, replay_items
 
 
 class RecordingDriver(SimDriver):
@@ -32,7 +33,7 @@ class Sim:
         self,
         topology: Topology,
         *,
-        policy: str = "reservation",
+        policy: str | Policy = "reservation",
         jitter_seed: int | None = None,
         durations: Durations = exact_durations,
         queue_limit: int = 10_000,
@@ -54,6 +55,12 @@ class Sim:
             self.counts,
         )
         self.driver.reports = self.dispatcher
+
+    def run_items(self, requests: Sequence[Sequence[Request]]) -> list[AnyEvent]:
+        """Of requests of many items."""
+        replay_items(iter(requests), self.clock, self.dispatcher.on_items)
+        self.clock.run()
+        return self.events
 
     def run(self, requests: Sequence[Request] = ()) -> list[AnyEvent]:
         replay(iter(requests), self.clock, self.dispatcher.on_arrival)

@@ -5,7 +5,7 @@ PendingRequests and Arena. Only the workers are fakes, which take exactly as lon
 ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -28,7 +28,7 @@ from headrace.serving.workers.stage_io import HERE, StageIndex, StageIO, TensorG
 from headrace.serving.workers.transport import SharedMemory, TimedLinks
 from headrace.simulation.compiled import SlotChange
 from headrace.simulation.driver import Durations, JitteredDurations
-from headrace.simulation.session import replay
+from headrace.simulation.session import replay_items
 from helpers.four_ways import random_fault
 from helpers.sim import Sim
 from helpers.topologies import random_requests, random_topology
@@ -98,6 +98,17 @@ def run_live(
     durations: Durations,
     changes: Sequence[SlotChange],
 ) -> list[AnyEvent]:
+    return run_live_items(topology, policy, [(each,) for each in requests], durations, changes)
+
+
+def run_live_items(
+    topology: Topology,
+    policy: str,
+    requests: Sequence[Sequence[Request]],
+    durations: Durations,
+    changes: Sequence[SlotChange],
+) -> list[AnyEvent]:
+    """Of a plan without depths, each entry is one request."""
     loop = VirtualTimeLoop()
     clock = LiveClock(loop)
     events: list[AnyEvent] = []
@@ -113,13 +124,18 @@ def run_live(
         for change in changes:
             report = driver.on_slot_gained if change.gained else driver.on_slot_lost
             clock.call_at(change.at_us, partial(report, change.slot))
-        replay(iter(requests), clock, dispatcher.on_arrival)
+        take = dispatcher.on_items if topology.is_malleable else _one_by_one(dispatcher)
+        replay_items(iter(requests), clock, take)
         loop.run_until_idle()
         assert dispatcher.in_flight == 0
         assert driver.running_batches == 0
         assert arena.used_bytes == 0, "every region is given back"
     loop.close()
     return events
+
+
+def _one_by_one(dispatcher: Dispatcher) -> Callable[[Sequence[Request]], None]:
+    return lambda requests: dispatcher.on_arrival(requests[0])
 
 
 def run_simulated(

@@ -23,15 +23,20 @@ from headrace.dispatch.kernel.journal import NO_SLOT
 from headrace.dispatch.kernel.layout import State, merged
 from headrace.dispatch.kernel.reactive import (
     forget,
+    give_up_request,
     lay_out,
     next_hop,
+    on_answered,
     on_dispatched,
     on_ended,
     on_level_changed,
     on_slot_gained,
     on_slot_lost,
     on_started,
+    open_request,
+    put_back,
     reroute,
+    serve,
     take_slot,
 )
 

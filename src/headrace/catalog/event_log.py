@@ -15,6 +15,8 @@ from headrace.domain.events import (
     Arrived,
     Dispatched,
     EventLogHeader,
+    Opened,
+    Placed,
     Ran,
     Seen,
     SlotGained,
@@ -193,6 +195,8 @@ def _is_in_time(event: AnyEvent) -> bool:
             return 0 <= first <= sent <= event.at_us <= LAST_US
         case Arrived(deadline_at_us=last):
             return 0 <= event.at_us <= LAST_US and 0 <= last <= 2 * LAST_US
+        case Opened(deadline_at_us=last, items=items):
+            return 0 <= event.at_us <= LAST_US and 0 <= last <= 2 * LAST_US and items > 0
         case _:
             return 0 <= event.at_us <= LAST_US
 
@@ -211,6 +215,10 @@ def _refers_to(header: EventLogHeader, event: AnyEvent) -> bool:
             )
         case Transferred(from_slot=source, to_slot=target):
             return 0 <= source < slots and 0 <= target < slots
+        case Opened(model=model):
+            return 0 <= model < models
+        case Placed(slots=held):
+            return all(0 <= slot < slots for slot in held)
         case Ran(slot=slot) | SlotLost(slot=slot) | SlotGained(slot=slot):
             return 0 <= slot < slots
         case _:

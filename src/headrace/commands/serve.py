@@ -358,6 +358,7 @@ async def _run(
     from headrace.commands.replanning import Replanner
     from headrace.dispatch.policies import policy_for
     from headrace.dispatch.topology import Topology
+    from headrace.domain.errors import PlanError
     from headrace.serving.apps.runtime import AppLog, AppRuntime
     from headrace.serving.changes.changeover import Changeover
     from headrace.serving.core.by_shape import ByShape
@@ -369,6 +370,11 @@ async def _run(
     from headrace.serving.lifecycle import Server
 
     topology = Topology.from_plan(served.plan, served.profiles)
+    if topology.is_malleable:
+        raise PlanError(
+            "serve: the plan has depths, and requests of many items are simulated so far, not"
+            " served; run `headrace simulate`, or plan with `--planner pooled`"
+        )
     logs = EpochLogs(events)
     names = () if functions is None else tuple(app.name for app in functions.apps)
     log = AppLog(names, logs.open)
@@ -451,10 +457,10 @@ def _app_host(paths: list[Path], threads: int | None, plan: "Plan") -> "AppHost 
 
 def _check(policy: str | None, executor: str) -> None:
     """Refuse options that mean nothing, before anything is started."""
-    from headrace.dispatch.policies import POLICIES
+    from headrace.dispatch.policies import MALLEABLE, POLICIES
 
     for what, given, known in (
-        ("--policy", policy, tuple(POLICIES)),
+        ("--policy", policy, (*POLICIES, *MALLEABLE)),
         ("--executor", executor, choices()),
     ):
         if given is not None and given not in known:

@@ -50,16 +50,17 @@ ArrivalsOption = Annotated[
         help="When requests arrive. gamma: gaps with this coefficient of variation (2; Poisson"
         " has 1). mmpp: bursts of about a second, a fifth of the time, at this multiple of the"
         " rate (2). FILE: one instant in seconds per line, or columns at_us or at_s, model,"
-        " timeout_ms, priority, sizes; or a trace: MAF 2019, MAF 2021, requests per second."
+        " timeout_ms, priority, sizes, items; or a trace: MAF 2019, MAF 2021, requests per second."
         " Stretched to the rate if one is given.",
     ),
 ]
 PolicyOption = Annotated[
     str | None,
     typer.Option(
-        help="Dispatch policy: reservation, reactive, duty-cycle, batch-aware, rounds, …"
-        " Default:"
-        " reservation; for apps the one that their plan's worst cases hold under."
+        help="Dispatch policy: reservation, reactive, duty-cycle, batch-aware, rounds, …; of plans"
+        " with depths: malleable, accordion, slo-conforming, fastest, buffer-based, one-stage, or"
+        " one of the last five with -all, which drops nothing. Default: reservation, or malleable;"
+        " for apps the one that their plan's worst cases hold under."
     ),
 ]
 JitterOption = Annotated[
@@ -352,6 +353,8 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
     new = read_plan(new_path)
     if new.is_together or asked.plan.is_together:
         raise DocumentError("simulate: --migrate does not follow apps beside models yet")
+    if any(each.depths for plan in (asked.plan, new) for each in plan.deployments):
+        raise DocumentError("simulate: --migrate does not go from or to malleable plans yet")
     if bool(new.apps) != bool(asked.plan.apps):
         raise DocumentError("simulate: --migrate goes from models to models, or from apps to apps")
     following = (new, plan_profiles(new, new_path))

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 
-from headrace.dispatch.event_log import MAKE, Numbers, dispatched, dropped
+from headrace.dispatch.event_log import (
+    MAKE,
+    Numbers,
+    dispatched,
+    dropped,
+    given_up,
+    items_arrived,
+    opened,
+    placed,
+)
 from headrace.dispatch.kernel.handle import (
     ARRIVE,
     AWAKE,
@@ -20,6 +29,7 @@ from headrace.dispatch.kernel.handle import (
     GAINED,
     LEVEL,
     LOST,
+    OPEN,
     RAN,
     TRANSFERRED,
     kernel_of,
@@ -29,6 +39,9 @@ from headrace.dispatch.kernel.journal import (
     DISPATCHED,
     DROPPED,
     ENDED,
+    GIVEN_UP,
+    OPENED,
+    PLACED,
     REASONS,
     SHORT,
     START_STAGE,
@@ -38,7 +51,7 @@ from headrace.dispatch.kernel.journal import (
 from headrace.dispatch.kernel.journal import TRANSFERRED as WAS_TRANSFERRED
 from headrace.dispatch.kernel.layout import ONE
 from headrace.dispatch.kernel.tables import Store
-from headrace.dispatch.policies import policy_named
+from headrace.dispatch.policies import Policy, chosen_for
 from headrace.dispatch.protocols import Batch, BatchCounts, Clock, Driver, EventSink
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import Answered, Arrived, Ran, Transferred
@@ -69,7 +82,7 @@ class Dispatcher:
     def __init__(
         self,
         topology: Topology,
-        policy: str,
+        policy: str | Policy,
         clock: Clock,
         driver: Driver,
         sink: EventSink | None,
@@ -78,18 +91,18 @@ class Dispatcher:
     ) -> None:
         """
         Args:
-            policy: see `policies.POLICIES`.
+            policy: see `policies.POLICIES` and `policies.MALLEABLE`.
             sink: gets every event of the log; None: nobody reads it, and no event is made, which
                 are half of a batch's cost.
             queue_limit: requests of one model that may wait for a decision.
             counts: added to, one entry per model.
 
         Raises:
-            PlanError: no policy has this name.
+            PlanError: no policy has this name, or it is for other plans.
         """
         self._clock, self._driver, self._sink = clock, driver, sink
         self._topology = topology
-        chosen = policy_named(policy)
+        chosen = chosen_for(topology, policy)
         # Loads the kernel now, not when the first request waits.
         self._kernel = kernel_of(chosen.module)
         self.tell_kernel = self._kernel.tell
@@ -118,7 +131,12 @@ class Dispatcher:
     @property
     def queued(self) -> int:
         """Accepted requests that are in no batch yet."""
-        return int(self._store.state.models["queued"].sum())
+        state = self._store.state
+        waiting = int(state.models["queued"].sum())
+        if self._topology.is_malleable:
+            rows = state.items_of[state.items_of["id"] >= 0]
+            waiting += int((rows["items"] - rows["sent"] + rows["returned"]).sum())
+        return waiting
 
     def levels(self) -> list[StageTime]:
         """What the reports say of the profile's times: one entry per stage and slot of its pool."""
@@ -149,6 +167,9 @@ class Dispatcher:
 
     def on_arrival(self, request: Request) -> None:
         """Take a request; from here on it is answered or refused exactly once."""
+        if self._topology.is_malleable:
+            self.on_items((request,))
+            return
         if len(self._requests) + 1 >= self._rows:
             self._store.grow(2 * self._rows)
             self._settle_in()
@@ -165,8 +186,24 @@ class Dispatcher:
         elif written:
             self._follow(written)
 
+    def on_items(self, items: Sequence[Request]) -> None:
+        """Take a request of many items, with a malleable plan; each of them is a `Request` that is
+        answered or refused exactly once. They have one model, instant, deadline and priority, and
+        ids one after the other."""
+        while len(self._requests) + len(items) + 1 >= self._rows:
+            self._store.grow(2 * self._rows)
+            self._settle_in()
+        self._requests.update((item.id, item) for item in items)
+        first = items[0]
+        written = self.tell_kernel(
+            self._where, OPEN, self._clock.now_us(), first.id, first.model,
+            first.arrived_at_us, first.deadline_at_us, first.priority, len(items),
+        )  # fmt: skip
+        self._follow(written)
+
     def cancel(self, request_id: int) -> None:
-        """The client went away. Work that is already in a batch goes on."""
+        """The client went away, of all items of a request at once. Work that is already in a batch
+        goes on."""
         self._tell(CANCEL, request_id)
 
     def drain(self) -> None:
@@ -286,6 +323,23 @@ class Dispatcher:
                 batch = batches.pop(n[at + 2])
                 self._counts[batch.model].count_end(batch, answered=False)
                 at += 5
+            elif kind == PLACED:
+                if sink is not None:
+                    sink(placed(n, at))
+                at += SHORT + n[at + 3]
+            elif kind == OPENED:
+                if sink is not None:
+                    sink(opened(n, at))
+                    for arrived in items_arrived(n, at):
+                        sink(arrived)
+                at += SHORT + 2
+            elif kind == GIVEN_UP:
+                if sink is not None:
+                    for event in given_up(n, at):
+                        sink(event)
+                for item in range(n[at + 2], n[at + 2] + n[at + 5]):
+                    driver.refuse(self._requests.pop(item), REASONS[n[at + 3]], n[at + 4])
+                at += SHORT + 1
             else:  # a slot was lost or gained
                 if sink is not None:
                     sink(MAKE[kind](n, at))

@@ -13,6 +13,8 @@ from headrace.domain.events import (
     Arrived,
     Dispatched,
     Dropped,
+    Opened,
+    Placed,
     Ran,
     Reservation,
     SlotGained,
@@ -46,6 +48,24 @@ def answered(n: Numbers, at: int) -> Iterator[Answered]:
 
 def dropped(n: Numbers, at: int) -> Dropped:
     return Dropped(n[at + 1], n[at + 2], journal.REASONS[n[at + 3]], n[at + 4])
+
+
+def opened(n: Numbers, at: int) -> Opened:
+    return Opened(n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5], n[at + 6])
+
+
+def items_arrived(n: Numbers, at: int) -> Iterator[Arrived]:
+    for item in range(n[at + 2], n[at + 2] + n[at + 5]):
+        yield Arrived(n[at + 1], item, n[at + 3], n[at + 4])
+
+
+def placed(n: Numbers, at: int) -> Placed:
+    return Placed(n[at + 1], n[at + 2], n[at + 4], n[at + 5 : at + 5 + n[at + 3]])
+
+
+def given_up(n: Numbers, at: int) -> Iterator[Dropped]:
+    for item in range(n[at + 2], n[at + 2] + n[at + 5]):
+        yield Dropped(n[at + 1], item, journal.REASONS[n[at + 3]], n[at + 4])
 
 
 def slot_lost(n: Numbers, at: int) -> SlotLost:
@@ -100,6 +120,16 @@ def events_of(numbers: Numbers) -> Iterator[AnyEvent]:
         elif kind == journal.DISPATCHED:
             yield dispatched(numbers, at)
             at += dispatched_length(numbers, at)
+        elif kind == journal.OPENED:
+            yield opened(numbers, at)
+            yield from items_arrived(numbers, at)
+            at += journal.SHORT + 2
+        elif kind == journal.PLACED:
+            yield placed(numbers, at)
+            at += journal.SHORT + numbers[at + 3]
+        elif kind == journal.GIVEN_UP:
+            yield from given_up(numbers, at)
+            at += journal.SHORT + 1
         else:
             yield MAKE[kind](numbers, at)
             at += LENGTHS[kind]

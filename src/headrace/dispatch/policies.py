@@ -7,6 +7,15 @@ from typing import Any
 
 from headrace.dispatch.kernel.batch_aware import BY_RATE, CONSECUTIVE, IN_TURN
 from headrace.dispatch.kernel.contract import PolicyModule
+from headrace.dispatch.kernel.malleable.tables import (
+    ACCORDION,
+    BUFFERED,
+    BY_DEADLINE,
+    CONFORMING,
+    FASTEST,
+    ONE_STAGE,
+)
+from headrace.dispatch.topology import Topology
 from headrace.domain.errors import PlanError
 from headrace.domain.plan import Plan, Reading
 
@@ -35,6 +44,40 @@ POLICIES = {
     "rounds": _policy("rounds", rule=CONSECUTIVE),
 }
 
+WINDOW_PERCENT = 100
+"""Of a request's own SLO: the dropout predictor's time window."""
+
+_RULES = {
+    "accordion": ACCORDION,
+    "slo-conforming": CONFORMING,
+    "fastest": FASTEST,
+    "buffer-based": BUFFERED,
+    "one-stage": ONE_STAGE,
+}
+
+
+def malleable(rule: int, **parameters: int) -> Policy:
+    """A policy for requests of many items.
+
+    Args:
+        rule: see `kernel.malleable.tables`.
+        parameters: `predictor` 1: with the dropout predictor, and its window `window_percent` of
+            a request's SLO. `move_us`: what it costs to move blocks when a request changes depth.
+    """
+    return _policy("malleable.policy", rule=rule, **parameters)
+
+
+MALLEABLE = {
+    "malleable": malleable(BY_DEADLINE),
+    **{
+        name: malleable(rule, predictor=1, window_percent=WINDOW_PERCENT)
+        for name, rule in _RULES.items()
+    },
+    **{f"{name}-all": malleable(rule) for name, rule in _RULES.items()},
+}
+"""Policies for requests of many items, which only plans with depths have; those with "-all" drop
+none that a predictor gives up."""
+
 BY_READING: dict[Reading, str] = {
     "remaining": "batch-aware",
     "twice": "round-robin",
@@ -52,7 +95,11 @@ def policy_for(plan: Plan) -> str:
     those of apps and models together (0048).
     """
     in_turns = any(slot.duty_us is not None for slot in plan.slots)
-    reading = plan.apps[0].reading if plan.apps else "turns"
+    if any(deployment.depths for deployment in plan.deployments):
+        return "malleable"
+    if not plan.apps:
+        return "reservation"
+    reading = plan.apps[0].reading
     return "rounds" if in_turns and reading != "turns" else BY_READING[reading]
 
 
@@ -61,7 +108,29 @@ def policy_named(name: str) -> Policy:
     Raises:
         PlanError: no policy has this name.
     """
-    policy = POLICIES.get(name)
+    policy = POLICIES.get(name) or MALLEABLE.get(name)
     if policy is None:
-        raise PlanError(f"policy {name!r} is unknown; choose one of: {', '.join(POLICIES)}")
+        known = ", ".join((*POLICIES, *MALLEABLE))
+        raise PlanError(f"policy {name!r} is unknown; choose one of: {known}")
     return policy
+
+
+def chosen_for(topology: Topology, policy: "str | Policy") -> Policy:
+    """
+    Raises:
+        PlanError: no policy has this name, or it is for other plans.
+    """
+    chosen = policy_named(policy) if isinstance(policy, str) else policy
+    malleable_policy = chosen.module is MALLEABLE["malleable"].module
+    if topology.is_malleable != malleable_policy:
+        said = repr(policy) if isinstance(policy, str) else "this one"
+        if malleable_policy:
+            raise PlanError(
+                f"policy {said} needs the depths of a malleable plan, and this plan has pipelines;"
+                " plan with `--planner malleable`, or choose one of: " + ", ".join(POLICIES)
+            )
+        raise PlanError(
+            f"policy {said} needs pipelines, and this plan has depths of malleable requests;"
+            f" choose one of: {', '.join(MALLEABLE)}"
+        )
+    return chosen

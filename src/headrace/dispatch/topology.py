@@ -1,7 +1,9 @@
 """A plan as the dispatcher sees it: integers, and tables indexed by stage and batch size."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import ceil
 from typing import Literal
 
@@ -16,7 +18,15 @@ from headrace.cost import (
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import PlanError
 from headrace.domain.events import EventLogHeader
-from headrace.domain.plan import Deployment, MachineLoad, Pipeline, Plan
+from headrace.domain.plan import (
+    Deployment,
+    Depth,
+    DepthStage,
+    MachineLoad,
+    Pipeline,
+    Plan,
+    Stage,
+)
 from headrace.domain.profile import Profile
 from headrace.interference import slowed_us
 
@@ -91,6 +101,9 @@ class ModelRoutes:
     same slot: what they answer is served in the same round."""
     lead_us: int = 0
     """From those answers until its calls have come."""
+    max_items: int = 0
+    """Of one request, whose routes are the depths at which it can be served; 0: its requests are
+    single ones, and routes are pipelines."""
 
     @property
     def fastest_us(self) -> int:
@@ -151,6 +164,11 @@ class Topology:
         return self.slot_duty_us[slot] if self.slot_duty_us else None
 
     @property
+    def is_malleable(self) -> bool:
+        """Whether requests have many items, and routes are depths."""
+        return any(model.max_items for model in self.models)
+
+    @property
     def stage_names(self) -> tuple[str, ...]:
         """MODEL/PIPELINE/NUMBER, stages of all routes one after the other."""
         return tuple(
@@ -197,6 +215,7 @@ class Topology:
         asked = cost_model(profiles) if costs is None else costs
         priorities = {demand.model: demand.priority for demand in plan.demands}
         rounds = _Rounds(plan, asked)
+        kinds = _kinds(plan)
         try:
             return cls(
                 models=tuple(
@@ -208,6 +227,10 @@ class Topology:
                         slowed,
                         priorities,
                         rounds,
+                    )
+                    if not deployment.depths
+                    else _depth_routes(
+                        deployment, profiles[deployment.model], asked, kinds, priorities
                     )
                     for deployment in plan.deployments
                 ),
@@ -275,6 +298,61 @@ def _model_routes(
     )
 
 
+Kinds = Mapping[tuple[str, Fraction], tuple[int, ...]]
+"""(device, share) -> its slots."""
+
+
+def _kinds(plan: Plan) -> Kinds:
+    kinds: dict[tuple[str, Fraction], tuple[int, ...]] = {}
+    for number, slot in enumerate(plan.slots):
+        kinds[slot.device, slot.share] = (*kinds.get((slot.device, slot.share), ()), number)
+    return kinds
+
+
+def _depth_routes(
+    deployment: Deployment,
+    profile: Profile,
+    costs: CostModel,
+    kinds: Kinds,
+    priorities: Mapping[str, int],
+) -> ModelRoutes:
+    """A route per depth, each stage on any slot of its kind."""
+    return ModelRoutes(
+        name=deployment.name,
+        slo_us=deployment.slo_us,
+        routes=tuple(_depth_route(depth, profile, costs, kinds) for depth in deployment.depths),
+        gateway_us=costs.gateway_us(deployment.model),
+        priority=priorities.get(profile.bucket_of or profile.model, 0),
+        max_items=deployment.max_items or 1,
+    )
+
+
+def _depth_route(depth: Depth, profile: Profile, costs: CostModel, kinds: Kinds) -> Route:
+    name = f"depth{len(depth.stages)}"
+    where = f"{profile.model}/{name}"
+    if not depth.stages:
+        raise _not_runnable(where, "a stage", "none")
+    if depth.batch_size < 1:
+        raise _not_runnable(where, "a batch size from 1 on", depth.batch_size)
+    tables = []
+    for number, stage in enumerate(depth.stages):
+        at = f"{where}/stage {number}"
+        _check_blocks(at, stage.first_block, stage.end_block, profile)
+        slots = kinds.get((stage.device, stage.share), ())
+        if not slots:
+            raise _not_runnable(at, f"a slot of {stage.device} x {stage.share}", "none")
+        timed = TimedStage.of(profile.model, stage)
+        latencies = [costs.latency(timed, size) for size in range(1, depth.batch_size + 1)]
+        tables.append(_stage_table(stage, slots, latencies, profile))
+    needed = Counter((stage.device, stage.share) for stage in depth.stages)
+    for kind, count in needed.items():
+        if count > len(kinds[kind]):
+            raise _not_runnable(where, f"{count} slots of {kind[0]} x {kind[1]}", len(kinds[kind]))
+    return Route(
+        name=name, batch_size=depth.batch_size, stages=tuple(tables), slack_us=_slack(tables)
+    )
+
+
 class _Rounds:
     """What a plan says of its slots' rounds (decision 0044)."""
 
@@ -323,26 +401,39 @@ def _route(
         latencies = [
             _slowed(costs, timed, size, slowdown) for size in range(1, pipeline.batch_size + 1)
         ]
-        tables.append(
-            StageTable(
-                first_block=stage.first_block,
-                end_block=stage.end_block,
-                slots=tuple(slot_index[name] for name in stage.pool),
-                p50_us=tuple(latency.p50_us for latency in latencies),
-                p99_us=tuple(latency.p99_us for latency in latencies),
-                input_bytes=profile.input_cut_bytes(stage.first_block),
-            )
-        )
-    slack = tuple(
-        sum(table.p99_us[b] - table.p50_us[b] for table in tables)
-        for b in range(pipeline.batch_size)
-    )
+        slots = tuple(slot_index[name] for name in stage.pool)
+        tables.append(_stage_table(stage, slots, latencies, profile))
     return Route(
         name=pipeline.name,
         batch_size=pipeline.batch_size,
         stages=tuple(tables),
-        slack_us=slack,
+        slack_us=_slack(tables),
         load=pipeline.load,
+    )
+
+
+def _stage_table(
+    stage: Stage | DepthStage,
+    slots: tuple[int, ...],
+    latencies: Sequence[Latency],
+    profile: Profile,
+) -> StageTable:
+    """`latencies`: entry b-1 is batch size b."""
+    return StageTable(
+        first_block=stage.first_block,
+        end_block=stage.end_block,
+        slots=slots,
+        p50_us=tuple(latency.p50_us for latency in latencies),
+        p99_us=tuple(latency.p99_us for latency in latencies),
+        input_bytes=profile.input_cut_bytes(stage.first_block),
+    )
+
+
+def _slack(tables: Sequence[StageTable]) -> tuple[int, ...]:
+    """See `Route.slack_us`."""
+    return tuple(
+        sum(table.p99_us[b] - table.p50_us[b] for table in tables)
+        for b in range(len(tables[0].p50_us))
     )
 
 
@@ -370,12 +461,13 @@ def _check_runnable(pipeline: Pipeline, profile: Profile) -> None:
         at = f"{where}/stage {index}"
         if not stage.pool:
             raise _not_runnable(at, "a slot", "none")
-        if not 0 <= stage.first_block < stage.end_block <= len(profile.blocks):
-            raise _not_runnable(
-                at,
-                f"some of the model's {len(profile.blocks)} blocks",
-                f"[{stage.first_block}, {stage.end_block})",
-            )
+        _check_blocks(at, stage.first_block, stage.end_block, profile)
+
+
+def _check_blocks(at: str, first: int, end: int, profile: Profile) -> None:
+    if not 0 <= first < end <= len(profile.blocks):
+        blocks = f"some of the model's {len(profile.blocks)} blocks"
+        raise _not_runnable(at, blocks, f"[{first}, {end})")
 
 
 def _not_runnable(where: str, needed: str, available: object) -> PlanError:

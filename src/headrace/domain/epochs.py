@@ -19,6 +19,8 @@ from headrace.domain.events import (
     Dispatched,
     Dropped,
     EventLogHeader,
+    Opened,
+    Placed,
     Ran,
     Seen,
     SlotGained,
@@ -89,8 +91,10 @@ class _Shift(NamedTuple):
     def one(self, event: AnyEvent) -> AnyEvent:
         change = msgspec.structs.replace
         match event:
-            case Arrived():
+            case Arrived() | Opened():
                 return change(event, model=self.models[event.model])
+            case Placed():
+                return change(event, slots=tuple(slot + self.slots for slot in event.slots))
             case Dispatched():
                 return change(
                     event,

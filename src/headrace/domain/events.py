@@ -88,6 +88,27 @@ class Seen(Event, frozen=True, array_like=True, gc=False, tag="seen"):
     sent_at_us: int
 
 
+class Opened(Event, frozen=True, array_like=True, gc=False, tag="opened"):
+    """A request of many items arrived: they are the requests from this one on."""
+
+    request: int
+    model: int
+    deadline_at_us: int
+    items: int
+    priority: int
+
+
+class Placed(Event, frozen=True, array_like=True, gc=False, tag="placed"):
+    """A request of many items is served by these slots from now on, its next items by one after the
+    other; none: it waits."""
+
+    request: int
+    """Its first item's."""
+    ends_at_us: int
+    """When its last item is back, as far as is known, if it keeps these."""
+    slots: tuple[int, ...]
+
+
 class SlotLost(Event, frozen=True, array_like=True, gc=False, tag="slot-lost"):
     slot: int
 
@@ -105,6 +126,8 @@ AnyEvent = (
     | Answered
     | Called
     | Seen
+    | Opened
+    | Placed
     | SlotLost
     | SlotGained
 )

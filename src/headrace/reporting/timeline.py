@@ -11,6 +11,8 @@ from headrace.domain.events import (
     Dispatched,
     Dropped,
     EventLogHeader,
+    Opened,
+    Placed,
     Ran,
     Reservation,
     SlotGained,
@@ -32,7 +34,8 @@ def write_timeline(header: EventLogHeader, events: Sequence[AnyEvent], file: Bin
 
     One process per node, with two rows per slot (what ran, what was reserved) and two rows per
     direction of its link where tensors crossed it; one process per model, with a span per
-    request and an instant per drop. Time 0 is the first event's earliest instant.
+    request (of one of many items, per item, and per set of slots that served it) and an instant per
+    drop. Time 0 is the first event's earliest instant.
     """
     origin_us = min((_began_us(event) for event in events), default=0)
     about = {
@@ -81,6 +84,9 @@ class _Picture:
         self._batch_of: dict[int, int] = {}
         self._arrived: dict[int, Arrived] = {}
         self._lost_at_us: dict[int, int] = {}
+        self._opened: dict[int, Opened] = {}
+        self._whole: dict[int, int] = {}
+        self._placed: dict[int, Placed] = {}
         self._last_us = 0
 
     def add(self, event: AnyEvent) -> None:
@@ -98,6 +104,13 @@ class _Picture:
                 self._on_answered(event)
             case Dropped():
                 self._on_dropped(event)
+            case Opened():
+                self._opened[event.request] = event
+                items = range(event.request, event.request + event.items)
+                self._whole.update(dict.fromkeys(items, event.request))
+            case Placed():
+                self._end_places(event.request, event.at_us)
+                self._placed[event.request] = event
             case SlotLost():
                 self._lost_at_us.setdefault(event.slot, event.at_us)
             case SlotGained():
@@ -110,6 +123,8 @@ class _Picture:
             self._draw_lost(slot, self._last_us)
         for request in list(self._arrived):
             self._end_request(request, self._last_us, "unfinished", {})
+        for request in list(self._placed):
+            self._end_places(request, self._last_us)
         return [self._node_process(node) for node in self._nodes] + self._models
 
     def _on_dispatched(self, event: Dispatched) -> None:
@@ -204,6 +219,30 @@ class _Picture:
         facts = {"request": request, "slo_us": arrived.deadline_at_us - arrived.at_us, **args}
         self._models[arrived.model].spans.append(
             Span(id=request, start_us=arrived.at_us, end_us=at_us, name=outcome, args=facts)
+        )
+        first = self._whole.pop(request, -1)
+        if first >= 0 and not self._is_open(first):
+            self._end_places(first, at_us)
+
+    def _is_open(self, request: int) -> bool:
+        """Whether any item of a request has not ended."""
+        items = self._opened[request].items
+        return any(item in self._arrived for item in range(request, request + items))
+
+    def _end_places(self, request: int, at_us: int) -> None:
+        """Draw for how long these slots have served a request of many items."""
+        placed = self._placed.pop(request, None)
+        if placed is None or not placed.slots:
+            return
+        slots = [self._header.slots[slot] for slot in placed.slots]
+        self._models[self._opened[request].model].spans.append(
+            Span(
+                id=request,
+                start_us=placed.at_us,
+                end_us=at_us,
+                name=f"on {len(slots)} slots",
+                args={"request": request, "slots": slots, "ends_at_us": placed.ends_at_us},
+            )
         )
 
     def _draw_reservations(self, batch: _Batch) -> None:

@@ -1,7 +1,7 @@
 """A simulated session without Python in its loop: arrays in, what became of every request out."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ from headrace.dispatch.event_log import events_of
 from headrace.dispatch.kernel.handle import GAINED, LOST
 from headrace.dispatch.kernel.layout import NEVER_US, Ints
 from headrace.dispatch.kernel.tables import Store
-from headrace.dispatch.policies import policy_named
+from headrace.dispatch.policies import Policy, chosen_for
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.events import AnyEvent
 from headrace.simulation import loop as loops
@@ -35,6 +35,24 @@ class Offered:
     """Index among the topology's models."""
     deadline_at_us: Ints
     priority: Ints
+    items: Ints = field(default_factory=lambda: _NONE)
+    """With a malleable plan: of an entry at which a request begins, how many entries it is, one per
+    item; elsewhere anything. Empty: each entry is a request of its own."""
+
+
+def of_items(requests: Offered, items: Ints) -> Offered:
+    """Each of N requests as so many items.
+
+    Args:
+        items: shape (N,), at least 1.
+    """
+    return Offered(
+        arrived_at_us=np.repeat(requests.arrived_at_us, items),
+        model=np.repeat(requests.model, items),
+        deadline_at_us=np.repeat(requests.deadline_at_us, items),
+        priority=np.repeat(requests.priority, items),
+        items=np.repeat(items, items),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +99,7 @@ def behind_gateway(topology: Topology, arrived_at_us: Ints, model: Ints) -> Ints
 
 def run(
     topology: Topology,
-    policy: str,
+    policy: str | Policy,
     offered: Offered,
     *,
     rng: np.random.Generator | None = None,
@@ -102,9 +120,9 @@ def run(
         on_progress: called with the number of arrivals so far, now and then.
 
     Raises:
-        PlanError: no policy has this name.
+        PlanError: no policy has this name, or it is for other plans.
     """
-    chosen = policy_named(policy)
+    chosen = chosen_for(topology, policy)
     store = Store(topology, chosen, queue_max=10_000)
     loop = loop_of(chosen.module)
     session = _open(topology, offered, rng, changes, slower, beside, logged=log is not None)
@@ -159,6 +177,7 @@ def _open(
         model=offered.model,
         deadline_at_us=offered.deadline_at_us,
         priority=offered.priority,
+        items=_items(topology, offered),
         sigma=np.zeros(0) if rng is None else _sigmas(topology),
         normals=np.zeros(0),
         slower_stages=np.array(slower.stages if slower else (), dtype=np.float64),
@@ -186,6 +205,13 @@ def _open(
     if slower is not None:
         progress["slower_from"], progress["delay_us"] = slower.from_us, slower.delay_us
     return session
+
+
+def _items(topology: Topology, offered: Offered) -> Ints:
+    """Of a malleable plan every request has items."""
+    if topology.is_malleable and not len(offered.items):
+        return np.ones(len(offered.model), dtype=np.int64)
+    return offered.items
 
 
 def _sigmas(topology: Topology) -> npt.NDArray[np.float64]:

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import structs
 
 from headrace.dispatch.kernel.layout import Ints
-from headrace.domain.events import AnyEvent, Arrived
+from headrace.domain.events import AnyEvent, Arrived, Opened
 
 
 def through_gateway(arrived_at_us: Ints, gateway_us: Ints) -> Ints:
@@ -46,7 +46,7 @@ def as_reached(events: list[AnyEvent], reached_at_us: Mapping[int, int]) -> list
         return events
     found = [
         structs.replace(event, at_us=reached_at_us[event.request])
-        if isinstance(event, Arrived) and event.request in reached_at_us
+        if isinstance(event, Arrived | Opened) and event.request in reached_at_us
         else event
         for event in events
     ]

@@ -27,10 +27,19 @@ import numpy as np
 from headrace.compilation.loops import entry, inlined, ready, source_key
 from headrace.compilation.tables import NUMBER, Ints, TableKind, Where, table_at
 from headrace.dispatch.kernel.contract import PolicyModule
-from headrace.dispatch.kernel.handle import ARRIVE, AWAKE, RAN, TRANSFERRED, handle, kernel_of
+from headrace.dispatch.kernel.handle import (
+    ARRIVE,
+    AWAKE,
+    OPEN,
+    RAN,
+    TRANSFERRED,
+    handle,
+    kernel_of,
+)
 from headrace.dispatch.kernel.journal import (
     ANSWERED,
     DROPPED,
+    GIVEN_UP,
     SLOT_GAINED,
     START_STAGE,
     START_TRANSFER,
@@ -67,6 +76,8 @@ class Session(NamedTuple):
     """(N,)"""
     priority: Ints
     """(N,)"""
+    items: Ints
+    """(N,): of a request that begins here, how many of these it is; empty: one each."""
     sigma: Any
     """(stages x size_max,): of the logarithm of an execution time; empty: always the median."""
     normals: Any
@@ -142,7 +153,7 @@ def _entry(state_key: int, session_key: int) -> Any:
                 return PAUSED
             if progress.scheduled == 0 and progress.next_arrival == len(session.model):
                 return DONE
-            if s.world[0].requests + 1 >= len(s.requests):
+            if s.world[0].requests + s.world[0].margin >= len(s.requests):
                 return ROWS_FULL
             if log_margin and len(session.log) - progress.logged < log_margin:
                 return LOG_FULL
@@ -169,11 +180,14 @@ def _next_event(s: State, session: Session) -> None:
         at_us = session.arrived_at_us[i]
         first = progress.scheduled == 0 or at_us < heap[0].at_us
         if first or (at_us == heap[0].at_us and progress.arrival_sequence < heap[0].sequence):
-            progress.next_arrival += 1
+            kind, count = ARRIVE, 0
+            if len(session.items):
+                kind, count = OPEN, session.items[i]
+            progress.next_arrival += max(1, count)
             progress.arrival_sequence = progress.sequence
             progress.sequence += 1
-            handle(s, ARRIVE, at_us, i, session.model[i], at_us,
-                   session.deadline_at_us[i], session.priority[i], 0)  # fmt: skip
+            handle(s, kind, at_us, i, session.model[i], at_us,
+                   session.deadline_at_us[i], session.priority[i], count)  # fmt: skip
             return
     at_us, row = heap[0].at_us, heap[0].event
     _pop(session)
@@ -218,6 +232,9 @@ def _carry_out(s: State, session: Session, written: int) -> None:
             _schedule(session, at_us, AWAKE, a, b, 0, 0, 0, 0)
         elif kind == DROPPED:
             session.reason[a] = b
+        elif kind == GIVEN_UP:
+            for item in range(a, a + journal[i + 5]):
+                session.reason[item] = b
         if logs and kind <= SLOT_GAINED:
             for place in range(length):
                 session.log[progress.logged + place] = journal[i + place]

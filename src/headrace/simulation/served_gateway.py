@@ -31,7 +31,7 @@ from msgspec import structs
 
 from headrace.dispatch.kernel.layout import Ints
 from headrace.dispatch.topology import Topology
-from headrace.domain.events import Answered, AnyEvent, Arrived, Seen
+from headrace.domain.events import Answered, AnyEvent, Arrived, Opened, Seen
 from headrace.simulation.gateway import through_gateway
 from headrace.simulation.moments import Moments
 
@@ -105,7 +105,7 @@ def as_seen(
     """Arrivals and answers as clients have them, from which latency counts. All of shape (N,)."""
     found: list[AnyEvent] = []
     for event in events:
-        if isinstance(event, Arrived):
+        if isinstance(event, Arrived | Opened):
             i = event.request
             at_us, deadline_us = int(arrived_at_us[i]), int(deadline_at_us[i])
             found.append(structs.replace(event, at_us=at_us, deadline_at_us=deadline_us))

@@ -20,12 +20,13 @@ from headrace.domain.profile import Profile
 from headrace.domain.request import Request
 from headrace.simulation.beside import beside_of
 from headrace.simulation.clock import SimClock
-from headrace.simulation.compiled import Offered, SlotChange, behind_gateway, run
+from headrace.simulation.compiled import Offered, SlotChange, behind_gateway, of_items, run
 from headrace.simulation.driver import SimDriver, Slower
 from headrace.simulation.gateway import as_reached
 from headrace.simulation.measured import measured_durations, noting
 from headrace.simulation.moments import moments_of
 from headrace.simulation.offered.arrivals import Arrival
+from headrace.simulation.offered.items import items_of
 from headrace.simulation.offered.sizes import size_mixes, to_buckets
 from headrace.simulation.served_gateway import as_seen, served_ways
 
@@ -84,13 +85,16 @@ def simulate(
     offered = _offered(list(requests_of(arrivals, topology)))
     reached_at_us = offered.arrived_at_us
     rng = np.random.default_rng(seed)
+    items = items_of(arrivals, plan, seed) if topology.is_malleable else None
     changes = _slot_changes(faults, topology)
     events: list[AnyEvent] = []
     if times is None:
         passed_at_us = behind_gateway(topology, reached_at_us, offered.model)
-        late = np.flatnonzero(passed_at_us > reached_at_us).tolist()
-        waited = {i: int(reached_at_us[i]) for i in late}
         offered = dataclasses.replace(offered, arrived_at_us=passed_at_us)
+        if items is not None:
+            offered, reached_at_us = of_items(offered, items), np.repeat(reached_at_us, items)
+        late = np.flatnonzero(offered.arrived_at_us > reached_at_us).tolist()
+        waited = {i: int(reached_at_us[i]) for i in late}
         run(
             topology,
             policy,
@@ -111,6 +115,10 @@ def simulate(
     told = dataclasses.replace(
         offered, arrived_at_us=ways.passed_at_us, deadline_at_us=ways.told_at_us
     )
+    reached, due, back = reached_at_us, offered.deadline_at_us, ways.back_us
+    if items is not None:
+        told = of_items(told, items)
+        reached, due, back = (np.repeat(each, items) for each in (reached, due, back))
     clock = SimClock()
     durations = measured_durations(topology, *times, rng, moments, clock.now_us)
     driver = SimDriver(topology, clock, durations, slower)
@@ -120,9 +128,13 @@ def simulate(
     for change in changes:
         report = dispatcher.on_slot_gained if change.gained else dispatcher.on_slot_lost
         clock.call_at(change.at_us, partial(report, change.slot))
-    replay(_requests(told), clock, dispatcher.on_arrival, on_progress)
+    if topology.is_malleable:
+        groups = _in_items(list(_requests(told)), told.items.tolist())
+        replay_items(groups, clock, dispatcher.on_items, on_progress)
+    else:
+        replay(_requests(told), clock, dispatcher.on_arrival, on_progress)
     clock.run()
-    return header, as_seen(events, reached_at_us, offered.deadline_at_us, ways.back_us)
+    return header, as_seen(events, reached, due, back)
 
 
 def _requests(offered: Offered) -> Iterator[Request]:
@@ -136,6 +148,13 @@ def _requests(offered: Offered) -> Iterator[Request]:
             deadline_at_us=deadline_at_us,
             priority=priority,
         )
+
+
+def _in_items(requests: Sequence[Request], items: Sequence[int]) -> Iterator[Sequence[Request]]:
+    first = 0
+    while first < len(requests):
+        yield requests[first : first + items[first]]
+        first += items[first]
 
 
 def _offered(requests: Sequence[Request]) -> Offered:
@@ -182,17 +201,27 @@ def replay(
     on_progress: Callable[[int], None] | None = None,
 ) -> None:
     """Hand each request over at its instant; each schedules the next, so the heap stays small."""
+    replay_items(((each,) for each in requests), clock, lambda one: on_arrival(one[0]), on_progress)
+
+
+def replay_items(
+    requests: Iterator[Sequence[Request]],
+    clock: Clock,
+    on_items: Callable[[Sequence[Request]], None],
+    on_progress: Callable[[int], None] | None = None,
+) -> None:
+    """As `replay`, of requests of many items (`Dispatcher.on_items`)."""
 
     def schedule_next() -> None:
-        request = next(requests, None)
-        if request is not None:
-            clock.call_at(request.arrived_at_us, lambda: hand_over(request))
+        items = next(requests, None)
+        if items is not None:
+            clock.call_at(items[0].arrived_at_us, lambda: hand_over(items))
 
-    def hand_over(request: Request) -> None:
+    def hand_over(items: Sequence[Request]) -> None:
         schedule_next()
-        on_arrival(request)
-        if on_progress is not None and request.id % 1000 == 0:
-            on_progress(request.id + 1)
+        on_items(items)
+        if on_progress is not None and items[0].id % 1000 == 0:
+            on_progress(items[0].id + 1)
 
     schedule_next()
 

@@ -17,6 +17,13 @@ wait, where a batch goes next, and when. Between an arrival and an answer it is 
     on_slot_lost, on_slot_gained   a slot has left its pools, or is back and idle
     on_level_changed               batches of a stage take longer or shorter on a slot (`drift`)
 
+Policies that serve requests of many items (`malleable`) keep these in tables of their own:
+
+    open_request, give_up_request  it arrives as a whole; its client went away
+    serve            whenever something may have become possible, after all queues
+    put_back         where a request goes whose batch was lost or is run again in halves
+    on_answered      a batch's last stage has run, before it is forgotten
+
 They are compiled functions of a `State` and integers, without effects outside the state. A caller
 is compiled for the policy's kind of state, so that `s.policy.decide(s, ...)` is a plain call,
 mostly inlined. A policy may take functions of another as its own, as `batch_aware` takes
@@ -36,6 +43,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from headrace.compilation.loops import hot, inlined
+from headrace.dispatch.kernel import queues
 from headrace.dispatch.kernel.layout import COMMON, State, Table, ints
 from headrace.dispatch.topology import Topology
 
@@ -125,6 +133,26 @@ class PolicyModule(Protocol):
 
     def on_level_changed(self, s: State, stage: int, place: int, now_us: int) -> None: ...
 
+    def open_request(
+        self,
+        s: State,
+        now_us: int,
+        first_id: int,
+        model: int,
+        arrived_at: int,
+        deadline_at: int,
+        priority: int,
+        items: int,
+    ) -> None: ...
+
+    def give_up_request(self, s: State, request_id: int, now_us: int) -> None: ...
+
+    def serve(self, s: State, now_us: int) -> None: ...
+
+    def put_back(self, s: State, model: int, request: int) -> None: ...
+
+    def on_answered(self, s: State, batch: int) -> None: ...
+
 
 @cache
 def tables_of(policy: PolicyModule) -> dict[str, Table]:
@@ -163,6 +191,41 @@ def ignore_arrival(_s: State, _request: int) -> None:
 @hot
 def ignore_level(_s: State, _stage: int, _place: int, _now_us: int) -> None:
     """Of `on_level_changed`."""
+
+
+@hot
+def ignore_items(
+    _s: State,
+    _now_us: int,
+    _first_id: int,
+    _model: int,
+    _arrived_at: int,
+    _deadline_at: int,
+    _priority: int,
+    _items: int,
+) -> None:
+    """Of `open_request`: no driver tells such a policy of a request as a whole."""
+
+
+@hot
+def ignore_give_up(_s: State, _request_id: int, _now_us: int) -> None:
+    """Of `give_up_request`."""
+
+
+@hot
+def ignore_serve(_s: State, _now_us: int) -> None:
+    """Of `serve`: all that waits is in queues."""
+
+
+@hot
+def ignore_answer(_s: State, _batch: int) -> None:
+    """Of `on_answered`."""
+
+
+@hot
+def put_in_queue(s: State, model: int, request: int) -> None:
+    """Of `put_back`."""
+    queues.insert(s, model, request)
 
 
 @hot

@@ -122,6 +122,7 @@ def cancel(s: State, now_us: int, request_id: int) -> None:
                 note(s, DROPPED, now_us, request_id, CANCELLED, 0)
                 free_request(s, request)
                 return
+    s.policy.give_up_request(s, request_id, now_us)
 
 
 @kernel
@@ -163,6 +164,7 @@ def decide_all(s: State, now_us: int) -> None:
     for model in range(len(s.models)):
         if s.models[model].queued:
             decide(s, model, now_us)
+    s.policy.serve(s, now_us)
 
 
 @inlined
@@ -345,6 +347,7 @@ def finish(s: State, batch: int, now_us: int) -> None:
     mine = s.batches[batch]
     observe_end(s, batch, now_us)
     mine.stage += 1  # all stages are over: nothing is left to release
+    s.policy.on_answered(s, batch)
     s.policy.forget(s, batch)
     first = batch * s.world[0].size_max
     note(s, ANSWERED, now_us, mine.id, mine.size, s.requests[s.members[first]].id)

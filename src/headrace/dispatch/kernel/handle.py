@@ -13,7 +13,7 @@ from headrace.dispatch.kernel.contract import PolicyModule, tables_of
 from headrace.dispatch.kernel.journal import WAKE_QUEUE, WAKE_SLOT
 from headrace.dispatch.kernel.layout import State
 
-ARRIVE, TRANSFERRED, RAN, FAILED, LOST, GAINED, CANCEL, DRAIN, AWAKE, LEVEL = range(10)
+ARRIVE, TRANSFERRED, RAN, FAILED, LOST, GAINED, CANCEL, DRAIN, AWAKE, LEVEL, OPEN = range(11)
 
 
 @kernel
@@ -30,6 +30,7 @@ def handle(
     DRAIN
     AWAKE        what, which (of WAKE in the journal)
     LEVEL        stage, level (see `drift`)
+    OPEN         first request id, model, arrived_at, deadline_at, priority, items
     """
     s.world[0].event += 1
     if event == ARRIVE:
@@ -52,6 +53,8 @@ def handle(
         s.world[0].draining = 1
     elif event == LEVEL:
         drift.assume(s, now_us, a, b)
+    elif event == OPEN:
+        s.policy.open_request(s, now_us, a, b, c, d, e, f)
 
 
 @kernel

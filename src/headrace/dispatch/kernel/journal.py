@@ -11,6 +11,9 @@ object of each number that it reads, so that they are few:
     TRANSFERRED     at, batch, stage, from slot, to slot, started_at
     RAN             at, batch, stage, slot, started_at
     ANSWERED        at, batch, size, then `size` requests                  and to be answered
+    OPENED          at, first request, model, deadline_at, items, priority
+    PLACED          at, first request, stages, ends_at, then `stages` times: slot
+    GIVEN_UP        at, first request, reason, retry_after_us, count       and to be refused, all
     SLOT_LOST, SLOT_GAINED  at, slot, 0, 0
     ENDED           at, batch, 0, 0                                        it has no answer
     START_TRANSFER  at, row, batch, stage, attempt, slot, transfer_us      to be started
@@ -19,8 +22,8 @@ object of each number that it reads, so that they are few:
 
 The kinds up to SLOT_GAINED are for the log of events, with the numbers of an event in its order
 (of ANSWERED: one event for each of its requests). Where nobody reads that (`world.logged` is 0),
-ARRIVED, TRANSFERRED and RAN are not written, and DISPATCHED has no hops: half of all numbers are
-for the log alone.
+ARRIVED, TRANSFERRED, RAN, OPENED and PLACED are not written, and DISPATCHED has no hops: half of
+all numbers are for the log alone.
 
 What an event is about comes first: the report of an arrival begins with ARRIVED, that of a run with
 RAN unless it is stale.
@@ -32,8 +35,9 @@ from headrace.compilation.loops import hot, inlined
 from headrace.dispatch.kernel.layout import State
 from headrace.domain.request import DropReason
 
-ARRIVED, DROPPED, DISPATCHED, TRANSFERRED, RAN, ANSWERED, SLOT_LOST, SLOT_GAINED = range(8)
-ENDED, START_TRANSFER, START_STAGE, WAKE = range(8, 12)
+ARRIVED, DROPPED, DISPATCHED, TRANSFERRED, RAN, ANSWERED = range(6)
+OPENED, PLACED, GIVEN_UP, SLOT_LOST, SLOT_GAINED = range(6, 11)
+ENDED, START_TRANSFER, START_STAGE, WAKE = range(11, 15)
 
 WAKE_QUEUE, WAKE_SLOT, WAKE_LINKS = range(3)
 
@@ -67,6 +71,12 @@ def length_of(journal: Any, i: int) -> int:
         return SHORT + 3
     if kind == DISPATCHED:
         return SHORT + 4 + journal[i + 6] + 5 * journal[i + 7]
+    if kind == OPENED:
+        return SHORT + 2
+    if kind == PLACED:
+        return SHORT + journal[i + 3]
+    if kind == GIVEN_UP:
+        return SHORT + 1
     return SHORT
 
 

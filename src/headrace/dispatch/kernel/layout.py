@@ -63,11 +63,12 @@ WORLD = ints(
     *("stages_max", "size_max", "queue_max", "queue_room", "slots", "nodes", "has_links"),
     *("draining", "next_batch", "free_batch", "free_request", "first_batch", "last_batch"),
     *("batches", "requests", "first_waiting", "links_wake_at", "journal", "event", "apart"),
-    *("logged", "drifted"),
+    *("logged", "drifted", "margin"),
 )
 """One row: limits, counters and the heads of lists. `journal`: how many numbers were written.
 `event`: how many there were. `apart`: requests that are. `logged`: 0 where nobody reads the log of
-events. `drifted`: places and routes whose times are not the profile's any more."""
+events. `drifted`: places and routes whose times are not the profile's any more. `margin`: rows of
+requests that one event may need."""
 
 MODEL = ints(
     *("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at", "closed"),
@@ -133,7 +134,7 @@ COMMON: dict[str, Table] = {
     "world": Table(
         rows=lambda n: 1,
         item=WORLD,
-        empty={**FIRST_NONE, "first_waiting": -1, "links_wake_at": -1, "logged": 1},
+        empty={**FIRST_NONE, "first_waiting": -1, "links_wake_at": -1, "logged": 1, "margin": 1},
     ),
     "models": Table(rows=lambda n: n.models, item=MODEL, empty={"wake_at": -1}),
     "routes": Table(rows=lambda n: n.routes, item=ROUTE, empty={"widened": ONE}),

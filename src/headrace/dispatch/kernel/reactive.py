@@ -19,9 +19,14 @@ from headrace.dispatch.kernel.contract import (
     Decision,
     at_once,
     drop,
+    ignore_answer,
     ignore_arrival,
+    ignore_give_up,
     ignore_hop,
+    ignore_items,
     ignore_level,
+    ignore_serve,
+    put_in_queue,
     send,
     wait,
 )
@@ -51,6 +56,8 @@ on_arrived = ignore_arrival
 transfer_at = start_at = at_once
 on_transferred = ignore_hop
 on_level_changed = ignore_level
+open_request, give_up_request = ignore_items, ignore_give_up
+serve, put_back, on_answered = ignore_serve, put_in_queue, ignore_answer
 
 
 @kernel

@@ -39,7 +39,12 @@ from headrace.dispatch.kernel.contract import (
     SLOT_RECOVERY_US,
     Decision,
     drop,
+    ignore_answer,
     ignore_arrival,
+    ignore_give_up,
+    ignore_items,
+    ignore_serve,
+    put_in_queue,
     send,
     wait,
 )
@@ -107,6 +112,8 @@ def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> No
 
 
 on_arrived = ignore_arrival
+open_request, give_up_request = ignore_items, ignore_give_up
+serve, put_back, on_answered = ignore_serve, put_in_queue, ignore_answer
 
 
 # -- decisions ------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def queue_halves(s: State, row: int) -> None:
         # Numbers of batches begin at 0, and those of requests that arrive apart are negative.
         set_apart(s, request, 2 * batch.id + (1 if i < half else 2))
         s.policy.on_arrived(s, request)
-        queues.insert(s, batch.model, request)
+        s.policy.put_back(s, batch.model, request)
 
 
 @kernel
@@ -71,7 +71,7 @@ def queue_survivors(s: State, row: int) -> int:
             continue
         if mine.losses >= LOSSES_ALONE:
             set_apart(s, request, -(mine.id + 1))
-        queues.insert(s, batch.model, request)
+        s.policy.put_back(s, batch.model, request)
     return given_up
 
 

@@ -33,7 +33,7 @@ from headrace.simulation.offered.traces import read_trace
 MAX_FILE_BYTES = 1 << 30
 MAX_LINE = 1 << 16
 """Characters; what is no file of lines ends here instead of filling the memory."""
-COLUMNS = ("at_us", "at_s", "model", "timeout_ms", "priority", "sizes")
+COLUMNS = ("at_us", "at_s", "model", "timeout_ms", "priority", "sizes", "items")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,8 @@ class Arrival:
     """Smaller is served first."""
     sizes: tuple[int, ...] = ()
     """Of its model's dynamic dimensions; none: drawn where the model has any (`sizes`)."""
+    items: int = 0
+    """With a malleable plan: how many it has; 0: drawn (`items`)."""
 
 
 def poisson(
@@ -138,8 +140,8 @@ def from_file(path: Path, models: Sequence[str]) -> list[Arrival]:
     """Read arrivals from a file.
 
     Either one instant per line, in seconds, or comma-separated columns under a header line of
-    `at_us` or `at_s`, and optionally `model`, `timeout_ms`, `priority` and `sizes` (64, or
-    224x320). Instants must not fall. Empty lines and lines that start with `#` are skipped.
+    `at_us` or `at_s`, and optionally `model`, `timeout_ms`, `priority`, `sizes` (64, or 224x320)
+    and `items`. Instants must not fall. Empty lines and lines that start with `#` are skipped.
 
     Args:
         models: the models that the run knows; a line without a model means the only one.
@@ -212,7 +214,8 @@ def _header(cells: list[str], where: str) -> tuple[str, ...] | None:
     if unknown or len(set(cells)) != len(cells) or ("at_us" in cells) == ("at_s" in cells):
         raise DocumentError(
             f"{where}: expected a header of `at_us` or `at_s` and optionally model, timeout_ms,"
-            f" priority, sizes, each once, or a plain number of seconds; got {','.join(cells)!r}"
+            " priority, sizes, items, each once, or a plain number of seconds;"
+            f" got {','.join(cells)!r}"
         )
     return tuple(cells)
 
@@ -238,7 +241,15 @@ def _arrival(cells: Mapping[str, str], models: Sequence[str], where: str) -> Arr
         for text in cells.get("sizes", "").split("x")
         if text
     )
-    return Arrival(at_us=at_us, model=model, timeout_us=timeout_us, priority=priority, sizes=sizes)
+    items = _integer(cells["items"], "items", where, minimum=1) if cells.get("items") else 0
+    return Arrival(
+        at_us=at_us,
+        model=model,
+        timeout_us=timeout_us,
+        priority=priority,
+        sizes=sizes,
+        items=items,
+    )
 
 
 def _number(text: str, column: str, where: str) -> float:

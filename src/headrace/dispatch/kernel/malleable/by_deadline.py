@@ -1,0 +1,228 @@
+"""`malleable`: places by deadline, and back when they fall idle.
+
+At every event that may change who should have what:
+
+1. Requests that cannot be in time, whatever they are given, are dropped.
+2. Those that wait are taken in order of priority, then deadline. Each is aimed at the fewest places
+   on which it is in time. Missing ones are taken one by one, each from the request whose end it
+   puts off least, of those that are in time without it; if that is not enough and requests of lower
+   priority have enough places, these give theirs up, those with most work left first, and wait.
+   Else it waits: places fall free, and another time it may be taken with more of them.
+3. Spare places go, one after the other, to whom they bring most: the speed-up that a deeper route
+   adds per place. So nothing is idle that could be of use, and what is lent here is what step 2
+   takes back.
+4. All that changed is exchanged at once. As soon as a request has sent its last item, its places
+   serve others, behind what is still on its way there.
+
+Whether a request is in time without a place is asked of the places that it would have, with all
+that they were given (`ends_if`). So once a request has places on which it ends in time, it is in
+time: later ones of its priority, or of a lower one, take only what it can spare. That is exact
+where batches take what is predicted, and no slot is lost.
+
+Cost: O(requests under way x depths) per place that changes hands, O(requests that wait) on top.
+"""
+
+from headrace.compilation.loops import inlined, kernel
+from headrace.dispatch.kernel.journal import DEADLINE
+from headrace.dispatch.kernel.layout import NEVER_US, State
+from headrace.dispatch.kernel.malleable.places import (
+    aim,
+    count_spare,
+    ends_if,
+    fits,
+    hold,
+    lose_places,
+    needs,
+    release,
+)
+from headrace.dispatch.kernel.malleable.requests import (
+    drop_rest,
+    join,
+    leave,
+    leave_line,
+    put_in_line,
+)
+from headrace.dispatch.kernel.malleable.tables import (
+    ends_at,
+    fastest_of,
+    lasts_us,
+    left,
+    shallowest_within,
+)
+
+
+@kernel
+def give_by_deadline(s: State, now_us: int) -> None:
+    _drop_hopeless(s, now_us)
+    count_spare(s)
+    _accept(s, now_us)
+    _grow(s)
+    _exchange(s, now_us)
+
+
+@kernel
+def _drop_hopeless(s: State, now_us: int) -> None:
+    """What cannot be in time with any places."""
+    row = s.rules[0].first_waiting
+    while row >= 0:
+        after = s.items_of[row].after
+        late_us = now_us + lasts_us(s, row, fastest_of(s, row)) - s.items_of[row].deadline_at
+        if late_us > 0:
+            leave_line(s, row)
+            drop_rest(s, row, DEADLINE, late_us, now_us)
+            join(s, row)
+            s.rules[0].stale = 1
+        row = after
+    for i in range(s.rules[0].under_way):
+        row = s.under_way[i]
+        mine = s.items_of[row]
+        if left(s, row) == 0:
+            continue
+        late_us = now_us + lasts_us(s, row, fastest_of(s, row)) - mine.deadline_at
+        if late_us > 0:
+            drop_rest(s, row, DEADLINE, late_us, now_us)
+            release(s, row)
+            s.rules[0].stale = 1
+
+
+@kernel
+def _accept(s: State, now_us: int) -> None:
+    row = s.rules[0].first_waiting
+    exhausted = False
+    while row >= 0:
+        mine = s.items_of[row]
+        after = mine.after
+        route = shallowest_within(s, row, mine.deadline_at - now_us)
+        while route >= 0 and not exhausted and not fits(s, row, route):
+            exhausted = not _take_one(s, now_us)
+        if route >= 0 and not fits(s, row, route) and _give_way(s, row, route):
+            s.rules[0].stale = 1  # those that have given way wait, or get what is left
+        if route >= 0 and fits(s, row, route):
+            leave_line(s, row)
+            join(s, row)
+            aim(s, row, route)
+        row = after
+
+
+@kernel
+def _take_one(s: State, now_us: int) -> bool:
+    best, best_cost = -1, NEVER_US
+    for i in range(s.rules[0].under_way):
+        row = s.under_way[i]
+        mine = s.items_of[row]
+        if mine.route < 0 or mine.target <= s.models[mine.model].first_route or not left(s, row):
+            continue
+        end_at = ends_if(s, row, mine.target - 1, now_us)
+        if end_at > mine.deadline_at:
+            continue
+        cost = lasts_us(s, row, mine.target - 1) - lasts_us(s, row, mine.target)
+        if cost < best_cost:
+            best, best_cost = row, cost
+    if best >= 0:
+        aim(s, best, s.items_of[best].target - 1)
+    return best >= 0
+
+
+@kernel
+def _give_way(s: State, row: int, route: int) -> bool:
+    """Take all places of requests of lower priority, first of those with most work left, until that
+    route fits; or of none."""
+    mine = s.items_of[row]
+    for kind in range(s.rules[0].kinds):
+        there = s.kinds[kind].spare - needs(s, route, kind)
+        for i in range(s.rules[0].under_way):
+            theirs = s.items_of[s.under_way[i]]
+            if theirs.priority > mine.priority:
+                there += needs(s, theirs.target, kind)
+        if there < 0:
+            return False
+    while not fits(s, row, route):
+        best, most_us = -1, -1
+        for i in range(s.rules[0].under_way):
+            other = s.under_way[i]
+            theirs = s.items_of[other]
+            if theirs.priority > mine.priority and theirs.target >= 0:
+                work_us = lasts_us(s, other, s.models[theirs.model].first_route)
+                if work_us > most_us:
+                    best, most_us = other, work_us
+        aim(s, best, -1)
+    return True
+
+
+@kernel
+def _grow(s: State) -> None:
+    while True:
+        best, best_route, best_gain = -1, -1, 0.0
+        for i in range(s.rules[0].under_way):
+            row = s.under_way[i]
+            mine = s.items_of[row]
+            if mine.target < 0 or not left(s, row):
+                continue
+            now_lasts = lasts_us(s, row, mine.target)
+            for route in range(mine.target + 1, s.models[mine.model].end_route):
+                saved = now_lasts - lasts_us(s, row, route) - s.rules[0].move_us
+                if saved <= 0 or not fits(s, row, route):
+                    continue
+                gain = _gain(s, row, route)
+                if gain > best_gain:
+                    best, best_route, best_gain = row, route, gain
+        if best < 0:
+            return
+        aim(s, best, best_route)
+
+
+@inlined
+def _gain(s: State, row: int, route: int) -> float:
+    mine = s.items_of[row]
+    more = s.routes[route].stages - s.routes[mine.target].stages
+    one = lasts_us(s, row, s.models[mine.model].first_route)
+    return (one / lasts_us(s, row, route) - one / lasts_us(s, row, mine.target)) / more
+
+
+@kernel
+def _exchange(s: State, now_us: int) -> None:
+    """Meet all targets: places are given back before others are taken."""
+    rules = s.rules[0]
+    for grows in range(2):
+        i = 0
+        while i < rules.under_way:
+            row = s.under_way[i]
+            mine = s.items_of[row]
+            i += 1
+            if mine.target == mine.route:
+                continue
+            if grows == 0 and (mine.route < 0 or mine.target > mine.route):
+                continue
+            if mine.target < 0:
+                lose_places(s, row, now_us)
+            elif mine.route >= 0 and _ends_too_late(s, row, now_us):
+                mine.target = mine.route
+            elif _affordable(s, row):
+                hold(s, row, mine.target, now_us)
+            else:
+                mine.target = mine.route
+                if mine.route < 0:
+                    leave(s, row)
+                    put_in_line(s, row)
+                    i -= 1
+
+
+@kernel
+def _affordable(s: State, row: int) -> bool:
+    mine = s.items_of[row]
+    for kind in range(s.rules[0].kinds):
+        if needs(s, mine.target, kind) - needs(s, mine.route, kind) > s.kinds[kind].free:
+            return False
+    return True
+
+
+@kernel
+def _ends_too_late(s: State, row: int, now_us: int) -> bool:
+    """Whether to change its places would make it end later than now, and not in time: places that
+    it would get may still have to do what others sent there."""
+    mine = s.items_of[row]
+    if not _affordable(s, row):
+        return False
+    then_at = ends_if(s, row, mine.target, now_us)
+    soon_at = ends_at(s, row, now_us)
+    return then_at >= soon_at and (mine.target > mine.route or then_at > mine.deadline_at)
