@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from headrace.catalog.documents import encode_document, read_plan
 from headrace.catalog.event_log import EventLogWriter
+from headrace.dispatch.policies import policy_for
 from headrace.domain.base import encode_fraction
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem, ProfileRef
@@ -44,8 +45,7 @@ def make_corpus(folder: Path) -> Corpus:
         plan = replace(made.plan, profiles=refs)
         corpus.plans[f"{shape}.plan.json"] = _written(folder / f"{shape}.plan.json", plan)
         _add_problem(corpus, f"{shape}.problem.json", plan)
-        if not any(deployment.depths for deployment in plan.deployments):
-            _add_log(corpus, f"{shape}.events", plan, made.profiles)
+        _add_log(corpus, f"{shape}.events", plan, made.profiles)
     _add_apps(corpus)
     _add_traces(corpus)
     return corpus
@@ -108,16 +108,18 @@ def _add_problem(corpus: Corpus, name: str, plan: Plan) -> None:
         corpus.problems[name]["options"] = {"planner": "malleable", "margin": 0.1, "item_batch": 2}
         for entry, demand in zip(corpus.problems[name]["models"], plan.demands, strict=True):
             entry["items"] = msgspec.to_builtins(demand.items)
-    if plan.interference:
-        documents = msgspec.to_builtins(plan.interference, enc_hook=encode_fraction)
+    if any(kind.splits for kind in plan.cluster.device_types):
         options = {"planner": plan.planner, "margin": 0.0, "max_tenants": 3}
         corpus.problems[name]["options"] |= options
+    if plan.interference:
+        documents = msgspec.to_builtins(plan.interference, enc_hook=encode_fraction)
         corpus.problems[name]["interference"] = documents
 
 
 def _add_log(corpus: Corpus, name: str, plan: Plan, profiles: Mapping[str, Profile]) -> None:
-    rates = {d.model: d.throughput_rps for d in plan.deployments}
-    header, events = simulate(plan, profiles, arrivals_for("poisson", rates, 0.2, 1))
+    rates = {d.name: d.throughput_rps for d in plan.deployments}
+    arrivals = arrivals_for("poisson", rates, 0.2, 1)
+    header, events = simulate(plan, profiles, arrivals, policy=policy_for(plan))
     with EventLogWriter(corpus.folder / name, header) as writer:
         for event in events:
             writer.append(event)

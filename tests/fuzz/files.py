@@ -18,6 +18,7 @@ from fuzz.judge import judge_figures, judge_run
 from fuzz.mutate import mutated, mutated_bytes
 from headrace.catalog.documents import plan_profiles, read_plan, read_problem, read_profile
 from headrace.catalog.event_log import read_event_log
+from headrace.dispatch.policies import policy_for
 from headrace.domain.epochs import EpochLog, joined
 from headrace.domain.errors import HeadraceError
 from headrace.domain.plan import Plan
@@ -113,8 +114,6 @@ class Files:
         return "accepted"
 
     def _simulate(self, plan: Plan, profiles: Any) -> None:
-        if any(deployment.depths for deployment in plan.deployments):
-            return  # By policies of its own, which have their own tests.
         if plan.apps:
             rates = {claim.app.name: claim.app.rate_rps / 2 for claim in plan.apps}
         else:
@@ -126,7 +125,8 @@ class Files:
             session.report()
             judge_run(plan, session.header, session.events)
         else:
-            header, events = simulate(plan, profiles, arrivals, jitter=False)
+            policy = policy_for(plan)
+            header, events = simulate(plan, profiles, arrivals, policy=policy, jitter=False)
             run_report("simulated", header, events)
             judge_run(plan, header, events)
 
@@ -178,9 +178,10 @@ class Files:
         run_report("measured", header, list(log))
         plan_path = self._folder / f"{name}.plan.json"
         plan = read_plan(plan_path)
-        rates = {d.model: d.throughput_rps / 2 for d in plan.deployments}
+        rates = {d.name: d.throughput_rps / 2 for d in plan.deployments}
         arrivals = arrivals_for("uniform", rates, 0.1, 1)
-        simulate(plan, plan_profiles(plan, plan_path), arrivals, times=(header, list(log)))
+        profiles, times = plan_profiles(plan, plan_path), (header, list(log))
+        simulate(plan, profiles, arrivals, policy=policy_for(plan), times=times)
         return "replayed"
 
     def _trace(self, path: Path, number: int) -> str:

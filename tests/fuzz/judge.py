@@ -215,15 +215,26 @@ def judge_run(plan: Plan, header: EventLogHeader, events: Sequence[AnyEvent]) ->
         Unkept: a batch ran longer, or elsewhere, than the plan says of its stage.
     """
     by_name = {d.name: d for d in plan.deployments}
-    running: dict[int, Pipeline] = {}
+    slots = {slot.name: slot for slot in plan.slots}
+    running: dict[int, Pipeline | Depth] = {}
     for event in events:
         if isinstance(event, Dispatched):
             deployment = by_name[header.models[event.model]]
-            name = header.pipelines[event.model][event.pipeline]
-            running[event.batch] = next(p for p in deployment.pipelines if p.name == name)
+            ways = deployment.depths or deployment.pipelines
+            running[event.batch] = ways[event.pipeline]
         elif isinstance(event, Ran):
-            slot = header.slots[event.slot]
-            stages = [s for s in running[event.batch].stages if slot in s.pool]
-            require(bool(stages), f"slot {slot} ran what its plan does not give it")
-            took_us, most_us = event.at_us - event.started_at_us, max(s.latency_us for s in stages)
+            slot = slots[header.slots[event.slot]]
+            most_us = _most_us(running[event.batch], slot)
+            require(most_us >= 0, f"slot {slot.name} ran what its plan does not give it")
+            took_us = event.at_us - event.started_at_us
             require(took_us <= most_us, f"a batch took {took_us} us, the plan says {most_us}")
+
+
+def _most_us(way: Pipeline | Depth, slot: Slot) -> int:
+    """The longest that a stage takes which that slot may run; -1: it may run none."""
+    if isinstance(way, Depth):
+        kind = (slot.device, slot.share)
+        stages = [s.latency_us for s in way.stages if (s.device, s.share) == kind]
+    else:
+        stages = [s.latency_us for s in way.stages if slot.name in s.pool]
+    return max(stages, default=-1)

@@ -190,7 +190,7 @@ def uses(counts: tuple[int, ...], depth_max: int) -> tuple[Ints, Ints]:
 
     >>> sums, before = uses((2, 1), 2)
     >>> sums.tolist(), before.tolist()
-    ([0, 1, 1, 2, 2], [[-1, -1], [-1, 0], [0, -1], [2, 1], [2, -1]])
+    ([0, 1, 1, 2, 2], [[-1, -1], [-1, 0], [0, -1], [1, 2], [2, -1]])
     """
     ways: list[tuple[int, ...]] = [()]
     for count in counts:
