@@ -6,14 +6,21 @@ Of a model that does nothing, and of one that takes 600 kB pictures; server on c
 client (latency from the scheduled instant) on core 1. The objective is a thousand times the model's
 p99, or LEAST_SLO_MS: gateway and worker have one core and pass it on every few milliseconds.
 
-A rate that does not hold says nothing of the server where the client itself was late: it is tried
-again then, TRIES times in all. Where the client stays late, that is said of the result.
+A machine stalls for tens of milliseconds now and then, and a single stall in a run decides whether
+99 % were in time. So a rate holds where most of TRIES runs held it; a run that failed while the
+client itself was late says nothing of the server, and is done again. Where the client stays late,
+that is said of the result, with what it took of its core.
 """
 
 import argparse
 import json
 import os
+import resource
 import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,6 +40,8 @@ CASES = {"trivial": 8, "600 kB": 150_000}
 SLO_FACTOR, LEAST_SLO_MS = 1_000.0, 25.0
 STEPS = 6
 TRIES = 3
+MOST_RUNS = 5
+"""At a rate, with those that are done again."""
 MOST_LATE_US = LEAST_SLO_MS * 1000 / 10
 """Of the client at its p99."""
 
@@ -40,20 +49,23 @@ MOST_LATE_US = LEAST_SLO_MS * 1000 / 10
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--duration-s", type=float, default=3.0, help="per rate tried")
+    parser.add_argument("--case", choices=CASES, action="append", help="only these")
     asked = parser.parse_args()
-    for name, items in CASES.items():
-        planned_rps, measured_rps, gateway_us, client_late = _case(items, asked.duration_s)
-        apart = planned_rps / measured_rps - 1
+    for name in asked.case or CASES:
+        planned_rps, most, gateway_us = _case(CASES[name], asked.duration_s)
+        apart = planned_rps / most.rate_rps - 1
         print(
             f"{name:8} planned {planned_rps:8,.0f} /s (gateway {gateway_us} us), measured"
-            f" {measured_rps:8,.0f} /s: {apart:+.0%}   target within {TARGET:.0%}:"
-            f" {'pass' if abs(apart) <= TARGET else 'miss'}, load average {os.getloadavg()[0]:.1f}"
-            + (", where it failed the client itself was late" if client_late else ""),
+            f" {most.rate_rps:8,.0f} /s: {apart:+.0%}   target within {TARGET:.0%}:"
+            f" {'pass' if abs(apart) <= TARGET else 'miss'}, load average {os.getloadavg()[0]:.1f};"
+            f" where it failed the client took {most.client_busy:.0%} of its core"
+            + (" and was late" if most.client_late else ""),
             flush=True,
         )
 
 
-def _case(items: int, duration_s: float) -> tuple[float, float, int, bool]:
+def _case(items: int, duration_s: float) -> tuple[float, "Most", int]:
+    """(planned, measured, what the gateway takes of a request in microseconds)"""
     with TemporaryDirectory() as name:
         folder = Path(name)
         # Profiles are kept by content, those of a busier hour too.
@@ -61,7 +73,7 @@ def _case(items: int, duration_s: float) -> tuple[float, float, int, bool]:
         networks.add_one(folder / "m.onnx", items)
         headrace(
             folder,
-            *("profile", "m.onnx", "--blocks", "1", "--max-batch", "16", "--budget-s", "5"),
+            *("profile", "m.onnx", "--blocks", "1", "--max-batch", "16", "--budget-s", "10"),
             *("-o", "m.profile.json"),
         )
         write_problem(folder, ("m",), cores=1, slo_factor=SLO_FACTOR, least_slo_ms=LEAST_SLO_MS)
@@ -70,29 +82,61 @@ def _case(items: int, duration_s: float) -> tuple[float, float, int, bool]:
         profile = json.loads((folder / "m.profile.json").read_text())
         planned_rps = plan["deployments"][0]["throughput_rps"]
         with served(folder, "plan.json", core=SERVER_CORE) as url:
-            measured_rps, client_late = _most(folder, url, planned_rps, duration_s)
-        return planned_rps, measured_rps, profile["gateway_shared_us"], client_late
+            _run(folder, url, planned_rps / 2, duration_s)  # To warm up.
+            found = _most(partial(_run, folder, url, duration_s=duration_s), planned_rps)
+        return planned_rps, found, profile["gateway_shared_us"]
 
 
-def _most(folder: Path, url: str, planned_rps: float, duration_s: float) -> tuple[float, bool]:
-    """By halving between what held and what did not, from the planned rate on; and whether the
-    client was late at the least rate that did not."""
-    held, failed, client_late, rate_rps = 0.0, 0.0, False, planned_rps
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run at one rate."""
+
+    holds: bool
+    """99 % were in time."""
+    client_late: bool
+    client_busy: float
+    """What the client took of its core, its start included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Most:
+    """The largest rate that held, and the client at the least one that did not."""
+
+    rate_rps: float
+    client_late: bool
+    client_busy: float
+
+
+def _most(run_at: Callable[[float], Run], planned_rps: float) -> Most:
+    """By halving between what held and what did not, from the planned rate on."""
+    held, failed, rate_rps = 0.0, 0.0, planned_rps
+    there = Run(holds=False, client_late=False, client_busy=0.0)
     for _ in range(STEPS):
-        for _ in range(TRIES):
-            holds, late = _holds(folder, url, rate_rps, duration_s)
-            if holds or not late:
-                break
-        if holds:
+        runs = _runs(partial(run_at, rate_rps))
+        if sum(run.holds for run in runs) > len(runs) / 2:
             held = rate_rps
         else:
-            failed, client_late = rate_rps, late
+            failed, there = rate_rps, next(run for run in reversed(runs) if not run.holds)
         rate_rps = (held + failed) / 2 if held and failed else held * 1.5 or failed / 1.5
-    return held or failed, client_late
+    return Most(
+        rate_rps=held or failed, client_late=there.client_late, client_busy=there.client_busy
+    )
 
 
-def _holds(folder: Path, url: str, rate_rps: float, duration_s: float) -> tuple[bool, bool]:
-    """Whether 99 % were in time, and whether the client was not."""
+def _runs(run: Callable[[], Run]) -> Sequence[Run]:
+    """Until most of TRIES that count agree; if none counts, those that do not."""
+    counted, late = [], []
+    for _ in range(MOST_RUNS):
+        found = run()
+        (late if found.client_late and not found.holds else counted).append(found)
+        held = sum(each.holds for each in counted)
+        if max(held, len(counted) - held) > TRIES // 2:
+            break
+    return counted or late
+
+
+def _run(folder: Path, url: str, rate_rps: float, duration_s: float) -> Run:
+    before_s, began_s = _children_s(), time.monotonic()
     done = subprocess.run(
         [
             *("taskset", "-c", CLIENT_CORE, PROGRAM, "load", url, "--model", "m"),
@@ -104,7 +148,17 @@ def _holds(folder: Path, url: str, rate_rps: float, duration_s: float) -> tuple[
         check=True,
     )
     said = json.loads(done.stdout)
-    return said["total"]["slo_attainment"] >= 0.99, said["lateness"]["p99_us"] > MOST_LATE_US
+    return Run(
+        holds=said["total"]["slo_attainment"] >= 0.99,
+        client_late=said["lateness"]["p99_us"] > MOST_LATE_US,
+        client_busy=(_children_s() - before_s) / (time.monotonic() - began_s),
+    )
+
+
+def _children_s() -> float:
+    """Processor time of commands that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

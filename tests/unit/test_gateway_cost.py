@@ -2,7 +2,15 @@
 
 import pytest
 
-from headrace.load.gateway_cost import BUSY, MOST_RPS, NEAR, STEPS, cost_at_full_load
+from headrace.load.gateway_cost import (
+    AROUND,
+    BUSY,
+    MOST_RPS,
+    NEAR,
+    STEPS,
+    cost_around,
+    cost_at_full_load,
+)
 
 
 @pytest.mark.parametrize("asleep_us", [0.0, 100.0, 500.0])
@@ -31,3 +39,40 @@ def test_a_rate_beyond_what_it_can_do_is_left_again() -> None:
     rate_rps, _ = cost_at_full_load(lambda rate_rps: 300 + 50_000 / rate_rps, 9_000, 0)
 
     assert rate_rps * (300 + 50_000 / rate_rps) / 1e6 == pytest.approx(BUSY, rel=NEAR)
+
+
+@pytest.mark.parametrize("searched", [0.93, 1.0, 1.07])
+@pytest.mark.parametrize("beside_us", [0.0, 9.0, 80.0])
+def test_measurements_around_a_rate_say_the_same_wherever_the_search_ended(
+    searched: float, beside_us: float
+) -> None:
+    def taken_us(rate_rps: float) -> float:
+        return 50 + 20_000 / (100 + rate_rps / 50)
+
+    sought_rps, cost_us = 0.0, 0.0
+    while sought_rps * (cost_us + beside_us) / 1e6 < BUSY:
+        sought_rps += 1
+        cost_us = taken_us(sought_rps)
+
+    assert cost_around(taken_us, sought_rps * searched, beside_us) == pytest.approx(
+        cost_us, rel=0.005
+    )
+
+
+@pytest.mark.parametrize("disturbed", range(len(AROUND)))
+@pytest.mark.parametrize("factor", [0.8, 1.25])
+def test_one_disturbed_measurement_moves_the_cost_by_little(disturbed: int, factor: float) -> None:
+    asked = 0
+
+    def taken_us(rate_rps: float) -> float:
+        nonlocal asked
+        asked += 1
+        return (50 + 300_000 / rate_rps) * (factor if asked == disturbed + 1 else 1)
+
+    assert cost_around(taken_us, 13_000, 0.0) == pytest.approx(72.06, rel=0.05)
+
+
+def test_a_cost_that_falls_quicker_than_the_rate_grows_is_that_in_the_middle() -> None:
+    assert cost_around(lambda rate_rps: 1e12 / rate_rps**2, 13_000, 0.0) == pytest.approx(
+        1e12 / 13_000**2
+    )

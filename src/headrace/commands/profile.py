@@ -243,7 +243,7 @@ def profile(
     with _progress(told) as progress:
         measured = profile_model(model, options, progress)
     measured = with_cores(measured, target.parent, device, core_counts, budget_s)
-    measured = _with_gateway(_with_overhead(measured), device, 0.35 * min(1.0, budget_s / 20))
+    measured = _with_gateway(_with_overhead(measured), device, 0.35 * min(1.0, budget_s / 10))
     measured = with_shares(measured, device, parts)
     if measurement(device).machine is None:  # a core, whose caches are known
         measured = with_utilisation(measured, target.parent, device)
