@@ -125,7 +125,8 @@ def _most(run_at: Callable[[float], Run], planned_rps: float) -> Most:
 
 def _runs(run: Callable[[], Run]) -> Sequence[Run]:
     """Until most of TRIES that count agree; if none counts, those that do not."""
-    counted, late = [], []
+    counted: list[Run] = []
+    late: list[Run] = []
     for _ in range(MOST_RUNS):
         found = run()
         (late if found.client_late and not found.holds else counted).append(found)

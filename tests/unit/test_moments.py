@@ -3,8 +3,10 @@
 import dataclasses
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from headrace.dispatch.kernel.layout import Ints
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import (
     Answered,
@@ -45,6 +47,32 @@ def test_moments_are_of_stretches_as_loaded(gap_us: int, in_full: float) -> None
 
     assert np.mean(found >= 4 * SECOND_US) == pytest.approx(in_full, abs=0.08)
     assert [moments.at(int(t)) for t in at_us[:200]] == found[:200].tolist()
+
+
+def test_bursts_of_apps_are_laid_onto_bursts() -> None:
+    """One second in four has twenty requests instead of four. A window of thirty is three to four
+    seconds; of thirty calls, where each request makes seven, it is half a second."""
+    rng = np.random.default_rng(1)
+
+    def bursty_us() -> Ints:
+        counts = np.where(rng.random(60) < 0.25, 20, 4)
+        return np.concatenate(
+            [second * SECOND_US + np.arange(n) * SECOND_US // n for second, n in enumerate(counts)]
+        )
+
+    def bursting(at_us: Ints, of_us: Ints) -> npt.NDArray[np.bool_]:
+        counts: Ints = np.bincount(of_us // SECOND_US, minlength=62)
+        found: npt.NDArray[np.bool_] = counts[at_us // SECOND_US] == 20
+        return found
+
+    log_at_us, at_us = bursty_us(), bursty_us()
+    rightly = {}
+    for calls_each in (1.0, 7.0):
+        found = Moments(log_at_us, at_us, np.random.default_rng(2), calls_each).all_at(at_us)
+        ours, theirs = bursting(at_us, at_us), bursting(found, log_at_us)
+        rightly[calls_each] = np.mean([np.mean(theirs[ours]), np.mean(~theirs[~ours])])
+
+    assert rightly[7.0] > 0.8 > rightly[1.0] + 0.1
 
 
 def test_what_comes_after_the_last_arrival_has_a_moment_too() -> None:

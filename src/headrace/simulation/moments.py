@@ -19,7 +19,7 @@ from headrace.dispatch.kernel.layout import Ints
 WINDOW_US = 250_000
 """Long enough for the slices of a scheduler and a queue that it fills to begin and end."""
 WINDOW_REQUESTS = 30
-"""Fewer arrivals say little of the load: the window is as long as it takes, in the mean."""
+"""Of models. Fewer say little of the load: the window is as long as it takes, in the mean."""
 LEAST_WINDOWS = 4
 """Of the log, however few requests it has."""
 CANDIDATES = 16
@@ -30,15 +30,19 @@ MOST_WINDOWS = 100_000
 class Moments:
     """Simulated instants -> instants of the log."""
 
-    def __init__(self, log_at_us: Ints, at_us: Ints, rng: np.random.Generator) -> None:
+    def __init__(
+        self, log_at_us: Ints, at_us: Ints, rng: np.random.Generator, calls_each: float = 1.0
+    ) -> None:
         """
         Args:
             log_at_us: shape (M,), when the log's requests arrived, in order; M > 0.
             at_us: shape (N,), when the simulated ones do, in order, from 0 on; N > 0.
+            calls_each: as of `moments_of`.
         """
         first, last = int(log_at_us[0]), int(log_at_us[-1])
         span_us = last - first
-        window_us = max(WINDOW_US, WINDOW_REQUESTS * span_us // len(log_at_us))
+        calls = max(1.0, calls_each) * len(log_at_us)
+        window_us = max(WINDOW_US, round(WINDOW_REQUESTS * span_us / calls))
         window_us = min(window_us, span_us // LEAST_WINDOWS)
         self._window_us = max(1, window_us, int(at_us[-1]) // MOST_WINDOWS)
         windows = int(at_us[-1]) // self._window_us + 1
@@ -88,9 +92,19 @@ def _chosen(counts: Ints, wanted: Ints, chance: npt.NDArray[np.float64]) -> Ints
 
 
 def moments_of(
-    log_at_us: Sequence[int], at_us: Sequence[int] | Ints, rng: np.random.Generator
+    log_at_us: Sequence[int],
+    at_us: Sequence[int] | Ints,
+    rng: np.random.Generator,
+    calls_each: float = 1.0,
 ) -> Moments | None:
-    """None where the log or the simulation has no requests: any moment is like any other."""
+    """None where the log or the simulation has no requests: any moment is like any other.
+
+    Args:
+        log_at_us: when the log's requests arrived.
+        at_us: when the simulated ones do, in order, from 0 on.
+        calls_each: requests of models that one of them makes. Those of apps make several, so that
+            a few say as much of the load, and a burst of a second is one.
+    """
     if not len(log_at_us) or not len(at_us):
         return None
-    return Moments(np.sort(np.array(log_at_us, dtype=np.int64)), np.array(at_us), rng)
+    return Moments(np.sort(np.array(log_at_us, dtype=np.int64)), np.array(at_us), rng, calls_each)

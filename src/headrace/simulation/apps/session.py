@@ -10,7 +10,7 @@ from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.policies import policy_for
 from headrace.dispatch.protocols import EventSink
 from headrace.dispatch.topology import Topology
-from headrace.domain.events import AnyEvent, EventLogHeader
+from headrace.domain.events import AnyEvent, Called, EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.domain.request import Outcome
@@ -80,7 +80,9 @@ def simulate_apps(
     moments = None
     if times is not None:
         tables = app_tables(plan)
-        moments = moments_of(arrived_at_us(tables, *times), [a.at_us for a in arrivals], rng)
+        logged_at_us = arrived_at_us(tables, *times)
+        calls_each = sum(isinstance(e, Called) for e in times[1]) / max(1, len(logged_at_us))
+        moments = moments_of(logged_at_us, [a.at_us for a in arrivals], rng, calls_each)
         durations = measured = measured_durations(topology, *times, rng, moments, clock.now_us)
         sink = noting(measured, events.append)
         scripts = scripts_of(tables, *times)
