@@ -61,6 +61,9 @@ def _alphabet() -> list[str]:
 
 
 _normalise = DetPreProcess(WIDTH, "max", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+_LEVELS = _normalise.normalize(np.arange(256, dtype=np.uint8)[:, None]).astype(np.float32)
+"""What the library makes of each value of a pixel, shape (256, 3): looking it up takes a tenth of
+the time that computing it does."""
 _find_boxes = DBPostProcess(0.3, 0.5, 1000, 1.6, "fast", use_dilation=True)
 _detector = _without_network(TextDetector)
 _cutter = _without_network(RapidOCR)
@@ -118,7 +121,9 @@ def prepare(picture: Pixels) -> Floats:
         bgr = cv2.resize(bgr, size)
     below, right = HEIGHT - bgr.shape[0], WIDTH - bgr.shape[1]
     bgr = cv2.copyMakeBorder(bgr, 0, below, 0, right, cv2.BORDER_REPLICATE)
-    shrunk: Floats = _normalise.permute(_normalise.normalize(bgr)).astype(np.float32)
+    shrunk = np.empty((3, HEIGHT, WIDTH), np.float32)
+    for levels, plane, into in zip(_LEVELS.T, cv2.split(bgr), shrunk, strict=True):
+        cv2.LUT(plane, np.ascontiguousarray(levels), dst=into)
     return shrunk
 
 

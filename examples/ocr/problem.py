@@ -85,11 +85,11 @@ apps:
       orient:
         profile: orient.profile.json
         after: [detect]
-        fan_out: {_fan_out()}
+        fan_out: {fan_out_text()}
       recognise:
         profile: recognise.profile.json
         after: [orient]
-        fan_out: {_fan_out()}
+        fan_out: {fan_out_text()}
 # The cores are ours, whole; what is asked is how to cut them.
 options: {{margin: {MARGIN}, bill: fraction}}
 """
@@ -101,7 +101,7 @@ def offered_shares(cores: int) -> tuple[str, ...]:
     return ("1", *parts) if cores > len(MODULES) else parts
 
 
-def _fan_out() -> str:
+def fan_out_text() -> str:
     """How many lines a picture has: what the example draws, in equal parts."""
     counts = [len(page.lines) for page in PAGES]
     weights = [counts.count(lines) for lines in range(max(counts) + 1)]

@@ -12,11 +12,13 @@ import pytest
 pytest.importorskip("cv2", reason="the extra `ocr` is not installed")
 pytest.importorskip("rapidocr_onnxruntime", reason="`make test` installs it")
 
+from examples.ocr.app import HEIGHT, WIDTH, prepare
 from examples.ocr.client import APP, Client
 from examples.ocr.pages import PAGES, draw
 from examples.ocr.run import FUNCTION, POLICY, UNENFORCED
 from examples.patience import UNHURRIED_US, InferenceError, Patience
 from rapidocr_onnxruntime import RapidOCR
+from rapidocr_onnxruntime.ch_ppocr_det.utils import DetPreProcess
 
 from headrace.catalog.documents import read_plan
 from headrace.catalog.event_log import read_event_log
@@ -71,6 +73,13 @@ def test_the_app_reads_what_was_drawn_and_what_the_library_reads(
     assert tuple(line.text for line in lines) == page.lines  # type: ignore[attr-defined]
     for line, (box, _, _) in zip(lines, found, strict=True):
         np.testing.assert_allclose(line.box, box, atol=2)
+
+
+def test_pixels_are_looked_up_as_the_library_computes_them() -> None:
+    picture = np.random.default_rng(1).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+    step = DetPreProcess(WIDTH, "max", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    expected = step.permute(step.normalize(picture[:, :, ::-1])).astype(np.float32)
+    np.testing.assert_array_equal(prepare(picture), expected)
 
 
 def test_pictures_of_other_sizes_and_without_text_are_read_too(server: LiveServer) -> None:

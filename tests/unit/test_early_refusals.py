@@ -100,6 +100,21 @@ def test_what_waited_as_long_as_one_that_was_refused_for_it_is_not_read(
     assert read(long_us), "after half an objective one tries"
 
 
+def test_a_request_that_was_read_late_and_refused_much_later_tells_of_nobody_else(
+    now: list[int], engine: FakeEngine
+) -> None:
+    bench = Bench(engine)
+    objective_us = bench.core.models["adder"].slo_us
+    waited_us = objective_us // 50
+    bench.server.arrivals = Stamped(now[0] - waited_us)
+    bench.connect().send(infer())
+    now[0] += objective_us - waited_us
+    engine.finish(Refusal(reason="deadline", message="its time was over", retry_after_us=0))
+    bench.server.arrivals = Stamped(now[0] - waited_us)
+    bench.connect().send(infer())
+    assert len(engine.submitted) == 2
+
+
 def test_a_request_with_an_objective_of_its_own_is_always_read(
     now: list[int], engine: FakeEngine
 ) -> None:

@@ -1,5 +1,7 @@
 """Executors compute in the arena and nowhere else, and refuse what does not fit."""
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from headrace.serving.workers.arena import Arena, map_arena
 from headrace.serving.workers.frames import Failed, Finished, Load, Loaded, Run, Stop
 from headrace.serving.workers.worker import Worker, open_stage
 from helpers.onnx_models import add_one_model, residual_model, saved
+from helpers.waiting import wait_until
 
 X = TensorSpec(name="x", dtype="float32", item_shape=(16,))
 Y = TensorSpec(name="y", dtype="float32", item_shape=(16,))
@@ -116,6 +119,35 @@ def test_emulated_times_have_the_profiles_median_and_tail() -> None:
     assert np.percentile(times, 50) == pytest.approx(2_000, rel=0.05)
     assert np.percentile(times, 99) == pytest.approx(9_000, rel=0.15)
     assert sample(1) == 1_000
+
+
+def threads() -> set[int]:
+    return {int(path.name) for path in Path("/proc/self/task").iterdir()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are placed on Linux only")
+def test_each_thread_of_a_slot_of_several_cores_has_one_of_them(
+    tmp_path: Path, memory: TensorMemory
+) -> None:
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("one core")
+    first, second = sorted(allowed)[:2]
+    worker = Worker(memory, cores=frozenset({first, second}))
+    try:
+        for stage in range(2):
+            before = threads()
+            path = saved(add_one_model(), tmp_path / f"m{stage}.onnx")
+            assert isinstance(worker.answer(load_of(path, stage=stage, threads=2)), Loaded)
+            assert os.sched_getaffinity(0) == {first}, "the one that runs it"
+            [other] = threads() - before
+            wait_until(
+                lambda thread=other: os.sched_getaffinity(thread) == {second},  # type: ignore[misc]
+                "the session's own thread is not on the other core",
+            )
+    finally:
+        worker.close()
+        os.sched_setaffinity(0, allowed)
 
 
 def test_a_worker_answers_each_frame_with_one_and_survives_bad_ones(

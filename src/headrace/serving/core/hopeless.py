@@ -9,7 +9,8 @@ cancellation frees in between.
 
 A gateway that cannot keep up reads requests that have waited for it, and refuses them for that: at
 the price of an answer each, until it does nothing else. So such a refusal tells of whatever has
-waited as long: it stands for half an objective, answers or not, and then one may try again.
+waited as long: it stands for half an objective, answers or not, and then one may try again. A
+request that is refused long after it was read had other reasons, and tells of nobody else.
 """
 
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
@@ -17,7 +18,7 @@ from headrace.serving.engine.timer import monotonic_us
 
 _PROMPT_PART = 20
 """A refusal tells of fresh requests if it came within this part of the objective; one that came
-later, of those that have waited as long."""
+later, but as soon after it was read, of those that have waited as long."""
 
 
 class Hopeless:
@@ -41,11 +42,12 @@ class Hopeless:
             return
         now_us = monotonic_us()
         arrived_at_us = inference.arrived_at_us or submitted_at_us
-        if now_us - arrived_at_us <= model.slo_us // _PROMPT_PART:
+        prompt_us = model.slo_us // _PROMPT_PART
+        if now_us - arrived_at_us <= prompt_us:
             self.until_us = now_us + refusal.retry_after_us
             return
         waited_us = submitted_at_us - arrived_at_us
-        if waited_us <= 0:
+        if waited_us <= 0 or now_us - submitted_at_us > prompt_us:
             return
         standing = now_us < self._waited_until_us
         self._waited_us = min(waited_us, self._waited_us) if standing else waited_us

@@ -46,10 +46,20 @@ _PR_SET_TIMERSLACK = 29
 class Worker:
     """Answers each Load and each Run with exactly one frame."""
 
-    def __init__(self, memory: TensorMemory, memory_bytes: int | None = None) -> None:
-        """`memory_bytes`: how much data memory the process may have, for messages."""
+    def __init__(
+        self,
+        memory: TensorMemory,
+        memory_bytes: int | None = None,
+        cores: frozenset[int] = frozenset(),
+    ) -> None:
+        """
+        Args:
+            memory_bytes: how much data memory the process may have, for messages.
+            cores: those of its slot, among which stages place their threads; empty: any.
+        """
         self._memory = memory
         self._memory_bytes = memory_bytes
+        self._cores = cores
         self._executors: dict[int, Executor] = {}
         self._loads: dict[int, Load] = {}
 
@@ -114,6 +124,9 @@ class Worker:
 
     def _load(self, load: Load) -> AnyFrame:
         started_at_us = _now_us()
+        if self._cores:
+            # The stage before may have placed this thread on one of them.
+            os.sched_setaffinity(0, self._cores)
         try:
             self._executors[load.stage] = open_stage(load, self._memory)
             self._loads[load.stage] = load
@@ -160,8 +173,9 @@ def main() -> None:
     # Ctrl-C is for the gateway, which drains first and then says Stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(options.parent)
-    if options.cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, options.cores)
+    cores = options.cores if options.cores and hasattr(os, "sched_setaffinity") else frozenset()
+    if cores:
+        os.sched_setaffinity(0, cores)
     if options.memory_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (options.memory_bytes, options.memory_bytes))
     # A low number: those that a busy gateway hands down may be too high for `select`.
@@ -178,7 +192,7 @@ def main() -> None:
             serve_timelines(channel, send, Timelines(memory))
         else:
             _compute_in_the_background()
-            worker = Worker(memory, options.memory_bytes)
+            worker = Worker(memory, options.memory_bytes, cores)
             serve(channel, send, worker)
             worker.close()
 
