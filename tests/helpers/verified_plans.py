@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Items, PlanOptions, Problem
 from headrace.domain.profile import Profile
+from headrace.planning.provisioning.of_plan import with_starts
+from helpers.layers import with_layers
 from helpers.problems import make_cluster, make_plan, make_problem, make_profile
 from helpers.shared import shared_problem
 
@@ -31,6 +33,13 @@ def _planned(problem: Problem) -> Planned:
 def single() -> Planned:
     """One model, one node, whole devices; all layers of the profile are known."""
     return _planned(make_problem())
+
+
+def started() -> Planned:
+    """One model that starts layer by layer, over a second device too."""
+    profile = with_layers(make_profile())
+    problem = make_problem([profile], options=PlanOptions(provision="exact+pt"))
+    return Planned(with_starts(make_plan(problem), problem), problem.profiles)
 
 
 def shared() -> Planned:
