@@ -130,6 +130,7 @@ def malleable() -> Planned:
 
 SHAPES: Mapping[str, Callable[[], Planned]] = {
     "single": cache(single),
+    "started": cache(started),
     "shared": cache(shared),
     "several": cache(several),
     "gated": cache(gated),
