@@ -64,7 +64,7 @@ def backward(
     action = np.empty(room, np.int8)
     first = np.zeros(n + 2, np.int64)
     parent[0], action[0], first[1] = -1, FROM_HOST, 1
-    cut = False
+    cut = 0
     made = np.zeros((1, 7), np.int64)
     origin = np.zeros((1, 2), np.int64)
     for step in range(1, n + 1):
@@ -113,10 +113,10 @@ def backward(
                 count += 1
         end = _kept(made, origin, count, values, parent, action, high, room)
         if end < 0:
-            cut = True
+            cut = 2
             end = room
         if end - high > width:
-            cut = True
+            cut = max(cut, 1)
             end = _narrowed(
                 values, parent, action, high, end, width, rest[i], bounds[i], alphas, betas
             )

@@ -34,8 +34,8 @@ time 0, so walk back from the last layer (`backward`) with D, what runs from her
 the helper's link is free to the end. The start lasts max(A_p + D, T); the least over p and labels
 is the answer. In the limits, copies of both links count with w and execution with 1 - 2 w.
 
-Both walks run with few labels first, for a start to beat, then with all. A search that needs more
-than `ROOM` labels says so: `proven` is False.
+Both walks run with few labels per layer first, for a start to beat, then with more, until none is
+left out. Where widths or room do not suffice, the best start found is the answer, and `proven` is False.
 """
 
 from collections.abc import Callable
@@ -51,11 +51,17 @@ from headrace.planning.provisioning import labels as primary_walk
 from headrace.planning.provisioning.limits import Weights
 from headrace.starts import HELPER, HOST, PRIMARY, Chain, Choice
 
-WIDTHS = (16, 256)
-"""Labels per layer of the searches for a start to beat."""
+WIDTHS = (16, 256, 1_024, 16_384)
+"""Labels per layer of one search after the other; one that leaves none out is the proof."""
+
+HELPER_WIDTHS = (16, 256, 8_192)
+"""The same with a helper."""
 
 ROOM = 4_000_000
 """Most labels of one walk: some hundred megabytes."""
+
+HELPER_ROOM = 400_000
+"""The same over the helper's layers, whose labels are compared pair by pair: some seconds."""
 
 _FIRST_ROOM = 1 << 16
 
@@ -80,7 +86,7 @@ def soonest_start(chain: Chain, *, grouped: bool, helper: bool, below: int | Non
     search = _Search(chain, grouped, helper)
     best: Found | None = None
     limit = int(chain.host_us.sum()) + 1 if below is None else below + 1
-    for width in (*WIDTHS, ROOM):
+    for width in HELPER_WIDTHS if helper else WIDTHS:
         found, cut = search.run(best.total_us if best else limit, width)
         best = found or best
         if not cut:
@@ -105,7 +111,7 @@ class _Search:
         chain, weights = self._chain, self._weights
         rows = (chain.load_us, chain.saved_us, chain.inside_us, chain.host_us)
         tail = (weights.running, weights.grid, self._grouped, limit, width)
-        walk = _with_room(primary_walk.forward, width, *rows, weights.suffix, *tail)
+        walk = _with_room(primary_walk.forward, *rows, weights.suffix, *tail)
         ends = self._least_ends(walk)
         best, total = None, limit
         if ends[-1] < limit:
@@ -115,7 +121,6 @@ class _Search:
         rest = np.minimum.accumulate(ends - self._least) + self._least
         back = _with_room(
             helper_walk.backward,
-            width,
             *rows,
             chain.forward_us,
             chain.forward_copy_us,
@@ -175,12 +180,13 @@ class _Search:
         return Found(choice=choice, total_us=total, proven=not cut)
 
 
-def _with_room(walk: Callable[..., Any], width: int, *arguments: Any) -> Any:
+def _with_room(walk: Callable[..., Any], *arguments: Any) -> Any:
     """The walk's labels, with more and more room until it is enough."""
     layers = len(arguments[0])
-    room = min(ROOM, _FIRST_ROOM if width == ROOM else width * (layers + 6) + 64)
+    most = HELPER_ROOM if walk is helper_walk.backward else ROOM
+    room = min(most, max(_FIRST_ROOM, 256 * (layers + 6)))
     while True:
         result = walk(*arguments, room)
-        if not result[4] or width < ROOM or room >= ROOM:
+        if result[4] < 2 or room >= most:
             return result
-        room = min(ROOM, room * 8)
+        room = min(most, room * 8)

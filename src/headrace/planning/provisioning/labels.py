@@ -45,7 +45,8 @@ def forward(
 
     Returns:
         (values, parent, action, first, cut): arrays over labels, the first label of each layer
-        with one entry more than layers + 1, and whether `width` or `room` left labels out.
+        with one entry more than layers + 1, and whether labels were left out: 1 by `width`, 2 by
+        `room`, 0 none.
     """
     n = len(load)
     values = np.empty((room, 3), np.int64)
@@ -54,7 +55,7 @@ def forward(
     first = np.zeros(n + 2, np.int64)
     values[0, 0], values[0, 1], values[0, 2] = 0, 0, NEVER
     parent[0], action[0], first[1] = -1, FROM_HOST, 1
-    cut = False
+    cut = 0
     stairs = np.empty((room, 2), np.int64)
     most_saved = np.zeros(n + 1, np.int64)
     for i in range(n - 1, -1, -1):
@@ -133,13 +134,13 @@ def forward(
             steps += shift
             stairs[begin, 0], stairs[begin, 1] = x, y
             if count >= room:
-                cut = True
+                cut = 2
                 break
             values[count, 0], values[count, 1], values[count, 2] = best, x, y
             parent[count], action[count] = label, kind
             count += 1
         if count - high > width:
-            cut = True
+            cut = max(cut, 1)
             count = _narrowed(
                 values, parent, action, high, count, width, bounds[i + 1], alphas, betas
             )
