@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Items, PlanOptions, Problem
 from headrace.domain.profile import Profile
+from headrace.planning.provisioning.of_plan import with_starts
+from helpers.layers import with_layers
 from helpers.problems import make_cluster, make_plan, make_problem, make_profile
 from helpers.shared import shared_problem
 from helpers.together import cluster_of, together_problem
@@ -32,6 +34,13 @@ def _planned(problem: Problem) -> Planned:
 def single() -> Planned:
     """One model, one node, whole devices; all layers of the profile are known."""
     return _planned(make_problem())
+
+
+def started() -> Planned:
+    """One model that starts layer by layer, over a second device too."""
+    profile = with_layers(make_profile())
+    problem = make_problem([profile], options=PlanOptions(provision="exact+pt"))
+    return Planned(with_starts(make_plan(problem), problem), problem.profiles)
 
 
 def shared() -> Planned:
@@ -152,6 +161,7 @@ def together() -> Planned:
 
 SHAPES: Mapping[str, Callable[[], Planned]] = {
     "single": cache(single),
+    "started": cache(started),
     "shared": cache(shared),
     "several": cache(several),
     "gated": cache(gated),

@@ -454,14 +454,6 @@ def test_a_plan_that_asks_for_what_nothing_executes_is_refused_by_name(
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("field", ["layers"])
-def test_measurements_that_no_plan_is_made_of_are_refused_by_name(folder: Path, field: str) -> None:
-    edited(folder / "m.profile.json", (field,), [{"name": "block0"}])
-
-    with pytest.raises(DocumentError, match=f"'{field}' is refused: nothing acts on it"):
-        read_profile(folder / "m.profile.json")
-
-
 def test_documents_that_state_empty_fields_which_nothing_executes_are_read(folder: Path) -> None:
     plan_path = written_plan(folder)
     expected = read_plan(plan_path)

@@ -75,6 +75,7 @@ def fields(**new: Any) -> Change:
 
 
 DEPLOYMENT: Path = ("deployments", 0)
+START: Path = (*DEPLOYMENT, "start")
 PIPELINE: Path = (*DEPLOYMENT, "pipelines", 0)
 STAGE: Path = (*PIPELINE, "stages", 0)
 SECOND: Path = (*PIPELINE, "stages", 1)
@@ -96,6 +97,22 @@ LOAD = MachineLoad(
 )
 
 MUTANTS: tuple[Mutant, ...] = (
+    # Starts of models that are not in memory
+    Mutant("start", "started", (*START, "start_us"), plus(1)),
+    Mutant("start", "started", (*START, "start_us"), plus(-1)),
+    Mutant("start", "started", (*START, "bound_us"), plus(1)),
+    Mutant("start", "started", (*START, "host_bytes"), plus(1)),
+    Mutant("start", "started", (*START, "host"), to(())),
+    Mutant("start", "started", (*START, "host"), lambda host: (*host, 99)),
+    Mutant("start", "started", (*START, "host"), lambda host: (*host, host[0])),
+    Mutant("start", "started", (*START, "transfers"), without(0)),
+    Mutant("start", "started", (*START, "transfers"), twice(0)),
+    Mutant("start", "started", (*START, "transfers"), lambda given: given[::-1]),
+    Mutant("start", "started", (*START, "transfers", -1, "helper"), to(False)),
+    Mutant("start", "started", (*START, "waits_for_all"), to(True)),
+    Mutant("start", "started", (*START, "batch_size"), to(2)),
+    Mutant("start", "started", (*START, "device"), to("gpu-of-dreams")),
+    Mutant("start", "started", (*START, "share"), to(HALF)),
     # Demands, profiles, names
     Mutant("demands", "several", ("deployments",), without(1)),
     Mutant("demands", "several", ("deployments",), twice(0)),

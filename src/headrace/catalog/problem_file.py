@@ -141,6 +141,9 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     thousand have."""
     item_batch: int | None = None
     """Of malleable plans: items of a request that go through a stage together. Default: 1."""
+    provision: str | None = None
+    """Planner of the starts of models that are not in memory, such as `exact`; see `headrace plan
+    --provision`. Default: all weights are loaded before they serve."""
     time_limit_s: float | None = None
 
 

@@ -41,15 +41,7 @@ UNEXECUTED = {
             path=("deployments", "pipelines", "stages", "residency"),
             means="layers whose weights are not on the device",
             because="a stage's weights are loaded whole before it serves, and stay",
-            instead="leave it out: all weights of a stage count against its device's memory",
-        ),
-    ),
-    "headrace.profile/1": (
-        Unexecuted(
-            path=("layers",),
-            means="what it costs to load single layers",
-            because="no planner and no executor loads layers one by one",
-            instead="leave it out: the blocks' times and weights are what plans are made of",
+            instead="leave it out, or state the deployment's `start`, which can be verified",
         ),
     ),
 }

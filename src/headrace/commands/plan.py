@@ -112,6 +112,17 @@ ItemBatchOption = Annotated[
     int | None,
     typer.Option(help="Malleable plans: items of a request that go through a stage together [1]."),
 ]
+ProvisionOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Also plan how each model is started when its weights are not on the device, from its"
+        " profile's layers. exact: the soonest start there is, proven; exact-by-layer, without"
+        " grouped copies; exact+pt, over a second device too. Baselines: on-demand, pipeswitch,"
+        " pipeswitch-grouped, initial, deepplan (Algorithm 1), deepplan-guarded, pt, deepplan+pt."
+        " Such a plan can be verified, not served yet.",
+    ),
+]
 TimeLimitSOption = Annotated[
     float | None,
     typer.Option(help="Stop after so many seconds with the best plan so far, and its gap."),
@@ -124,7 +135,8 @@ ExplainOption = Annotated[
         " one more millisecond, machine, or device of a type that is short would buy."
         " Shared devices: part by part, whose turn it is, how slow and how full;"
         " planner shares: what sharing saves against whole devices, and what binds."
-        " Malleable plans: the least SLO that requests of few and of many items can meet.",
+        " Malleable plans: the least SLO that requests of few and of many items can meet."
+        " With --provision: the layers left in host memory, and what each of them saves.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")]
@@ -147,6 +159,7 @@ def plan(
     max_depth: MaxDepthOption = None,
     max_items: MaxItemsOption = None,
     item_batch: ItemBatchOption = None,
+    provision: ProvisionOption = None,
     time_limit_s: TimeLimitSOption = None,
     explain: ExplainOption = False,
     json: JsonOption = False,
@@ -180,12 +193,17 @@ def plan(
         max_depth=max_depth,
         max_items=max_items,
         item_batch=item_batch,
+        provision=provision,
         time_limit_s=time_limit_s,
     )
     if arrivals != "uniform":
         best = _with_headroom(asked, arrivals, attainment)
     else:
         best = _carrying_most(asked, attainment, json) if margin == AUTO else _planned(asked)
+    if asked.options.provision is not None:
+        from headrace.planning.provisioning.of_plan import with_starts
+
+        best = with_starts(best, asked)
     refs = _relocated(best.profiles, problem.parent, out.parent)
     found = _proven(best, asked, refs)
     write_document(found, out)
@@ -307,6 +325,11 @@ def _explained(plan: "Plan", problem: "Problem") -> "Group":
     from headrace.reporting.depths_table import is_malleable, items_table
     from headrace.reporting.shared_table import devices_table, is_shared
 
+    if any(deployment.start is not None for deployment in plan.deployments):
+        from headrace.planning.provisioning.of_plan import explain_starts
+        from headrace.reporting.starts_table import host_table
+
+        return Group(host_table(explain_starts(plan, problem)))
     if is_malleable(plan):
         return Group(items_table(plan))
     if plan.is_together:

@@ -209,6 +209,7 @@ class Topology:
             PlanError: a profile or a slot that the plan names is missing, or something is left
                 without which nothing runs. Whether the numbers are right is the verifier's matter.
         """
+        _refuse_starts(plan)
         slot_index = {slot.name: i for i, slot in enumerate(plan.slots)}
         slowed = slowdowns(plan)
         node_index = {node.name: i for i, node in enumerate(plan.cluster.nodes)}
@@ -477,3 +478,18 @@ def _not_runnable(where: str, needed: str, available: object) -> PlanError:
         f"  has       {available}\n"
         "  try       `headrace verify`, which names all that is wrong with the plan"
     )
+
+
+def _refuse_starts(plan: Plan) -> None:
+    """
+    Raises:
+        PlanError: a model is to start with its weights out of memory, which nothing executes yet.
+    """
+    for deployment in plan.deployments:
+        if deployment.start is not None:
+            raise PlanError(
+                f"plan: deployment {deployment.name!r}: its `start` layer by layer is"
+                " planned and verified, but no executor loads layers one by one yet"
+                "\n  try    plan again without --provision: its weights are then loaded before it"
+                " serves"
+            )

@@ -11,6 +11,7 @@ from headrace.domain.app import App
 from headrace.domain.base import Record
 from headrace.domain.cluster import Cluster
 from headrace.domain.interference import Interference
+from headrace.domain.layers import Residency
 from headrace.domain.problem import MINIMISED, Demand, PlanOptions, ProfileRef
 
 Stopped = Literal["optimal", "infeasible", "time-limit", "heuristic"]
@@ -162,6 +163,9 @@ class Deployment(Record, frozen=True, kw_only=True):
     tenants."""
     max_items: int | None = None
     """Of a malleable model: the most items of one request."""
+    start: Residency | None = None
+    """How it is started where it is not in memory. Nothing executes it yet: such a plan is
+    verified, and refused when it is to be simulated or served. None: its weights are in memory."""
 
     @property
     def name(self) -> str:

@@ -167,6 +167,9 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     thousand have, by the model's `items`."""
     item_batch: int = 1
     """Of malleable plans: items of a request that go through a stage together."""
+    provision: str | None = None
+    """Planner of the starts of models that are not in memory; None: all weights are loaded before
+    they serve."""
     time_limit_s: float = 60.0
 
     def __post_init__(self) -> None:

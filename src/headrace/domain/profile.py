@@ -11,6 +11,7 @@ import msgspec
 from headrace.domain.base import Record, is_name
 from headrace.domain.controls import Control, check_controls
 from headrace.domain.errors import ProfileError
+from headrace.domain.layers import Layer, LayerTimes
 from headrace.domain.tensors import MAX_STRING_BYTES, OTHERWISE, VARIES, TensorSpec, check_states
 
 ModelFormat = Literal["onnx", "torch"]
@@ -206,6 +207,10 @@ class Profile(Record, frozen=True, kw_only=True):
     """The same at smaller sizes, smallest first (decision 0034)."""
     utilisation: tuple[Utilisation, ...] = ()
     """Of the whole model, at most one for a device type and share; what interference needs."""
+    layers: tuple[Layer, ...] = ()
+    """In execution order; what starts are planned of. Empty: not profiled layer by layer."""
+    layer_times: tuple[LayerTimes, ...] = ()
+    """At most one for a device type, share and batch size."""
 
     def __post_init__(self) -> None:
         if not is_name(self.model):
@@ -258,6 +263,7 @@ class Profile(Record, frozen=True, kw_only=True):
                     f" lies outside its {len(self.blocks)} blocks"
                 )
         _check_timed_once(self)
+        _check_layers(self)
 
     def state_indices(self) -> tuple[tuple[int, int], ...]:
         """Of the inputs and outputs that `states` name."""
@@ -307,6 +313,12 @@ class Profile(Record, frozen=True, kw_only=True):
             ),
             None,
         )
+
+    def timed_layers(self, device: str, share: Fraction, batch_size: int = 1) -> LayerTimes | None:
+        """Layer times at this batch size, or None where they were not profiled."""
+        wanted = (device, share, batch_size)
+        known = ((t.device, t.share, t.batch_size) for t in self.layer_times)
+        return next((t for t, k in zip(self.layer_times, known, strict=True) if k == wanted), None)
 
     @property
     def gateway_on_slot_us(self) -> int:
@@ -399,6 +411,34 @@ def _check_rooms(profile: Profile) -> None:
         )
     if any(len(spec.dims) != len(spec.item_shape) for spec in varying):
         raise ProfileError(f"profile {profile.model!r}: not one of `dims` per dimension")
+
+
+def _check_layers(profile: Profile) -> None:
+    """
+    Raises:
+        ProfileError: times are not of the layers, or twice of the same.
+    """
+    where = f"profile {profile.model!r}"
+    if bool(profile.layers) != bool(profile.layer_times):
+        raise ProfileError(f"{where}: has layers without times, or times without layers")
+    if any(layer.weights_bytes < 0 for layer in profile.layers):
+        raise ProfileError(f"{where}: a layer of negative weights_bytes")
+    seen = set()
+    for times in profile.layer_times:
+        key = f"{times.device} {times.share} at batch size {times.batch_size}"
+        if times.count != len(profile.layers):
+            raise ProfileError(
+                f"{where}: {times.count} timed layers on {key}, but {len(profile.layers)} layers"
+            )
+        if key in seen:
+            raise ProfileError(f"{where}: layers are timed twice on {key}")
+        seen.add(key)
+        for layer, load in zip(profile.layers, times.load_p50_us, strict=True):
+            if bool(load) != bool(layer.weights_bytes):
+                raise ProfileError(
+                    f"{where}: layer {layer.name!r} needs a load time on {key} if it has weights,"
+                    " and none else"
+                )
 
 
 def _check_buckets(profile: Profile) -> None:

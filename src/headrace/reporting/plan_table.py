@@ -18,6 +18,7 @@ from headrace.reporting.depths_table import (
 )
 from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.shared_table import is_shared, slots_table
+from headrace.reporting.starts_table import starts_table
 from headrace.reporting.summary import milliseconds, rate
 
 _OBJECTIVES: Mapping[Objective, str] = {
@@ -36,6 +37,8 @@ def plan_report(plan: Plan) -> Group:
     malleable, one per depth; their slots; and what the plan claims as a whole."""
     if plan.is_together:
         return Group(slots_table(plan), apps_table(plan), claims_table(plan))
+    if any(deployment.start is not None for deployment in plan.deployments):
+        return Group(stages_table(plan), pools_table(plan), starts_table(plan), claims_table(plan))
     if plan.apps:
         return Group(machines_table(plan), pools_table(plan), apps_table(plan), claims_table(plan))
     if is_malleable(plan):

@@ -10,6 +10,7 @@ structure  names, references and ranges      claims     rates, objective, bound,
 figures    latencies, transfers, throughput  apps       modules, machines, worst cases (Harpagon)
 resources  devices, memory, links, time      binding    what is said in words
 shared     duty cycles and slowdowns         malleable  depths, items, what all slots carry
+starts     of models that are not in memory (DeepPlan)
 case       the plan with look-ups, and the findings
 """
 
@@ -23,6 +24,7 @@ from headrace.verify.claims import check_claims
 from headrace.verify.figures import check_figures
 from headrace.verify.malleable import check_malleable, is_malleable
 from headrace.verify.resources import check_resources
+from headrace.verify.starts import check_starts
 from headrace.verify.structure import check_structure
 
 __all__ = ["CHECKS", "Violation", "verify"]
@@ -42,5 +44,6 @@ def verify(plan: Plan, profiles: Mapping[str, Profile]) -> list[Violation]:
     check_structure(case)
     throughputs = check_malleable(case) if is_malleable(case) else check_figures(case)
     check_resources(case, throughputs)
+    check_starts(case)
     check_claims(case, throughputs)
     return case.violations

@@ -45,6 +45,7 @@ CHECKS: Mapping[str, str] = {
     "apps": "every module of every app is deployed once, at the app's rate times its fan-out",
     "load": "machines are ranked by throughput per price, and carry a module's rate and dummy load",
     "worst-case": "collecting and running a batch fit every module's and every app's budget",
+    "start": "starts follow from the layers' times, and place each layer's weights once",
     "claims": "planner, binding constraint and runtime are stated",
 }
 """Every check that `verify` makes: name -> what it promises."""

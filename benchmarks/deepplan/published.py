@@ -1,0 +1,72 @@
+"""Algorithm 1 and its first step beside the four published plans for a V100 (Table 3).
+
+python -m benchmarks.deepplan.published
+"""
+
+import csv
+import os
+from pathlib import Path
+
+from benchmarks.deepplan.networks import NETWORKS
+from benchmarks.deepplan.v100 import chain_of
+
+from headrace.planning.provisioning.planners import PLANNERS
+from headrace.starts import HOST
+
+FILES = {
+    "bert-base": "bert_base",
+    "roberta-large": "roberta_large",
+    "gpt2": "gpt2",
+    "resnet50": "resnet50",
+}
+WITH_WEIGHTS_MIB = 0.0005
+
+
+def published(folder: Path, network: str) -> list[dict[str, str]]:
+    """Rows of the layers with weights, in order."""
+    with (folder / f"{FILES[network]}_v100_plan.csv").open() as file:
+        return [row for row in csv.DictReader(file) if float(row["size_mib"]) > WITH_WEIGHTS_MIB]
+
+
+def ours(network: str, planner: str) -> list[tuple[str, int, bool]]:
+    """Kind, weights and whether it stays on the host, of each layer with weights."""
+    shapes = NETWORKS[network]
+    source = PLANNERS[planner](chain_of(shapes)).choice.source
+    return [
+        (shape.kind, shape.weights_bytes, place == HOST)
+        for shape, place in zip(shapes, source, strict=True)
+        if shape.weights_bytes
+    ]
+
+
+def main() -> None:
+    folder = Path(os.environ["HEADRACE_REFERENCE"]) / "deepplan"
+    for network in FILES:
+        rows = published(folder, network)
+        first = ours(network, "initial")
+        print(f"{network}: {len(first)} layers with weights, {len(rows)} published")
+        _compare("initial", [row["initial"] for row in rows], first)
+        for planner in ("deepplan", "deepplan-guarded"):
+            final = ours(network, planner)
+            _compare(planner, [row["deepplan_dha"] for row in rows], final)
+            to_load = sum(a[2] and not b[2] for a, b in zip(first, final, strict=True))
+            to_host = sum(b[2] and not a[2] for a, b in zip(first, final, strict=True))
+            print(
+                f"    from initial: {to_load} host -> load, {to_host} load -> host (published: 0);"
+                f" largest layer on host: {max(final, key=lambda layer: layer[1])[2]}"
+            )
+
+
+def _compare(planner: str, theirs: list[str], layers: list[tuple[str, int, bool]]) -> None:
+    if len(theirs) != len(layers):
+        print(f"  {planner:18s} on host {sum(on for *_, on in layers)}; layers differ in number")
+        return
+    equal = sum((a == "dha") == b[2] for a, b in zip(theirs, layers, strict=True))
+    print(
+        f"  {planner:18s} on host {sum(on for *_, on in layers):3d}"
+        f" (published {theirs.count('dha'):3d}), equal {equal / len(layers):.1%}"
+    )
+
+
+if __name__ == "__main__":
+    main()

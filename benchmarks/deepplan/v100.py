@@ -1,0 +1,89 @@
+"""What layers of the networks take on a V100 behind PCIe 3.0: an analytic model, with its error.
+
+    load    bytes / link + a call for each array           Table 2: 9.1 to 11.5 GB/s on average
+    inside  the largest of: the kernel's launch, products / rate, bytes / device memory
+    host    what the layer reads over the link, at its bandwidth, if that takes longer than inside:
+            an embedding the rows it needs; a matrix its weights once for each 32 rows, a
+            convolution up to 1.8 times (Table 1 counted 12.1 and 1.8); a LayerNorm for each row
+
+The constants below are one set for all eight networks. Figures 2 and 11 and Table 4 of the paper
+say how far they are off; `single_start` prints it, and profiles state `ERROR`.
+"""
+
+import numpy as np
+from benchmarks.deepplan.networks import Shape
+
+from headrace.starts import Chain
+
+LINK = 11_500.0
+"""Bytes per microsecond of a copy from pinned host memory."""
+READ = 11_500.0
+"""The same for reads by kernels."""
+CALL_US = 8.0
+"""Of one copy, beside its bytes."""
+FORWARD = 40_000.0
+"""Bytes per microsecond between two devices over NVLink."""
+FORWARD_CALL_US = 8
+PRODUCTS = 11.5e6
+"""Operations per microsecond of single-precision products as they run."""
+MEMORY = 750_000.0
+"""Bytes per microsecond of device memory."""
+LAUNCH_US = {
+    "Conv2d": 62.0,
+    "BatchNorm2d": 50.0,
+    "Elementwise": 20.0,
+    "Linear": 30.0,
+    "LayerNorm": 25.0,
+    "Embedding": 30.0,
+    "Attention": 60.0,
+}
+"""Least time of a layer: a deep-learning framework of 2021 issues its kernels one by one."""
+HOST_CALL_US = 3.0
+"""A kernel's first reads over the link."""
+TILE_ROWS = 32
+MOST_CONVOLUTION_READS = 1.85
+
+ERROR = 0.15
+"""Of predicted starts; the largest that `single_start` finds against Table 4."""
+
+
+def inside_us(shape: Shape, batch: int = 1) -> float:
+    moved = (shape.moved_bytes * batch + shape.weights_bytes * (shape.kind != "Embedding")) / MEMORY
+    return max(LAUNCH_US[shape.kind], shape.operations * batch / PRODUCTS, moved)
+
+
+def host_us(shape: Shape, batch: int = 1) -> float:
+    rows = shape.rows * batch
+    if not shape.weights_bytes:
+        return inside_us(shape, batch)
+    reads = {
+        "Embedding": min(shape.gathered_bytes * batch, shape.weights_bytes) / shape.weights_bytes,
+        "Linear": -(-rows // TILE_ROWS),
+        "Conv2d": min(max(1.0, rows / TILE_ROWS), MOST_CONVOLUTION_READS),
+        "BatchNorm2d": 1.0,
+        "LayerNorm": rows,
+    }[shape.kind]
+    read_us = reads * shape.weights_bytes / READ
+    return max(inside_us(shape, batch), read_us) + HOST_CALL_US
+
+
+def load_us(shape: Shape) -> float:
+    return shape.weights_bytes / LINK + CALL_US * shape.tensors
+
+
+def chain_of(shapes: tuple[Shape, ...], batch: int = 1) -> Chain:
+    """The network's start on a V100; a second one is behind another switch, with NVLink between."""
+
+    def whole(values: list[float]) -> np.ndarray:
+        return np.array([round(value) for value in values], np.int64)
+
+    load = whole([load_us(shape) for shape in shapes])
+    saved = whole([CALL_US * shape.tensors for shape in shapes])
+    return Chain(
+        load_us=load,
+        saved_us=np.minimum(load, saved),
+        inside_us=whole([inside_us(shape, batch) for shape in shapes]),
+        host_us=whole([host_us(shape, batch) for shape in shapes]),
+        forward_us=whole([shape.weights_bytes / FORWARD for shape in shapes]),
+        forward_copy_us=FORWARD_CALL_US,
+    )

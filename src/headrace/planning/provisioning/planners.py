@@ -1,0 +1,76 @@
+"""Name -> planner of starts: what `headrace plan --provision` offers, and nothing else lists."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.domain.errors import DocumentError
+from headrace.planning.provisioning.algorithm import algorithm_1, parallel
+from headrace.planning.provisioning.exact import soonest_start
+from headrace.planning.provisioning.pipeline import initial, load_all, load_in_groups
+from headrace.starts import Chain, Choice, timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """How one model is started, and what is known of it."""
+
+    choice: Choice
+    total_us: int
+    waits_for_all: bool = False
+    """Execution begins when everything is loaded."""
+    bound_us: int | None = None
+    """Proven: no choice of this kind ends sooner. None: the planner proves nothing."""
+
+
+def _as_start(plan: Callable[[Chain], Choice], waits_for_all: bool = False) -> "Planner":
+    def start(chain: Chain) -> Start:
+        choice = plan(chain)
+        total = timeline(chain, choice, waits_for_all=waits_for_all).total_us
+        return Start(choice=choice, total_us=total, waits_for_all=waits_for_all)
+
+    return start
+
+
+def _exact(grouped: bool, helper: bool) -> "Planner":
+    def start(chain: Chain) -> Start:
+        known = min(
+            timeline(chain, plan(chain)).total_us for plan in (load_all, initial, algorithm_1)
+        )
+        found = soonest_start(chain, grouped=grouped, helper=helper, below=known)
+        bound = found.total_us if found.proven else None
+        return Start(choice=found.choice, total_us=found.total_us, bound_us=bound)
+
+    return start
+
+
+Planner = Callable[[Chain], Start]
+
+PLANNERS: dict[str, Planner] = {
+    "on-demand": _as_start(load_all, waits_for_all=True),
+    "pipeswitch": _as_start(load_all),
+    "pipeswitch-grouped": _as_start(load_in_groups),
+    "initial": _as_start(initial),
+    "deepplan": _as_start(algorithm_1),
+    "deepplan-guarded": _as_start(lambda chain: algorithm_1(chain, guarded=True)),
+    "pt": _as_start(lambda chain: parallel(chain, from_host=False)),
+    "deepplan+pt": _as_start(lambda chain: parallel(chain, from_host=True)),
+    "exact": _exact(grouped=True, helper=False),
+    "exact-by-layer": _exact(grouped=False, helper=False),
+    "exact+pt": _exact(grouped=True, helper=True),
+}
+
+NEED_HELPER = frozenset({"pt", "deepplan+pt", "exact+pt"})
+"""Planners that load over a second device."""
+
+
+def plan_start(name: str, chain: Chain) -> Start:
+    """
+    Raises:
+        DocumentError: no such planner.
+    """
+    planner = PLANNERS.get(name)
+    if planner is None:
+        raise DocumentError(
+            f"no planner of starts is named {name!r}; there are {', '.join(PLANNERS)}"
+        )
+    return planner(chain)

@@ -1,0 +1,90 @@
+"""From layers of a profile to the start that a plan states, and what each of its choices saves."""
+
+import numpy as np
+
+from headrace.domain.errors import ProfileError
+from headrace.domain.layers import Layer, LayerTimes, Residency, Transfer
+from headrace.domain.profile import Profile
+from headrace.planning.provisioning.planners import NEED_HELPER, plan_start
+from headrace.starts import HELPER, HOST, Chain, Choice, timeline, transfers
+
+
+def chain_of(times: LayerTimes) -> Chain:
+    """p99 of every layer, as everything else that a plan promises."""
+
+    def row(values: tuple[int, ...]) -> np.ndarray:
+        return np.array(values or [0] * times.count, np.int64)
+
+    return Chain(
+        load_us=row(times.load_p99_us),
+        saved_us=row(times.saved_us),
+        inside_us=row(times.inside_p99_us),
+        host_us=row(times.host_p99_us),
+        forward_us=row(times.forward_us),
+        forward_copy_us=times.forward_call_us,
+    )
+
+
+def plan_residency(profile: Profile, times: LayerTimes, planner: str) -> Residency:
+    """
+    Raises:
+        DocumentError: no such planner.
+        ProfileError: it loads over a second device, and the profile has no figures for one.
+    """
+    if planner in NEED_HELPER and not times.forward_us:
+        raise ProfileError(
+            f"profile {profile.model!r}: planner {planner!r} copies over a second device, and"
+            f" {times.device!r} has no forward_us\n  try    a planner without +pt, or a profile of"
+            " two linked devices"
+        )
+    start = plan_start(planner, chain_of(times))
+    return _stated(profile.layers, times, start.choice, planner, start.total_us, start.bound_us,
+                   start.waits_for_all)  # fmt: skip
+
+
+def _stated(
+    layers: tuple[Layer, ...], times: LayerTimes, choice: Choice, planner: str, total_us: int,
+    bound_us: int | None, waits_for_all: bool,
+) -> Residency:  # fmt: skip
+    host = tuple(
+        i for i, layer in enumerate(layers) if layer.weights_bytes and choice.source[i] == HOST
+    )
+    return Residency(
+        planner=planner,
+        device=times.device,
+        share=times.share,
+        batch_size=times.batch_size,
+        host=host,
+        transfers=tuple(
+            Transfer(layers=tuple(group), helper=choice.source[group[0]] == HELPER)
+            for group in transfers(choice)
+        ),
+        waits_for_all=waits_for_all,
+        host_bytes=sum(layers[i].weights_bytes for i in host),
+        start_us=total_us,
+        bound_us=bound_us,
+    )
+
+
+def saved_by_host(times: LayerTimes, residency: Residency) -> dict[int, int]:
+    """Layer left on the host -> how much later the start would be, were it a copy of its own."""
+    chain = chain_of(times)
+    place = residency.by_layer(chain.count)
+    source = tuple(HOST if at is None else (HELPER if at[1] else 1) for at in place)
+    joined = tuple(at is not None and at[2] for at in place)
+    now = timeline(chain, Choice(source=source, joined=joined))
+    found = {}
+    for layer in residency.host:
+        helper = any(group.helper and group.layers[0] < layer for group in residency.transfers)
+        other = Choice(
+            source=(*source[:layer], HELPER if helper else 1, *source[layer + 1 :]),
+            joined=_apart(joined, source, layer),
+        )
+        found[layer] = timeline(chain, other).total_us - now.total_us
+    return found
+
+
+def _apart(joined: tuple[bool, ...], source: tuple[int, ...], layer: int) -> tuple[bool, ...]:
+    """A layer in the midst of a transfer parts it: the next one copied begins anew."""
+    behind = next((i for i in range(layer + 1, len(source)) if source[i] != HOST), None)
+    return tuple(flag and i != behind for i, flag in enumerate(joined))

@@ -1,0 +1,124 @@
+"""A start's timeline, counted out again from the layers' figures (imports no planner and no cost
+model).
+
+Streams are told as lists of jobs, each with what it waits for, and run one after the other; the
+rules are those of `headrace.starts`, restated.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from headrace.domain.layers import LayerTimes, Residency
+from headrace.domain.plan import Deployment
+from headrace.verify.case import Case
+
+
+def check_starts(case: Case) -> None:
+    """Every start that the plan states is one that its profile gives."""
+    for deployment in case.plan.deployments:
+        stated = deployment.start
+        profile = case.profiles.get(deployment.model)
+        if stated is None or profile is None:
+            continue
+        where = f"{deployment.name}/start"
+        if (stated.device, stated.share) not in _kinds(deployment):
+            what = "the start's device and share"
+            case.report("start", where, what, "a stage's", f"{stated.share} of {stated.device}")
+        times = profile.timed_layers(stated.device, stated.share, stated.batch_size)
+        if times is None:
+            what = "layer times of the start's device, share and batch size"
+            case.report("start", where, what, "profiled", "none")
+            continue
+        weights = [layer.weights_bytes for layer in profile.layers]
+        for fault in faults_of_start(times, weights, stated):
+            case.report("start", where, fault, "what the profile gives", "another")
+
+
+def _kinds(deployment: Deployment) -> set[tuple[str, Fraction]]:
+    return {
+        (stage.device, stage.share)
+        for pipeline in deployment.pipelines
+        for stage in pipeline.stages
+    }
+
+
+def faults_of_start(
+    times: LayerTimes, weights_bytes: Sequence[int], residency: Residency
+) -> list[str]:
+    """What is wrong with a stated start, in words; empty: nothing.
+
+    Args:
+        weights_bytes: of each layer.
+    """
+    count = len(weights_bytes)
+    faults = _misplaced(weights_bytes, residency)
+    if faults:
+        return faults
+    place = residency.by_layer(count)
+    sent = _arrivals(times, place)
+    if residency.waits_for_all:
+        everything = max(sent.values(), default=0)
+        sent = dict.fromkeys(range(count), everything)
+    clock = 0
+    for layer in range(count):
+        from_host = place[layer] is None
+        took = times.host_p99_us[layer] if from_host else times.inside_p99_us[layer]
+        clock = max(clock, sent.get(layer, 0)) + took
+    if clock != residency.start_us:
+        faults.append(f"start_us is {residency.start_us}, and the layers' figures give {clock}")
+    on_host = sum(weights_bytes[layer] for layer in residency.host)
+    if on_host != residency.host_bytes:
+        faults.append(f"host_bytes is {residency.host_bytes}, and its layers have {on_host}")
+    bound = residency.bound_us
+    if bound is not None and bound > residency.start_us:
+        faults.append(f"bound_us is {bound}, later than the start it bounds")
+    return faults
+
+
+def _misplaced(weights_bytes: Sequence[int], residency: Residency) -> list[str]:
+    count = len(weights_bytes)
+    named = [*residency.host, *(i for group in residency.transfers for i in group.layers)]
+    if any(not 0 <= layer < count for layer in named):
+        return [f"names a layer outside the model's {count}"]
+    weighing = {layer for layer in range(count) if weights_bytes[layer]}
+    if sorted(named) != sorted(weighing):
+        wrong = sorted(weighing.symmetric_difference(named)) or sorted(named)
+        return [f"layer {wrong[0]}: weights are neither loaded once nor left on the host"]
+    helper_from: int | None = None
+    last = -1
+    for group in residency.transfers:
+        if list(group.layers) != sorted(group.layers) or group.layers[0] < last:
+            return [f"transfers are not in the order of the layers, at layer {group.layers[0]}"]
+        last = group.layers[-1]
+        if group.helper:
+            helper_from = group.layers[0] if helper_from is None else helper_from
+        elif helper_from is not None:
+            return [f"layer {group.layers[0]} comes over the device's own link behind the helper's"]
+    return []
+
+
+def _arrivals(
+    times: LayerTimes, place: Sequence[tuple[int, bool, bool] | None]
+) -> Mapping[int, int]:
+    """When each loaded layer's transfer is on the device."""
+    arrived: dict[int, int] = {}
+    own_link = helper_link = forwarding = 0
+    members: dict[int, list[int]] = {}
+    for layer, at in enumerate(place):
+        if at is not None:
+            members.setdefault(at[0], []).append(layer)
+    for layers in members.values():
+        takes = sum(times.load_p99_us[layer] for layer in layers)
+        takes -= sum(times.saved_us[layer] for layer in layers[1:])
+        at = place[layers[0]]
+        if at is not None and at[1]:
+            helper_link += takes
+            begins = max(forwarding, helper_link)
+            forwarding = begins + times.forward_call_us
+            forwarding += sum(times.forward_us[layer] for layer in layers)
+            done = forwarding
+        else:
+            own_link += takes
+            done = own_link
+        arrived.update(dict.fromkeys(layers, done))
+    return arrived

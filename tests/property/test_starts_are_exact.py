@@ -1,0 +1,93 @@
+"""The exact search of starts against every choice there is, and against the published planners."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from benchmarks.deepplan.every_choice import random_chain, soonest_of_all
+from benchmarks.deepplan.networks import NETWORKS
+from benchmarks.deepplan.v100 import chain_of
+
+from headrace.planning.provisioning.algorithm import algorithm_1
+from headrace.planning.provisioning.exact import soonest_start
+from headrace.planning.provisioning.planners import PLANNERS
+from headrace.starts import HOST, PRIMARY, timeline, transfers
+
+MODES = [(grouped, helper) for grouped in (False, True) for helper in (False, True)]
+
+
+@pytest.mark.parametrize(("grouped", "helper"), MODES)
+def test_no_choice_of_any_short_chain_ends_sooner(grouped: bool, helper: bool) -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(60):
+        chain = random_chain(rng, int(rng.integers(1, 9 if grouped else 12)))
+
+        found = soonest_start(chain, grouped=grouped, helper=helper)
+
+        assert found.proven
+        assert found.total_us == soonest_of_all(chain, grouped=grouped, helper=helper)
+        assert found.total_us == timeline(chain, found.choice).total_us
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_exact_is_never_slower_than_a_published_planner(name: str) -> None:
+    chain = chain_of(NETWORKS[name])
+    published = min(
+        PLANNERS[planner](chain).total_us
+        for planner in ("on-demand", "pipeswitch", "initial", "deepplan", "deepplan-guarded")
+    )
+
+    assert soonest_start(chain, grouped=False, helper=False).total_us <= published
+
+
+def test_more_freedom_never_ends_later() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        chain = random_chain(rng, 30)
+
+        by_layer, both, grouped, all_of_it = (
+            soonest_start(chain, grouped=grouped, helper=helper).total_us
+            for grouped, helper in ((False, False), (False, True), (True, False), (True, True))
+        )
+
+        assert all_of_it <= min(both, grouped)
+        assert max(both, grouped) <= by_layer
+
+
+def test_nothing_ends_later_when_a_layer_becomes_faster() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(20):
+        chain = random_chain(rng, 20)
+        faster = replace(
+            chain, host_us=chain.host_us - (rng.random(20) * chain.host_us / 2).astype(int)
+        )
+
+        before = soonest_start(chain, grouped=True, helper=False).total_us
+
+        assert soonest_start(faster, grouped=True, helper=False).total_us <= before
+
+
+@pytest.mark.parametrize("name", ["bert-base", "roberta-large", "gpt2"])
+def test_algorithm_1_only_loads_more_than_layer_by_layer_and_keeps_the_large_table(
+    name: str,
+) -> None:
+    shapes = NETWORKS[name]
+    chain = chain_of(shapes)
+    initial = PLANNERS["initial"](chain).choice.source
+
+    final = algorithm_1(chain, guarded=True).source
+
+    assert not [i for i in range(chain.count) if initial[i] == PRIMARY and final[i] == HOST]
+    assert final[0] == HOST
+    assert shapes[0].kind == "Embedding"
+
+
+def test_groups_of_a_start_hold_each_loaded_layer_once() -> None:
+    chain = chain_of(NETWORKS["resnet50"])
+
+    choice = PLANNERS["pipeswitch-grouped"](chain).choice
+
+    assert sorted(i for group in transfers(choice) for i in group) == [
+        i for i in range(chain.count) if chain.load_us[i]
+    ]
+    assert len(transfers(choice)) < chain.weighted.sum()
