@@ -1,6 +1,7 @@
 """How far policies are from one who knows what will arrive: late requests of small instances.
 
-    python -m benchmarks.accordion.bound [--instances 200] [--limit-s 20] [--jobs 2] [--json FILE]
+    python -m benchmarks.accordion.bound [--instances 200] [--limit-s 20] [--jobs 2] [--few-items]
+        [--json FILE]
 
 Up to 6 requests on 4 places (`small_instances`), moving blocks for free; the fewest late requests
 by an integer program (`optimum`), or its bound where time ran out. A policy's excess is its late
@@ -14,6 +15,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -40,14 +42,14 @@ class Found:
     took_s: float
 
 
-def found_of(seed: int, limit_s: float) -> Found:
-    instance = small_instance(seed)
-    late = {name: in_time(instance, policy_of(name, move_us=0)).count(False) for name in POLICIES}
+def found_of(seed: int, limit_s: float, few_items: bool) -> Found:
+    instance = small_instance(seed, few_items)
+    late = {name: in_time(instance, policy_of(name)).count(False) for name in POLICIES}
     for percent in WINDOWS:
-        policy = policy_of("accordion", window_percent=percent, move_us=0)
+        policy = policy_of("accordion", window_percent=percent)
         late[f"accordion-{percent}"] = in_time(instance, policy).count(False)
     started_s = time.process_time()
-    best = fewest_late(instance, limit_s)
+    best = fewest_late(instance, min(late.values()), limit_s)
     return Found(
         seed=seed,
         requests=len(instance.requests),
@@ -89,14 +91,15 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=200)
     parser.add_argument("--limit-s", type=float, default=20.0, help="of the solver, each")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--few-items", action="store_true", help="1 to 5 items per request")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     if given.instances < 1 or given.jobs < 1:
         parser.error("--instances and --jobs must be at least 1")
-    seeds, limits = range(given.instances), [given.limit_s] * given.instances
+    measured = partial(found_of, limit_s=given.limit_s, few_items=given.few_items)
     found: list[Found] = []
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        for each in pool.map(found_of, seeds, limits):
+        for each in pool.map(measured, range(given.instances)):
             found.append(each)
             if len(found) % 20 == 0:
                 print(f"{len(found)} of {given.instances}", file=sys.stderr)

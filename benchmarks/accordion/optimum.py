@@ -26,7 +26,7 @@ not always one that a dispatcher could reach by knowing the future.
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import floor
 
 import numpy as np
 from benchmarks.accordion.small_instances import PLACES, Instance, Request
@@ -43,14 +43,19 @@ class Fewest:
     proven: bool
 
 
-def fewest_late(instance: Instance, time_limit_s: float) -> Fewest:
+def fewest_late(instance: Instance, known: int, time_limit_s: float) -> Fewest:
     """
+    Args:
+        known: late requests of some schedule.
+
     Raises:
-        RuntimeError: the solver says that not even dropping all is possible.
+        RuntimeError: the solver says that there is no such schedule.
     """
+    if known == 0:
+        return Fewest(0, True)
     requests = instance.requests
-    model = LinearModel(maximise=False)
-    served = model.add_columns(len(requests), gain=-1.0, upper=1.0, integer=True)
+    model = LinearModel(maximise=True)
+    served = model.add_columns(len(requests), gain=1.0, upper=1.0, integer=True)
     end = max(each.deadline_at for each in requests)
     busy = model.add_rows(end, upper=float(PLACES))
     for number, request in enumerate(requests):
@@ -58,10 +63,9 @@ def fewest_late(instance: Instance, time_limit_s: float) -> Fewest:
     found = model.solve(time_limit_s=time_limit_s)
     if found.status == "infeasible":
         raise RuntimeError("the program must allow to drop everything")
-    bound = len(requests) if found.bound is None else len(requests) + found.bound
-    if found.bound is None:
-        return Fewest(0, False)
-    return Fewest(ceil(bound - 1e-6), found.status == "optimal")
+    most = len(requests) if found.bound is None else floor(found.bound + 1e-6)
+    bound = max(0, len(requests) - most)
+    return Fewest(bound, found.status == "optimal" or bound >= known)
 
 
 def _add_request(

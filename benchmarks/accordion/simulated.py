@@ -21,7 +21,7 @@ from headrace.domain.problem import Demand, Items, PlanOptions, Problem
 from headrace.planning import solve
 from headrace.simulation.compiled import Offered, of_items, run
 
-MOVE_US = 5_000
+MOVE_MS = 5.0
 """To move blocks when a query changes depth (the paper's estimate, section 3.3)."""
 
 MOST_ITEMS = 10_000
@@ -32,17 +32,16 @@ POLICIES = ("malleable", *RULES, *(f"{name}-all" for name in RULES))
 """Those with -all drop nothing by a predictor."""
 
 
-def policy_of(name: str, *, window_percent: int | None = None, move_us: int = MOVE_US) -> Policy:
+def policy_of(name: str, *, window_percent: int | None = None) -> Policy:
     """
     Args:
         name: one of POLICIES.
         window_percent: of the dropout predictor, of a query's SLO; None: as Headrace sets it.
     """
     policy = MALLEABLE[name]
-    parameters = {**policy.parameters, "move_us": move_us}
-    if window_percent is not None:
-        parameters["window_percent"] = window_percent
-    return Policy(policy.module, parameters)
+    if window_percent is None:
+        return policy
+    return Policy(policy.module, {**policy.parameters, "window_percent": window_percent})
 
 
 @cache
@@ -61,7 +60,11 @@ def study_topology(mean_items: float = 20, places: int = PLACES) -> Topology:
         ),
         profiles=networks,
         options=PlanOptions(
-            planner="malleable", margin=0.0, max_depth=MAX_DEPTH, max_items=MOST_ITEMS
+            planner="malleable",
+            margin=0.0,
+            max_depth=MAX_DEPTH,
+            max_items=MOST_ITEMS,
+            move_ms=MOVE_MS,
         ),
     )
     result = solve(problem)

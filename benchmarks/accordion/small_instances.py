@@ -1,8 +1,9 @@
 """Small random instances of malleable requests, and how policies do on them.
 
-Two networks of 3 to 6 blocks, 4 places, 4 to 6 requests of 1 to 5 items, deadlines of their own;
-all times are whole ticks. One priority, since the optimum counts every request alike: the lower of
-the study's two, so that predictors may drop.
+As the study's streams, smaller: two networks of 3 to 6 blocks, 4 places, up to 6 requests with one
+SLO and log-normal numbers of items, or of 1 to 5 items each. Requests that no depth could answer in
+time alone are left out. All times are whole ticks. One priority, since the optimum counts every
+request alike: the lower of the study's two, so that predictors may drop.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 import numpy as np
+from benchmarks.accordion.streams import SIGMA
 
 from headrace.dispatch.policies import Policy
 from headrace.dispatch.topology import ModelRoutes, Route, StageTable, Topology
@@ -19,6 +21,10 @@ PLACES = 4
 TICK_US = 1_000
 LOADS = (0.7, 1.0, 1.5)
 """One-place time of all requests / (places x span of arrivals)."""
+SLOS = (0.35, 0.5, 0.75)
+"""Parts of the longest one-place time among an instance's requests, as in the study; 4 places make
+a request at most 4 times as fast, so that its strict SLO has no place here."""
+MEAN_ITEMS = 12.0
 LOW = 1
 
 Depth = tuple[int, ...]
@@ -79,27 +85,30 @@ def best_cut(blocks: Sequence[int], depth: int) -> Depth:
     return min(cuts, key=lambda cut: (max(cut), cut))
 
 
-def small_instance(seed: int) -> Instance:
-    """Equal seeds, equal instance."""
-    rng = np.random.default_rng([14, seed])
+def small_instance(seed: int, few_items: bool = False) -> Instance:
+    """Equal arguments, equal instance."""
+    rng = np.random.default_rng([14, seed, few_items])
     models = []
     for _ in range(2):
         blocks = rng.integers(1, 4, rng.integers(3, 7)).tolist()
         models.append(tuple(best_cut(blocks, d) for d in range(1, min(PLACES, len(blocks)) + 1)))
     count = int(rng.integers(4, 7))
     of = rng.integers(2, size=count).tolist()
-    items = rng.integers(1, 6, size=count).tolist()
+    if few_items:
+        items = rng.integers(1, 6, size=count).tolist()
+    else:
+        centre = np.log(MEAN_ITEMS) - SIGMA**2 / 2
+        items = np.maximum(1, np.rint(rng.lognormal(centre, SIGMA, count))).astype(int).tolist()
     work = [models[m][0][0] * n for m, n in zip(of, items, strict=True)]
     span = sum(work) / PLACES / LOADS[seed % len(LOADS)]
     arrived = np.sort(rng.uniform(0, span, count)).astype(int).tolist()
-    slos = [
-        models[m][0][0] + round(w * rng.uniform(0.2, 0.9)) for m, w in zip(of, work, strict=True)
-    ]
+    slo = round(max(work) * SLOS[seed // len(LOADS) % len(SLOS)])
     return Instance(
         models=tuple(models),
         requests=tuple(
             Request(model=m, items=n, arrived_at=at, deadline_at=at + slo)
-            for m, n, at, slo in zip(of, items, arrived, slos, strict=True)
+            for m, n, at in zip(of, items, arrived, strict=True)
+            if min(sum(depth) + (n - 1) * max(depth) for depth in models[m]) <= slo
         ),
     )
 

@@ -164,12 +164,12 @@ def _compare(rows: Sequence[Row], streams: Sequence[int], name: str, said: str) 
     )
     lighter = [each for each in LIGHTER if each in streams]
     if lighter:
-        theirs, mine = (
+        late, ours = (
             sum(_total(rows, each, "late_possible", [stream], "strict") for stream in lighter)
             for each in (name, "malleable")
         )
-        kept = "holds" if theirs >= FEWER_STRICT * mine else "MISSED"
+        kept = "holds" if late >= FEWER_STRICT * ours else "MISSED"
         print(
-            f"    strict, streams {lighter}: {mine:.1f} and {theirs:.1f},"
-            f" {theirs / max(mine, 0.1):.2f}x fewer (>= {FEWER_STRICT}): {kept}"
+            f"    strict, streams {lighter}: {ours:.1f} and {late:.1f},"
+            f" {late / max(ours, 0.1):.2f}x fewer (>= {FEWER_STRICT}): {kept}"
         )

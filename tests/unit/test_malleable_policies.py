@@ -4,13 +4,13 @@ Unless said otherwise a model has four blocks of 10 ms, and its depths cut them 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
-from headrace.dispatch.kernel.malleable.tables import BY_DEADLINE
-from headrace.dispatch.policies import Policy, malleable, policy_named
+from headrace.dispatch.policies import Policy, policy_named
 from headrace.dispatch.protocols import Batch
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import PlanError
@@ -122,7 +122,7 @@ def test_a_change_of_depth_costs_what_moving_blocks_costs() -> None:
     requests = [items_of(0, 0, LATE, 30), items_of(30, 105_000, LATE, 30)]
     free = sim_of(topology).run_items(requests)
     for move_us in (5_000, 30_000):
-        events = sim_of(topology, malleable(BY_DEADLINE, move_us=move_us)).run_items(requests)
+        events = sim_of(replace(topology, move_us=move_us)).run_items(requests)
         changed = [at for at, _ in places(events, 0)][1]
         following = [
             e.path[0].start_at_us

@@ -141,6 +141,9 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     thousand have."""
     item_batch: int | None = None
     """Of malleable plans: items of a request that go through a stage together. Default: 1."""
+    move_ms: float | None = None
+    """Of malleable plans: how long moving blocks between slots holds a request up when it changes
+    depth. Default: 0."""
     time_limit_s: float | None = None
 
 

@@ -112,6 +112,13 @@ ItemBatchOption = Annotated[
     int | None,
     typer.Option(help="Malleable plans: items of a request that go through a stage together [1]."),
 ]
+MoveMsOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Malleable plans: how long a request is held up by moving blocks between slots when it"
+        " changes depth, which serving and simulating reckon with [0]."
+    ),
+]
 TimeLimitSOption = Annotated[
     float | None,
     typer.Option(help="Stop after so many seconds with the best plan so far, and its gap."),
@@ -147,6 +154,7 @@ def plan(
     max_depth: MaxDepthOption = None,
     max_items: MaxItemsOption = None,
     item_batch: ItemBatchOption = None,
+    move_ms: MoveMsOption = None,
     time_limit_s: TimeLimitSOption = None,
     explain: ExplainOption = False,
     json: JsonOption = False,
@@ -180,6 +188,7 @@ def plan(
         max_depth=max_depth,
         max_items=max_items,
         item_batch=item_batch,
+        move_ms=move_ms,
         time_limit_s=time_limit_s,
     )
     if arrivals != "uniform":
