@@ -3,14 +3,13 @@
     HEADRACE_REFERENCE=FOLDER python -m benchmarks.accordion.speed [--streams 1,3,6] [--seed 10]
 
 A decision is one event told to the kernel alone, as the server does it: a query that arrives with
-its items, or a stage that has run; the way from Python included, no event log. Least of three runs;
+its items, or a stage that has run; the way from Python included, no event log. Wall time;
 moderate SLO.
 """
 
 import argparse
 import time
 from collections.abc import Callable
-from itertools import groupby
 
 import numpy as np
 from benchmarks.accordion.simulated import (
@@ -22,8 +21,6 @@ from benchmarks.accordion.simulated import (
 from benchmarks.accordion.streams import STREAMS, query_stream
 
 from headrace.dispatch.dispatcher import Dispatcher
-from headrace.dispatch.kernel.handle import kernel_of
-from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import Policy
 from headrace.dispatch.topology import Topology
 from headrace.domain.request import Request
@@ -34,8 +31,6 @@ from headrace.simulation.session import replay_items
 
 STREAM_S, DECISION_US = 1.0, 20.0
 REPEATS = 3
-
-Told = list[tuple[int, ...]]
 
 
 def stream_s(topology: Topology, policy: Policy, offered: Offered) -> float:
@@ -53,23 +48,25 @@ def _least(work: Callable[[], object]) -> float:
     return min(spent)
 
 
-def told_to_kernel(topology: Topology, policy: Policy, offered: Offered) -> Told:
-    """All that the kernel is told in a session of the server's dispatcher in virtual time."""
+def decisions_us(topology: Topology, policy: Policy, offered: Offered) -> list[float]:
+    """Wall time of each call of the kernel in a session of the server's dispatcher."""
     clock = SimClock()
     driver = SimDriver(topology, clock, exact_durations)
     dispatcher = Dispatcher(topology, policy, clock, driver, None)
     driver.reports = dispatcher
-    told: Told = []
+    spent_us: list[float] = []
     tell = dispatcher.tell_kernel
 
-    def noting(*numbers: int) -> int:
-        told.append(numbers)
-        return int(tell(*numbers))
+    def timed(*numbers: int) -> int:
+        before_ns = time.perf_counter_ns()
+        written = int(tell(*numbers))
+        spent_us.append((time.perf_counter_ns() - before_ns) / 1e3)
+        return written
 
-    dispatcher.tell_kernel = noting
+    dispatcher.tell_kernel = timed
     replay_items(iter(_queries(offered)), clock, dispatcher.on_items)
     clock.run()
-    return told
+    return spent_us
 
 
 def _queries(offered: Offered) -> list[list[Request]]:
@@ -93,35 +90,6 @@ def _queries(offered: Offered) -> list[list[Request]]:
     return queries
 
 
-def decision_us(topology: Topology, policy: Policy, told: Told) -> tuple[float, float]:
-    """CPU time of an event in the kernel: the mean, and the 99th percentile of wall time."""
-    kernel = kernel_of(policy.module)
-    spent = []
-    each_ns: list[int] = []
-    for repeat in range(REPEATS):
-        store = Store(topology, policy, queue_max=10_000, logged=False)
-        spent_s = 0.0
-        # The tables were elsewhere each time that they had grown.
-        for i, (_, between) in enumerate(groupby(told, key=lambda numbers: numbers[0])):
-            if i:
-                store.grow(2 * store.rows)
-            held, tell = kernel.kind.hold(store.arrays), kernel.tell
-            again = [(held.where, *numbers[1:]) for numbers in between]
-            if repeat == 0:
-                for numbers in again:
-                    before_ns = time.perf_counter_ns()
-                    tell(*numbers)
-                    each_ns.append(time.perf_counter_ns() - before_ns)
-                continue
-            started_s = time.process_time()
-            for numbers in again:
-                tell(*numbers)
-            spent_s += time.process_time() - started_s
-        if repeat:
-            spent.append(spent_s)
-    return min(spent) * 1e6 / len(told), float(np.percentile(each_ns, 99)) / 1e3
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -141,12 +109,12 @@ def main() -> None:
                 continue
             policy = policy_of(name)
             took_s = stream_s(topology, policy, offered)
-            told = told_to_kernel(topology, policy, offered)
-            mean_us, p99_us = decision_us(topology, policy, told)
+            spent_us = decisions_us(topology, policy, offered)
+            mean_us, p99_us = float(np.mean(spent_us)), float(np.percentile(spent_us, 99))
             worst_s, worst_us = max(worst_s, took_s), max(worst_us, mean_us)
             print(
                 f"{number:<8}{name:16}{len(stream):8}{len(offered.model):8}{took_s:8.3f}"
-                f"{len(told):9}{mean_us:9.2f}{p99_us:7.1f}"
+                f"{len(spent_us):9}{mean_us:9.2f}{p99_us:7.1f}"
             )
     kept = worst_s <= STREAM_S and worst_us <= DECISION_US
     print(f"most: {worst_s:.3f} s, {worst_us:.2f} us: {'holds' if kept else 'MISSED'}")
