@@ -50,11 +50,11 @@ def table(networks: dict[str, Profile], items: int) -> list[Row]:
     return [_row(model, networks[model], items) for model in MODELS]
 
 
-def study_cluster() -> Cluster:
-    """One server of 64 places."""
+def study_cluster(places: int = PLACES) -> Cluster:
+    """One server of so many places."""
     return Cluster(
         device_types=(DeviceType(name=DEVICE),),
-        nodes=(Node(name="server", devices={DEVICE: PLACES}),),
+        nodes=(Node(name="server", devices={DEVICE: places}),),
     )
 
 

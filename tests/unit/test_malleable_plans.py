@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from headrace.catalog.documents import read_plan, read_problem, write_document
 from headrace.cli import app
+from headrace.dispatch.topology import Topology
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Items, PlanOptions, Problem
@@ -223,6 +224,13 @@ def test_numbers_of_items_that_mean_nothing_are_refused(
 def test_options_below_one_are_refused(name: str) -> None:
     with pytest.raises(DocumentError, match=f"{name} 0 must lie in"):
         replace(OPTIONS, **{name: 0})
+
+
+def test_what_a_change_of_depth_costs_reaches_the_dispatcher() -> None:
+    plan = planned(problem_of(on_a(), move_ms=2.5))
+    assert Topology.from_plan(plan, {"m": on_a()}).move_us == 2_500
+    with pytest.raises(DocumentError, match=r"move_ms -1 must lie in 0\.\.60,000"):
+        replace(OPTIONS, move_ms=-1.0)
 
 
 def test_a_problem_file_says_items_as_a_number_or_as_a_distribution(tmp_path: Path) -> None:

@@ -144,6 +144,9 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     provision: str | None = None
     """Planner of the starts of models that are not in memory, such as `exact`; see `headrace plan
     --provision`. Default: all weights are loaded before they serve."""
+    move_ms: float | None = None
+    """Of malleable plans: how long moving blocks between slots holds a request up when it changes
+    depth. Default: 0."""
     time_limit_s: float | None = None
 
 

@@ -123,6 +123,13 @@ ProvisionOption = Annotated[
         " Such a plan can be verified, not served yet.",
     ),
 ]
+MoveMsOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Malleable plans: how long a request is held up by moving blocks between slots when it"
+        " changes depth, which serving and simulating reckon with [0]."
+    ),
+]
 TimeLimitSOption = Annotated[
     float | None,
     typer.Option(help="Stop after so many seconds with the best plan so far, and its gap."),
@@ -160,6 +167,7 @@ def plan(
     max_items: MaxItemsOption = None,
     item_batch: ItemBatchOption = None,
     provision: ProvisionOption = None,
+    move_ms: MoveMsOption = None,
     time_limit_s: TimeLimitSOption = None,
     explain: ExplainOption = False,
     json: JsonOption = False,
@@ -194,6 +202,7 @@ def plan(
         max_items=max_items,
         item_batch=item_batch,
         provision=provision,
+        move_ms=move_ms,
         time_limit_s=time_limit_s,
     )
     if arrivals != "uniform":

@@ -62,7 +62,7 @@ def malleable(rule: int, **parameters: int) -> Policy:
     Args:
         rule: see `kernel.malleable.tables`.
         parameters: `predictor` 1: with the dropout predictor, and its window `window_percent` of
-            a request's SLO. `move_us`: what it costs to move blocks when a request changes depth.
+            a request's SLO.
     """
     return _policy("malleable.policy", rule=rule, **parameters)
 

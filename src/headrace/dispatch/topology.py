@@ -158,6 +158,8 @@ class Topology:
     """Link speed of each node, each direction; None: never the limit."""
     slot_duty_us: tuple[int | None, ...] = ()
     """Duty cycle of each slot; none stated, or None: it runs what it is given when it is free."""
+    move_us: int = 0
+    """With depths: how long a change of depth holds a request up."""
 
     def duty_us(self, slot: int) -> int | None:
         """The slot's duty cycle, if it has one."""
@@ -240,6 +242,7 @@ class Topology:
                 nodes=tuple(node_index),
                 node_bytes_per_us=_link_speeds(plan.cluster),
                 slot_duty_us=tuple(slot.duty_us for slot in plan.slots),
+                move_us=round(1_000 * plan.options.move_ms),
             )
         except KeyError as error:
             raise PlanError(

@@ -39,6 +39,9 @@ MINIMISED: frozenset[Objective] = frozenset({"least-cost", "least-devices"})
 MOST_ITEMS = 1_000_000
 """Of one request."""
 
+MOST_MOVE_MS = 60_000
+"""Of one change of depth."""
+
 FEW_ARE_LARGER = 0.001
 """The part of the requests that has more items than `Items.most`."""
 
@@ -170,6 +173,9 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     provision: str | None = None
     """Planner of the starts of models that are not in memory; None: all weights are loaded before
     they serve."""
+    move_ms: float = 0.0
+    """Of malleable plans: how long moving blocks between slots holds a request up when it changes
+    depth; policies reckon with it."""
     time_limit_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -195,6 +201,10 @@ class PlanOptions(Record, frozen=True, kw_only=True):
             )
 
     def _check_malleable(self) -> None:
+        if not 0 <= self.move_ms <= MOST_MOVE_MS:
+            raise DocumentError(
+                f"options: move_ms {self.move_ms:g} must lie in 0..{MOST_MOVE_MS:,}"
+            )
         for name in ("max_depth", "max_items", "item_batch"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MOST_ITEMS:

@@ -53,7 +53,8 @@ OF_PIPELINES = {
     "max_tenants": "leave it out: every model may run on every slot",
 }
 OF_DEPTHS = dict.fromkeys(
-    ("partition", "max_depth", "max_items", "item_batch"), "`--planner malleable`, or leave it out"
+    ("partition", "max_depth", "max_items", "item_batch", "move_ms"),
+    "`--planner malleable`, or leave it out",
 )
 """Options that only the others' plans know: name -> what to do."""
 

@@ -56,6 +56,7 @@ def give_by_deadline(s: State, now_us: int) -> None:
     _drop_hopeless(s, now_us)
     count_spare(s)
     _accept(s, now_us)
+    _hasten(s, now_us)
     _grow(s)
     _exchange(s, now_us)
 
@@ -102,6 +103,28 @@ def _accept(s: State, now_us: int) -> None:
             join(s, row)
             aim(s, row, route)
         row = after
+
+
+@kernel
+def _hasten(s: State, now_us: int) -> None:
+    """Requests that end too late on their places, since these have others' items to finish first,
+    get as many more as they need, from those that can spare them."""
+    for i in range(s.rules[0].under_way):
+        row = s.under_way[i]
+        mine = s.items_of[row]
+        if mine.target < 0 or not left(s, row):
+            continue
+        if ends_if(s, row, mine.target, now_us) <= mine.deadline_at:
+            continue
+        had = mine.target
+        for route in range(had + 1, s.models[mine.model].end_route):
+            if ends_if(s, row, route, now_us) > mine.deadline_at:
+                continue
+            while not fits(s, row, route) and _take_one(s, now_us):
+                pass
+            if fits(s, row, route):
+                aim(s, row, route)
+            break
 
 
 @kernel

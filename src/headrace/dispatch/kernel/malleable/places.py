@@ -181,7 +181,8 @@ def ends_if(s: State, row: int, route: int, now_us: int) -> int:
     end_at = s.items_of[row].last_end_at
     for stage in range(s.routes[route].stages):
         pace = s.paces[first + stage]
-        from_us = now_us + s.rules[0].move_us if stage == 0 else now_us
+        moves = stage == 0 and s.items_of[row].route >= 0
+        from_us = now_us + s.rules[0].move_us if moves else now_us
         chosen = first_done(s, 0, count, pace.kind)
         if chosen >= 0:
             from_us = max(from_us, s.slots[s.chosen[chosen]].free_at)

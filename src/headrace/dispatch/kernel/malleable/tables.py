@@ -84,8 +84,9 @@ chosen     scratch
 
 def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> None:
     rules = state.rules
-    for name in ("rule", "predictor", "window_percent", "move_us"):
+    for name in ("rule", "predictor", "window_percent"):
         rules[name] = parameters.get(name, 0)
+    rules["move_us"] = topology.move_us
     pools: dict[tuple[int, ...], int] = {}
     routes = [route for model in topology.models for route in model.routes]
     stage_row = 0
