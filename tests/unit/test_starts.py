@@ -110,7 +110,7 @@ def test_layer_times_that_cannot_be_are_refused(change: dict[str, object], says:
     (times, _) = with_layers(make_profile()).layer_times
 
     with pytest.raises(ProfileError, match=says):
-        replace(times, **change)  # type: ignore[arg-type]
+        replace(times, **change)
 
 
 def test_layers_and_their_times_fit_each_other() -> None:
