@@ -35,8 +35,8 @@ the helper's link is free to the end. The start lasts max(A_p + D, T); the least
 is the answer. In the limits, copies of both links count with w and execution with 1 - 2 w.
 
 Both walks run with few labels per layer first, for a start to beat, then with more, until none is
-left out. Where widths or room do not suffice, the best start found is the answer, and `proven` is
-False.
+left out. Where widths or room do not suffice, the best start found is the answer, and `proven`
+is False.
 """
 
 from collections.abc import Callable

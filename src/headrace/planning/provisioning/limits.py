@@ -16,9 +16,8 @@ from headrace.starts import Chain
 Floats = npt.NDArray[np.float64]
 
 _COARSE = 9
-_MOST = 40
+_MOST = 90
 _ROUNDS = 12
-_WORTH_US = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +38,12 @@ class Weights:
         copy = np.where(chain.weighted, chain.load_us - chain.saved_us, -1)
         rows = (copy, chain.inside_us, chain.host_us)
         coarse = np.linspace(0, 1 / links, _COARSE)
-        grid, known = coarse, 0.0
+        grid = coarse
         for _ in range(_ROUNDS):
             suffix = _suffix(*rows, grid, links)
             used = _used(suffix, *rows, grid, links)
-            limit = float(suffix[0].max())
-            if len(used) * 3 + _COARSE > _MOST or limit < known + _WORTH_US:
+            if len(used) * 3 + _COARSE > _MOST:
                 break
-            known = limit
             near = np.concatenate([used - 1, used, used + 1])
             near = grid[near[(near >= 0) & (near < len(grid))]]
             gaps = (grid[used[used > 0]] + grid[used[used > 0] - 1]) / 2
