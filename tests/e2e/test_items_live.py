@@ -124,7 +124,7 @@ def test_a_request_that_cannot_be_in_time_is_refused_as_a_whole(tmp_path: Path) 
             assert isinstance(refusal, Refusal)
             assert refusal.reason == "deadline"
             assert "cannot answer 30 items within 400.0 ms" in refusal.message
-            assert "send at most 7 items at a time" in refusal.message
+            assert "send at most 9 items at a time" in refusal.message
             assert classes_of(await few).shape == (2, 10)
             assert engine.status().open_requests == 0
         finally:
