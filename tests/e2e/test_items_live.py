@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from headrace.catalog.documents import write_document
+from headrace.catalog.documents import sha256_file, write_document
 from headrace.cli import app
+from headrace.domain.errors import DocumentError
 from headrace.domain.events import AnyEvent, Opened, Placed, Ran, SlotLost
+from headrace.domain.problem import ProfileRef
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Refusal
 from helpers.served_items import classes_of, pictures, send, served_items, whole_network
@@ -65,7 +68,7 @@ def test_bursts_change_depths_and_every_item_is_answered_in_its_place(
             for first in range(0, len(asked), 6):
                 burst = []
                 for rows in asked[first : first + 6]:
-                    burst.append(send(engine, rows, priority=int(rng.integers(2))))
+                    burst.append(send(engine, rows, priority=first // 6 % 2))
                     await asyncio.sleep(0)
                 answers += await asyncio.gather(*burst)
             assert engine.status().arena_used_bytes == 0
@@ -135,12 +138,14 @@ def test_a_request_that_cannot_be_in_time_is_refused_as_a_whole(tmp_path: Path) 
 
 def test_what_does_not_fit_a_plan_is_refused_in_one_sentence(tmp_path: Path) -> None:
     served = served_items(tmp_path, device="l4")
-    write_document(served.profiles["net"], tmp_path / "net.profile.json")
-    path = tmp_path / "plan.json"
-    write_document(served.plan, path)
+    profile, path = tmp_path / "net.profile.json", tmp_path / "plan.json"
+    write_document(served.profiles["net"], profile)
+    ref = ProfileRef(model="net", path=profile.name, sha256=sha256_file(profile))
+    write_document(replace(served.plan, profiles=(ref,)), path)
     refused = CliRunner().invoke(app, ["serve", str(path), "--policy", "reservation"])
-    assert refused.exit_code == 2
-    assert "needs pipelines, and this plan has depths" in refused.output
+    assert isinstance(refused.exception, DocumentError)
+    assert refused.exception.exit_code == 2
+    assert "needs pipelines, and this plan has depths" in str(refused.exception)
     with pytest.raises(ValueError, match="41 items, needs 1 to 40"):
         run(_submitted(served.engine(), 41))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ def convolutions(*, channels: tuple[int, ...] = CHANNELS, side: int = SIDE) -> o
         weights.append(numpy_helper.from_array(values, name))
         return name
 
-    for i, (into, out) in enumerate(zip(channels, channels[1:], strict=False)):
+    for i, (into, out) in enumerate(pairwise(channels)):
         given = [current, weight(f"w{i}", out, into, 3, 3), weight(f"b{i}", out)]
         nodes.append(helper.make_node("Conv", given, [f"c{i}"], pads=[1] * 4, kernel_shape=[3, 3]))
         nodes.append(helper.make_node("Relu", [f"c{i}"], [f"h{i}"]))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.catalog.shared_stages import Blocks, SharedStage, shared_stages
 from headrace.catalog.stage_files import model_format, stage_path, stage_weights
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.cost import TimedStage, cost_model
@@ -83,6 +84,7 @@ def worker_specs(
     for deployment, pipelines in zip(plan.deployments, stages, strict=True):
         profile = profiles[deployment.model]
         folder = profile_folders[deployment.model]
+        shared = _SharedStages(pipelines if deployment.depths else (), profile, folder)
         for io in (io for pipeline in pipelines for io in pipeline):
             path, weights = "", None
             kind = names[io.planned.device]
@@ -90,8 +92,12 @@ def worker_specs(
                 # Of what a device can run, not all models are run by the same library.
                 kind = kind_for(io.planned.device, choice, model_format(profile, folder))
                 blocks = (io.planned.first_block, io.planned.end_block)
-                path = str(stage_path(profile, folder, *blocks))
-                weights = stage_weights(profile, folder)
+                once = shared.of(kind, blocks)
+                if once is not None:
+                    path, weights = once.path, once.weights
+                else:
+                    path = str(stage_path(profile, folder, *blocks))
+                    weights = stage_weights(profile, folder)
             p50_us, p99_us = _times(io, profile, slowed)
             tenant = _Tenant(
                 io=io, executor=kind, path=path, weights=weights, p50_us=p50_us, p99_us=p99_us
@@ -159,6 +165,28 @@ def shared_processes(slots: Sequence[Slot], processes: int | None) -> dict[str, 
     if processes is None:
         return {}
     return {slot.name: number % processes for number, slot in enumerate(slots)}
+
+
+class _SharedStages:
+    """Of one model of a malleable plan; looked up when the first is needed."""
+
+    def __init__(self, depths: Sequence[Sequence[StageIO]], profile: Profile, folder: Path) -> None:
+        """`depths`: none of a model whose stages have slots of their own."""
+        self._ranges = {
+            (io.planned.first_block, io.planned.end_block) for depth in depths for io in depth
+        }
+        self._profile, self._folder = profile, folder
+        self._found: dict[str, Mapping[Blocks, SharedStage]] = {}
+
+    def of(self, kind: str, blocks: Blocks) -> SharedStage | None:
+        """None: this kind of executor, or this model, has a file for each stage."""
+        maker = executor(kind).shares_weights
+        if maker is None or not self._ranges:
+            return None
+        if kind not in self._found:
+            made = shared_stages(self._profile, self._folder, self._ranges, maker)
+            self._found[kind] = made or {}
+        return self._found[kind].get(blocks)
 
 
 def _times(
