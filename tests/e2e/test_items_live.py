@@ -81,8 +81,9 @@ def test_bursts_change_depths_and_every_item_is_answered_in_its_place(
     run(test())
     opened = [event.items for event in events if isinstance(event, Opened)]
     assert sorted(opened) == sorted(len(rows) for rows in asked)
-    # The first of each burst has two slots until the second one comes.
-    assert changes_of_depth(events) >= 10
+    # The first of all has two slots until the second one comes. Later it depends on what times the
+    # dispatcher has learned here whether a second slot helps.
+    assert changes_of_depth(events) >= 1
     assert {event.slot for event in events if isinstance(event, Ran)} == {0, 1}
 
 
