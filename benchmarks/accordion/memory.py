@@ -21,7 +21,7 @@ from headrace.catalog.shared_stages import SharedStage, shared_stages
 from headrace.catalog.stage_files import stage_path
 from headrace.domain.profile import Profile
 from headrace.domain.tensors import TensorSpec
-from headrace.executors.onnx import MAKER
+from headrace.executors.onnx_shared import MAKER
 
 DEPTHS = 10
 NETWORKS = ("vgg16", "encoder")

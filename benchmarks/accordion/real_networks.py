@@ -3,6 +3,7 @@
 What they compute means nothing; how large their weights are and how long they take is real.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -69,7 +70,7 @@ class _Graph:
         self.weights: list[Any] = []
 
     def weight(self, name: str, *shape: int) -> str:
-        scale = np.float32(1 / np.sqrt(max(1, np.prod(shape[1:]))))
+        scale = np.float32(math.prod(shape[1:]) ** -0.5)
         values = self.rng.standard_normal(shape, dtype=np.float32) * scale
         self.weights.append(numpy_helper.from_array(values, name))
         return name
@@ -90,7 +91,7 @@ class _Graph:
 def vgg16(side: int = VGG16_SIDE, classes: int = 1000) -> Network:
     """13 convolutions and 3 products, a block each."""
     graph, current, channels, at = _Graph(), "x", 3, side
-    cuts = []
+    cuts: list[TensorSpec] = []
     for i, out in enumerate(VGG16):
         if not out:
             at //= 2

@@ -12,8 +12,8 @@ from headrace.catalog.stage_files import stage_path
 from headrace.catalog.weights_files import weights_in
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
-from headrace.executors.onnx import MAKER
 from headrace.executors.onnx_session import open_session
+from headrace.executors.onnx_shared import MAKER
 from helpers.onnx_models import chain_model, saved, saved_beside
 from helpers.served import profile_by_hand
 from helpers.served_items import convolutions, network_profile

@@ -84,7 +84,7 @@ def worker_specs(
     for deployment, pipelines in zip(plan.deployments, stages, strict=True):
         profile = profiles[deployment.model]
         folder = profile_folders[deployment.model]
-        shared = _SharedStages(pipelines if deployment.depths else (), profile, folder)
+        with_one_file = _SharedStages(pipelines if deployment.depths else (), profile, folder)
         for io in (io for pipeline in pipelines for io in pipeline):
             path, weights = "", None
             kind = names[io.planned.device]
@@ -92,7 +92,7 @@ def worker_specs(
                 # Of what a device can run, not all models are run by the same library.
                 kind = kind_for(io.planned.device, choice, model_format(profile, folder))
                 blocks = (io.planned.first_block, io.planned.end_block)
-                once = shared.of(kind, blocks)
+                once = with_one_file.of(kind, blocks)
                 if once is not None:
                     path, weights = once.path, once.weights
                 else:
@@ -113,7 +113,7 @@ def worker_specs(
     if divided and quota_folder() is None:
         say_unenforced(divided)
     threads = {slot.name: threads_of(slot.share, cores_of[slot.device]) for slot in on_cores}
-    shared = shared_processes([s for s in plan.slots if kinds[s.device].hold], processes)
+    together = shared_processes([s for s in plan.slots if kinds[s.device].hold], processes)
     return tuple(
         WorkerSpec(
             slot=slot.name,
@@ -121,7 +121,7 @@ def worker_specs(
             cores=cores.get(slot.name, ()),
             quota=parts.get(slot.name),
             device=slot.device_index if kinds[slot.device].slot_is == "device" else None,
-            process=shared.get(slot.name),
+            process=together.get(slot.name),
             loads=tuple(
                 # Equal stages on different slots must not take equal times.
                 _load(tenant, number, threads.get(slot.name, 1), seed * 1_000_003 + number)
