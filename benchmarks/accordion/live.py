@@ -1,7 +1,7 @@
 """Requests of many items served live: real networks on cores, and 64 emulated places.
 
     python -m benchmarks.accordion.live cores [--changes 1000] [--side 32]
-    python -m benchmarks.accordion.live places [--stream 5] [--slo moderate] [--duration-s 180]
+    python -m benchmarks.accordion.live places [--stream 5] [--slo moderate] [--faster 5]
 
 `cores` sends bursts of requests to VGG16 with random weights on two real workers until depths have
 changed so often, compares every answer with the whole network's, and prints how long a change
@@ -9,7 +9,8 @@ takes: from the decision until the request's first item runs on its new places, 
 for the item that its first place had under way. Targets: none wrong or lost, p99 <= 20 ms.
 
 `places` sends one of the study's streams to 64 emulated slots in one process, and the same requests
-to the simulator. Targets: violations within 1.5 points, none unanswered.
+to the simulator. Targets: violations within 1.5 points, none unanswered. `--faster n` divides all
+times by n, so that minutes hold n times as many of the stream's.
 """
 
 import argparse
@@ -245,18 +246,34 @@ class Compared:
     """Neither answered nor refused."""
 
 
-def small(profile: Profile) -> Profile:
+def small(profile: Profile, faster: int = 1) -> Profile:
     """With tensors of a few bytes: nothing is computed, and what is copied is not measured."""
+    times = tuple(
+        replace(
+            each,
+            p50_us=tuple(tuple(us // faster + 1 for us in row) for row in each.p50_us),
+            p99_us=tuple(tuple(us // faster + 1 for us in row) for row in each.p99_us),
+        )
+        for each in profile.block_times
+    )
     tensor = TensorSpec(name="x", dtype="float32", item_shape=(4,))
     blocks = tuple(
         replace(block, cut=(replace(block.cut[0], item_shape=(4,)),)) for block in profile.blocks
     )
-    return replace(profile, inputs=(tensor,), outputs=(blocks[-1].cut[0],), blocks=blocks)
+    return replace(
+        profile, inputs=(tensor,), outputs=(blocks[-1].cut[0],), blocks=blocks, block_times=times
+    )
 
 
-def arrivals_of(stream: QueryStream, slo_us: int) -> list[Arrival]:
+def arrivals_of(stream: QueryStream, slo_us: int, faster: int = 1) -> list[Arrival]:
     return [
-        Arrival(at_us=at_us, model=MODELS[model], timeout_us=slo_us, priority=priority, items=items)
+        Arrival(
+            at_us=at_us // faster,
+            model=MODELS[model],
+            timeout_us=slo_us,
+            priority=priority,
+            items=items,
+        )
         for at_us, model, items, priority in zip(
             stream.arrived_at_us.tolist(),
             stream.model.tolist(),
@@ -267,17 +284,19 @@ def arrivals_of(stream: QueryStream, slo_us: int) -> list[Arrival]:
     ]
 
 
-async def on_places(number: int, slo: str, duration_s: float, seed: int, policy: str) -> Compared:
+async def on_places(
+    number: int, slo: str, duration_s: float, faster: int, seed: int, policy: str
+) -> Compared:
     """Send a stream on schedule; one process holds all slots."""
-    stream = query_stream(number, seed, duration_s=duration_s)
-    slo_us, most = stream.slo_us(slo), int(stream.items.max())
-    found = {name: small(profile) for name, profile in profiles().items()}
+    stream = query_stream(number, seed, duration_s=duration_s * faster)
+    slo_us, most = stream.slo_us(slo) // faster, int(stream.items.max())
+    found = {name: small(profile, faster) for name, profile in profiles().items()}
     demands = [
         Demand(model=name, slo_us=slo_us, items=Items(mean=max(1, round(stream.items.mean()))))
         for name in MODELS
     ]
     plan = planned(study_cluster(), found, demands, most)
-    arrivals = arrivals_of(stream, slo_us)
+    arrivals = arrivals_of(stream, slo_us, faster)
     header, events = simulate(plan, found, arrivals, policy=policy, seed=seed)
     simulated = run_report("simulated", header, events).total
     folders = dict.fromkeys(found, Path())
@@ -320,6 +339,7 @@ def main() -> None:
     places.add_argument("--stream", type=int, default=5)
     places.add_argument("--slo", choices=tuple(SLOS), default="moderate")
     places.add_argument("--duration-s", type=float, default=180.0)
+    places.add_argument("--faster", type=int, default=1, help="divides all times")
     places.add_argument("--seed", type=int, default=0)
     places.add_argument("--policy", default="malleable")
     options = parser.parse_args()
@@ -334,7 +354,14 @@ def main() -> None:
         )
         return
     compared = asyncio.run(
-        on_places(options.stream, options.slo, options.duration_s, options.seed, options.policy)
+        on_places(
+            options.stream,
+            options.slo,
+            options.duration_s,
+            options.faster,
+            options.seed,
+            options.policy,
+        )
     )
     points = 100 * (compared.live - compared.simulated)
     print(
