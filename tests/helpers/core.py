@@ -47,12 +47,13 @@ class CoreClient:
     model: str = "adder"
     timeout_us: int | None = None
     step: Step | None = None
+    priority: int = 0
     endings: list[Ending] = field(default_factory=list)
 
     def read(self) -> Question:
         signature = self.core.signature(self.model)
         inputs = signature.check(self.tensors, as_bytes)
-        return Question(inputs, self.timeout_us, step=self.step)
+        return Question(inputs, self.timeout_us, self.priority, self.step)
 
     def end(self, ending: Ending) -> None:
         self.endings.append(ending)

@@ -79,7 +79,14 @@ def load(
             " each input, by name; or a folder of such. Repeatable: sent in turn.",
         ),
     ] = None,
-    items: Annotated[int, typer.Option(min=1, help="Items (batch dimension) per request.")] = 1,
+    items: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Items (batch dimension) per request (default: 1; with --plan of a malleable plan"
+            " drawn as its problem says, or as arrivals state them).",
+        ),
+    ] = None,
     binary: Annotated[
         bool, typer.Option(help="Send tensors as raw bytes (binary-tensor extension) or as JSON.")
     ] = True,
@@ -135,7 +142,7 @@ def load(
         timeout_s=timeout_s,
         connections=connections,
         binary=binary,
-        items=items,
+        items=items or 1,
         input_paths=paths.pop("", ()),
         model_inputs=paths,
         seed=seed,
@@ -158,7 +165,23 @@ def load(
     if rps is None and load_factor is None and any(rates.values()):
         notices.print(explain_default(offers, rates), markup=False, soft_wrap=True)
     schedule, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
+    if plan is not None and items is None:
+        schedule = _with_items(schedule, plan, seed)
     _measure(url, options, schedule, tuple(rates), span_us, json)
+
+
+def _with_items(schedule: "list[Arrival]", path: Path, seed: int) -> "list[Arrival]":
+    """As the simulator draws them; of a plan without depths as they are."""
+    from dataclasses import replace
+
+    from headrace.catalog.documents import read_plan
+    from headrace.simulation.offered.items import items_of
+
+    plan = read_plan(path)
+    if not any(deployment.depths for deployment in plan.deployments):
+        return schedule
+    drawn = items_of(schedule, plan, seed).tolist()
+    return [replace(each, items=items) for each, items in zip(schedule, drawn, strict=True)]
 
 
 def input_paths(given: list[str]) -> dict[str, tuple[Path, ...]]:

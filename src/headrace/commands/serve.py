@@ -56,8 +56,9 @@ def serve(
             help="How batches find their way: reservation (probe and reserve a path that meets"
             " the deadline), reactive (first free slot; the baseline), duty-cycle (models of a slot"
             " in fixed rounds), batch-aware (batches of consecutive requests for machines in"
-            " order), or rounds (also turns of apps' modules). Default: reservation; for apps the"
-            " one that their plan's worst cases hold under."
+            " order), or rounds (also turns of apps' modules). Of a plan with depths: malleable, or"
+            " a baseline such as accordion. Default: reservation; for apps the one that their"
+            " plan's worst cases hold under; malleable for plans with depths."
         ),
     ] = None,
     executor: Annotated[
@@ -356,7 +357,7 @@ async def _run(
     sequence_idle_us: int,
 ) -> None:
     from headrace.commands.replanning import Replanner
-    from headrace.dispatch.policies import policy_for
+    from headrace.dispatch.policies import chosen_for, policy_for
     from headrace.dispatch.topology import Topology
     from headrace.domain.errors import PlanError
     from headrace.serving.apps.runtime import AppLog, AppRuntime
@@ -370,15 +371,19 @@ async def _run(
     from headrace.serving.lifecycle import Server
 
     topology = Topology.from_plan(served.plan, served.profiles)
-    if topology.is_malleable:
-        raise PlanError(
-            "serve: the plan has depths, and requests of many items are simulated so far, not"
-            " served; run `headrace simulate`, or plan with `--planner pooled`"
-        )
     logs = EpochLogs(events)
     names = () if functions is None else tuple(app.name for app in functions.apps)
     log = AppLog(names, logs.open)
     policy = engine["policy"] or policy_for(served.plan)
+    try:
+        chosen_for(topology, policy)
+    except PlanError as error:
+        raise DocumentError(f"serve: {error}") from error
+    if topology.is_malleable and replan is not None:
+        raise DocumentError(
+            "--replan: does not follow plans with depths (`--planner malleable`), whose slots go to"
+            " whoever needs them anyway; leave it out"
+        )
     sink = log.open(topology.event_log_header("live", policy))
     running = Engine(
         served.plan, served.profiles, served.folders, sink=sink, counts=logs.counters, **engine

@@ -113,7 +113,11 @@ class ModelRoutes:
 
     def items_within(self, allowed_us: int) -> int:
         """No more requests that arrive together can all be answered in this time, in an idle
-        system; perhaps fewer. Per route, as many as its narrowest stage can take."""
+        system; perhaps fewer. Per route, as many as its narrowest stage can take. Of requests of
+        many items: of one request, at its best depth."""
+        if self.max_items:
+            left_us = allowed_us - self.gateway_us
+            return max(_items_at_depth(route, left_us) for route in self.routes)
         return sum(_items_of(route, allowed_us - self.gateway_us) for route in self.routes)
 
     def least_us(self, items: int) -> int:
@@ -143,6 +147,18 @@ def _items_of(route: Route, allowed_us: int) -> int:
         * max((spare_us + own_us) * size // max(1, us) for size, us in enumerate(stage.p50_us, 1))
         for stage, own_us in zip(route.stages, least_us, strict=True)
     )
+
+
+def _items_at_depth(route: Route, allowed_us: int) -> int:
+    """Of one request, one batch behind the other: the first takes all stages' time, each later one
+    the slowest stage's."""
+    most = 0
+    for size in range(1, route.batch_size + 1):
+        times_us = [stage.p50_us[size - 1] for stage in route.stages]
+        spare_us = allowed_us - route.slack_us[size - 1] - sum(times_us)
+        if spare_us >= 0:
+            most = max(most, size * (1 + spare_us // max(1, *times_us)))
+    return most
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.catalog.shared_stages import SharedWeightsMaker
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
@@ -208,6 +209,8 @@ class ExecutorKind:
     """Bytes of the planned device's memory per byte of weights."""
     measures: Measurement | None = None
     """None: profiles cannot be measured with it."""
+    shares_weights: SharedWeightsMaker | None = None
+    """What makes stages whose weights are one file, mapped by all workers; None: nothing does."""
 
     def __post_init__(self) -> None:
         assert (self.open is None) != (self.hold is None), "a kind computes, or holds its slots"
@@ -221,6 +224,7 @@ def core_kind(
     process_bytes: int,
     process_memory_per_weight: int,
     formats: tuple[ModelFormat, ...] = ("onnx",),
+    shares_weights: SharedWeightsMaker | None = None,
 ) -> ExecutorKind:
     """A kind whose slot is a core of a processor, or several, and which computes on as many
     threads."""
@@ -234,6 +238,7 @@ def core_kind(
         process_bytes=process_bytes,
         process_memory_per_weight=process_memory_per_weight,
         device_memory_per_weight=1,
+        shares_weights=shares_weights,
         measures=Measurement(
             device="cpu",
             slot="cpu core",

@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.catalog.shared_stages import is_shared
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.domain.elements import element_dtype, fill_neutral, is_text, pack, texts_of
 from headrace.domain.errors import ModelError
@@ -25,6 +26,7 @@ from headrace.executors.onnx_session import (
     open_session,
     run_session,
 )
+from headrace.executors.onnx_shared import MAKER
 
 _NUMPY_TYPES = {
     "tensor(float)": "float32",
@@ -131,7 +133,10 @@ _SESSIONS: WeakValueDictionary[tuple[str, int | None], Any] = WeakValueDictionar
 
 def _shared_session(stage: StageToLoad, gpu: int | None) -> Any:
     if not stage.dimensions:
-        return open_session(stage.path, stage.weights, gpu=gpu, threads=stage.threads)
+        mapped = is_shared(stage.weights)
+        return open_session(
+            stage.path, stage.weights, mapped=mapped, gpu=gpu, threads=stage.threads
+        )
     session = _SESSIONS.get((stage.path, gpu))
     if session is None:
         session = open_session(stage.path, stage.weights, gpu=gpu, threads=stage.threads)
@@ -225,4 +230,5 @@ EXECUTOR = core_kind(
     process_bytes=150 << 20,
     # In the file's buffer and in the runtime's.
     process_memory_per_weight=2,
+    shares_weights=MAKER,
 )

@@ -46,8 +46,8 @@ _HOUSEKEEPING_S: Final = 0.05
 
 
 _Result = TypeVar("_Result")
-_Kind = tuple[str, tuple[int, ...]]
-"""Model, and sizes of its dynamic dimensions, if it has any."""
+_Kind = tuple[str, tuple[int, ...], int]
+"""Model, sizes of its dynamic dimensions, if it has any, and items; 0: as the options say."""
 OnProgress = Callable[[int], None]
 """Gets the number of requests that have ended, some twenty times per second."""
 
@@ -154,19 +154,24 @@ async def drive_load_of_models(
             sequences = await server.in_sequences(model)
             sized = await server.sizes(info)
             if sized is None or options.model_inputs.get(model, options.input_paths):
-                sizes = {arrival.sizes for arrival in arrivals if arrival.model == model}
-                encoders |= dict.fromkeys(
-                    ((model, each) for each in sizes), server.encoders(info, sequences)
-                )
+                kinds = {_kind(arrival) for arrival in arrivals if arrival.model == model}
+                for items in {kind[2] for kind in kinds}:
+                    made = server.encoders(info, sequences, items)
+                    encoders |= dict.fromkeys((kind for kind in kinds if kind[2] == items), made)
                 continue
             arrivals = with_sizes(arrivals, {model: sized.mix}, options.seed)
-            for each in {arrival.sizes for arrival in arrivals if arrival.model == model}:
-                encoders[model, each] = server.encoders(sized.at(info, each), sequences)
+            for kind in {_kind(arrival) for arrival in arrivals if arrival.model == model}:
+                at = sized.at(info, kind[1])
+                encoders[kind] = server.encoders(at, sequences, kind[2])
         run = _ScheduledLoad(server.pool, encoders, arrivals, slos_us, options, on_progress)
         await run.finished()
         return {model: run.result(model, span_us) for model in models}
     finally:
         await server.pool.close()
+
+
+def _kind(arrival: Arrival) -> _Kind:
+    return arrival.model, arrival.sizes, arrival.items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +273,7 @@ class _ScheduledLoad:
         arrival = self.arrivals[index]
         # The server's own objective needs no sending; everything else travels with the request.
         timeout_us = arrival.timeout_us or self.options.slo_us
-        encoders = self.encoders[arrival.model, arrival.sizes]
+        encoders = self.encoders[_kind(arrival)]
         parts = encoders[index % len(encoders)].parts(timeout_us, arrival.priority)
         wanted = self.options.on_answer is not None
         exchange = SentRequest(parts, self._on_done, index=index, keep_body=wanted)

@@ -89,13 +89,14 @@ class Server:
         reply = await self._fetch(f"/v2/models/{info.name}/config")
         return decode_sizes(reply.body, info) if reply.status == 200 else None
 
-    def encoders(self, info: ModelInfo, in_sequences: bool) -> tuple[Encoder, ...]:
-        """One per example."""
+    def encoders(self, info: ModelInfo, in_sequences: bool, items: int = 0) -> tuple[Encoder, ...]:
+        """One per example. `items`: 0: as the options say."""
         options = self._options
+        items = items or options.items
         paths = example_files(options.model_inputs.get(info.name, options.input_paths))
-        examples = [file_input(path, info, options.items) for path in paths]
+        examples = [file_input(path, info, items) for path in paths]
         if not examples:
-            examples = [random_inputs(info, options.items, np.random.default_rng(options.seed))]
+            examples = [random_inputs(info, items, np.random.default_rng(options.seed))]
         # Far from other generators', and from each other's.
         return tuple(
             self.encoder(info, tensors, secrets.randbits(62) if in_sequences else None)

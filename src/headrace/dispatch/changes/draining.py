@@ -6,7 +6,7 @@ work only through its driver, hears of ends only through its reports, and copes 
 So a `DrainingDriver` stands in both ways, passes everything on, and keeps count.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,8 @@ class Dispatching(BatchReports, Protocol):
     """The part of `Dispatcher` that a `DrainingDriver` uses."""
 
     def on_arrival(self, request: Request) -> None: ...
+
+    def on_items(self, items: Sequence[Request]) -> None: ...
 
     def cancel(self, request_id: int) -> None: ...
 
@@ -98,6 +100,11 @@ class DrainingDriver:
         """Hand a request to the dispatcher. Every request must come this way."""
         self._open[request.model] += 1
         self.dispatcher.on_arrival(request)
+
+    def submit_items(self, items: Sequence[Request]) -> None:
+        """The same of one request of many items; see `Dispatcher.on_items`."""
+        self._open[items[0].model] += len(items)
+        self.dispatcher.on_items(items)
 
     def close(self, slot: int) -> None:
         """Take the slot out of service, after the batch that it is running.

@@ -85,6 +85,9 @@ class Invalid:
     fault: Fault
 
 
+HIGH: Final = 0
+LOW: Final = 1
+"""Priorities of requests of many items; there are no others."""
 SEQUENCE_IDLE_US: Final = 60_000_000
 
 Ending = Answer | Late | Refusal | Invalid
@@ -394,6 +397,10 @@ class ProtocolCore:
             asked = client.read()
         except InvalidError as error:
             client.end(self.invalid(model, error))
+            return None
+        if known.signature.model.malleable and asked.priority not in (HIGH, LOW):
+            said = f"priority must be {HIGH} (high) or {LOW} (low), got {asked.priority}"
+            client.end(self.invalid(model, InvalidError(said)))
             return None
         if known.sequences is not None:
             assert asked.step is not None, "`step_of` says so"

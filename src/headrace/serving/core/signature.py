@@ -273,9 +273,10 @@ class Signature:
             )
         if not 1 <= items <= self.model.max_items:
             where = "the first dimension" if axis == 0 else f"dimension {axis}"
+            more = "; send fewer items at a time, or plan with more `--max-items`"
             raise InvalidError(
                 f"input {quoted(tensor.name)}: {where} must lie in 1..{self.model.max_items},"
-                f" got {shape_text([items])[1:-1]}"
+                f" got {shape_text([items])[1:-1]}{more if self.model.malleable else ''}"
             )
         return items
 

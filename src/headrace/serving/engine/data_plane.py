@@ -13,7 +13,7 @@ from headrace.dispatch.changes.handover import PlacedTopology
 from headrace.dispatch.changes.migration import Epoch
 from headrace.dispatch.dispatcher import Dispatcher
 from headrace.dispatch.protocols import BatchCounts, Clock, EventSink
-from headrace.dispatch.topology import Topology
+from headrace.dispatch.topology import ModelRoutes, Topology
 from headrace.domain.events import Arrived, Dropped
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
@@ -94,7 +94,10 @@ class DataPlane:
         if model is None:
             raise ValueError(f"model {inference.model!r} is not served")
         requests = self.pending.open(inference, self.number[model.name], model)
-        if not self.room.take(requests, inference.peer):
+        if self.topology.is_malleable:
+            # Nobody waits outside: whoever is more urgent takes slots back, item by item.
+            self.draining.submit_items(requests)
+        elif not self.room.take(requests, inference.peer):
             for request in requests:
                 self.draining.submit(request)
 
@@ -126,9 +129,8 @@ def served_models(
             fastest_us=model.fastest_us,
             items_within=model.items_within,
             least_us=model.least_us,
-            max_items=MAX_BATCHES_PER_INFERENCE * max(r.batch_size for r in model.routes)
-            if profiles[deployment.model].batched
-            else 1,
+            max_items=_most_items(model, batched=profiles[deployment.model].batched),
+            malleable=bool(model.max_items),
             batched=profiles[deployment.model].batched,
             states=profiles[deployment.model].state_indices(),
             initial_states=tuple(profiles[deployment.model].initial_states.items()),
@@ -146,19 +148,29 @@ def served_models(
     }
 
 
-def arena_bytes_for(stages: StageIndex) -> int:
+def _most_items(model: ModelRoutes, *, batched: bool) -> int:
+    """Of one inference."""
+    if model.max_items:
+        return model.max_items
+    largest = max(route.batch_size for route in model.routes)
+    return MAX_BATCHES_PER_INFERENCE * largest if batched else 1
+
+
+def arena_bytes_for(stages: StageIndex, *, malleable: bool = False) -> int:
     """How much memory never runs out, whatever the dispatcher does within reason.
 
     Each slot of a pool may run one batch and have a few more waiting between stages. Pages cost
     nothing until they are used, and the lowest are used first, so this may be generous.
+
+    Args:
+        malleable: slots run any stage, one at a time, and are in the pools of all.
     """
-    per_slot = sum(
-        (io.inputs.batch_bytes(io.max_batch) + io.outputs.batch_bytes(io.max_batch))
-        * len(io.planned.pool)
-        for pipelines in stages
-        for pipeline in pipelines
-        for io in pipeline
-    )
+    needed: dict[str, list[int]] = defaultdict(list)
+    for io in (io for pipelines in stages for pipeline in pipelines for io in pipeline):
+        both = io.inputs.batch_bytes(io.max_batch) + io.outputs.batch_bytes(io.max_batch)
+        for slot in io.planned.pool:
+            needed[slot].append(both)
+    per_slot = sum(max(each) if malleable else sum(each) for each in needed.values())
     return max(_LEAST_ARENA_BYTES, _BATCHES_PER_SLOT * per_slot)
 
 

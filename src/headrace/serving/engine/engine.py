@@ -301,6 +301,11 @@ class Engine:
         if not self._started or self._draining:
             raise MigrationError("the server is starting or shutting down; its plan stays")
         fresh = PlanInService(served, self._options)
+        if self._current.topology.is_malleable or fresh.topology.is_malleable:
+            raise MigrationError(
+                "plans with depths (`--planner malleable`) do not follow others, nor others them,"
+                " while they are served; stop this server and start one with the new plan"
+            )
         _check_tensors(self._current, fresh)
         sink = open_sink or (lambda header: None)
         task = asyncio.get_running_loop().create_task(self._move(fresh, how, sink, on_switch))

@@ -32,6 +32,9 @@ class ServedModel:
     """Least time in which one item can be answered; a shorter timeout is always refused."""
     max_items: int
     """Most items (batch dimension) that one inference may carry."""
+    malleable: bool = False
+    """Its plan says how many items a request may have, and serves it by as many slots at a time as
+    others can spare."""
     planned_rps: float | None = None
     """Requests per second that the plan says it can take."""
     rate_rps: float | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headrace.dispatch.buckets import by_bucket
 from headrace.dispatch.dispatcher import StageTime
-from headrace.dispatch.policies import policy_for
+from headrace.dispatch.policies import chosen_for, policy_for
 from headrace.dispatch.protocols import BatchCounts, Clock, EventSink
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import EventLogHeader
@@ -86,13 +86,14 @@ class PlanInService:
         """Check the plan against its profiles; nothing is started yet.
 
         Raises:
-            PlanError: the plan names something that does not exist.
+            PlanError: the plan names something that does not exist, or the policy is for others.
         """
         self.served = served
         self.topology = Topology.from_plan(served.plan, served.profiles)
         self.models = served_models(served.plan, self.topology, served.profiles)
         self._options = options
         self._policy = options.policy or policy_for(served.plan)
+        chosen_for(self.topology, self._policy)  # or it says why not
         self._specs: tuple[WorkerSpec, ...] = ()
         self._files = KeptFiles()
         self.arena: Arena | None = None
@@ -124,7 +125,9 @@ class PlanInService:
         loop = asyncio.get_running_loop()
         served, options = self.served, self._options
         stages = stage_index(served.plan, served.profiles)
-        self.arena = Arena(options.arena_bytes or arena_bytes_for(stages))
+        self.arena = Arena(
+            options.arena_bytes or arena_bytes_for(stages, malleable=self.topology.is_malleable)
+        )
         worker_cores = allowed_cores() if options.cores is None else options.cores
         self.host = LocalHost(
             self.arena,

@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.catalog.shared_stages import Blocks, SharedStage, shared_stages
 from headrace.catalog.stage_files import model_format, stage_path, stage_weights
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.cost import TimedStage, cost_model
@@ -29,8 +31,17 @@ from headrace.serving.workers.worker_process import WorkerSpec
 
 logger = logging.getLogger(__name__)
 
-_Tenant = tuple[StageIO, Profile, str, str, ExternalWeights | None]
-"""A stage of a slot, its kind of executor, its file, and what that refers to."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tenant:
+    """A stage of a slot, the same on all slots that have it."""
+
+    io: StageIO
+    executor: str
+    path: str
+    weights: ExternalWeights | None
+    p50_us: tuple[int, ...]
+    p99_us: tuple[int, ...]
 
 
 def worker_specs(
@@ -68,10 +79,12 @@ def worker_specs(
     held = sorted(device for device, kind in kinds.items() if kind.hold is not None)
     if held and choice == AUTO:
         logger.warning("emulated, so it answers zeros at profiled speed: %s", ", ".join(held))
+    slowed = slowdowns(plan)
     tenants: dict[str, list[_Tenant]] = {s.name: [] for s in plan.slots}
     for deployment, pipelines in zip(plan.deployments, stages, strict=True):
         profile = profiles[deployment.model]
         folder = profile_folders[deployment.model]
+        with_one_file = _SharedStages(pipelines if deployment.depths else (), profile, folder)
         for io in (io for pipeline in pipelines for io in pipeline):
             path, weights = "", None
             kind = names[io.planned.device]
@@ -79,10 +92,18 @@ def worker_specs(
                 # Of what a device can run, not all models are run by the same library.
                 kind = kind_for(io.planned.device, choice, model_format(profile, folder))
                 blocks = (io.planned.first_block, io.planned.end_block)
-                path = str(stage_path(profile, folder, *blocks))
-                weights = stage_weights(profile, folder)
+                once = with_one_file.of(kind, blocks)
+                if once is not None:
+                    path, weights = once.path, once.weights
+                else:
+                    path = str(stage_path(profile, folder, *blocks))
+                    weights = stage_weights(profile, folder)
+            p50_us, p99_us = _times(io, profile, slowed)
+            tenant = _Tenant(
+                io=io, executor=kind, path=path, weights=weights, p50_us=p50_us, p99_us=p99_us
+            )
             for name in io.planned.pool:
-                tenants[name].append((io, profile, kind, path, weights))
+                tenants[name].append(tenant)
     on_cores = [slot for slot in plan.slots if kinds[slot.device].slot_is == "core"]
     cores_of = {kind.name: kind.cores for kind in plan.cluster.device_types}
     allowed = allowed_cores() if host_cores is None else host_cores
@@ -92,8 +113,7 @@ def worker_specs(
     if divided and quota_folder() is None:
         say_unenforced(divided)
     threads = {slot.name: threads_of(slot.share, cores_of[slot.device]) for slot in on_cores}
-    slowed = slowdowns(plan)
-    shared = shared_processes([s for s in plan.slots if kinds[s.device].hold], processes)
+    together = shared_processes([s for s in plan.slots if kinds[s.device].hold], processes)
     return tuple(
         WorkerSpec(
             slot=slot.name,
@@ -101,10 +121,10 @@ def worker_specs(
             cores=cores.get(slot.name, ()),
             quota=parts.get(slot.name),
             device=slot.device_index if kinds[slot.device].slot_is == "device" else None,
-            process=shared.get(slot.name),
+            process=together.get(slot.name),
             loads=tuple(
                 # Equal stages on different slots must not take equal times.
-                _load(tenant, number, threads.get(slot.name, 1), slowed, seed * 1_000_003 + number)
+                _load(tenant, number, threads.get(slot.name, 1), seed * 1_000_003 + number)
                 for tenant in tenants[slot.name]
             ),
         )
@@ -147,33 +167,61 @@ def shared_processes(slots: Sequence[Slot], processes: int | None) -> dict[str, 
     return {slot.name: number % processes for number, slot in enumerate(slots)}
 
 
-def _load(
-    tenant: _Tenant,
-    slot: int,
-    threads: int,
-    slowed: Mapping[tuple[str, str, int], float],
-    seed: int,
-) -> Load:
-    io, profile, kind, path, weights = tenant
+class _SharedStages:
+    """Of one model of a malleable plan; looked up when the first is needed."""
+
+    def __init__(self, depths: Sequence[Sequence[StageIO]], profile: Profile, folder: Path) -> None:
+        """`depths`: none of a model whose stages have slots of their own."""
+        self._ranges = {
+            (io.planned.first_block, io.planned.end_block) for depth in depths for io in depth
+        }
+        self._profile, self._folder = profile, folder
+        self._found: dict[str, Mapping[Blocks, SharedStage]] = {}
+
+    def of(self, kind: str, blocks: Blocks) -> SharedStage | None:
+        """None: this kind of executor, or this model, has a file for each stage."""
+        maker = executor(kind).shares_weights
+        if maker is None or not self._ranges:
+            return None
+        if kind not in self._found:
+            made = shared_stages(self._profile, self._folder, self._ranges, maker)
+            self._found[kind] = made or {}
+        return self._found[kind].get(blocks)
+
+
+def _times(
+    io: StageIO, profile: Profile, slowed: Mapping[tuple[str, str, int], float]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What an emulated slot is held for, p50 and p99; entry b-1 is batch size b.
+
+    The server's own part of its batches is real. Neighbours on its device cost it what the plan
+    says.
+    """
     stage, costs = TimedStage.of(profile.model, io.planned), cost_model({profile.model: profile})
-    # What an emulated slot is held for; the server's own part of its batches is real. Neighbours
-    # on its device cost it what the plan says.
     model, pipeline, number = io.name.rsplit("/", 2)
     slowdown = slowed.get((model, pipeline, int(number)), 1.0)
     times = [costs.execution(stage, size) for size in range(1, io.max_batch + 1)]
+    return (
+        tuple(slowed_us(time.p50_us, slowdown) for time in times),
+        tuple(slowed_us(time.p99_us, slowdown) for time in times),
+    )
+
+
+def _load(tenant: _Tenant, slot: int, threads: int, seed: int) -> Load:
+    io = tenant.io
     return Load(
         stage=io.key,
         name=io.name,
-        executor=kind,
-        path=path,
-        weights=weights,
+        executor=tenant.executor,
+        path=tenant.path,
+        weights=tenant.weights,
         inputs=io.inputs.specs,
         outputs=io.outputs.specs,
         max_batch=io.max_batch,
         threads=threads,
         dimensions=io.dimensions,
-        p50_us=tuple(slowed_us(time.p50_us, slowdown) for time in times),
-        p99_us=tuple(slowed_us(time.p99_us, slowdown) for time in times),
+        p50_us=tenant.p50_us,
+        p99_us=tenant.p99_us,
         seed=seed + io.key * 7_919,
         slot=slot,
     )

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from headrace.domain.elements import item_bytes
-from headrace.domain.plan import Plan
+from headrace.domain.plan import Deployment, DepthStage, Plan
 from headrace.domain.plan import Stage as PlannedStage
 from headrace.domain.profile import Profile
 from headrace.domain.tensors import TensorSpec
@@ -91,17 +91,17 @@ def stage_index(plan: Plan, profiles: Mapping[str, Profile]) -> StageIndex:
     for deployment in plan.deployments:
         profile = profiles[deployment.model]
         pipelines = []
-        for pipeline in deployment.pipelines:
+        for name, batch_size, planned in _ways(deployment, plan):
             stages = []
-            for number, stage in enumerate(pipeline.stages):
+            for number, stage in enumerate(planned):
                 stages.append(
                     StageIO(
                         key=key,
-                        name=f"{deployment.model}/{pipeline.name}/{number}",
+                        name=f"{deployment.model}/{name}/{number}",
                         inputs=TensorGroup.of(_cut_before(profile, stage.first_block)),
                         outputs=TensorGroup.of(_cut_before(profile, stage.end_block)),
                         planned=stage,
-                        max_batch=pipeline.batch_size,
+                        max_batch=batch_size,
                         dimensions=profile.dimensions,
                     )
                 )
@@ -109,6 +109,39 @@ def stage_index(plan: Plan, profiles: Mapping[str, Profile]) -> StageIndex:
             pipelines.append(tuple(stages))
         models.append(tuple(pipelines))
     return tuple(models)
+
+
+_Way = tuple[str, int, tuple[PlannedStage, ...]]
+"""A pipeline or a depth: its name, batch size and stages."""
+
+
+def _ways(deployment: Deployment, plan: Plan) -> list[_Way]:
+    """As `Topology` counts and names them."""
+    if not deployment.depths:
+        return [(each.name, each.batch_size, each.stages) for each in deployment.pipelines]
+    return [
+        (
+            f"depth{len(depth.stages)}",
+            depth.batch_size,
+            tuple(_on_any_slot(stage, plan) for stage in depth.stages),
+        )
+        for depth in deployment.depths
+    ]
+
+
+def _on_any_slot(stage: DepthStage, plan: Plan) -> PlannedStage:
+    """Any slot of its kind may be asked to run it."""
+    kind = (stage.device, stage.share)
+    return PlannedStage(
+        first_block=stage.first_block,
+        end_block=stage.end_block,
+        device=stage.device,
+        share=stage.share,
+        pool=tuple(slot.name for slot in plan.slots if (slot.device, slot.share) == kind),
+        latency_us=stage.latency_us,
+        transfer_us=stage.transfer_us,
+        throughput_rps=0.0,
+    )
 
 
 def _cut_before(profile: Profile, block: int) -> tuple[TensorSpec, ...]:

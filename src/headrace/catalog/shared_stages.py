@@ -1,0 +1,164 @@
+"""All stages of a malleable plan's model with one file of weights between them (decision 0052).
+
+A slot of such a plan may be asked for any stage of any depth. As files of their own, ten depths
+hold a model's weights ten times, and every worker a copy of each. So stages are saved as the
+executor's library has optimised them for this machine, and their weights, which are the same in
+whatever range of blocks they are, stand once in a file beside them, each at the start of a page.
+Workers map it.
+
+Cache entry, made whole or not at all, by a process of its own (the gateway loads no such library):
+
+    shared/KEY/shared-weights.bin   every tensor once, by content
+    shared/KEY/FIRST-END.onnx       a stage, which refers to it
+
+KEY is of the model's content, the ranges, the library's version and the processor, since what is
+optimised for one is wrong for another. Loading checks what it checks of any weights in files
+(`weights_files`).
+"""
+
+import json
+import logging
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from headrace.catalog.cache_folder import cache_folder, content_key
+from headrace.catalog.stage_files import stage_path, stage_weights
+from headrace.catalog.weights_files import ExternalWeights, weights_in
+from headrace.domain.base import Record
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import Profile
+
+logger = logging.getLogger(__name__)
+
+SHARING_VERSION = 1
+"""Raised whenever something else is made of the same stages."""
+
+WEIGHTS = "shared-weights.bin"
+
+Blocks = tuple[int, int]
+"""First block, and the one behind the last."""
+
+
+class SharedStage(Record, frozen=True, kw_only=True):
+    """A stage and what its file refers to."""
+
+    path: str
+    weights: ExternalWeights
+
+
+def is_shared(weights: ExternalWeights | None) -> bool:
+    """Whether these are of stages made here."""
+    return weights is not None and weights.names == (WEIGHTS,)
+
+
+class SharedWeightsMaker(Record, frozen=True, kw_only=True):
+    """What makes such stages: a module that is run with the folder of the new entry and, on its
+    standard input, a JSON object: name -> path of a stage."""
+
+    module: str
+    distributions: tuple[str, ...]
+    """Of the library that optimises; the first that is installed says the version."""
+
+
+def shared_stages(
+    profile: Profile, profile_folder: Path, ranges: Collection[Blocks], maker: SharedWeightsMaker
+) -> dict[Blocks, SharedStage] | None:
+    """Files of these stages whose weights are one file; made where they are not there yet.
+
+    Returns:
+        None: the model cannot be saved so (the log says why); `stage_path` still serves.
+
+    Raises:
+        ModelError: as `stage_path`.
+    """
+    if stage_weights(profile, profile_folder) is not None:
+        return None  # they are in files of their own already, and mapped from there
+    plain = {blocks: stage_path(profile, profile_folder, *blocks) for blocks in sorted(set(ranges))}
+    folder = _entry_folder(plain, maker)
+    if not folder.is_dir() and not _make(profile.model, plain, folder, maker):
+        return None
+    found = {}
+    for blocks in plain:
+        path = folder / _file_name(blocks)
+        weights = weights_in(path, [WEIGHTS])
+        if weights is None or not path.is_file():
+            raise ModelError(f"{folder}: is not whole; remove it, and it is made again")
+        found[blocks] = SharedStage(path=str(path), weights=weights)
+    return found
+
+
+def _entry_folder(plain: Mapping[Blocks, Path], maker: SharedWeightsMaker) -> Path:
+    # A stage's file is named by its content.
+    stages = [[*blocks, path.name] for blocks, path in plain.items()]
+    key = content_key([SHARING_VERSION, stages, _library(maker), processor()])
+    return cache_folder() / "shared" / key[:2] / key
+
+
+def _library(maker: SharedWeightsMaker) -> str:
+    for name in maker.distributions:
+        try:
+            return f"{name} {version(name)}"
+        except PackageNotFoundError:
+            continue
+    return ""
+
+
+def processor() -> str:
+    """Its model and what it can compute, as the system reports it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = {line.partition(":")[0].strip(): line.partition(":")[2].strip() for line in lines}
+    return " ".join(found.get(name, "") for name in ("model name", "flags", "Features"))
+
+
+def _make(
+    model: str, plain: Mapping[Blocks, Path], folder: Path, maker: SharedWeightsMaker
+) -> bool:
+    """Make an entry; False: not of this model."""
+    logger.info("model %s: preparing %d stages that share their weights", model, len(plain))
+    stages = {_file_name(blocks): str(path) for blocks, path in plain.items()}
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".unfinished-"))
+    except OSError as error:
+        raise ModelError(
+            f"{folder}: cannot be written: {error.strerror};"
+            " set HEADRACE_CACHE to a folder that you may write to"
+        ) from error
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", maker.module, str(unfinished)],
+            input=json.dumps(stages),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1][:300]
+            logger.warning(
+                "model %s: its stages cannot share weights, so that every worker holds its own"
+                " copies: %s",
+                model,
+                said,
+            )
+            return False
+        try:
+            unfinished.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was as quick
+                raise
+        return True
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _file_name(blocks: Blocks) -> str:
+    return f"{blocks[0]}-{blocks[1]}.onnx"
