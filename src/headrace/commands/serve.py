@@ -1,10 +1,8 @@
 """`headrace serve`: bring a plan to life."""
 
-import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,9 +13,6 @@ from headrace.executors.table import AUTO, EMULATED, EXECUTORS, choices
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
     from headrace.serving.apps.host import AppHost
-    from headrace.serving.changes.plan_watch import ReplanRule
-    from headrace.serving.engine.plan_in_service import ServedPlan
-    from headrace.serving.front.base import FrontOptions
 
 
 def serve(
@@ -247,6 +242,7 @@ def serve(
     import msgspec
     import uvloop
 
+    from headrace.commands.bring_up import run_server
     from headrace.commands.kernel import load_kernel
     from headrace.commands.rehearse import rehearse_before_ready
     from headrace.dispatch.buckets import levels_by_model
@@ -300,7 +296,7 @@ def serve(
         levels = rehearse_before_ready(plan_path, policy, executor, app or [], arguments)
     load_kernel(policy or policy_for(plan), simulator=False)
     uvloop.run(
-        _run(
+        run_server(
             served,
             plan_path,
             on_ready,
@@ -338,88 +334,6 @@ def serve(
             sequence_idle_us=round(sequence_idle_s * 1e6),
         )
     )
-
-
-async def _run(
-    served: "ServedPlan",
-    plan_path: Path,
-    on_ready: Any,
-    events: Path | None,
-    functions: "AppHost | None",
-    *,
-    replan: "ReplanRule | None",
-    engine: dict[str, Any],
-    pad: frozenset[str],
-    options: "FrontOptions",
-    grpc_port: int | None,
-    admin_socket: Path | None,
-    lame_duck_s: float,
-    sequence_idle_us: int,
-) -> None:
-    from headrace.commands.replanning import Replanner
-    from headrace.dispatch.policies import chosen_for, policy_for
-    from headrace.dispatch.topology import Topology
-    from headrace.domain.errors import PlanError
-    from headrace.serving.apps.runtime import AppLog, AppRuntime
-    from headrace.serving.changes.changeover import Changeover
-    from headrace.serving.core.by_shape import ByShape
-    from headrace.serving.core.epoch_logs import EpochLogs
-    from headrace.serving.core.protocol import ProtocolCore
-    from headrace.serving.engine.engine import Engine
-    from headrace.serving.front.admin import default_socket_folder
-    from headrace.serving.front.table import FRONTS
-    from headrace.serving.lifecycle import Server
-
-    topology = Topology.from_plan(served.plan, served.profiles)
-    logs = EpochLogs(events)
-    names = () if functions is None else tuple(app.name for app in functions.apps)
-    log = AppLog(names, logs.open)
-    policy = engine["policy"] or policy_for(served.plan)
-    try:
-        chosen_for(topology, policy)
-    except PlanError as error:
-        raise DocumentError(f"serve: {error}") from error
-    if topology.is_malleable and replan is not None:
-        raise DocumentError(
-            "--replan: does not follow plans with depths (`--planner malleable`), whose slots go to"
-            " whoever needs them anyway; leave it out"
-        )
-    sink = log.open(topology.event_log_header("live", policy))
-    running = Engine(
-        served.plan, served.profiles, served.folders, sink=sink, counts=logs.counters, **engine
-    )
-    changeover = Changeover(running, plan_path, engine["executor"], log.open)
-    lived: Any = running
-    behind: Any = ByShape(running, pad)
-    if functions is not None:
-        behind = lived = AppRuntime(running, functions, logs.counters, log)
-        changeover.check = behind.check
-    core = ProtocolCore(behind, logs.counters, sequence_idle_us)
-    changeover.on_switch = core.refresh
-    http = FRONTS["http"](core, options)
-    grpc = None if grpc_port is None else FRONTS["grpc"](core, replace(options, port=grpc_port))
-    admin = FRONTS["admin"](
-        core,
-        replace(
-            options,
-            host=str(admin_socket or default_socket_folder()),
-            migrate=changeover.migrate,
-            beside=None if admin_socket else http,
-        ),
-    )
-    fronts = [http, admin] if grpc is None else [http, grpc, admin]
-    started = Server(lived, fronts, changeover, lame_duck_s)
-    aside = [asyncio.create_task(logs.keep_flushed())]
-    if replan is not None:
-        replanner = Replanner(running, changeover, logs.counters, plan_path.parent, replan)
-        aside.append(asyncio.create_task(replanner.run()))
-    try:
-        await started.run(lambda url: on_ready(url, grpc and grpc.address, admin.address))
-    finally:
-        for task in aside:
-            task.cancel()
-        await asyncio.gather(*aside, return_exceptions=True)
-        logs.close()
 
 
 def _check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> None:

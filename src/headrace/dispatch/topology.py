@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil
 from typing import Literal
 
 from headrace.cost import (
@@ -15,6 +14,7 @@ from headrace.cost import (
     link_bytes_per_us,
     transfer_us,
 )
+from headrace.dispatch.rounds_of_plan import Rounds
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import PlanError
 from headrace.domain.events import EventLogHeader
@@ -233,7 +233,7 @@ class Topology:
         node_index = {node.name: i for i, node in enumerate(plan.cluster.nodes)}
         asked = cost_model(profiles) if costs is None else costs
         priorities = {demand.model: demand.priority for demand in plan.demands}
-        rounds = _Rounds(plan, asked)
+        rounds = Rounds(plan, asked)
         kinds = _kinds(plan)
         try:
             return cls(
@@ -296,7 +296,7 @@ def _model_routes(
     slot_index: Mapping[str, int],
     slowed: Slowdowns,
     priorities: Mapping[str, int],
-    rounds: "_Rounds",
+    rounds: Rounds,
 ) -> ModelRoutes:
     if not deployment.pipelines:
         raise _not_runnable(deployment.name, "a pipeline", "none")
@@ -371,39 +371,6 @@ def _depth_route(depth: Depth, profile: Profile, costs: CostModel, kinds: Kinds)
     return Route(
         name=name, batch_size=depth.batch_size, stages=tuple(tables), slack_us=_slack(tables)
     )
-
-
-class _Rounds:
-    """What a plan says of its slots' rounds (decision 0044)."""
-
-    def __init__(self, plan: Plan, costs: CostModel) -> None:
-        self._apps = {claim.app.name: claim.app for claim in plan.apps}
-        self._index = {(d.app, d.module): i for i, d in enumerate(plan.deployments)}
-        self._costs = costs
-        self.turns = {
-            (tenant.model, tenant.pipeline): place
-            for slot in plan.slots
-            if slot.duty_us is not None
-            for place, tenant in enumerate(slot.tenants)
-        }
-        """(model, pipeline) -> its place in the round of its slot."""
-
-    def follows(self, deployment: Deployment) -> tuple[int, ...]:
-        """See `ModelRoutes.follows`."""
-        app = self._apps.get(deployment.app or "")
-        if app is None or not any(p.load and p.load.follows for p in deployment.pipelines):
-            return ()
-        before = [first for first, after in app.edges if after == deployment.module]
-        return tuple(self._index[app.name, module] for module in before)
-
-    def lead_us(self, deployment: Deployment) -> int:
-        """See `ModelRoutes.lead_us`."""
-        app = self._apps.get(deployment.app or "")
-        if app is None:
-            return 0
-        module = app.module(str(deployment.module))
-        gateway_us = self._costs.gateway_us(deployment.model)
-        return module.code_us + ceil(module.fan_out.mean * gateway_us)
 
 
 def _route(

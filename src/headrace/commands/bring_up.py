@@ -1,0 +1,106 @@
+"""Bringing a plan to life: engine, apps, fronts and what watches them, until it is told to stop."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.domain.errors import DocumentError
+
+if TYPE_CHECKING:
+    from headrace.serving.apps.host import AppHost
+    from headrace.serving.changes.plan_watch import ReplanRule
+    from headrace.serving.engine.plan_in_service import ServedPlan
+    from headrace.serving.front.base import FrontOptions
+
+
+async def run_server(
+    served: "ServedPlan",
+    plan_path: Path,
+    on_ready: Any,
+    events: Path | None,
+    functions: "AppHost | None",
+    *,
+    replan: "ReplanRule | None",
+    engine: dict[str, Any],
+    pad: frozenset[str],
+    options: "FrontOptions",
+    grpc_port: int | None,
+    admin_socket: Path | None,
+    lame_duck_s: float,
+    sequence_idle_us: int,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Args:
+        on_ready: called with the addresses of HTTP, of gRPC (None: not served) and of administration.
+        engine: arguments of `Engine` beside the plan.
+        pad: models whose inputs are filled up to their buckets' sizes.
+
+    Raises:
+        DocumentError: the policy, or re-planning, does not fit the plan.
+    """
+    from headrace.commands.replanning import Replanner
+    from headrace.dispatch.policies import chosen_for, policy_for
+    from headrace.dispatch.topology import Topology
+    from headrace.domain.errors import PlanError
+    from headrace.serving.apps.runtime import AppLog, AppRuntime
+    from headrace.serving.changes.changeover import Changeover
+    from headrace.serving.core.by_shape import ByShape
+    from headrace.serving.core.epoch_logs import EpochLogs
+    from headrace.serving.core.protocol import ProtocolCore
+    from headrace.serving.engine.engine import Engine
+    from headrace.serving.front.admin import default_socket_folder
+    from headrace.serving.front.table import FRONTS
+    from headrace.serving.lifecycle import Server
+
+    topology = Topology.from_plan(served.plan, served.profiles)
+    logs = EpochLogs(events)
+    names = () if functions is None else tuple(app.name for app in functions.apps)
+    log = AppLog(names, logs.open)
+    policy = engine["policy"] or policy_for(served.plan)
+    try:
+        chosen_for(topology, policy)
+    except PlanError as error:
+        raise DocumentError(f"serve: {error}") from error
+    if topology.is_malleable and replan is not None:
+        raise DocumentError(
+            "--replan: does not follow plans with depths (`--planner malleable`), whose slots go to"
+            " whoever needs them anyway; leave it out"
+        )
+    sink = log.open(topology.event_log_header("live", policy))
+    running = Engine(
+        served.plan, served.profiles, served.folders, sink=sink, counts=logs.counters, **engine
+    )
+    changeover = Changeover(running, plan_path, engine["executor"], log.open)
+    lived: Any = running
+    behind: Any = ByShape(running, pad)
+    if functions is not None:
+        behind = lived = AppRuntime(running, functions, logs.counters, log)
+        changeover.check = behind.check
+    core = ProtocolCore(behind, logs.counters, sequence_idle_us)
+    changeover.on_switch = core.refresh
+    http = FRONTS["http"](core, options)
+    grpc = None if grpc_port is None else FRONTS["grpc"](core, replace(options, port=grpc_port))
+    admin = FRONTS["admin"](
+        core,
+        replace(
+            options,
+            host=str(admin_socket or default_socket_folder()),
+            migrate=changeover.migrate,
+            beside=None if admin_socket else http,
+        ),
+    )
+    fronts = [http, admin] if grpc is None else [http, grpc, admin]
+    started = Server(lived, fronts, changeover, lame_duck_s)
+    aside = [asyncio.create_task(logs.keep_flushed())]
+    if replan is not None:
+        replanner = Replanner(running, changeover, logs.counters, plan_path.parent, replan)
+        aside.append(asyncio.create_task(replanner.run()))
+    try:
+        await started.run(lambda url: on_ready(url, grpc and grpc.address, admin.address))
+    finally:
+        for task in aside:
+            task.cancel()
+        await asyncio.gather(*aside, return_exceptions=True)
+        logs.close()
