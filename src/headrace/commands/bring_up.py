@@ -33,7 +33,7 @@ async def run_server(
     """Serve until SIGTERM or Ctrl-C.
 
     Args:
-        on_ready: called with the addresses of HTTP, of gRPC (None: not served) and of administration.
+        on_ready: called with the addresses of HTTP, of gRPC (None: not served) and of the admin's.
         engine: arguments of `Engine` beside the plan.
         pad: models whose inputs are filled up to their buckets' sizes.
 
