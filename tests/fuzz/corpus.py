@@ -45,7 +45,7 @@ def make_corpus(folder: Path) -> Corpus:
         plan = replace(made.plan, profiles=refs)
         corpus.plans[f"{shape}.plan.json"] = _written(folder / f"{shape}.plan.json", plan)
         _add_problem(corpus, f"{shape}.problem.json", plan)
-        if all(deployment.start is None for deployment in plan.deployments):
+        if not plan.has_starts:
             _add_log(corpus, f"{shape}.events", plan, made.profiles)
     _add_apps(corpus)
     _add_traces(corpus)

@@ -114,7 +114,7 @@ class Files:
         return "accepted"
 
     def _simulate(self, plan: Plan, profiles: Any) -> None:
-        if any(deployment.start is not None for deployment in plan.deployments):
+        if plan.has_starts:
             return  # Nothing loads models layer by layer yet.
         if plan.apps:
             rates = {claim.app.name: claim.app.rate_rps / 2 for claim in plan.apps}

@@ -48,7 +48,7 @@ def judge_figures(plan: Plan, profiles: Mapping[str, Profile]) -> None:
         for number, depth in enumerate(deployment.depths, start=1):
             require(len(depth.stages) == number, f"depth {number} has {len(depth.stages)} stages")
             _judge_depth(plan, profiles[deployment.model], depth)
-    if any(deployment.depths for deployment in plan.deployments):
+    if plan.is_malleable:
         _judge_work(plan, profiles)
     if all(kind.price_per_hour is not None for kind in plan.cluster.device_types):
         cost = sum(plan.cluster.device_type(d).price_per_hour or 0.0 for _, d, _ in devices)

@@ -178,7 +178,7 @@ def _with_items(schedule: "list[Arrival]", path: Path, seed: int) -> "list[Arriv
     from headrace.simulation.offered.items import items_of
 
     plan = read_plan(path)
-    if not any(deployment.depths for deployment in plan.deployments):
+    if not plan.is_malleable:
         return schedule
     drawn = items_of(schedule, plan, seed).tolist()
     return [replace(each, items=items) for each, items in zip(schedule, drawn, strict=True)]

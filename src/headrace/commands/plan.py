@@ -331,15 +331,15 @@ def _explained(plan: "Plan", problem: "Problem") -> "Group":
     from rich.console import Group
 
     from headrace.domain.errors import DocumentError
-    from headrace.reporting.depths_table import is_malleable, items_table
+    from headrace.reporting.depths_table import items_table
     from headrace.reporting.shared_table import devices_table, is_shared
 
-    if any(deployment.start is not None for deployment in plan.deployments):
+    if plan.has_starts:
         from headrace.planning.provisioning.of_plan import explain_starts
         from headrace.reporting.starts_table import host_table
 
         return Group(host_table(explain_starts(plan, problem)))
-    if is_malleable(plan):
+    if plan.is_malleable:
         return Group(items_table(plan))
     if plan.is_together:
         return Group(devices_table(plan))

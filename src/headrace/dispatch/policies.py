@@ -95,7 +95,7 @@ def policy_for(plan: Plan) -> str:
     those of apps and models together (0048).
     """
     in_turns = any(slot.duty_us is not None for slot in plan.slots)
-    if any(deployment.depths for deployment in plan.deployments):
+    if plan.is_malleable:
         return "malleable"
     if not plan.apps:
         return "reservation"

@@ -234,6 +234,16 @@ class Plan(Record, frozen=True, kw_only=True):
         return any(claim.reading == "turns" for claim in self.apps)
 
     @property
+    def is_malleable(self) -> bool:
+        """Whether its models are cut over one slot, two and so on, for requests of many items."""
+        return any(deployment.depths for deployment in self.deployments)
+
+    @property
+    def has_starts(self) -> bool:
+        """Whether it says how models start whose weights are not on their device."""
+        return any(deployment.start is not None for deployment in self.deployments)
+
+    @property
     def is_for_rates(self) -> bool:
         """Whether it is the least for stated rates of models: of as few devices as carry them, or
         the cheapest. Where their load as a whole rises, such a plan does not carry it."""

@@ -17,10 +17,6 @@ from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.summary import milliseconds
 
 
-def is_malleable(plan: Plan) -> bool:
-    return any(deployment.depths for deployment in plan.deployments)
-
-
 def depths_table(plan: Plan) -> Table:
     """Blocks per stage, fill and pace, and what a typical request gains over one slot."""
     table = ReadableTable(

@@ -13,7 +13,6 @@ from headrace.reporting.app_table import apps_table, machines_table
 from headrace.reporting.depths_table import (
     depth_claims,
     depths_table,
-    is_malleable,
     slots_line,
 )
 from headrace.reporting.readable import ReadableTable, figures
@@ -37,11 +36,11 @@ def plan_report(plan: Plan) -> Group:
     malleable, one per depth; their slots; and what the plan claims as a whole."""
     if plan.is_together:
         return Group(slots_table(plan), apps_table(plan), claims_table(plan))
-    if any(deployment.start is not None for deployment in plan.deployments):
+    if plan.has_starts:
         return Group(stages_table(plan), pools_table(plan), starts_table(plan), claims_table(plan))
     if plan.apps:
         return Group(machines_table(plan), pools_table(plan), apps_table(plan), claims_table(plan))
-    if is_malleable(plan):
+    if plan.is_malleable:
         return Group(depths_table(plan), claims_table(plan))
     if is_shared(plan):
         return Group(slots_table(plan), claims_table(plan))
@@ -153,9 +152,9 @@ def claims_table(plan: Plan) -> Table:
     table.add_column()
     cycles = {slot.name: slot.duty_us or 0 for slot in plan.slots}
     takes = "a turn and a batch take" if any(cycles.values()) else "a batch takes"
-    for model, claim in depth_claims(plan) if is_malleable(plan) else ():
+    for model, claim in depth_claims(plan) if plan.is_malleable else ():
         table.add_row(escape(model), escape(claim))
-    if is_malleable(plan):
+    if plan.is_malleable:
         table.add_row("slots", escape(slots_line(plan)))
     for deployment in plan.deployments:
         if deployment.app is not None or deployment.depths:

@@ -22,7 +22,7 @@ from headrace.verify.apps import check_apps
 from headrace.verify.case import CHECKS, Case, Violation
 from headrace.verify.claims import check_claims
 from headrace.verify.figures import check_figures
-from headrace.verify.malleable import check_malleable, is_malleable
+from headrace.verify.malleable import check_malleable
 from headrace.verify.resources import check_resources
 from headrace.verify.starts import check_starts
 from headrace.verify.structure import check_structure
@@ -42,7 +42,7 @@ def verify(plan: Plan, profiles: Mapping[str, Profile]) -> list[Violation]:
         check_apps(case)
         return case.violations
     check_structure(case)
-    throughputs = check_malleable(case) if is_malleable(case) else check_figures(case)
+    throughputs = check_malleable(case) if case.plan.is_malleable else check_figures(case)
     check_resources(case, throughputs)
     check_starts(case)
     check_claims(case, throughputs)

@@ -57,10 +57,6 @@ class _Figures:
         return self.fill_us + (batches - 1) * self.pace_us
 
 
-def is_malleable(case: Case) -> bool:
-    return any(deployment.depths for deployment in case.plan.deployments)
-
-
 def check_malleable(case: Case) -> Throughputs:
     """Everything of the depths. Returns the throughputs that the plan may state."""
     for slot in case.plan.slots:

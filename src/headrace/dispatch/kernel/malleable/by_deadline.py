@@ -8,10 +8,12 @@ At every event that may change who should have what:
    puts off least, of those that are in time without it; if that is not enough and requests of lower
    priority have enough places, these give theirs up, those with most work left first, and wait.
    Else it waits: places fall free, and another time it may be taken with more of them.
-3. Spare places go, one after the other, to whom they bring most: the speed-up that a deeper route
+3. Requests that would end too late on their places, since these have others' items to finish first,
+   get as many more as they need from those that can spare them.
+4. Spare places go, one after the other, to whom they bring most: the speed-up that a deeper route
    adds per place. So nothing is idle that could be of use, and what is lent here is what step 2
    takes back.
-4. All that changed is exchanged at once. As soon as a request has sent its last item, its places
+5. All that changed is exchanged at once. As soon as a request has sent its last item, its places
    serve others, behind what is still on its way there.
 
 Whether a request is in time without a place is asked of the places that it would have, with all
