@@ -25,6 +25,7 @@ from headrace.executors.onnx_session import (
     first_line,
     open_session,
     run_session,
+    trim_heap,
 )
 from headrace.executors.onnx_shared import MAKER
 
@@ -54,8 +55,10 @@ class OnnxExecutor:
         _check(stage.name, "input", stage.inputs, self._session.get_inputs())
         _check(stage.name, "output", stage.outputs, self._session.get_outputs())
         self._runs: dict[tuple[Any, ...], Callable[[], None]] = {}
-        self.refuses_zeros = False
-        self._warm_up()
+        self.refuses_zeros = not stage.warm_up
+        """Or never tried: nothing is known of what it makes of zeros."""
+        if stage.warm_up:
+            self._warm_up()
 
     def run(self, size: int, input_offsets: Sequence[int], output_offsets: Sequence[int]) -> None:
         self.run_at((), size, input_offsets, output_offsets)
@@ -80,6 +83,7 @@ class OnnxExecutor:
     def unload(self) -> None:
         self._runs.clear()
         del self._session
+        trim_heap()
 
     def _bound(
         self,

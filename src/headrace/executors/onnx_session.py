@@ -85,7 +85,7 @@ def open_session(
     elif shares_memory:
         # The arena never gives back; nor does the heap by itself, and both would be in pieces by
         # the time that all of a large model is to fit in.
-        _trim_heap()
+        trim_heap()
     source = str(model) if isinstance(model, Path) else model
     where = "the model" if isinstance(model, bytes) else str(model)
     if weights is not None:
@@ -103,7 +103,7 @@ def open_session(
         weights.require_unchanged()
     if mapped:
         # What was copied while it was prepared; a worker opens dozens.
-        _trim_heap()
+        trim_heap()
     return session
 
 
@@ -143,7 +143,7 @@ def _register_arena() -> None:
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg({"arena_extend_strategy": 1}))
 
 
-def _trim_heap() -> None:
+def trim_heap() -> None:
     """Give the system back what was freed: 1.1 times a model's weights at most, instead of 1.5."""
     with contextlib.suppress(AttributeError):  # glibc's own
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,112 @@
+"""Files of a model that a server loads and drops while it serves.
+
+A model that is not held by a worker is in host memory (its files are in the system's page cache) or
+in files alone; which of the two is the system's business, and shows only in how long a load takes.
+For that to be little, stages are prepared once and kept by content (`shared_stages`): optimised,
+with the buffers that kernels compute with, in one file that is mapped and used in place. What a
+library cannot save so, or has weights in files of their own, is loaded as it is.
+
+Invariant: what is handed to a worker was read whole and compared with its hash, once; from then on
+it is known by its inode, size and time of last change, which are compared before each load. A file
+that is not the same any more is read again, and refused unless its content is.
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from headrace.catalog.shared_stages import (
+    Blocks,
+    SharedStage,
+    SharedWeightsMaker,
+    require_as_made,
+    shared_stages,
+)
+from headrace.catalog.stage_files import require_as_extracted, stage_path, stage_weights
+from headrace.catalog.weights_files import ExternalWeights, WeightsFile, require_same
+from headrace.domain.base import Record
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import Profile
+
+
+class LoadableStage(Record, frozen=True, kw_only=True):
+    """What a worker is told to load."""
+
+    path: str
+    weights: ExternalWeights | None
+    own: WeightsFile
+    """What the file at `path` is known by."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.own.size_bytes + (self.weights.size_bytes if self.weights else 0)
+
+    def require_unchanged(self) -> None:
+        """
+        Raises:
+            ModelError: a file is gone, or is not the one that was checked.
+        """
+        require_same(Path(self.path), self.own)
+        if self.weights is not None:
+            self.weights.require_unchanged()
+
+
+class LoadableModel:
+    """The stages of one model. Blocks while it reads files; not for an event loop's thread."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        folder: Path,
+        ranges: Collection[Blocks],
+        maker: SharedWeightsMaker | None,
+    ) -> None:
+        """
+        Args:
+            folder: what a relative `profile.model_path` is relative to.
+            ranges: of blocks, one for each stage.
+            maker: what prepares stages for the executor that runs them; None: nothing does.
+        """
+        self._profile, self._folder = profile, folder
+        self._ranges, self._maker = frozenset(ranges), maker
+        self._checked: dict[Blocks, LoadableStage] = {}
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether its files were read and compared, whatever became of them since."""
+        return bool(self._checked)
+
+    def stages(self) -> Mapping[Blocks, LoadableStage]:
+        """Its files, as they were profiled or made.
+
+        Raises:
+            ModelError: a file is missing, damaged, or not the one that was profiled.
+        """
+        try:
+            for stage in self._checked.values():
+                stage.require_unchanged()
+        except ModelError:
+            self._checked = {}
+        if not self._checked:
+            self._checked = self._check()
+        return self._checked
+
+    def _check(self) -> dict[Blocks, LoadableStage]:
+        made: Mapping[Blocks, SharedStage] | None = None
+        if self._maker is not None:
+            made = shared_stages(self._profile, self._folder, self._ranges, self._maker)
+        if made is not None:
+            return {
+                blocks: LoadableStage(
+                    path=stage.path, weights=stage.weights, own=require_as_made(stage)
+                )
+                for blocks, stage in made.items()
+            }
+        found = {}
+        for blocks in self._ranges:
+            path = Path(os.path.abspath(stage_path(self._profile, self._folder, *blocks)))
+            weights = stage_weights(self._profile, self._folder)
+            found[blocks] = LoadableStage(
+                path=str(path), weights=weights, own=require_as_extracted(path)
+            )
+        return found
