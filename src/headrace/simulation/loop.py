@@ -39,8 +39,8 @@ from headrace.dispatch.kernel.handle import (
 from headrace.dispatch.kernel.journal import (
     ANSWERED,
     DROPPED,
+    EVICTED,
     GIVEN_UP,
-    SLOT_GAINED,
     START_STAGE,
     START_TRANSFER,
     WAKE,
@@ -235,7 +235,7 @@ def _carry_out(s: State, session: Session, written: int) -> None:
         elif kind == GIVEN_UP:
             for item in range(a, a + journal[i + 5]):
                 session.reason[item] = b
-        if logs and kind <= SLOT_GAINED:
+        if logs and kind <= EVICTED:
             for place in range(length):
                 session.log[progress.logged + place] = journal[i + place]
             progress.logged += length
