@@ -36,27 +36,27 @@ def flip_a_byte(path: Path) -> bytes:
 def test_a_damaged_or_vanished_file_is_refused_and_one_that_is_whole_again_is_not(
     tmp_path: Path, network: Profile, maker: SharedWeightsMaker | None
 ) -> None:
-    model = LoadableModel(network, tmp_path, [WHOLE], maker)
-    assert not model.is_checked
-    stage = model.stages()[WHOLE]
-    assert model.is_checked
-    assert model.stages()[WHOLE] == stage
+    model = LoadableModel(network, tmp_path, WHOLE, maker)
+    assert model.checked is None
+    stage = model.stage()
+    assert model.checked == stage
+    assert model.stage() == stage
     own = Path(stage.path)
     used = own if stage.weights is None else own.parent / WEIGHTS
     for path in dict.fromkeys((own, used)):
         before = flip_a_byte(path)
         with pytest.raises(ModelError, match="damaged"):
-            model.stages()
+            model.stage()
         path.unlink()
         if path is used and maker is not None:
             with pytest.raises(ModelError, match="cannot be read"):
-                model.stages()
+                model.stage()
         path.write_bytes(before)
-        assert model.stages()[WHOLE].path == stage.path
+        assert model.stage().path == stage.path
     # A server that starts finds the same.
     flip_a_byte(used)
     with pytest.raises(ModelError, match="damaged"):
-        LoadableModel(network, tmp_path, [WHOLE], maker).stages()
+        LoadableModel(network, tmp_path, WHOLE, maker).stage()
 
 
 def test_a_model_that_is_not_the_one_that_was_profiled_is_refused(
@@ -64,4 +64,4 @@ def test_a_model_that_is_not_the_one_that_was_profiled_is_refused(
 ) -> None:
     flip_a_byte(tmp_path / "net.onnx")
     with pytest.raises(ModelError, match="is not the model that was profiled"):
-        LoadableModel(network, tmp_path, [WHOLE], MAKER).stages()
+        LoadableModel(network, tmp_path, WHOLE, MAKER).stage()

@@ -12,12 +12,10 @@ that is not the same any more is read again, and refused unless its content is.
 """
 
 import os
-from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from headrace.catalog.shared_stages import (
     Blocks,
-    SharedStage,
     SharedWeightsMaker,
     require_as_made,
     shared_stages,
@@ -52,61 +50,43 @@ class LoadableStage(Record, frozen=True, kw_only=True):
 
 
 class LoadableModel:
-    """The stages of one model. Blocks while it reads files; not for an event loop's thread."""
+    """The one stage of a model. Blocks while it reads files; not for an event loop's thread."""
 
     def __init__(
-        self,
-        profile: Profile,
-        folder: Path,
-        ranges: Collection[Blocks],
-        maker: SharedWeightsMaker | None,
+        self, profile: Profile, folder: Path, blocks: Blocks, maker: SharedWeightsMaker | None
     ) -> None:
         """
         Args:
             folder: what a relative `profile.model_path` is relative to.
-            ranges: of blocks, one for each stage.
             maker: what prepares stages for the executor that runs them; None: nothing does.
         """
         self._profile, self._folder = profile, folder
-        self._ranges, self._maker = frozenset(ranges), maker
-        self._checked: dict[Blocks, LoadableStage] = {}
+        self._blocks, self._maker = blocks, maker
+        self.checked: LoadableStage | None = None
+        """What `stage` has found last; whoever opens the files compares them again."""
 
-    @property
-    def is_checked(self) -> bool:
-        """Whether its files were read and compared, whatever became of them since."""
-        return bool(self._checked)
-
-    def stages(self) -> Mapping[Blocks, LoadableStage]:
+    def stage(self) -> LoadableStage:
         """Its files, as they were profiled or made.
 
         Raises:
             ModelError: a file is missing, damaged, or not the one that was profiled.
         """
-        try:
-            for stage in self._checked.values():
-                stage.require_unchanged()
-        except ModelError:
-            self._checked = {}
-        if not self._checked:
-            self._checked = self._check()
-        return self._checked
+        if self.checked is not None:
+            try:
+                self.checked.require_unchanged()
+            except ModelError:
+                self.checked = None
+        if self.checked is None:
+            self.checked = self._check()
+        return self.checked
 
-    def _check(self) -> dict[Blocks, LoadableStage]:
-        made: Mapping[Blocks, SharedStage] | None = None
+    def _check(self) -> LoadableStage:
         if self._maker is not None:
-            made = shared_stages(self._profile, self._folder, self._ranges, self._maker)
-        if made is not None:
-            return {
-                blocks: LoadableStage(
-                    path=stage.path, weights=stage.weights, own=require_as_made(stage)
-                )
-                for blocks, stage in made.items()
-            }
-        found = {}
-        for blocks in self._ranges:
-            path = Path(os.path.abspath(stage_path(self._profile, self._folder, *blocks)))
-            weights = stage_weights(self._profile, self._folder)
-            found[blocks] = LoadableStage(
-                path=str(path), weights=weights, own=require_as_extracted(path)
-            )
-        return found
+            made = shared_stages(self._profile, self._folder, [self._blocks], self._maker)
+            if made is not None:
+                stage = made[self._blocks]
+                own = require_as_made(stage)
+                return LoadableStage(path=stage.path, weights=stage.weights, own=own)
+        path = Path(os.path.abspath(stage_path(self._profile, self._folder, *self._blocks)))
+        weights = stage_weights(self._profile, self._folder)
+        return LoadableStage(path=str(path), weights=weights, own=require_as_extracted(path))

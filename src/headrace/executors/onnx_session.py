@@ -40,6 +40,7 @@ def open_session(
     *,
     shares_memory: bool = False,
     mapped: bool = False,
+    packed: bool = True,
     gpu: int | None = None,
     threads: int = 1,
 ) -> Any:
@@ -53,6 +54,8 @@ def open_session(
             of PP-OCRv4's recogniser, and the same run times.
         mapped: its weights stay in their file (`onnx_shared`). Of a worker's many stages of one
             model; working memory is shared likewise.
+        packed: matrices are brought into the form that kernels read fastest. False: they are used
+            as they are, and the session is open as soon as its graph is read.
         threads: that compute one batch; one per core that the slot owns. Several have a core each
             of those that the caller may use, and the caller, who will run the session, stays on the
             first of them.
@@ -74,6 +77,8 @@ def open_session(
     options.log_severity_level = _FATAL_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    if not packed:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     cores = _core_for_each(threads)
     if cores:
         # Of the threads that it starts; it counts cores from 1.

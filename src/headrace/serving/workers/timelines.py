@@ -114,9 +114,7 @@ class Timelines:
             took_us = self._stages[run.slot, run.stage].begin(run.size, run.output_offsets)
         except Exception as error:  # whatever it is concerns this batch only
             return Failed(run.batch, run.attempt, run.stage, describe(error), run.slot)
-        end_at_us = max(
-            started_at_us + took_us, self._starts_at_us.pop((run.slot, run.stage), 0)
-        )
+        end_at_us = max(started_at_us + took_us, self._starts_at_us.pop((run.slot, run.stage), 0))
         self._free_at_us[run.slot] = end_at_us
         self._push(end_at_us, started_at_us, run)
         return None
