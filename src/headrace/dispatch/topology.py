@@ -228,7 +228,9 @@ class Topology:
             pipelines=tuple(tuple(route.name for route in model.routes) for model in self.models),
             slots=self.slots,
             nodes=tuple(self.nodes[node] for node in self.slot_node),
-            resident_bytes=tuple(model.start.resident_bytes for model in self.models if model.start),
+            resident_bytes=tuple(
+                model.start.resident_bytes for model in self.models if model.start
+            ),
         )
 
     @classmethod
