@@ -15,7 +15,7 @@ from headrace.domain.errors import ModelError
 from headrace.domain.events import AnyEvent, Evicted, Loaded, LoadFailed, Loading
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
-from helpers.provisioned import expected, provisioned, send
+from helpers.served_provisioned import expected, provisioned, send
 from helpers.served import WIDTH, Served, rows_of
 from helpers.waiting import until
 

@@ -1,107 +1,151 @@
-"""More models than memory: tiny ONNX models, each with a file of its own, and a plan by hand."""
+"""Sessions of models that come and go, from a seed, and what must hold of their events."""
 
-import asyncio
-from pathlib import Path
+from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
-import onnxruntime as ort
-from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from headrace.domain.cluster import Cluster, DeviceType, Node
-from headrace.domain.layers import Layer, LayerTimes, Residency, Transfer
-from headrace.domain.plan import Slot
-from headrace.domain.problem import Demand
-from headrace.serving.engine.engine import Engine
-from headrace.serving.engine.inference import Answer, Inference, Refusal
-from helpers.onnx_models import chain_model, saved
-from helpers.served import UNHURRIED_US, WHOLE, WIDTH, Served, plan_by_hand, profile_by_hand
+from headrace.dispatch.policies import PROVISIONING
+from headrace.dispatch.starts_of_plan import Start
+from headrace.dispatch.topology import Topology
+from headrace.domain.events import (
+    Answered,
+    AnyEvent,
+    Arrived,
+    Dispatched,
+    Dropped,
+    Evicted,
+    Loaded,
+    LoadFailed,
+    Loading,
+    Ran,
+    SlotLost,
+)
+from headrace.domain.request import Request
+from helpers.four_ways import Trace, random_fault
+from helpers.topologies import make_route, make_stage, make_topology
 
-WEIGHTS_BYTES = WIDTH * WIDTH * 4
-LOAD_US = 20_000
-RUN_US = 1_000
 
-
-def provisioned(
-    folder: Path,
-    *,
-    models: int = 4,
-    room: int = 2,
-    slots: int = 1,
-    batch_size: int = 1,
-    slo_us: int = UNHURRIED_US,
-    device: str = "cpu",
-    load_us: int = LOAD_US,
-) -> Served:
-    """Models "m0", "m1", ... which are unlike each other; each slot has memory for `room`.
-
-    A load takes a device without a copy stream whole.
-    """
-    base = plan_by_hand([slots], batch_size, slo_us, RUN_US, device, 1, None)
-    [deployment] = base.deployments
-    times = LayerTimes(
-        device=device,
-        share=WHOLE,
-        load_p50_us=(load_us,),
-        load_p99_us=(load_us,),
-        saved_us=(0,),
-        inside_p50_us=(RUN_US,),
-        inside_p99_us=(RUN_US,),
-        host_p50_us=(2 * RUN_US,),
-        host_p99_us=(2 * RUN_US,),
-    )
-    start = Residency(
-        planner="on-demand",
-        device=device,
-        share=WHOLE,
-        batch_size=1,
-        host=(),
-        transfers=(Transfer(layers=(0,)),),
-        waits_for_all=True,
-        host_bytes=0,
-        start_us=load_us + RUN_US,
-    )
-    names = [f"m{i}" for i in range(models)]
-    profiles = {}
-    for seed, name in enumerate(names):
-        path = saved(chain_model(layers=1, width=WIDTH, seed=seed), folder / f"{name}.onnx")
-        profile = profile_by_hand(["y"], batch_size, RUN_US, device, path)
-        profiles[name] = replace(
-            profile,
-            model=name,
-            layers=(Layer(name="all", weights_bytes=WEIGHTS_BYTES),),
-            layer_times=(times,),
+def provisioned_topology(rng: np.random.Generator) -> Topology:
+    """Two to twelve models, one to three slots with memory for some of them."""
+    slots, models = int(rng.integers(1, 4)), int(rng.integers(2, 13))
+    tick = 1_000 if rng.random() < 0.5 else 1
+    routes, starts = [], []
+    for _ in range(models):
+        warm_us = int(rng.integers(2, 12)) * 1_000 + int(rng.integers(0, 900)) // tick * tick
+        exec_us = warm_us + int(rng.integers(0, 3)) * 1_000
+        load_us = int(rng.integers(1, 50)) * 1_000
+        last_us = load_us + int(rng.integers(0, exec_us + 1)) // tick * tick
+        routes.append([make_route(make_stage(range(slots), [warm_us]))])
+        starts.append(
+            Start(load_us, exec_us, last_us, 0, int(rng.integers(1, 5)), bool(rng.random() < 0.3))
         )
-    plan = replace(
-        base,
-        cluster=Cluster(
-            device_types=(DeviceType(name=device, memory_bytes=room * WEIGHTS_BYTES),),
-            nodes=(Node(name="n0", devices={device: slots}),),
+    topology = make_topology(*routes, slo_us=int(rng.integers(30, 200)) * 1_000)
+    copies = bool(rng.random() < 0.75)
+    helped = copies and slots > 1
+    helpers = tuple((slot + 1) % slots if helped else -1 for slot in range(slots))
+    return replace(
+        topology,
+        models=tuple(
+            replace(model, start=start)
+            for model, start in zip(topology.models, starts, strict=True)
         ),
-        demands=tuple(Demand(model=name, slo_us=slo_us) for name in names),
-        slots=tuple(without_tenants(slot) for slot in base.slots),
-        deployments=tuple(replace(deployment, model=name, start=start) for name in names),
+        memory_bytes=tuple(int(rng.integers(4, 13)) for _ in range(slots)),
+        copy_streams=(copies,) * slots,
+        helpers=helpers,
     )
-    return Served(plan=plan, profiles=profiles, folders=dict.fromkeys(names, folder))
 
 
-def without_tenants(slot: Slot) -> Slot:
-    return replace(slot, tenants=())
-
-
-def send(
-    engine: Engine, model: str, rows: NDArray[np.float32]
-) -> "asyncio.Future[Answer | Refusal]":
-    """Ask for one item."""
-    done: asyncio.Future[Answer | Refusal] = asyncio.get_running_loop().create_future()
-    engine.submit(
-        Inference(model=model, items=len(rows), inputs=(rows.tobytes(),), on_done=done.set_result)
+def provisioned_trace(seed: int, requests: int = 60, faults: bool = True) -> Trace:
+    rng = np.random.default_rng(seed)
+    topology = provisioned_topology(rng)
+    gap_us = 10_000 / float(rng.choice([0.3, 1.0, 3.0])) / len(topology.slots)
+    shares = rng.random(len(topology.models)) ** 2
+    at_us, offered = 0, []
+    for number in range(requests):
+        at_us += int(rng.exponential(gap_us)) // 500 * 500
+        model = int(rng.choice(len(shares), p=shares / shares.sum()))
+        patience_us = int(topology.models[model].slo_us * rng.choice([0.5, 1.0, 1.0, 3.0]))
+        offered.append(
+            Request(
+                id=number,
+                model=model,
+                arrived_at_us=at_us,
+                deadline_at_us=at_us + patience_us,
+                priority=int(rng.integers(0, 2)),
+            )
+        )
+    changes = [
+        change
+        for _ in range(int(rng.integers(3)) if faults else 0)
+        for change in random_fault(topology, at_us + 2, 60_000, rng)
+    ]
+    return Trace(
+        topology=topology,
+        policy=[*PROVISIONING, "provision"][seed % (len(PROVISIONING) + 1)],
+        requests=tuple(offered),
+        changes=tuple(sorted(changes, key=lambda change: change.at_us)),
+        jitter_seed=seed if rng.random() < 0.4 else None,
     )
-    return done
 
 
-def expected(folder: Path, model: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What ONNX Runtime answers."""
-    session = ort.InferenceSession(str(folder / f"{model}.onnx"))
-    [found] = session.run(None, {"x": rows})
-    return np.asarray(found)
+def assert_memory_is_kept(events: list[AnyEvent], topology: Topology) -> None:
+    """No slot ever holds more than fits, no batch runs of a model that is not there or on its way,
+    none leaves while a batch of it is promised, and a link brings one model at a time."""
+    sizes = [model.start.resident_bytes for model in topology.models if model.start]
+    there: dict[int, set[int]] = defaultdict(set)
+    on_way: dict[int, tuple[int, int]] = {}
+    promised: dict[int, tuple[int, int]] = {}
+    of_request: dict[int, int] = {}
+    for event in events:
+        match event:
+            case Loading(_, load, slot, model):
+                assert slot not in on_way, "a slot has one load at a time"
+                assert model not in there[slot]
+                on_way[slot] = (load, model)
+                there[slot].add(model)
+                held = sum(sizes[each] for each in there[slot])
+                assert held <= topology.memory_bytes[slot], "the memory is kept"
+                links = [_links(topology, each, model) for each, (_, model) in on_way.items()]
+                assert len(set().union(*links)) == sum(map(len, links)), "links are not shared"
+            case Loaded(_, load, slot, model) | LoadFailed(_, load, slot, model):
+                assert on_way.pop(slot) == (load, model)
+                if isinstance(event, LoadFailed):
+                    there[slot].discard(model)
+            case Evicted(_, slot, model):
+                assert model in there[slot]
+                assert on_way.get(slot, (0, -1))[1] != model
+                assert (slot, model) not in promised.values(), "what is promised stays"
+                there[slot].discard(model)
+            case Dispatched():
+                for request in event.requests:  # a batch that was lost is dispatched anew
+                    promised.pop(of_request.get(request, -1), None)
+                    of_request[request] = event.batch
+                promised[event.batch] = (event.path[0].slot, event.model)
+            case Dropped(_, request):
+                promised.pop(of_request.get(request, -1), None)
+            case Ran(_, batch, _, slot):
+                assert promised[batch][0] == slot
+                assert promised.pop(batch)[1] in there[slot], "it ran where its model was"
+            case SlotLost(_, slot):
+                there[slot].clear()
+                on_way.pop(slot, None)
+                for batch in [each for each, at in promised.items() if at[0] == slot]:
+                    del promised[batch]
+
+
+def _links(topology: Topology, slot: int, model: int) -> set[int]:
+    start = topology.models[model].start
+    assert start is not None
+    helper = topology.helpers[slot] if start.uses_helper else -1
+    return {slot} if helper < 0 else {slot, helper}
+
+
+def late_requests(events: list[AnyEvent]) -> list[int]:
+    """Answered behind their deadlines."""
+    due = {event.request: event.deadline_at_us for event in events if isinstance(event, Arrived)}
+    return [
+        event.request
+        for event in events
+        if isinstance(event, Answered) and event.at_us > due[event.request]
+    ]

@@ -153,6 +153,11 @@ class SlotsOfStarts:
                 )
             if slot.helper is not None and slot.helper not in index:
                 raise PlanError(f"plan: slot {slot.name!r}: its helper {slot.helper!r} is no slot")
+            if slot.helper is not None and not kind.copy_stream:
+                raise PlanError(
+                    f"plan: slot {slot.name!r} is helped by {slot.helper!r}, and device type"
+                    f" {slot.device!r} has no copy stream for what comes from there"
+                )
             memory.append(int(kind.memory_bytes * slot.share))
             streams.append(kind.copy_stream)
             helpers.append(-1 if slot.helper is None else index[slot.helper])

@@ -37,6 +37,7 @@ def handle(
     ADMIT        model, 1: take its requests; 0: refuse them
     """
     s.world[0].event += 1
+    s.world[0].now_us = now_us
     if event == ARRIVE:
         flow.arrive(s, now_us, a, b, c, d, e, f)
     elif event == RAN:

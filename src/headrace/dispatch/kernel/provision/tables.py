@@ -35,33 +35,45 @@ START = np.dtype(
     ]
 )
 """Of a model, see `starts_of_plan.Start`. `more_us`: what execution of a start takes more than a
-batch in memory. `closed`: its requests are refused. `asked_at`, `asked`: when its last request came,
-and how many did; `gap_us`: between them, a moving mean."""
+batch in memory. `closed`: its requests are refused. `asked_at`, `asked`: when its last request
+came, and how many did; `gap_us`: between them, a moving mean."""
 
-RULES = ints("eviction", "bound", "in_order", "refuses", "ahead", "first_load", "loads", "batches")
-"""One row. `bound`: a model runs on one slot only. `in_order`: batches run in the order in which
-they came. `refuses`: what cannot be in time is refused. `ahead`: copies run before execution begins.
-`first_load`: of the loads that wait; `loads`: numbers that were given."""
+RULES = ints(
+    *("eviction", "bound", "in_order", "refuses", "ahead", "keep_percent"),
+    *("first_load", "loads", "after", "memory_at", "cold"),
+)
+"""One row. `eviction`: LRU or WEIGHED. `bound`: a model runs on one slot only. `in_order`: batches
+run in the order in which they came. `refuses`: what cannot be in time is refused. `ahead`: copies
+run before execution begins. `keep_percent`: see `policy`. `first_load`: of the loads that wait;
+`loads`: numbers that were given. `after`, `memory_at`, `cold`: what `decide` has found, see
+`policy.Offer`."""
+
+PARAMETERS = ("eviction", "bound", "in_order", "refuses", "ahead", "keep_percent")
 
 FIELDS = {
     "slots": {
         "memory_bytes": 0,
         "held_bytes": 0,
         "promised_bytes": 0,
+        "leaving_bytes": 0,
         "copies": 0,
         "helper": -1,
         "copying": -1,
+        "bringing": 0,
+        "free_at": 0,
+        "taken": 0,
         "first_there": -1,
-        "last_there": -1,
     },
-    "batches": {"before_there": -1, "next_there": -1, "there": -1},
+    "batches": {"before_there": -1, "next_there": -1, "there": -1, "cold": 0},
 }
 """Of slots: `held_bytes` are of models that are loaded or being loaded, `promised_bytes` of those
-that a batch was promised or that are on their way, unless they are leaving: neither is ever above
-`memory_bytes`. `copies`: the copy stream runs beside execution. `copying`: the slot whose load has
-this one's link now, its own or the one that it helps. `first_there`, `last_there`: of its batches
-that have not ended, in the order in which they run. Of batches: their neighbours in that list, and
-the slot whose list it is; -1: none."""
+that a batch was promised or that are on their way, unless they are leaving (`leaving_bytes`):
+neither of the two is ever above `memory_bytes`. `copies`: the copy stream runs beside execution.
+`copying`: the slot whose load has this one's link now, its own or the one that it helps;
+`bringing`: the model of its own last load. `free_at`, `taken`: scratch of `loads`. `first_there`:
+of its batches that have not ended, in the order in which they run. Of batches: their neighbours in
+that list, and the slot whose list it is; -1: none. `cold`: it was the first to need the load that
+brings its model."""
 
 TABLES = {
     "stays": Table(
@@ -76,8 +88,8 @@ rules   which variant this is, and the loads that wait"""
 
 
 def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> None:
-    """Parameters: those of RULES up to `ahead`; what is not said is 0."""
-    for name in ("eviction", "bound", "in_order", "refuses", "ahead"):
+    """Parameters: PARAMETERS, fields of RULES; what is not said is 0."""
+    for name in PARAMETERS:
         state.rules[name] = parameters.get(name, 0)
     for model, each in enumerate(topology.models):
         start = each.start
