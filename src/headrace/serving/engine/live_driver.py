@@ -298,7 +298,7 @@ class LiveDriver:
             self._start_those_that_fit()
 
     def on_unloaded(self, slot: int, frame: Unloaded) -> None:
-        """Its memory is free. What is loaded next was sent behind it, and does not wait for this."""
+        """Its memory is free. What is loaded next was sent behind it and does not wait."""
 
     def on_slot_lost(self, slot: int) -> None:
         """The worker's process is gone and writes nothing any more."""
