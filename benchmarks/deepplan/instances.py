@@ -24,13 +24,15 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--from", dest="least", type=int, default=80)
+    parser.add_argument("--step", type=int, default=STEP)
+    parser.add_argument("--systems", nargs="*", default=list(SYSTEMS))
     asked = parser.parse_args()
     print(f"{asked.network}, {asked.rate:g} requests/s; p99 ms, goodput %, starts % of requests")
-    print("instances" + "".join(name.rjust(26) for name in SYSTEMS))
+    print("instances" + "".join(name.rjust(26) for name in asked.systems))
     left: dict[str, int] = {}
-    for instances in range(asked.least, MOST + 1, STEP):
+    for instances in range(asked.least, MOST + 1, asked.step):
         row = []
-        for name in SYSTEMS:
+        for name in asked.systems:
             rng = np.random.default_rng(instances)
             warm = 20 * instances
             count = warm + asked.requests
@@ -41,9 +43,11 @@ def main() -> None:
             if served.p99_ms * 1e3 > SLO_US:
                 left.setdefault(name, instances)
         print(f"{instances:9d}" + "".join(row), flush=True)
-        if all(name in left for name in PAPERS) and instances >= 2 * min(left.values()):
+        if all(name in left for name in PAPERS if name in asked.systems) and instances >= 2 * min(
+            left.values()
+        ):
             break
-    for name in SYSTEMS:
+    for name in asked.systems:
         paper = f" (paper: {PAPER[name]})" if name in PAPER and asked.network == "bert-base" else ""
         print(f"{name:14s} p99 leaves 100 ms at {left.get(name, f'more than {instances}')}{paper}")
 

@@ -7,10 +7,11 @@ batch would fit (`order.fit`):
     absent   a start: memory (`loads.room_at`), then links, then execution
 
 Of the slots on which it is in time, and nobody else too late, the one on which it ends first takes
-it; a start counts as if it ended `keep_percent` of its load later, so that slots which hold a model
-get its requests while they can answer them, and the others keep what they hold. If there is none,
-the request cannot be in time and is refused at once; only where its model is just about to leave a
-slot, to make room for another, it waits until it may be asked for again.
+it. A start counts as if it ended `keep_percent` of its load later, and twice that where another
+model has to leave: slots that hold a model get its requests while they can answer them, and free
+memory is used first. If there is no such slot, the request cannot be in time and is refused at
+once; only where its model is just about to leave a slot, to make room for another, it waits until
+it may be asked for again.
 
 What is promised is kept, if batches and copies take no longer than foreseen: orders are kept, loads
 begin in the order of their numbers, and neither the model of a promised batch leaves nor is the
