@@ -16,18 +16,20 @@ the workers within the budget, none unanswered, none wrong.
 
 import argparse
 import asyncio
+import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.deepplan.live_networks import KINDS, Kind, Times, kinds, prepare, timed
-from msgspec.structs import replace
+from benchmarks.deepplan.live_networks import KINDS, Times, kinds, prepare, timed
 
 from headrace.catalog.documents import sha256_file
+from headrace.catalog.shared_stages import SharedWeightsMaker
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.events import AnyEvent, Loaded
 from headrace.domain.layers import Layer, LayerTimes, Residency, Transfer
@@ -35,10 +37,12 @@ from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage
 from headrace.domain.problem import Demand, PlanOptions
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
 from headrace.domain.tensors import TensorSpec
+from headrace.executors import onnx
+from headrace.executors.onnx_shared import MAKER
+from headrace.executors.table import executor
 from headrace.metrics import run_report
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
-from headrace.serving.workers import placement
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.session import simulate
 
@@ -170,6 +174,7 @@ def planned(profiles: dict[str, Profile], system: System, memory_bytes: int) -> 
                     host_bytes=sum(profile.layers[i].weights_bytes for i in host),
                     start_us=sum(times.load_p99_us[i] for i in moved) + run_us,
                 ),
+                cold_share=2 / 3,
             )
         )
     return Plan(
@@ -254,9 +259,7 @@ async def serve(
     wanted = {model: np.load(folder / f"{model}.npz") for model in profiles}
     loop = asyncio.get_running_loop()
     found: dict[int, Answer | Refusal] = {}
-    original = placement.loadable_models
-    if not system.prepared:
-        _unprepared()
+    _prepare_stages(MAKER if system.prepared else None)
     try:
         await engine.start()
         base = _memory_bytes(engine)
@@ -270,7 +273,7 @@ async def serve(
                     model=arrival.model,
                     items=1,
                     inputs=(given.data.cast("B"),),
-                    on_done=lambda result, number=number: found.__setitem__(number, result),
+                    on_done=partial(found.__setitem__, number),
                 )
             )
         until_s = loop.time() + 30
@@ -280,7 +283,7 @@ async def serve(
         most = max(_peak, default=base) - base
         _peak.clear()
     finally:
-        placement.loadable_models = original
+        _prepare_stages(MAKER)
         await engine.stop()
     wrong = in_time = 0
     for number, result in found.items():
@@ -331,20 +334,10 @@ def _memory_bytes(engine: Engine) -> int:
     return total
 
 
-def _unprepared() -> None:
-    """Models are loaded from files as they were extracted."""
-    from headrace.serving.engine import plan_in_service
-
-    made = placement.loadable_models
-
-    def plain(*given: Any) -> Any:
-        files = made(*given)
-        for each in files:
-            if each is not None:
-                each._maker = None
-        return files
-
-    plan_in_service.loadable_models = plain  # type: ignore[assignment]
+def _prepare_stages(maker: SharedWeightsMaker | None) -> None:
+    """Whether models are loaded as they were prepared (by `maker`), or from files as they are."""
+    onnx.EXECUTOR = dataclasses.replace(onnx.EXECUTOR, shares_weights=maker)
+    executor.cache_clear()
 
 
 # -- the study ---------------------------------------------------------------------------------
@@ -389,7 +382,7 @@ def main() -> None:
                 header, events = simulate(
                     plan, profiles, arrivals, policy=system.policy, seed=asked.seed
                 )
-                total = run_report(header, events).total
+                total = run_report("simulated", header, events).total
                 simulated = total.slo_attainment or 0.0
                 print(
                     f"{how:8} load {load:.2f} ({rate:.0f}/s) {system.name:10}"

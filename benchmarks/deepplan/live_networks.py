@@ -101,7 +101,7 @@ def prepare(folder: Path, instances: int) -> None:
             session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
             found = session.run(None, kind.feed)
             named = zip((each.name for each in session.get_outputs()), found, strict=True)
-            np.savez(answers, **dict(named))  # type: ignore[arg-type]
+            np.savez(answers, **dict(named))
 
 
 def timed(folder: Path, *, prepared: bool, threads: int = 1) -> dict[str, Times]:
