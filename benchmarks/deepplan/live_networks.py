@@ -12,6 +12,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
+from benchmarks.accordion.memory import pss_bytes
 
 KINDS = ("detector", "recogniser", "encoder")
 LAYERS, TOKENS = 2, 64
+PAUSE_S = 0.5
 ROUNDS = 15
 """Starts of each kind that are timed."""
 
@@ -32,6 +36,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     load_us: tuple[int, int]
     """From the order to load until the first answer, less a run."""
     run_us: tuple[int, int]
+    held_bytes: int
+    """The most that a worker has in memory of one, from its load to its last run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,25 @@ class Kind:
     """One item."""
     host_bytes: int
     """Of weights that a run reads a few rows of."""
+
+
+class _Watch:
+    """Looks all the time what this process has in memory, counted from when it begins."""
+
+    def __init__(self) -> None:
+        self._before = self._most = pss_bytes()
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._ends.wait(0.003):
+            self._most = max(self._most, pss_bytes())
+
+    def most_bytes(self) -> int:
+        self._ends.set()
+        self._thread.join()
+        return self._most - self._before
 
 
 def ocr_file(word: str) -> Path:
@@ -130,11 +155,11 @@ def _time_all(folder: Path, *, prepared: bool) -> None:
     memory = TensorMemory(map_arena(os.dup(arena.descriptor), arena.size_bytes))
     worker = Worker(memory)
     assert isinstance(worker.answer(Expect("onnx")), Loaded)
-    found: dict[str, dict[str, list[int]]] = {}
-    rough = Times(load_us=(1, 1), run_us=(1, 1))
+    found: dict[str, dict[str, Any]] = {}
+    rough = Times(load_us=(1, 1), run_us=(1, 1), held_bytes=1)
     for name, kind in kinds().items():
-        loads, runs = [], []
-        for number in range(ROUNDS + 1):
+        loads, runs, held = [], [], []
+        for number in range(ROUNDS + 3):
             which = f"{name}-{number % 3}"
             profile = profile_of(folder, which, rough)
             maker = EXECUTOR.shares_weights if prepared else None
@@ -156,6 +181,7 @@ def _time_all(folder: Path, *, prepared: bool) -> None:
             )
             memory.tensor(profile.inputs[0], 1, 0)[...] = next(iter(kind.feed.values()))
             run = Run(0, 0, 0, 1, (0,), tuple((i + 1) << 23 for i in range(len(profile.outputs))))
+            watch = _Watch() if number > ROUNDS else None
             loaded, first = worker.answer(load), worker.answer(run)
             assert isinstance(loaded, Loaded), loaded
             assert isinstance(first, Finished), first
@@ -164,12 +190,16 @@ def _time_all(folder: Path, *, prepared: bool) -> None:
                 again = worker.answer(run)
                 assert isinstance(again, Finished), again
                 later.append(again.ended_at_us - again.started_at_us)
+            if watch is not None:
+                time.sleep(PAUSE_S)  # in which it may be packed
+                worker.answer(run)
+                held.append(watch.most_bytes())
             worker.answer(Unload(0))
-            if number:  # the first one fills caches
+            if 0 < number <= ROUNDS:  # the first one fills caches
                 took = first.ended_at_us - first.started_at_us + loaded.took_us
                 loads.append(max(1, took - round(float(np.median(later)))))
                 runs += later
-        found[name] = {
+        found[name] = {"held_bytes": max(held)} | {
             what: [round(float(np.percentile(us, q))) for q in (50, 99)]
             for what, us in (("load_us", loads), ("run_us", runs))
         }
