@@ -1,28 +1,10 @@
 """From layers of a profile to the start that a plan states, and what each of its choices saves."""
 
-import numpy as np
-
 from headrace.domain.errors import ProfileError
 from headrace.domain.layers import Layer, LayerTimes, Residency, Transfer
 from headrace.domain.profile import Profile
-from headrace.planning.provisioning.planners import NEED_HELPER, plan_start
-from headrace.starts import HELPER, HOST, Chain, Choice, timeline, transfers
-
-
-def chain_of(times: LayerTimes) -> Chain:
-    """p99 of every layer, as everything else that a plan promises."""
-
-    def row(values: tuple[int, ...]) -> np.ndarray:
-        return np.array(values or [0] * times.count, np.int64)
-
-    return Chain(
-        load_us=row(times.load_p99_us),
-        saved_us=row(times.saved_us),
-        inside_us=row(times.inside_p99_us),
-        host_us=row(times.host_p99_us),
-        forward_us=row(times.forward_us),
-        forward_copy_us=times.forward_call_us,
-    )
+from headrace.planning.provisioning.planners import NEED_HELPER, Start, plan_start
+from headrace.starts import HELPER, HOST, Choice, chain_of, choice_of, timeline, transfers
 
 
 def plan_residency(profile: Profile, times: LayerTimes, planner: str) -> Residency:
@@ -37,15 +19,12 @@ def plan_residency(profile: Profile, times: LayerTimes, planner: str) -> Residen
             f" {times.device!r} has no forward_us\n  try    a planner without +pt, or a profile of"
             " two linked devices"
         )
-    start = plan_start(planner, chain_of(times))
-    return _stated(profile.layers, times, start.choice, planner, start.total_us, start.bound_us,
-                   start.waits_for_all)  # fmt: skip
+    return stated(profile.layers, times, plan_start(planner, chain_of(times)), planner)
 
 
-def _stated(
-    layers: tuple[Layer, ...], times: LayerTimes, choice: Choice, planner: str, total_us: int,
-    bound_us: int | None, waits_for_all: bool,
-) -> Residency:  # fmt: skip
+def stated(layers: tuple[Layer, ...], times: LayerTimes, start: Start, planner: str) -> Residency:
+    """What a plan says of a start."""
+    choice = start.choice
     host = tuple(
         i for i, layer in enumerate(layers) if layer.weights_bytes and choice.source[i] == HOST
     )
@@ -59,20 +38,19 @@ def _stated(
             Transfer(layers=tuple(group), helper=choice.source[group[0]] == HELPER)
             for group in transfers(choice)
         ),
-        waits_for_all=waits_for_all,
+        waits_for_all=start.waits_for_all,
         host_bytes=sum(layers[i].weights_bytes for i in host),
-        start_us=total_us,
-        bound_us=bound_us,
+        start_us=start.total_us,
+        bound_us=start.bound_us,
     )
 
 
 def saved_by_host(times: LayerTimes, residency: Residency) -> dict[int, int]:
     """Layer left on the host -> how much later the start would be, were it a copy of its own."""
     chain = chain_of(times)
-    place = residency.by_layer(chain.count)
-    source = tuple(HOST if at is None else (HELPER if at[1] else 1) for at in place)
-    joined = tuple(at is not None and at[2] for at in place)
-    now = timeline(chain, Choice(source=source, joined=joined))
+    choice = choice_of(residency, chain.count)
+    source, joined = choice.source, choice.joined
+    now = timeline(chain, choice)
     found = {}
     for layer in residency.host:
         helper = any(group.helper and group.layers[0] < layer for group in residency.transfers)

@@ -1,0 +1,65 @@
+"""What a plan says of models that come and go: how they start, and the slots that hold them."""
+
+from dataclasses import dataclass
+
+from headrace.domain.errors import PlanError
+from headrace.domain.plan import Deployment, Plan
+from headrace.domain.profile import Profile
+from headrace.start_times import Start, predicted_start
+
+
+def start_of(deployment: Deployment, profile: Profile) -> Start | None:
+    """
+    Raises:
+        PlanError: the profile does not know the layers that the plan places.
+    """
+    if deployment.start is None:
+        return None
+    return predicted_start(deployment.start, profile)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsOfStarts:
+    """Of each slot of a provisioned plan; of another plan, nothing. See `Topology`."""
+
+    memory_bytes: tuple[int, ...] = ()
+    copy_streams: tuple[bool, ...] = ()
+    helpers: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan) -> "SlotsOfStarts":
+        """
+        Raises:
+            PlanError: only some models have starts, or not as models that come and go; a
+                device's memory is unknown; a helper is no slot of the plan.
+        """
+        if not plan.has_starts:
+            return cls()
+        if not plan.is_provisioned:
+            raise PlanError(
+                "plan: its models have starts, and all their weights are planned to be in memory;"
+                " starts are run of plans in which models come and go\n"
+                "  try       plan again with `--planner provisioned`, or without --provision"
+            )
+        index = {slot.name: i for i, slot in enumerate(plan.slots)}
+        kinds = {kind.name: kind for kind in plan.cluster.device_types}
+        memory, streams, helpers = [], [], []
+        for slot in plan.slots:
+            kind = kinds.get(slot.device)
+            if kind is None or kind.memory_bytes is None:
+                raise PlanError(
+                    f"plan: slot {slot.name!r} is to hold models that come and go, and device type"
+                    f" {slot.device!r} does not state its memory_bytes\n"
+                    "  try       state it in the problem file, and plan again"
+                )
+            if slot.helper is not None and slot.helper not in index:
+                raise PlanError(f"plan: slot {slot.name!r}: its helper {slot.helper!r} is no slot")
+            if slot.helper is not None and not kind.copy_stream:
+                raise PlanError(
+                    f"plan: slot {slot.name!r} is helped by {slot.helper!r}, and device type"
+                    f" {slot.device!r} has no copy stream for what comes from there"
+                )
+            memory.append(int(kind.memory_bytes * slot.share))
+            streams.append(kind.copy_stream)
+            helpers.append(-1 if slot.helper is None else index[slot.helper])
+        return cls(tuple(memory), tuple(streams), tuple(helpers))
