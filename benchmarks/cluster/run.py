@@ -26,6 +26,7 @@ import uvloop
 
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine.engine import Engine
+from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.remote.cluster import close_links, open_links
 from headrace.serving.workers.remote.transport import NetworkTransport
@@ -118,7 +119,7 @@ async def tensors(nodes: list[AgentProcess]) -> None:
         None,
         lambda: time.monotonic_ns() // 1000,
     )
-    transport = NetworkTransport(arena, links)
+    transport = NetworkTransport(arena, links, LiveClock(asyncio.get_running_loop()))
     for link in links.values():
         link.keep()
     content = np.random.default_rng(0).integers(0, 256, TENSOR_BYTES, np.uint8).tobytes()
