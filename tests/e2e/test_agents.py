@@ -25,9 +25,10 @@ pytestmark = pytest.mark.e2e
 
 WAIT_S = 300.0
 """Far more than anything here takes on a busy machine; only a hang reaches it."""
-ROWS = np.arange(3 * WIDTH, dtype=np.float32).reshape(3, WIDTH) / 10
 
 Rows = NDArray[np.float32]
+
+ROWS: Rows = (np.arange(3 * WIDTH).reshape(3, WIDTH) / 10).astype(np.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +46,7 @@ async def answers(served: Served, cluster: ClusterAddresses | None) -> list[Rows
     await engine.start()
     try:
         client = Client(engine)
-        futures = [client.send(ROWS + i) for i in range(20)]
+        futures = [client.send(ROWS + np.float32(i)) for i in range(20)]
         found = [rows_of(await future) for future in futures]
         assert engine.status().arena_used_bytes == 0
         return found
@@ -97,13 +98,13 @@ def play(
         over = False
         try:
             client = Client(engine)
-            expected = [rows_of(await client.send(ROWS + i)) for i in range(8)]
+            expected = [rows_of(await client.send(ROWS + np.float32(i))) for i in range(8)]
 
             async def ask(first: int) -> None:
                 i = first
                 while not over:
                     i = (i + 1) % 8
-                    result = await client.send(ROWS + i)
+                    result = await client.send(ROWS + np.float32(i))
                     results.append(result)
                     if isinstance(result, Answer):
                         np.testing.assert_array_equal(rows_of(result), expected[i])
