@@ -46,6 +46,18 @@ def refusing(sim: Sim, *bad: int, at_stage: int = 0) -> Runs:
     return Runs(sim, lambda ids, stage: stage == at_stage and not ids.isdisjoint(bad), refuse)
 
 
+def losing(sim: Sim, times: int, at_stage: int) -> Runs:
+    """Request 0 finds so often, when its turn comes at this stage, that its tensors are lost."""
+    left = [times]
+
+    def lose(batch: Batch, stage: int) -> None:
+        left[0] -= 1
+        attempt, at_us = batch.attempt, sim.clock.now_us()
+        sim.clock.call_at(at_us, lambda: sim.dispatcher.on_tensors_lost(batch, stage, attempt))
+
+    return Runs(sim, lambda ids, stage: stage == at_stage and 0 in ids and left[0] > 0, lose)
+
+
 def dying(sim: Sim, killer: int, at_stage: int = 0) -> Runs:
     """Workers that die of this request, after 50 us."""
 
@@ -158,3 +170,30 @@ def test_an_input_that_kills_workers_of_a_later_stage_takes_three(policy: str) -
     sim.run([request(0, 0, LONG_US), request(1, 10, LONG_US)])
     assert runs.members.count((0,)) == 4
     assert ended(sim) == {0: "failed", 1: "answered"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("at_stage", [0, 1])
+def test_a_batch_whose_tensors_are_lost_begins_anew_whole_and_in_time(
+    policy: str, at_stage: int
+) -> None:
+    topology = make_topology(
+        [make_route(make_stage([0], [100, 110, 120, 130]), make_stage([1], [100, 110, 120, 130]))],
+        slo_us=LONG_US,
+    )
+    sim = Sim(topology, policy=policy)
+    runs = losing(sim, 5, at_stage)
+    sim.run(together(3))
+    # More often than a request may lose workers: nobody is to blame for a lost machine.
+    assert ended(sim) == dict.fromkeys((0, 1, 2, 99), "answered")
+    # Whole: those that ran with it still do.
+    assert len({members for members in runs.members if 0 in members}) == 1
+    assert sum(0 in members for members in runs.members) > 5
+
+
+def test_without_time_to_begin_anew_it_is_refused_for_that() -> None:
+    slow = make_stage([0], [100]), make_stage([1], [100])
+    sim = Sim(make_topology([make_route(*slow)], slo_us=250))
+    losing(sim, 1, 1)
+    sim.run([request(0, 0, 250)])
+    assert ended(sim) == {0: "deadline"}
