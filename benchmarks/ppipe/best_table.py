@@ -84,8 +84,7 @@ def _bounds(problems: Sequence[Problem], name: str) -> dict[str, Any]:
         for model in carried
     ]
     planned = [
-        _worth(problem, _carried(problem, name)) / _row(problem, "ours")["any_plan_rps"]
-        for problem in problems
+        _worth(problem, _carried(problem, name)) / problem["any_plan_rps"] for problem in problems
     ]
     return {
         "system": name,
@@ -101,7 +100,7 @@ def _problem(problem: Problem) -> dict[str, Any]:
     for name in ("ppipe-40", *CHAIN):
         row[name] = 100 * _every(problem, name)
     ours, theirs = _row(problem, "ours"), _row(problem, "ppipe")
-    row["any plan"] = 100 * ours["any_plan_rps"] / problem["published_objective"]
+    row["any plan"] = 100 * problem["any_plan_rps"] / problem["published_objective"]
     row["ppipe's margin"] = f"{100 * next(iter(theirs['margins'].values())):.0f}"
     row["ours"] = 100 * _every(problem, "ours")
     row["margins"] = " ".join(f"{100 * margin:.0f}" for margin in ours["margins"].values())
@@ -152,7 +151,7 @@ def _carried(problem: Problem, system: str) -> dict[str, float]:
 
 
 def _worth(problem: Problem, carried: Mapping[str, float]) -> float:
-    return min(carried[each["model"]] / each["weight"] for each in problem["models"])
+    return min(carried[each["model"]] / float(each["weight"]) for each in problem["models"])
 
 
 def _every(problem: Problem, system: str) -> float:
@@ -163,7 +162,7 @@ def _every(problem: Problem, system: str) -> float:
 def _every_mixed(problem: Problem, system: str) -> float:
     """Of what PPipe's plan promises each model, which of some is more than their weights' share."""
     carried = _carried(problem, system)
-    return min(carried[each["model"]] / each["load_at_1_rps"] for each in problem["models"])
+    return min(carried[each["model"]] / float(each["load_at_1_rps"]) for each in problem["models"])
 
 
 def _ratios(problems: Sequence[Problem], system: str, other: str) -> list[float]:

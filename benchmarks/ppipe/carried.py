@@ -28,8 +28,8 @@ from headrace.simulation.offered.processes import poisson_us
 ATTAINMENT = 0.99
 TOLERANCE = 0.004
 """Of a rate, relative."""
-FACTORS_UP = (1.0, 1.04, 1.12, 1.3, 1.6, 2.0, 3.0)
-FACTORS_DOWN = (0.96, 0.9, 0.8, 0.65, 0.45, 0.25, 0.1)
+FACTORS_UP = (1.0, 1.02, 1.05, 1.12, 1.3, 1.6, 2.0, 3.0)
+FACTORS_DOWN = (0.98, 0.95, 0.9, 0.8, 0.65, 0.45, 0.25, 0.1)
 """Of a guess, tried until one side of the answer is known and the other not."""
 
 THEIRS, OURS, ANY = "theirs", "ours", "any"

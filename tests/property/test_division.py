@@ -32,7 +32,7 @@ def test_the_division_is_the_best_of_all(
 
     def worth(division: list[tuple[int, int]]) -> float:
         return min(
-            model.table(np.array(owned))[mine] / want.weight
+            float(model.table(np.array(owned))[mine]) / want.weight
             for model, want, mine in zip(models, wanted, division, strict=True)
         )
 

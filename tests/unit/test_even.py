@@ -19,6 +19,7 @@ from headrace.verify import verify
 from helpers.problems import make_problem, make_profile
 
 MARGINS = (0.0, 0.2, 0.4)
+SLO_US = 60_000
 PROBLEM = """\
 schema: headrace.problem/1
 cluster:
@@ -39,7 +40,7 @@ def problem() -> Problem:
         profiles,
         nodes={"one": {"a": 12, "b": 12}},
         weights={"m": 2.0, "n": 1.0},
-        slo_us=120_000,
+        slo_us=SLO_US,
         gbps=10.0,
     )
 
@@ -87,7 +88,7 @@ def test_the_plan_verifies_and_states_what_was_asked_for(problem: Problem, tmp_p
     assert plan.demands == problem.demands
     for deployment in plan.deployments:
         margin = plan.options.model_margins[deployment.model]
-        assert deployment.budget_us == pytest.approx(120_000 * (1 - margin))
+        assert deployment.budget_us == pytest.approx(SLO_US * (1 - margin))
     assert f"{choice.best.worth:.6g}" in plan.options.margin_reason
     write_document(plan, tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json").options == plan.options
@@ -100,6 +101,22 @@ def test_verification_notices_other_margins_and_other_parts(problem: Problem) ->
         replace(plan.options, carried_parts={"m": 0.7, "n": 1.0}),
     ):
         assert verify(replace(plan, options=options), problem.profiles)
+
+
+def test_a_part_of_the_links_is_planned_and_verified() -> None:
+    whole = make_problem(
+        [make_profile(cut_bytes=400_000)],
+        nodes={"n0": {"a": 3}, "n1": {"b": 3}},
+        gbps=0.3,
+        options=PlanOptions(min_stages=2),
+    )
+    half = replace(whole, options=replace(whole.options, link_parts={"m": 0.5}))
+    plans = [solve(problem).plan for problem in (whole, half)]
+    assert plans[0] is not None
+    assert plans[1] is not None
+    assert plans[1].objective < plans[0].objective
+    assert verify(plans[1], half.profiles) == []
+    assert verify(replace(plans[1], options=whole.options), half.profiles)
 
 
 def test_the_search_is_bounded_by_plans_and_by_time(problem: Problem) -> None:
@@ -123,9 +140,10 @@ def test_what_is_said_to_be_carried_is(problem: Problem) -> None:
         factors = dict.fromkeys(workload.rates_rps, 0.2)
         factors[model] = rps / workload.rates_rps[model]
         index = [each.name for each in workload.topology.models].index(model)
-        assert workload.attainments(factors, seed=3)[index] >= 0.99
+        # Execution times are drawn in the order of starts, which other loads change.
+        assert workload.attainments(factors, seed=3)[index] >= 0.985
         factors[model] += 10 * TOLERANCE
-        assert workload.attainments(factors, seed=3)[index] < 0.99
+        assert workload.attainments(factors, seed=3)[index] < 0.985
 
 
 SMALL = {"one": {"a": 3, "b": 3}}

@@ -72,7 +72,8 @@ MarginOption = Annotated[
         " with several, simulate each plan under Poisson load, and keep the one that carries"
         " most; of several models with objective max-min, margins and weights per model are chosen,"
         " so that each carries as much of its weight's share; with objectives"
-        " least-cost and least-devices the cheapest that keeps --attainment at the rates asked for.",
+        " least-cost and least-devices the cheapest that keeps --attainment at the rates asked"
+        " for.",
     ),
 ]
 AttainmentOption = Annotated[

@@ -10,7 +10,8 @@ part of its planned throughput that it is expected to carry, by which its weight
 planned of model d at setting s:
 
 1. Sweep. One setting for all, every margin with every link part: plan, simulate, note part[d, s] of
-   every model; plan with these parts, simulate, note them again.
+   every model; plan with these parts, simulate, note them again. What promises less than another
+   plan carries is not simulated.
 2. Climb. From the settings of the best plan so far, one model's setting is moved at a time as long
    as the *planned* objective, min throughput x part / weight, rises: planning alone foretells what
    will be carried. The settings foretold to carry most are simulated, and their parts noted. A part
@@ -46,6 +47,10 @@ TRIALS_MAX = 60
 """Simulated while climbing, on top of the sweep."""
 MOVES = (-2, -1, 1, 2)
 """Of one model's margin, in steps of MARGINS."""
+STEPS_MAX = 2
+"""Uphill before the next trial: further on, what is foretold rests on little."""
+OVER_PLANNED = 1.03
+"""Times the planned load: hardly a plan carries more."""
 GAIN = 0.002
 """Relative; less than what simulation can tell apart."""
 CONFIRMED, CONFIRMING = 6, 2
@@ -210,12 +215,18 @@ class _Search:
                 return
             self.on_progress(f"one margin for all models: {margin:.0%}")
             settings = dict.fromkeys(self.models, Setting(margin, link_part))
-            for parts in (dict.fromkeys(self.models, 1.0), None):
-                plan = self._plan(settings, parts or self._parts_at(settings))
-                if plan is not None:
-                    self._try(settings, plan)
-            if not self.trials:
-                raise InfeasibleError(self.refusal or "no plan")
+            plan = self._plan(settings, dict.fromkeys(self.models, 1.0))
+            if plan is None:
+                if not self.trials:
+                    raise InfeasibleError(self.refusal or "no plan")
+                continue
+            most = max((trial.worth for trial in self.trials), default=0.0)
+            if plan.objective * OVER_PLANNED <= most:
+                continue
+            self._try(settings, plan)
+            even = self._plan(settings, self._parts_at(settings))
+            if even is not None and even.objective > most:
+                self._try(settings, even)
 
     def climb(self, trials_max: int) -> None:
         """Simulate what planning foretells to carry most, until nothing more is foretold."""
@@ -260,13 +271,13 @@ class _Search:
         """What was not tried and promises most, on the way uphill from `best`, and around it."""
         settings, found = best.settings, list[tuple[Settings, Plan]]()
         here = 0.0
-        while not self.deadline.passed:
+        for _ in range(STEPS_MAX):
             around = [settings, *self._neighbours(settings)]
             plans = [(each, self._plan(each, self._parts_at(each))) for each in around]
             moved = [(each, plan) for each, plan in plans if plan is not None]
             found += moved
             better = max(moved, key=lambda pair: self._foretold(pair[1]), default=None)
-            if better is None or self._foretold(better[1]) <= here:
+            if better is None or self._foretold(better[1]) <= here or self.deadline.passed:
                 break
             settings, here = better[0], self._foretold(better[1])
         untried = [pair for pair in found if _key(pair[1]) not in self._figures]
@@ -281,18 +292,19 @@ class _Search:
         return plan.objective if carried is None else _worth(plan, carried)
 
     def _neighbours(self, settings: Settings) -> list[Settings]:
-        """One model moved: its margin, or its links with or without its margin."""
+        """One model moved: its margin, or its links."""
         found: list[Settings] = []
         for model, (margin, link_part) in settings.items():
             at = self.margins.index(margin)
-            for move, other in product((*MOVES, 0), self.link_parts):
-                unlike = move, other != link_part
-                if unlike != (0, False) and 0 <= at + move < len(self.margins):
-                    found.append({**settings, model: Setting(self.margins[at + move], other)})
+            moved = [at + move for move in MOVES if 0 <= at + move < len(self.margins)]
+            others = [Setting(self.margins[to], link_part) for to in moved]
+            others += [Setting(margin, part) for part in self.link_parts if part != link_part]
+            found += [{**settings, model: other} for other in others]
         return found
 
     def _parts_at(self, settings: Settings) -> dict[str, float]:
-        """As measured with these settings, or with the nearest that were."""
+        """As measured with these settings, or with the nearest that were; with a larger margin than
+        any that was measured all that is planned, since the more room the more is kept."""
         parts = {}
         for model, setting in settings.items():
             known = self.parts[model]
@@ -304,7 +316,8 @@ class _Search:
                     each.margin,
                 ),
             )
-            parts[model] = known[nearest]
+            beyond = all(each.margin < setting.margin for each in known)
+            parts[model] = max(known[nearest], 1.0) if beyond else known[nearest]
         return parts
 
     def _plan(self, settings: Settings, parts: Mapping[str, float]) -> Plan | None:
