@@ -49,8 +49,8 @@ def carried_rps(
 ) -> float:
     """The highest rate, within `TOLERANCE`, at which ATTAINMENT of the requests are in time.
 
-    Found by halving, as if attainment only fell with load; 0 where a tenth of the guess is too
-    much.
+    Found by halving, as if attainment only fell with load, between a tenth and three times the
+    guess; 0 where a tenth is too much.
     """
     attains = _attaining(hardware, model, dispatcher)
 
