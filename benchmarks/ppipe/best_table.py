@@ -11,6 +11,10 @@ from benchmarks.ppipe.experiment import show
 Problem = Mapping[str, Any]
 """As `best.study` writes it."""
 
+SYSTEMS = (
+    *("ppipe-40", "ppipe-40-ours", "ours-40", "ours-40-theirs"),
+    *("ppipe", "dispatcher", "charge", "packing", "even", "ours"),
+)
 CHAIN = ("ppipe", "dispatcher", "charge", "packing", "even", "ours")
 """Each adds one thing to the one before it."""
 

@@ -19,7 +19,7 @@ planned of model d at setting s:
    tried next; the search ends where none promises GAIN more than the best that was measured, after
    TRIALS_MAX plans, or when time is up.
 3. Confirm. What was the best of many is partly luck. The best CONFIRMED plans are simulated with
-   CONFIRMING other seeds, and the one that carries most in the mean is kept.
+   CONFIRMING other seeds, and the one that carries most in the mean of these alone is kept.
 
 Cost: a trial is one plan and about nine simulated sessions, a foretelling one plan.
 """
@@ -53,7 +53,7 @@ OVER_PLANNED = 1.03
 """Times the planned load: hardly a plan carries more."""
 GAIN = 0.002
 """Relative; less than what simulation can tell apart."""
-CONFIRMED, CONFIRMING = 6, 2
+CONFIRMED, CONFIRMING = 6, 3
 LEAST_PART = 0.05
 """A model that carries less of its plan is not planned for twenty times what it is to carry."""
 
@@ -247,7 +247,7 @@ class _Search:
 
     def confirmed(self) -> tuple[EvenTrial, EvenTrial]:
         """Of the best trials, and of those at one margin, the one that carries most in the mean of
-        more seeds; their figures are these means."""
+        other seeds; their figures are these means."""
         ranked = sorted(self.trials, key=lambda trial: -trial.worth)
         at_one = [trial for trial in ranked if trial.at_one_margin]
         if self.deadline.passed:
@@ -263,7 +263,7 @@ class _Search:
             self._confirmed[key] = [
                 self.measure(trial.plan, self.seed + more) for more in range(1, 1 + CONFIRMING)
             ]
-        found = [trial.carried_rps, *self._confirmed[key]]
+        found = self._confirmed[key]
         carried = {model: fmean(each[model] for each in found) for model in self.models}
         return replace(trial, carried_rps=carried)
 
