@@ -63,6 +63,11 @@ def options(
             choices=["published", "estimated"],
             help="published profiles, or models built here and estimated [what is there]",
         )
+    parser.add_argument(
+        "--capped",
+        action="store_true",
+        help="no load factor above 100 %, for any system, as in the paper [none is capped]",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
         "--plot", default=f"{figure}.svg", help=f"where to draw; `none`: nowhere [{figure}.svg]"
@@ -76,7 +81,12 @@ def options(
     if estimates and given.models is None and estimated:
         note("skipped: the published profiles (HEADRACE_REFERENCE is absent); estimated instead")
     return Options(
-        load=Load(arrivals=given.arrivals, seconds=given.seconds, our_margin=given.our_margin),
+        load=Load(
+            arrivals=given.arrivals,
+            seconds=given.seconds,
+            our_margin=given.our_margin,
+            capped=given.capped,
+        ),
         seeds=given.seeds,
         systems=checked(given.systems.split(",")),
         estimated=estimated,

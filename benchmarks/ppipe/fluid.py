@@ -41,10 +41,10 @@ def run_fluid(hardware: Hardware, at_us: Ints) -> Outcome:
 
 def _pipeline_rps(hardware: Hardware, pipeline: int) -> float:
     batch = int(hardware.batch[pipeline])
-    return min(_stage_rps(hardware, stage, batch) for stage in _stages(hardware, pipeline))
+    return min(stage_rps(hardware, stage, batch) for stage in _stages(hardware, pipeline))
 
 
-def _stage_rps(hardware: Hardware, stage: int, batch: int) -> float:
+def stage_rps(hardware: Hardware, stage: int, batch: int) -> float:
     slots = slice(hardware.slot_at[stage], hardware.slot_at[stage + 1])
     _, on_link = np.unique(hardware.link[slots], return_counts=True)
     inferred = on_link * batch * 1e6 / hardware.latency_us[stage, batch]

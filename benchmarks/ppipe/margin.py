@@ -3,9 +3,11 @@
     python -m benchmarks.ppipe.margin [--sample N] [--seeds N] [--json]
 
 Each problem (three models on one cluster) is planned by our own rule, once with the published
-margin and once with the margin that simulation chooses. Both plans are then measured at seeds that
-the choice has not seen: the highest load, shared out by the models' weights, at which every model
-attains 99 %. --sample takes every so-many-th of the 24 problems, so that clusters and groups mix.
+margin, once with the one margin that simulation chooses, and once with margins and weights per
+model, as the command does for several models. All plans are then measured at seeds that the choice
+has not seen: the highest load, shared out by the models' weights, at which every model attains
+99 %, on servers and links as they are planned and with execution times that vary. --sample takes
+every so-many-th of the 24 problems, so that clusters and groups mix.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from benchmarks.ppipe.planning_rows import Instance, instances, problem_of
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
 from headrace.planning.pooled.planner import plan_pooled
+from headrace.simulation.even import choose_margins
 from headrace.simulation.margin import choose_margin
 from headrace.simulation.trials import SEED, Workload
 
@@ -42,6 +45,11 @@ class Row:
     tried: int
     cpu_s: float
     """Of the choice: planning and simulating with all margins."""
+    per_model_rps: float
+    gain_per_model: float
+    """per_model_rps / chosen_rps."""
+    tried_per_model: int
+    cpu_s_per_model: float
 
 
 def main() -> None:
@@ -54,7 +62,8 @@ def main() -> None:
     if not arguments.json:
         print(
             f"{'problem':<58}{'margin':>7}{'carried':>9} |{'chosen':>7}{'carried':>9}"
-            f"{'gain':>7}{'plans':>6}{'CPU s':>7}"
+            f"{'gain':>7}{'plans':>6}{'CPU s':>7} |{'per model':>10}{'gain':>7}{'plans':>6}"
+            f"{'CPU s':>7}"
         )
     for instance in found[::step][: arguments.sample]:
         row = measure(instance, seeds)
@@ -70,6 +79,8 @@ def main() -> None:
         f"\nload carried at 99 %, chosen / published margin: mean {summary['mean']:.3f}, median"
         f" {summary['median']:.3f}, least {summary['least']:.3f}; target: at least 1"
     )
+    more = [row.gain_per_model for row in rows]
+    print(f"per model / one margin for all: mean {fmean(more):.3f}, least {min(more):.3f}")
 
 
 def _arguments() -> argparse.Namespace:
@@ -93,6 +104,10 @@ def measure(instance: Instance, seeds: Sequence[int]) -> Row:
     started_s = time.process_time()
     choice = choose_margin(problem, attainment=ATTAINMENT)
     cpu_s = time.process_time() - started_s
+    started_s = time.process_time()
+    even = choose_margins(problem, attainment=ATTAINMENT)
+    cpu_s_per_model = time.process_time() - started_s
+    per_model_rps = _carried_rps(even.plan, problem, seeds)
     given_rps = _carried_rps(by_given, problem, seeds)
     chosen_rps = _carried_rps(choice.plan, problem, seeds)
     return Row(
@@ -104,6 +119,10 @@ def measure(instance: Instance, seeds: Sequence[int]) -> Row:
         gain=chosen_rps / given_rps,
         tried=len(choice.trials),
         cpu_s=cpu_s,
+        per_model_rps=per_model_rps,
+        gain_per_model=per_model_rps / chosen_rps,
+        tried_per_model=len(even.trials),
+        cpu_s_per_model=cpu_s_per_model,
     )
 
 
@@ -117,6 +136,8 @@ def _line(row: Row) -> str:
     return (
         f"{row.name:<58}{row.given:>7.0%}{row.given_rps:>9.0f} |{row.chosen:>7.0%}"
         f"{row.chosen_rps:>9.0f}{row.gain:>7.3f}{row.tried:>6}{row.cpu_s:>7.1f}"
+        f" |{row.per_model_rps:>10.0f}{row.gain_per_model:>7.3f}{row.tried_per_model:>6}"
+        f"{row.cpu_s_per_model:>7.1f}"
     )
 
 

@@ -17,7 +17,7 @@ from headrace.catalog.ppipe.artifact import (
 )
 from headrace.catalog.ppipe.rule import devices_used, pipeline_rps
 from headrace.domain.cluster import WHOLE
-from headrace.domain.plan import Deployment
+from headrace.domain.plan import Deployment, Plan
 from headrace.domain.profile import Profile
 from headrace.planning.pooled.planner import plan_pooled
 
@@ -92,8 +92,11 @@ def plan_free(
             task, deployments=tuple(replace(d, margin=margin) for d in task.deployments)
         )
     plan = plan_pooled(problem_of(asked, dict(profiles))).plan
-    if plan is None:
-        return None
+    return None if plan is None else as_reference(plan, task)
+
+
+def as_reference(plan: Plan, task: ReferencePlan) -> ReferencePlan:
+    """A plan of ours for the problem of `task`, in the artifact's form."""
     return replace(
         task,
         deployments=tuple(
@@ -101,6 +104,26 @@ def plan_free(
             for mine, theirs in zip(plan.deployments, task.deployments, strict=True)
         ),
     )
+
+
+def plan_artifact(
+    task: ReferencePlan, profiles: Profiles, margin: float, *, charged: bool = True
+) -> ReferencePlan | None:
+    """The artifact's integer program at another margin; None where it has no plan.
+
+    Args:
+        charged: for building batches, as the artifact does and the paper does not say.
+    """
+    deployments = tuple(
+        replace(
+            deployment,
+            margin=margin,
+            margin_us=round(margin * deployment.slo_us),
+            build_factor=deployment.build_factor if charged else 0.0,
+        )
+        for deployment in task.deployments
+    )
+    return plan_ppipe(priced(replace(task, deployments=deployments), profiles), profiles)
 
 
 def _whole(task: ReferencePlan, stages: int) -> ReferencePlan:

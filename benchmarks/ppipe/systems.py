@@ -52,6 +52,8 @@ class Load:
     """Of our plan; None: the published plan's."""
     policy: str = POLICY
     """Of our dispatcher."""
+    capped: bool = False
+    """At load factor 1 for everyone, as in the paper's figures."""
 
     def draw(self, rate_rps: float, seed: int, case: str) -> Ints:
         """Same seed, case and rate: same arrivals, whatever the system."""
@@ -128,12 +130,13 @@ def largest_load(case: Case, system: str, load: Load, seed: int) -> LoadFactor |
 
 
 def steps_of(case: Case, system: str, load: Load) -> Sequence[int]:
-    """Load factors to try, in percent; our own plan may carry more than the published one."""
-    plan = our_plan(case, load.our_margin) if system == "ours-plan" else None
-    if plan is None:
+    """Load factors to try, in percent: from what the system's own plan states and a step on top."""
+    if load.capped:
         return STEPS_PERCENT
+    plan = our_plan(case, load.our_margin) if system == "ours-plan" else None
+    plan = plan or case.plans[system if system in BASELINES else "ppipe"]
     most = 100 * plan.deployments[case.index].stated_rps / case.load_at_1_rps
-    return range(STEP_PERCENT * ceil(most / STEP_PERCENT), 0, -STEP_PERCENT)
+    return range(STEP_PERCENT * (1 + ceil(most / STEP_PERCENT)), 0, -STEP_PERCENT)
 
 
 def checked(names: Iterable[str]) -> tuple[str, ...]:

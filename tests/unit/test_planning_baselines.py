@@ -82,12 +82,12 @@ def test_a_pair_that_is_better_apart_runs_apart() -> None:
     assert plan.objective == pytest.approx(2 / 0.010 + 2 / 0.012)
 
 
-def test_devices_are_divided_as_without_partitioning_and_the_rest_in_equal_parts() -> None:
+def test_for_the_sum_of_throughputs_devices_are_divided_as_without_partitioning() -> None:
     profiles = [make_profile(f"m{i}", devices={"a": 1.0, "b": 0.4}, seed=i) for i in range(2)]
     problem = make_problem(
         profiles,
         cluster=make_cluster({"n0": {"a": 3, "b": 4}, "n1": {"b": 5}}, gbps=10.0),
-        weights={"m0": 1.0, "m1": 0.2},
+        options=PlanOptions(objective="throughput"),
     )
     whole, pairs = made("no-partitioning", problem), made("dart-r", problem)
 

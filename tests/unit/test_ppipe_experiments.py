@@ -141,6 +141,14 @@ def test_a_tenth_of_the_planned_load_is_served(case: Case, system: str) -> None:
     assert outcome.attainment(lateness_counted=True) == 1.0
 
 
+def test_no_system_is_stopped_at_the_load_that_the_paper_stops_at(case: Case) -> None:
+    for system in ("np", "ppipe", "ours", "fluid"):
+        plan = case.plans[system if system == "np" else "ppipe"]
+        stated = 100 * plan.deployments[0].stated_rps / case.load_at_1_rps
+        assert steps_of(case, system, Load())[0] >= stated + 5
+        assert steps_of(case, system, Load(capped=True))[0] == 100
+
+
 def test_a_search_starts_at_what_our_own_plan_carries(case: Case) -> None:
     spent = Load(seconds=0.2, our_margin=0.1)
     plan = our_plan(case, 0.1)
@@ -148,8 +156,7 @@ def test_a_search_starts_at_what_our_own_plan_carries(case: Case) -> None:
     assert plan is not None
     carried = 100 * plan.deployments[0].stated_rps / case.load_at_1_rps
     assert carried > 100
-    assert carried <= steps_of(case, "ours-plan", spent)[0] < carried + 5
-    assert steps_of(case, "ours", spent)[0] == 100
+    assert carried + 5 <= steps_of(case, "ours-plan", spent)[0] < carried + 10
     found = largest_load(case, "ours-plan", spent, 0)
     assert found is not None
     assert found.lateness_counted.load_factor <= steps_of(case, "ours-plan", spent)[0] / 100
@@ -177,7 +184,16 @@ def test_figure_6_runs_without_reference_data(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, case: Case
 ) -> None:
     monkeypatch.setattr(fig6, "cases", lambda _: [case])
-    arguments = ["--models", "estimated", "--systems", "np,ppipe", "--seconds", "1", "--json"]
+    arguments = [
+        "--models",
+        "estimated",
+        "--systems",
+        "np,ppipe",
+        "--seconds",
+        "1",
+        "--capped",
+        "--json",
+    ]
     monkeypatch.setattr(sys, "argv", ["fig6", *arguments, "--plot", str(tmp_path / "fig6.svg")])
 
     fig6.main()

@@ -125,6 +125,13 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     margin: float | None = None
     """Fraction of the SLO kept for what the plan does not count. Default: 0.4; for apps on their
     own 0, since collecting batches is counted there."""
+    model_margins: dict[str, float] | None = None
+    """Model -> its margin, in place of `margin`."""
+    carried_parts: dict[str, float] | None = None
+    """Model -> the part of its planned throughput that it is expected to carry, by simulation.
+    Default: 1."""
+    link_parts: dict[str, float] | None = None
+    """Model -> how much of its slots' shares of a link it is planned to use. Default: 1."""
     min_stages: int | None = None
     max_stages: int | None = None
     """Default: 3; always 1 for modules of apps."""

@@ -70,8 +70,10 @@ MarginOption = Annotated[
         metavar="FRACTION|auto",
         help="Part of each SLO that is kept for batching, queueing and contention. auto: plan"
         " with several, simulate each plan under Poisson load, and keep the one that carries"
-        " most; with objectives least-cost and least-devices the cheapest that keeps"
-        " --attainment at the rates asked for.",
+        " most; of several models with objective max-min, margins and weights per model are chosen,"
+        " so that each carries as much of its weight's share; with objectives"
+        " least-cost and least-devices the cheapest that keeps --attainment at the rates asked"
+        " for.",
     ),
 ]
 AttainmentOption = Annotated[
@@ -269,14 +271,15 @@ def _planned(problem: "Problem") -> "Plan":
 
 
 def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
-    """The plan by the margin that simulation prefers; what it was compared with is printed.
+    """The plan by the margins that simulation prefers; what it was compared with is printed.
 
     Raises:
         DocumentError: the plan is to be malleable.
     """
     from headrace.commands.kernel import load_kernel
     from headrace.domain.errors import DocumentError
-    from headrace.reporting.margins import margins_table
+    from headrace.reporting.margins import even_table, margins_table
+    from headrace.simulation.even import choose_margins, has_margins_per_model
     from headrace.simulation.margin import choose_margin
 
     if problem.options.planner == "malleable":
@@ -285,10 +288,16 @@ def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
             "  try       --margin 0.2, the part of each SLO that is kept for waiting"
         )
     load_kernel("reservation", simulator=True)
+    # With --json standard output holds the plan alone.
+    output = notices if json else console
+    if has_margins_per_model(problem):
+        with notices.status("planning and simulating") as status:
+            even = choose_margins(problem, attainment=attainment, on_progress=status.update)
+        output.print(even_table(even, attainment))
+        return even.plan
     with notices.status("planning and simulating") as status:
         choice = choose_margin(problem, attainment=attainment, on_progress=status.update)
-    # With --json standard output holds the plan alone.
-    (notices if json else console).print(margins_table(choice, attainment))
+    output.print(margins_table(choice, attainment))
     return choice.plan
 
 

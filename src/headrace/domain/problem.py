@@ -39,6 +39,9 @@ MINIMISED: frozenset[Objective] = frozenset({"least-cost", "least-devices"})
 MOST_ITEMS = 1_000_000
 """Of one request."""
 
+MOST_CARRIED = 10
+"""Times what is planned; plans rarely carry more than they promise."""
+
 MOST_MOVE_MS = 60_000
 """Of one change of depth."""
 
@@ -144,6 +147,11 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     """Fraction of the SLO kept for batching, queueing and contention (PPipe, 5.4)."""
     margin_reason: str = ""
     """Why this margin, where it was chosen by simulation; empty: it was given."""
+    model_margins: dict[str, float] = msgspec.field(default_factory=dict)
+    """Of single models, in place of `margin`."""
+    carried_parts: dict[str, float] = msgspec.field(default_factory=dict)
+    """Model -> the part of its planned throughput that it is expected to carry; 1 where none is
+    stated. max-min then makes the smallest throughput x part / weight as large as possible."""
     arrivals: Literal["uniform", "poisson"] = "uniform"
     """What a plan of apps is for: uniform, its worst cases hold; poisson, head-room was added until
     simulated Poisson arrivals were answered in time."""
@@ -154,6 +162,10 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     """Of apps: the same for single modules, as `app.module` -> part; on top of `rate_headroom`."""
     headroom_for: HeadroomFor | None = None
     """Where arrivals are not uniform: what `rate_headroom` and `margin` were chosen for."""
+    link_parts: dict[str, float] = msgspec.field(default_factory=dict)
+    """Model -> how much of its slots' shares of a link it is planned to use; 1 where none is
+    stated. Transfers of one moment wait for each other, and a pool's may leave through few links.
+    """
     min_stages: int = 1
     max_stages: int = 3
     max_batch: int | None = None
@@ -181,6 +193,17 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:
             raise DocumentError(f"options: margin {self.margin} must lie in [0, 1)")
+        for model, margin in self.model_margins.items():
+            if not 0 <= margin < 1:
+                raise DocumentError(f"options: margin {margin} of {model!r} must lie in [0, 1)")
+        for model, part in self.carried_parts.items():
+            if not 0 < part <= MOST_CARRIED:
+                raise DocumentError(
+                    f"options: carried part {part} of {model!r} must lie in (0, {MOST_CARRIED}]"
+                )
+        for model, part in self.link_parts.items():
+            if not 0 < part <= 1:
+                raise DocumentError(f"options: link part {part} of {model!r} must lie in (0, 1]")
         rooms = {"rate_headroom": self.rate_headroom, **self.module_headroom}
         for name, room in rooms.items():
             if not 0 <= room <= 100:
@@ -199,6 +222,14 @@ class PlanOptions(Record, frozen=True, kw_only=True):
             raise DocumentError(
                 f"options: time_limit_s {self.time_limit_s} must be positive and finite"
             )
+
+    def margin_of(self, model: str) -> float:
+        """Of a model that is served on its own.
+
+        >>> PlanOptions(margin=0.4, model_margins={"m": 0.2}).margin_of("m")
+        0.2
+        """
+        return self.model_margins.get(model, self.margin)
 
     def _check_malleable(self) -> None:
         if not 0 <= self.move_ms <= MOST_MOVE_MS:
@@ -261,6 +292,12 @@ class Problem(Record, frozen=True, kw_only=True):
         for name in self.options.module_headroom:
             if name not in modules:
                 raise DocumentError(f"options: module_headroom names {name!r}, which is no module")
+        for name in ("model_margins", "carried_parts", "link_parts"):
+            for model in getattr(self.options, name):
+                if model not in (demand.model for demand in self.demands):
+                    raise DocumentError(
+                        f"options: {name} names {model!r}, which is no model served on its own"
+                    )
 
 
 def check_interference(cluster: Cluster, documents: Sequence[Interference]) -> None:

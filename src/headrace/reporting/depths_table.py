@@ -118,12 +118,13 @@ def depth_claims(plan: Plan) -> Iterator[tuple[str, str]]:
     """Per model what it is promised, in words."""
     for deployment in plan.deployments:
         items = typical_items(plan, deployment.model)
+        margin = plan.options.margin_of(deployment.model)
         quickest_us = min(request_us(depth, items) for depth in deployment.depths)
         yield (
             deployment.model,
             f"{deployment.throughput_rps:,.4g} requests/s of {items:,} items; alone, one takes"
             f" {_duration(quickest_us)} of its budget of {_duration(deployment.budget_us)}"
-            f" (SLO {_duration(deployment.slo_us)} less {plan.options.margin:.0%}); at most"
+            f" (SLO {_duration(deployment.slo_us)} less {margin:.0%}); at most"
             f" {deployment.max_items:,} items",
         )
 

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from itertools import groupby
 
+from rich.markup import escape
 from rich.table import Table
 
 from headrace.domain.problem import MINIMISED
 from headrace.reporting.readable import ReadableTable, figures
 from headrace.reporting.summary import rate
+from headrace.simulation.even import EvenChoice
 from headrace.simulation.trials import Choice, Trial
 
 _BILLS = {"least-cost": "cost/h", "least-devices": "devices"}
@@ -25,6 +27,35 @@ def margins_table(choice: Choice, attainment: float) -> Table:
         chosen = any(trial is choice.best for trial in alike)
         cells = [_margins(alike), *_cells(alike[0]), "chosen" if chosen else ""]
         table.add_row(*cells, style="bold" if chosen else None)
+    return table
+
+
+def even_table(choice: EvenChoice, attainment: float) -> Table:
+    """One row per model: its margin, what is planned of it and what it carries; and the gain."""
+    best, before = choice.best, choice.at_one_margin
+    headings = ["margin", "planned req/s", f"carried at {100 * attainment:g} %", "per weight"]
+    more = best.worth / before.worth - 1 if before.worth > 0 else 0.0
+    margin = next(iter(before.settings.values())).margin
+    ended = "" if choice.in_time else "; the time limit ended the search"
+    table = ReadableTable(
+        "model",
+        *map(figures, headings),
+        title=f"margins and weights per model, of {len(choice.trials)} plans simulated",
+        title_justify="left",
+        caption=f"every model carries {best.worth:.5g} req/s per weight, {more:+.1%} against"
+        f" {margin:.0%} for all{ended}",
+        caption_justify="left",
+    )
+    planned = {each.model: each.throughput_rps for each in best.plan.deployments}
+    for demand in best.plan.demands:
+        carried = best.carried_rps[demand.model]
+        table.add_row(
+            escape(demand.model),
+            f"{best.settings[demand.model].margin:.0%}",
+            rate(planned[demand.model]),
+            rate(carried),
+            f"{carried / demand.weight:.5g}",
+        )
     return table
 
 

@@ -166,11 +166,12 @@ def claims_table(plan: Plan) -> Table:
             )
             for pipeline in deployment.pipelines
         )
+        margin = plan.options.margin_of(deployment.model)
         table.add_row(
             escape(deployment.model),
             f"{rate(deployment.throughput_rps)} requests/s; {takes} at most"
             f" {milliseconds(slowest)} of its budget of {milliseconds(deployment.budget_us)}"
-            f" (SLO {milliseconds(deployment.slo_us)} less {plan.options.margin:.0%})",
+            f" (SLO {milliseconds(deployment.slo_us)} less {margin:.0%})",
         )
     for demand in plan.demands:
         if demand.shapes:

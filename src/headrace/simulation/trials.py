@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace.dispatch.buckets import by_bucket
 from headrace.dispatch.kernel.layout import Ints
@@ -91,14 +92,48 @@ class Workload:
         Args:
             shorter: only the first of so many parts of the session.
         """
-        offered = _poisson(self.topology, self.rates_rps, factor, self.duration_s / shorter, seed)
+        factors = dict.fromkeys(self.rates_rps, factor)
+        return float(self.attainments(factors, seed, shorter=shorter).min(initial=1.0))
+
+    def attainments(
+        self, factors: Mapping[str, float], seed: int, *, shorter: int = 1
+    ) -> npt.NDArray[np.float64]:
+        """Of every model at its factor times its rate; 1 of one that nobody asked."""
+        rates = {name: rate * factors[name] for name, rate in self.rates_rps.items()}
+        offered = _poisson(self.topology, rates, self.duration_s / shorter, seed)
         rng = np.random.default_rng(seed)
         ended_at_us = run(self.topology, POLICY, offered, rng=rng, beside=self.beside).ended_at_us
         in_time = (ended_at_us >= 0) & (ended_at_us <= offered.deadline_at_us)
         models = len(self.topology.models)
         arrived = np.bincount(offered.model, minlength=models)
         kept = np.bincount(offered.model[in_time], minlength=models)
-        return float((kept[arrived > 0] / arrived[arrived > 0]).min(initial=1.0))
+        attained: npt.NDArray[np.float64] = np.where(
+            arrived > 0, kept / np.maximum(arrived, 1), 1.0
+        )
+        return attained
+
+    def carried_rps(self, wanted: float, seed: int) -> dict[str, float]:
+        """Model -> the highest rate at which it attains `wanted`, every other one at its own.
+
+        By halving as in `largest_factor`, of all models at once: a session halves every interval.
+        What a model carries hardly depends on the others, which have devices of their own.
+        """
+        names = [model.name for model in self.topology.models]
+        low, high = np.zeros(len(names)), np.full(len(names), np.inf)
+        tried = np.ones(len(names))
+        while True:
+            factors = dict(zip(names, tried.tolist(), strict=True))
+            enough = self.attainments(factors, seed) >= wanted
+            low, high = np.where(enough, tried, low), np.where(enough, high, tried)
+            ends = (high - low <= TOLERANCE) | (low >= FACTOR_MAX)
+            if ends.all():
+                return {
+                    name: float(factor) * self.rates_rps[name]
+                    for name, factor in zip(names, low, strict=True)
+                }
+            grown = np.minimum(FACTOR_MAX, 1 + 2 * (low - 1) + 4 * TOLERANCE)
+            halved = (low + np.where(np.isinf(high), low, high)) / 2
+            tried = np.where(ends, low, np.where(np.isinf(high), grown, halved))
 
     def largest_factor(self, wanted: float, seed: int, at_1: float | None = None) -> float:
         """The largest multiple of the planned rates at which every model attains `wanted`.
@@ -144,13 +179,12 @@ def offered_mix(plan: Plan) -> dict[str, float]:
 def _poisson(
     topology: Topology,
     rates_rps: Mapping[str, float],
-    factor: float,
     duration_s: float,
     seed: int,
 ) -> Offered:
     """Poisson streams of all models, in order of arrival."""
     streams: list[Ints] = [
-        poisson_us(rates_rps[model.name] * factor, duration_s, stream_rng(seed, model.name))
+        poisson_us(rates_rps[model.name], duration_s, stream_rng(seed, model.name))
         for model in topology.models
     ]
     at_us = np.concatenate(streams)

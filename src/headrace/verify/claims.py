@@ -73,13 +73,15 @@ def check_cost(case: Case) -> float | None:
 
 def check_objective(case: Case, throughputs: Throughputs, cost: float | None) -> None:
     """That of the options. `cost`: of the devices used."""
-    served = throughputs.deployments
+    served, demands = throughputs.deployments, case.plan.demands
+    parts = case.plan.options.carried_parts
     match case.plan.options.objective:
         case "throughput":
             value: float | None = sum(served.values())
         case "max-min":
             value = min(
-                (served.get(d.model, 0.0) / d.weight for d in case.plan.demands), default=0.0
+                (served.get(d.model, 0.0) * parts.get(d.model, 1.0) / d.weight for d in demands),
+                default=0.0,
             )
         case "least-cost":
             value = cost

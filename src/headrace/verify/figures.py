@@ -117,7 +117,8 @@ def _check_totals(case: Case, planned: PlannedPipeline, total_us: int, slowest_r
     case.expect("throughput", where, what, slowest_rps, claimed.throughput_rps)
     demand = case.demand_of(planned)
     if demand is not None:
-        budget_us = floor(demand.slo_us * (1 - Fraction(str(case.plan.options.margin))))
+        margin = Fraction(str(case.plan.options.margin_of(planned.model)))
+        budget_us = floor(demand.slo_us * (1 - margin))
         profile = case.profiles.get(planned.model)
         if profile is not None:
             total_us += profile.gateway_us
@@ -263,16 +264,18 @@ def gateway_part_us(case: Case, planned: PlannedPipeline, index: int) -> int:
 
 
 def _link_share_rps(case: Case, profile: Profile, stage: Stage) -> float:
-    """What a slot's even part of its node's link carries; on the narrowest node of its type."""
+    """What a slot's even part of its node's link carries; on the narrowest node of its type. Of it
+    the part that the model is planned to use."""
     entering = 0 if stage.first_block == 0 else profile.blocks[stage.first_block - 1].cut_bytes
     last = stage.end_block == len(profile.blocks)
     leaving = 0 if last else profile.blocks[stage.end_block - 1].cut_bytes
     widest = max(entering, leaving)
     if widest == 0 or len(case.nodes) < 2:
         return inf
+    part = case.plan.options.link_parts.get(profile.model, 1.0)
     return min(
         (
-            node.bandwidth_gbps * 1e9 / 8 * float(stage.share) / node.device_count / widest
+            node.bandwidth_gbps * 1e9 / 8 * part * float(stage.share) / node.device_count / widest
             for node in case.nodes.values()
             if node.bandwidth_gbps is not None and node.devices.get(stage.device)
         ),

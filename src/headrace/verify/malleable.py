@@ -153,7 +153,8 @@ def _check_items(case: Case, deployment: Deployment, depths: list[_Figures]) -> 
         return
     batches = ceil(items.typical / max(1, case.plan.options.item_batch))
     alone_us = min(each.request_us(batches) for each in depths) + profile.gateway_us
-    budget_us = floor(demand.slo_us * (1 - Fraction(str(case.plan.options.margin))))
+    margin = Fraction(str(case.plan.options.margin_of(model)))
+    budget_us = floor(demand.slo_us * (1 - margin))
     what = f"a request of {items.typical} items exceeds its latency budget (us) even alone"
     case.limit("slo", model, what, alone_us, budget_us)
 

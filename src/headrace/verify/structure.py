@@ -41,7 +41,6 @@ def check_demands(case: Case) -> None:
         case.expect("demands", model, "demand is not deployed exactly once", 1, deployed[model])
     for demand in case.plan.demands:
         _check_sizes(case, demand)
-    margin = Fraction(str(case.plan.options.margin))
     for deployment in case.alone:
         model, asked = deployment.model, case.demands.get(deployment.model)
         if asked is None:
@@ -49,6 +48,7 @@ def check_demands(case: Case) -> None:
             case.report("demands", model, "deployed without a demand", known, model)
         slo_us = asked.slo_us if asked else deployment.slo_us
         case.expect("demands", model, "SLO (us) is not the demand's", slo_us, deployment.slo_us)
+        margin = Fraction(str(case.plan.options.margin_of(model)))
         budget_us = floor(slo_us * (1 - margin))
         case.expect("budget", model, "latency budget (us)", budget_us, deployment.budget_us)
     _check_served(case)

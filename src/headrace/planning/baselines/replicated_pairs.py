@@ -3,10 +3,14 @@
 DART (Xiang and Kim, RTSS 2019) splits a model over the processors of one machine; PPipe's baseline
 replicates its best plan for a pair of devices over a cluster:
 
-1. devices are divided between models as in the plan without partitioning, what that leaves unused
-   in equal parts, rounded down;
+1. devices are divided between models: for max-min so that the pairs carry most (`division`); else
+   as in the plan without partitioning, what that leaves unused in equal parts, rounded down;
 2. each model's best use of one device of each type: cut once over both, or whole on either;
 3. as many such pairs as there are, the rest whole.
+
+The paper's artifact divides always as its plan without partitioning does. Of such plans there may
+be several equally good ones, with pairs up to a tenth apart, and none need be best for pairs: a
+baseline should not hang on which one a solver happens to return.
 
 At run time the pairs of a model form one pipeline of two pools (NOTES of PPipe's artifact). The
 paper's rule is for two device types, and so is this one.
@@ -21,6 +25,7 @@ from msgspec.structs import replace
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import Problem
+from headrace.planning.baselines.division import Replicas, divide_best
 from headrace.planning.baselines.no_partitioning import on_whole_devices, plan_without_partitioning
 from headrace.planning.common.allotments import Allotments
 from headrace.planning.common.assembly import Claim, assemble
@@ -28,6 +33,7 @@ from headrace.planning.common.binding import binding_constraint
 from headrace.planning.common.candidates import Ints, Pipelines
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.hardware import Hardware
+from headrace.planning.common.master import Wanted
 from headrace.planning.common.models import model_of
 
 
@@ -43,11 +49,18 @@ def plan_replicated_pairs(problem: Problem) -> PlanResult:
     whole = on_whole_devices(problem)
     hardware = Hardware.of(whole.cluster)
     _check(problem, hardware)
-    divided = plan_without_partitioning(problem)
-    if divided.plan is None:
-        return divided
     models = [model_of(whole, hardware, demand) for demand in problem.demands]
-    shares = divide(divided.plan, hardware)
+    shares = None
+    if problem.options.objective == "max-min":
+        replicas = [_replicas(model.pipelines, len(hardware.devices)) for model in models]
+        # Least rates are those asked for: a model need not have a whole pipeline of its own.
+        wanted = [Wanted.of(model.demand, 0.0) for model in models]
+        shares = divide_best(replicas, wanted, hardware.owned)
+    if shares is None:
+        divided = plan_without_partitioning(problem)
+        if divided.plan is None:
+            return divided
+        shares = divide(divided.plan, hardware)
     chosen = [_pair_up(model.pipelines, mine) for model, mine in zip(models, shares, strict=True)]
     for demand, allotments in zip(problem.demands, chosen, strict=True):
         carried = float(allotments.throughput_rps.sum())
@@ -104,6 +117,15 @@ class _Best:
 
     row: int
     rps: float
+
+
+def _replicas(pipelines: Pipelines, devices: int) -> Replicas:
+    """What `_pair_up` makes of one device, and of one of each type."""
+    alone = [_best(pipelines, np.array([kind])) for kind in range(devices)]
+    alone_rps = tuple(0.0 if best is None else best.rps for best in alone)
+    together = _best(pipelines, np.array([0, 1])) if devices == 2 else None
+    better = together is not None and together.rps > sum(alone_rps)
+    return Replicas(alone_rps=alone_rps, pair_rps=together.rps if together and better else 0.0)
 
 
 def _pair_up(pipelines: Pipelines, devices: Ints) -> Allotments:

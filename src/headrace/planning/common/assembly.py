@@ -140,7 +140,7 @@ def deployment_of(problem: Problem, demand: Demand, pipelines: tuple[Pipeline, .
     return Deployment(
         model=demand.model,
         slo_us=demand.slo_us,
-        budget_us=budget_us(demand.slo_us, problem.options.margin),
+        budget_us=budget_us(demand.slo_us, problem.options.margin_of(demand.model)),
         pipelines=pipelines,
         throughput_rps=sum(pipeline.throughput_rps for pipeline in pipelines),
     )

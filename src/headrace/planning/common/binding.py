@@ -69,7 +69,7 @@ def _batch_limit(problem: Problem, model: Model, chosen: Allotments) -> str:
             after = int(pipelines.kinds[row, stage + 1])
             latency += int(tables.transfer_us[batch, kind, after, end])
         first = end
-    budget = budget_us(demand.slo_us, problem.options.margin)
+    budget = budget_us(demand.slo_us, problem.options.margin_of(demand.model))
     if latency >= NEVER_US or latency <= budget:
         return ""
     return (

@@ -16,7 +16,8 @@ throughput  of a slot: min(batch / p50 x max_utilisation, link share in, link sh
             gateway_on_slot_us in place of p50
 link share  the node's bandwidth / (bytes per item x devices on the node / share), on the
             narrowest node that has the device type; a node's slots together then never exceed
-            its link, wherever they are placed. The model's own input and output are free
+            its link, wherever they are placed. The model's own input and output are free. Times
+            the model's link part, if one is stated
 budget      SLO x (1 - margin), rounded down (PPipe 5.4)
 sizes       of a model of several: p99 is the largest of any bucket, p50 the mean over buckets by
             their parts of the requests (batches hold one bucket each), bytes those of the largest
@@ -158,7 +159,10 @@ def cost_tables(problem: Problem, demand: Demand) -> CostTables:
         if cost.shares_gateway_cores(cluster, kind.device):
             taken_us[:, k, :1] += shared_us * batches[:, 0]
     rate = batches / (taken_us / 1e6) * utilisation.reshape(1, -1, 1, 1)
-    links = {device: _link_part(cluster, device) for device in {kind.device for kind in kinds}}
+    part = problem.options.link_parts.get(demand.model, 1.0)
+    links = {
+        device: _link_part(cluster, device) * part for device in {kind.device for kind in kinds}
+    }
     limit = np.stack(
         [_link_limits(profile, links[kind.device] * float(kind.share)) for kind in kinds]
     )

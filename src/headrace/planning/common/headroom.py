@@ -1,10 +1,15 @@
-"""Rates that are planned for with room on top, for arrivals that are not even.
+"""What is planned for where arrivals are not even: rates with room, weights by what is carried.
 
 Planners of models carry the rates that they are given, and often no more: a part may be full when
 requests come evenly. `PlanOptions.rate_headroom` raises the rates before a planner sees them; the
 plan states the rates that were asked for and the head-room beside them, and `verify` compares their
 product with what the plan carries. (Planners of apps count with head-room themselves, as dummy
 load.)
+
+Of two models with one weight, one may carry all that it is promised and the other four fifths, for
+its batches fill more slowly. `PlanOptions.carried_parts` says so, and a model's weight is divided
+by its part: max-min of planned throughput / (weight / part) is max-min of what is carried / weight.
+The plan states the weights that were asked for and the parts beside them.
 """
 
 from msgspec.structs import replace
@@ -16,7 +21,7 @@ from headrace.domain.problem import Demand, Problem
 
 def with_headroom(problem: Problem) -> Problem:
     """What a planner of models is to carry."""
-    if problem.apps or not problem.options.rate_headroom:
+    if not _differs(problem):
         return problem
     return replace(problem, demands=tuple(_raised(problem, each) for each in problem.demands))
 
@@ -24,12 +29,14 @@ def with_headroom(problem: Problem) -> Problem:
 def without_headroom(problem: Problem, result: PlanResult) -> PlanResult:
     """The answer to `with_headroom(problem)` as one to the problem: with the rates asked for."""
     plan = result.plan
-    if plan is None or problem.apps or not problem.options.rate_headroom:
+    if plan is None or not _differs(problem):
         return result
-    binding = plan.binding.replace(
-        rates_text(with_headroom(problem)),
-        f"{rates_text(problem)}, and {problem.options.rate_headroom:.4g} times as much on top,",
-    )
+    binding = plan.binding
+    if problem.options.rate_headroom:
+        binding = binding.replace(
+            rates_text(with_headroom(problem)),
+            f"{rates_text(problem)}, and {problem.options.rate_headroom:.4g} times as much on top,",
+        )
     return replace(result, plan=replace(plan, demands=problem.demands, binding=binding))
 
 
@@ -42,7 +49,14 @@ def rates_text(problem: Problem) -> str:
     )
 
 
+def _differs(problem: Problem) -> bool:
+    options = problem.options
+    return not problem.apps and bool(options.rate_headroom or options.carried_parts)
+
+
 def _raised(problem: Problem, demand: Demand) -> Demand:
+    part = problem.options.carried_parts.get(demand.model, 1.0)
+    demand = replace(demand, weight=demand.weight / part)
     if demand.rate_rps is None:
         return demand
     rate_rps = min(MOST_RATE_RPS, demand.rate_rps * (1 + problem.options.rate_headroom))

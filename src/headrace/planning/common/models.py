@@ -36,7 +36,7 @@ def model_of(problem: Problem, hardware: Hardware, demand: Demand) -> Model:
     tables = cost_tables(problem, demand)
     feasible = feasible_pipelines(
         tables,
-        budget_us(demand.slo_us, options.margin),
+        budget_us(demand.slo_us, options.margin_of(demand.model)),
         min_stages=options.min_stages,
         max_stages=options.max_stages,
     )

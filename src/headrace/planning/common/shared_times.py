@@ -126,6 +126,7 @@ def _tenant(problem: Problem, kind: DeviceType, demand: Demand) -> TenantTimes:
         latency_us=latency_us,
         overhead_us=costs.between_batches_us(demand.model),
         gateway_batch_us=costs.gateway_on_slot_us(demand.model) if shared_cores else 0,
-        budget_us=budget_us(demand.slo_us, problem.options.margin) - tables.gateway_us,
+        budget_us=budget_us(demand.slo_us, problem.options.margin_of(demand.model))
+        - tables.gateway_us,
         weights_bytes=int(tables.weights_bytes[0, -1]),
     )

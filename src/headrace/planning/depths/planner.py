@@ -179,7 +179,7 @@ def _deployments(
         Deployment(
             model=demand.model,
             slo_us=demand.slo_us,
-            budget_us=budget_us(demand.slo_us, problem.options.margin),
+            budget_us=budget_us(demand.slo_us, problem.options.margin_of(demand.model)),
             pipelines=(),
             throughput_rps=rate_rps,
             depths=depth_documents(table),

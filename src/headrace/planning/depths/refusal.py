@@ -17,7 +17,7 @@ def refuse_slo(problem: Problem, demand: Demand, table: DepthTable) -> str | Non
     items = table.chain.typical
     gateway_us = cost_model(problem.profiles).gateway_us(demand.model)
     needed_us = table.quickest_us(items) + gateway_us
-    margin = problem.options.margin
+    margin = problem.options.margin_of(demand.model)
     budget = budget_us(demand.slo_us, margin)
     if needed_us <= budget:
         return None

@@ -106,13 +106,14 @@ def _refuse_model(problem: Problem, hardware: Hardware, model: Model) -> str:
             f"  has    {_devices(hardware)}\n"
             "  try    more devices, finer shares or another range of stages"
         )
-    budget = budget_us(demand.slo_us, options.margin)
-    nearest = nearest_slo_us(fastest.latency_us, options.margin)
+    margin = options.margin_of(demand.model)
+    budget = budget_us(demand.slo_us, margin)
+    nearest = nearest_slo_us(fastest.latency_us, margin)
     return (
         f"{name} cannot meet its SLO: even its fastest pipeline exceeds the latency budget\n"
         f"  needs  {_ms(fastest.latency_us)}  {_describe(tables, fastest)}\n"
         f"  has    {_ms(budget)}  SLO {_ms(demand.slo_us)} less a margin of"
-        f" {options.margin * 100:g} %\n"
+        f" {margin * 100:g} %\n"
         f"  try    an SLO of at least {_ms(nearest)}, faster devices or a smaller margin"
     )
 

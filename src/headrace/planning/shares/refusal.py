@@ -6,7 +6,7 @@ from math import ceil, floor
 
 import numpy as np
 
-from headrace.domain.problem import Problem
+from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.pooled.refusal import nearest_slo_us
@@ -52,8 +52,9 @@ def _refuse_model(problem: Problem, times: Sequence[SharedTimes], m: int) -> str
     least_us, share, where = shortest
     if least_us <= tenant.budget_us:
         return None
-    gateway_us = _gateway_us(problem, tenant.budget_us, demand.slo_us)
-    slo_us = nearest_slo_us(least_us + gateway_us, problem.options.margin)
+    gateway_us = _gateway_us(problem, tenant.budget_us, demand)
+    margin = problem.options.margin_of(demand.model)
+    slo_us = nearest_slo_us(least_us + gateway_us, margin)
     return (
         f"model {demand.model!r} cannot meet its SLO on any part of a {names}\n"
         f"  needs  {least_us / 1000:.1f} ms: a wait for its turn, then a batch of 1, on {share} of"
@@ -64,8 +65,9 @@ def _refuse_model(problem: Problem, times: Sequence[SharedTimes], m: int) -> str
     )
 
 
-def _gateway_us(problem: Problem, budget_us: int, slo_us: int) -> int:
-    return floor(slo_us * (1 - Fraction(str(problem.options.margin)))) - budget_us
+def _gateway_us(problem: Problem, budget_us: int, demand: Demand) -> int:
+    margin = Fraction(str(problem.options.margin_of(demand.model)))
+    return floor(demand.slo_us * (1 - margin)) - budget_us
 
 
 def refuse_rates(

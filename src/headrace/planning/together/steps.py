@@ -70,7 +70,7 @@ def model_chain(problem: Problem, demand: Demand) -> Chain:
 def model_budget_us(problem: Problem, demand: Demand) -> int:
     """SLO x (1 - margin), less the gateway's time."""
     gateway_us = cost_model(problem.profiles).gateway_us(demand.model)
-    return budget_us(demand.slo_us, problem.options.margin) - gateway_us
+    return budget_us(demand.slo_us, problem.options.margin_of(demand.model)) - gateway_us
 
 
 def app_chain(problem: Problem, app: App) -> Chain:

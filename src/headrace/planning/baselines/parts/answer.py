@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from headrace.domain.errors import DocumentError
 from headrace.domain.interference import Interference
 from headrace.domain.plan import PlanResult
-from headrace.domain.problem import Problem
+from headrace.domain.problem import PlanOptions, Problem
 from headrace.planning.baselines.parts.beside import Beside
 from headrace.planning.baselines.parts.cycles import Cycles
 from headrace.planning.baselines.parts.elastic import Stuck
@@ -72,7 +72,7 @@ def answer(
             plan=None,
             stopped="heuristic",
             bound=None,
-            refusal=_refusal(case, planner, heuristic, found, problem.options.margin),
+            refusal=_refusal(case, planner, heuristic, found, options),
             runtime_s=deadline.spent_s,
         )
     claim = Claim(
@@ -117,9 +117,12 @@ def _case(problem: Problem, device: str, documents: Sequence[Interference]) -> C
     )
 
 
-def _refusal(case: Case, planner: str, heuristic: Heuristic, stuck: Stuck, margin: float) -> str:
+def _refusal(
+    case: Case, planner: str, heuristic: Heuristic, stuck: Stuck, options: PlanOptions
+) -> str:
     tenant = case.times.models[stuck.load.model]
     model, kind = tenant.demand.model, case.times.device.name
+    margin = options.margin_of(model)
     shortest_us = _shortest_us(case, stuck.load.model)
     if shortest_us is None:
         return (

@@ -1,0 +1,59 @@
+"""Devices divided between models: no other division lets the least of them carry more."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.planning.baselines.division import Replicas, divide_best
+from headrace.planning.common.master import Wanted
+
+RATES = st.sampled_from([0.0, 1.0, 1.5, 4.0, 10.0])
+
+
+@st.composite
+def replicas(draw: st.DrawFn) -> Replicas:
+    alone = draw(RATES), draw(RATES)
+    more = draw(st.sampled_from([0.0, 0.5, 3.0]))
+    return Replicas(alone_rps=alone, pair_rps=sum(alone) + more if more else 0.0)
+
+
+@given(
+    models=st.lists(replicas(), min_size=1, max_size=3),
+    weights=st.lists(st.sampled_from([0.3, 1.0, 2.0]), min_size=3, max_size=3),
+    owned=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+)
+def test_the_division_is_the_best_of_all(
+    models: list[Replicas], weights: list[float], owned: tuple[int, int]
+) -> None:
+    wanted = [Wanted(weight=weight, least_rps=0.0) for weight in weights[: len(models)]]
+
+    def worth(division: list[tuple[int, int]]) -> float:
+        return min(
+            float(model.table(np.array(owned))[mine]) / want.weight
+            for model, want, mine in zip(models, wanted, division, strict=True)
+        )
+
+    every = list(product(range(owned[0] + 1), range(owned[1] + 1)))
+    best = max(
+        worth(list(division))
+        for division in product(every, repeat=len(models))
+        if all(sum(mine[kind] for mine in division) <= owned[kind] for kind in (0, 1))
+    )
+    found = divide_best(models, wanted, np.array(owned))
+    if found is None:
+        assert best == 0
+        return
+    division = [(int(mine[0]), int(mine[1])) for mine in found]
+    assert all(sum(mine[kind] for mine in division) <= owned[kind] for kind in (0, 1))
+    assert worth(division) == pytest.approx(best)
+
+
+def test_a_model_gets_its_rate_before_another_gets_more() -> None:
+    models = [Replicas(alone_rps=(1.0,), pair_rps=0.0) for _ in range(2)]
+    wanted = [Wanted(weight=1.0, least_rps=5.0), Wanted(weight=1.0, least_rps=0.0)]
+    found = divide_best(models, wanted, np.array([8]))
+    assert found is not None
+    assert [int(mine[0]) for mine in found] == [5, 3]
