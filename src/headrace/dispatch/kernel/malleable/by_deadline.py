@@ -44,6 +44,7 @@ from headrace.dispatch.kernel.malleable.requests import (
     leave_line,
     put_in_line,
 )
+from headrace.dispatch.kernel.malleable.standing_back import line_up, yields
 from headrace.dispatch.kernel.malleable.tables import (
     ends_at,
     fastest_of,
@@ -90,21 +91,32 @@ def _drop_hopeless(s: State, now_us: int) -> None:
 
 @kernel
 def _accept(s: State, now_us: int) -> None:
-    row = s.rules[0].first_waiting
+    waiting = line_up(s, now_us)
     exhausted = False
-    while row >= 0:
-        mine = s.items_of[row]
-        after = mine.after
-        route = shallowest_within(s, row, mine.deadline_at - now_us)
+    for i in range(waiting):
+        row = s.turns[i]
+        route = shallowest_within(s, row, s.items_of[row].deadline_at - now_us)
         while route >= 0 and not exhausted and not fits(s, row, route):
             exhausted = not _take_one(s, now_us)
         if route >= 0 and not fits(s, row, route) and _give_way(s, row, route):
             s.rules[0].stale = 1  # those that have given way wait, or get what is left
         if route >= 0 and fits(s, row, route):
-            leave_line(s, row)
-            join(s, row)
-            aim(s, row, route)
-        row = after
+            route = _prompt(s, row, route, now_us)
+            if route >= 0:
+                leave_line(s, row)
+                join(s, row)
+                aim(s, row, route)
+
+
+@kernel
+def _prompt(s: State, row: int, route: int, now_us: int) -> int:
+    """That route, or the next deeper one that fits, on which it ends in time, though its places may
+    have others' items to finish first; -1: none."""
+    mine = s.items_of[row]
+    for deeper in range(route, s.models[mine.model].end_route):
+        if fits(s, row, deeper) and ends_if(s, row, deeper, now_us) <= mine.deadline_at:
+            return deeper
+    return -1
 
 
 @kernel
@@ -150,15 +162,14 @@ def _take_one(s: State, now_us: int) -> bool:
 
 @kernel
 def _give_way(s: State, row: int, route: int) -> bool:
-    """Take all places of requests of lower priority, first of those with most work left, until that
+    """Take all places of requests that yield to it, first of those with most work left, until that
     route fits; or of none."""
-    mine = s.items_of[row]
     for kind in range(s.rules[0].kinds):
         there = s.kinds[kind].spare - needs(s, route, kind)
         for i in range(s.rules[0].under_way):
-            theirs = s.items_of[s.under_way[i]]
-            if theirs.priority > mine.priority:
-                there += needs(s, theirs.target, kind)
+            other = s.under_way[i]
+            if yields(s, other, row):
+                there += needs(s, s.items_of[other].target, kind)
         if there < 0:
             return False
     while not fits(s, row, route):
@@ -166,7 +177,7 @@ def _give_way(s: State, row: int, route: int) -> bool:
         for i in range(s.rules[0].under_way):
             other = s.under_way[i]
             theirs = s.items_of[other]
-            if theirs.priority > mine.priority and theirs.target >= 0:
+            if theirs.target >= 0 and yields(s, other, row):
                 work_us = lasts_us(s, other, s.models[theirs.model].first_route)
                 if work_us > most_us:
                     best, most_us = other, work_us
