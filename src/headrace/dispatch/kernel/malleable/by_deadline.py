@@ -54,6 +54,10 @@ from headrace.dispatch.kernel.malleable.tables import (
 )
 
 
+LOWER, OTHERS = range(2)
+KEPT_PART = 4
+
+
 @kernel
 def give_by_deadline(s: State, now_us: int) -> None:
     _drop_hopeless(s, now_us)
@@ -92,15 +96,21 @@ def _drop_hopeless(s: State, now_us: int) -> None:
 @kernel
 def _accept(s: State, now_us: int) -> None:
     waiting = line_up(s, now_us)
-    exhausted = False
+    exhausted_by = -1
     for i in range(waiting):
         row = s.turns[i]
-        route = shallowest_within(s, row, s.items_of[row].deadline_at - now_us)
-        while route >= 0 and not exhausted and not fits(s, row, route):
-            exhausted = not _take_one(s, now_us)
-        if route >= 0 and not fits(s, row, route) and _give_way(s, row, route):
+        mine = s.items_of[row]
+        route = shallowest_within(s, row, mine.deadline_at - now_us)
+        if route < 0:
+            continue
+        while not fits(s, row, route) and _take_one(s, row, LOWER, now_us):
+            pass
+        if not fits(s, row, route) and _give_way(s, row, route):
             s.rules[0].stale = 1  # those that have given way wait, or get what is left
-        if route >= 0 and fits(s, row, route):
+        while exhausted_by != mine.priority and not fits(s, row, route):
+            if not _take_one(s, row, OTHERS, now_us):
+                exhausted_by = mine.priority
+        if fits(s, row, route):
             route = _prompt(s, row, route, now_us)
             if route >= 0:
                 leave_line(s, row)
@@ -134,27 +144,34 @@ def _hasten(s: State, now_us: int) -> None:
         for route in range(had + 1, s.models[mine.model].end_route):
             if ends_if(s, row, route, now_us) > mine.deadline_at:
                 continue
-            while not fits(s, row, route) and _take_one(s, now_us):
-                pass
+            for whose in (LOWER, OTHERS):
+                while not fits(s, row, route) and _take_one(s, row, whose, now_us):
+                    pass
             if fits(s, row, route):
                 aim(s, row, route)
             break
 
 
 @kernel
-def _take_one(s: State, now_us: int) -> bool:
-    best, best_cost = -1, NEVER_US
+def _take_one(s: State, row: int, whose: int, now_us: int) -> bool:
+    best, best_cost, priority = -1, NEVER_US, s.items_of[row].priority
     for i in range(s.rules[0].under_way):
-        row = s.under_way[i]
-        mine = s.items_of[row]
-        if mine.route < 0 or mine.target <= s.models[mine.model].first_route or not left(s, row):
+        other = s.under_way[i]
+        theirs = s.items_of[other]
+        if (theirs.priority > priority) != (whose == LOWER):
             continue
-        end_at = ends_if(s, row, mine.target - 1, now_us)
-        if end_at > mine.deadline_at:
+        if theirs.route < 0 or theirs.target <= s.models[theirs.model].first_route:
             continue
-        cost = lasts_us(s, row, mine.target - 1) - lasts_us(s, row, mine.target)
+        if not left(s, other):
+            continue
+        end_at = ends_if(s, other, theirs.target - 1, now_us)
+        if theirs.priority < priority:
+            end_at += (theirs.deadline_at - now_us) // KEPT_PART
+        if end_at > theirs.deadline_at:
+            continue
+        cost = lasts_us(s, other, theirs.target - 1) - lasts_us(s, other, theirs.target)
         if cost < best_cost:
-            best, best_cost = row, cost
+            best, best_cost = other, cost
     if best >= 0:
         aim(s, best, s.items_of[best].target - 1)
     return best >= 0
