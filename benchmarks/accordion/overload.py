@@ -12,8 +12,8 @@ the most that anybody could answer in time who knows what will arrive (`overload
 import argparse
 
 import numpy as np
-from benchmarks.accordion.overload_bound import most_in_time
 from benchmarks.accordion.networks import MODELS, ONE_PLACE_US, PLACES
+from benchmarks.accordion.overload_bound import most_in_time
 from benchmarks.accordion.simulated import (
     Queries,
     policy_of,
@@ -70,7 +70,10 @@ def main() -> None:
     seeds = range(FIRST_SEED, FIRST_SEED + parser.parse_args().seeds)
     topology = study_topology(MEAN_ITEMS)
     print(f"{LOAD:g} x the places' time asked for; in time, of those that could be alone")
-    print(f"{'high: work':>12}{'load':>7}{'most':>9}{'alone':>9}{'malleable: high':>17}{'low':>8}", end="")
+    print(
+        f"{'high: work':>12}{'load':>7}{'most':>9}{'alone':>9}{'malleable: high':>17}{'low':>8}",
+        end="",
+    )
     print(f"{'accordion: high':>17}{'low':>8}")
     for share in SHARES:
         cells: list[list[float]] = []

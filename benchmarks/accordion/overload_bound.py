@@ -6,9 +6,9 @@ bounds gets x[i, t] of the places' time in interval t. With y[i], the part of it
     sum over t of x[i, t] = work[i] y[i],   x[i, t] <= depth x length[t],
     sum over i of x[i, t] <= places x length[t],   0 <= y[i] <= 1
 
-the sum of y is largest. `work` is what the query takes of the depth that takes least of places' time
-in all, which nothing undercuts; queries may be served in parts, all of their places work at once,
-and arrivals are known. So no schedule answers more in time, and often none as many.
+the sum of y is largest. `work` is the time of the query's items in all stages, at the depth where
+that is least, which nothing undercuts; queries may be served in parts, on all of their places at
+once, and arrivals are known. So no schedule answers more in time, and often none as many.
 """
 
 import numpy as np
@@ -51,7 +51,9 @@ def most_in_time(topology: Topology, stream: QueryStream, slo_us: int) -> float:
     return found.objective / len(asked)
 
 
-def least_work_us(topology: Topology, stream: QueryStream) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def least_work_us(
+    topology: Topology, stream: QueryStream
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Of each query: the time of its items in all stages, at the depth where that is least."""
     each = np.array(
         [

@@ -30,9 +30,7 @@ class Supervisor:
                 shared.setdefault(slot.spec.process, []).append(slot)
         groups = (*alone, *shared.values())
         turn = asyncio.Lock()
-        self._processes = tuple(
-            SupervisedProcess(group, host, turn, renewed) for group in groups
-        )
+        self._processes = tuple(SupervisedProcess(group, host, turn, renewed) for group in groups)
 
     def connect(self, events: SlotEvents) -> None:
         """Say whom to tell of runs and losses; before `start`."""

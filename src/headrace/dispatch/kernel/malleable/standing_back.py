@@ -1,17 +1,19 @@
-"""Who stands back where the work of all is more than places can do by its deadlines.
+"""Who stands back where places cannot do what everybody needs by its deadline.
 
-One at a time in order of deadline, requests would be in time on places without end; on P of them
-those up to the deadline D are not, whatever is given to whom, where
+A request needs at least the places and the time of the shallowest depth on which it is in time, so
+many that, of all requests with deadlines up to D, not all can be in time on P places where
 
-    sum over requests with deadline <= D of work  >  P (D - now)
+    sum of places x time  >  P (D - now)
 
-Where that is so the fewest requests are late if the one with most work among them stands back, and
-so on until the rest fits (Moore, Management Science 15, 1968, for one machine; work on one place).
-It is not dropped: it has its turn after all others of its priority, and is late only when no places
-can save it. Requests of the highest priority never stand back once they have places, which is their
-promise; others give theirs up to those that do not stand back.
+Then the fewest are late if the one that needs most stands back, and so on until the others fit
+(Moore, Management Science 15, 1968, for one machine). That is exact on one machine alone; here it
+says who should have the first turn, and the turns decide. Who stands back is not dropped: it comes
+after all others of its priority, and is late only when no places can save it. Requests of the
+highest priority never stand back once they have places, which is their promise; others give theirs
+up to those that do not stand back.
 
-Cost: O(n log n) for n requests, and O(n) for each that stands back; nothing where none waits.
+Cost: O(n^2) for n requests in the worst case, since they are sorted where they lie; nothing where
+none waits.
 """
 
 from headrace.compilation.loops import inlined, kernel
@@ -114,6 +116,7 @@ def _most_work(s: State, count: int, priority: int, now_us: int) -> int:
 
 @kernel
 def work_us(s: State, row: int, now_us: int) -> int:
+    """Places x time of the rest, on the shallowest depth that is in time."""
     route = shallowest_within(s, row, s.items_of[row].deadline_at - now_us)
     if route < 0:
         route = fastest_of(s, row)

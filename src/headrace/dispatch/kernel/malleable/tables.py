@@ -55,7 +55,7 @@ TABLES: dict[str, Table] = {
         item=ints(
             *("id", "model", "items", "sent", "on_way", "back", "returned", "first_returned"),
             *("arrived_at", "deadline_at", "priority", "state", "route", "target", "ready_at"),
-            *("last_end_at", "lost", "behind", "before", "after", "aside"),
+            *("last_end_at", "lost", "behind", "before", "after", "aside", "grown"),
         ),
         empty={"id": -1, "first_returned": -1, "route": -1, "target": -1, "behind": -1},
     ),
@@ -73,7 +73,7 @@ items_of   requests. `id`: of its first item, the others follow. Items are not s
            from lost batches, on their way, or back; others are gone. `target`: the route it is
            about to get; `ready_at`: its blocks are moved by then; `last_end_at`: of all batches
            sent; `behind`: the request whose places it waits for; `aside`: it stands back, see
-           `standing_back`
+           `standing_back`; `grown`: more places would not help it now
 held       items_of x stages_max: the slot of each stage of its route
 under_way  rows of `items_of` that have places or batches, the first to get places first
 kinds      slots that are free, and those that would be with all targets met
