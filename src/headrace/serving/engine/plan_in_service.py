@@ -182,14 +182,15 @@ class PlanInService:
         if options.cluster is not None:
             transport = network = NetworkTransport(self.arena, self._links, clock)
             hashes, here = FileHashes(), self.host
-            remote = {
+            remote: dict[str, Host] = {
                 node: RemoteHost(link, hashes, network.answer_bytes)
                 for node, link in self._links.items()
             }
             hosts = [remote.get(slot.node, here) for slot in served.plan.slots]
             for link in self._links.values():
                 link.keep()
-        self.supervisor = Supervisor(self._specs, hosts)
+        renewed = self._files.renewed if self._files.hold_weights else None
+        self.supervisor = Supervisor(self._specs, hosts, renewed)
         if served.plan.is_provisioned:
             self.weights = await self._checked_weights(stages, self.supervisor, worker_cores)
         self.plane = DataPlane(

@@ -5,15 +5,29 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from headrace.serving.workers.host import Host
-from headrace.serving.workers.supervised import SlotEvents, SupervisedProcess, SupervisedSlot
+from headrace.serving.workers.supervised import (
+    Renewed,
+    SlotEvents,
+    SupervisedProcess,
+    SupervisedSlot,
+)
 from headrace.serving.workers.worker_process import WorkerSpec
 
 
 class Supervisor:
     """All slots of a plan."""
 
-    def __init__(self, specs: Sequence[WorkerSpec], hosts: Host | Sequence[Host]) -> None:
-        """`hosts`: where they run, one for each of them, or one for all."""
+    def __init__(
+        self,
+        specs: Sequence[WorkerSpec],
+        hosts: Host | Sequence[Host],
+        renewed: Renewed | None = None,
+    ) -> None:
+        """
+        Args:
+            hosts: where they run, one for each of them, or one for all.
+            renewed: see `SupervisedProcess`.
+        """
         host_of = hosts if isinstance(hosts, Sequence) else [hosts] * len(specs)
         self.slots = tuple(
             SupervisedSlot(i, spec, host)
@@ -28,7 +42,7 @@ class Supervisor:
                 shared.setdefault((id(slot.host), slot.spec.process), []).append(slot)
         turns: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._processes = tuple(
-            SupervisedProcess(group, group[0].host, turns[id(group[0].host)])
+            SupervisedProcess(group, group[0].host, turns[id(group[0].host)], renewed)
             for group in (*alone, *shared.values())
         )
 
