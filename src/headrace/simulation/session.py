@@ -122,7 +122,8 @@ def simulate(
     clock = SimClock()
     durations = measured_durations(topology, *times, rng, moments, clock.now_us)
     driver = SimDriver(topology, clock, durations, slower)
-    dispatcher = Dispatcher(topology, policy, clock, driver, noting(durations, events.append))
+    noted = noting(durations, events.append)
+    dispatcher = Dispatcher(topology, policy, clock, driver, noted, weights=driver)
     driver.reports = dispatcher
     dispatcher.assume(levels or {})
     for change in changes:
