@@ -124,7 +124,7 @@ def simulate(
     driver = SimDriver(topology, clock, durations, slower)
     noted = noting(durations, events.append)
     dispatcher = Dispatcher(topology, policy, clock, driver, noted, weights=driver)
-    driver.reports = dispatcher
+    driver.reports = driver.load_reports = dispatcher
     dispatcher.assume(levels or {})
     for change in changes:
         report = dispatcher.on_slot_gained if change.gained else dispatcher.on_slot_lost
