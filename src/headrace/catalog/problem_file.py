@@ -36,6 +36,8 @@ class DeviceEntry(Record, frozen=True, kw_only=True):
     """Of a CPU: a slot of share k/cores owns k whole cores."""
     price_per_hour: float | None = None
     memory_bytes: int | None = None
+    copy_stream: bool = False
+    """Whether weights are copied to it while it executes, as to a GPU."""
     max_utilisation: float = 1.0
     """Fraction of its time that a slot may be planned busy."""
 
