@@ -34,7 +34,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     """Of one kind, microseconds, p50 and p99."""
 
     load_us: tuple[int, int]
-    """From the order to load until the first answer, less a run."""
+    """From the order to load until the first answer, less a run; and the eviction before it."""
     run_us: tuple[int, int]
     held_bytes: int
     """The most that a worker has in memory of one, from its load to its last run."""
@@ -194,10 +194,12 @@ def _time_all(folder: Path, *, prepared: bool) -> None:
                 time.sleep(PAUSE_S)  # in which it may be packed
                 worker.answer(run)
                 held.append(watch.most_bytes())
+            began_ns = time.perf_counter_ns()
             worker.answer(Unload(0))
+            dropped_us = (time.perf_counter_ns() - began_ns) // 1_000
             if 0 < number <= ROUNDS:  # the first one fills caches
                 took = first.ended_at_us - first.started_at_us + loaded.took_us
-                loads.append(max(1, took - round(float(np.median(later)))))
+                loads.append(max(1, took - round(float(np.median(later))) + dropped_us))
                 runs += later
         found[name] = {"held_bytes": max(held)} | {
             what: [round(float(np.percentile(us, q))) for q in (50, 99)]
