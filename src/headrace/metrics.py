@@ -20,8 +20,12 @@ from headrace.domain.events import (
     Dispatched,
     Dropped,
     EventLogHeader,
+    Evicted,
+    Loaded,
+    LoadFailed,
     Opened,
     Ran,
+    SlotLost,
 )
 from headrace.domain.request import Outcome
 
@@ -99,6 +103,24 @@ class SlotUse(Record, frozen=True, kw_only=True):
     """requests / batches."""
 
 
+class WeightsUse(Record, frozen=True, kw_only=True):
+    """How models came and went, of a plan that has them do so."""
+
+    cold: int
+    """Requests whose model was not all in its slot's memory when they were promised that slot."""
+    cold_share: float | None
+    """cold / requests that were promised a slot."""
+    loads: int
+    """That came about."""
+    failed: int
+    """Loads that did not."""
+    evictions: int
+    moved_bytes: int
+    """Brought to slots by the loads that came about."""
+    load: Distribution | None
+    """How long these took."""
+
+
 class Report(Record, frozen=True, kw_only=True):
     """`headrace.report/1`: all that one run has to say; simulated and measured runs share it."""
 
@@ -112,6 +134,8 @@ class Report(Record, frozen=True, kw_only=True):
     """How far behind schedule the load generator itself sent; None: simulated."""
     error_samples: dict[str, str] = msgspec.field(default_factory=dict)
     """Drop reason -> the first message that came with it, where there was one."""
+    weights: WeightsUse | None = None
+    """None: all weights are in memory, or they could not be seen."""
 
 
 def percentile(ordered: Sequence[int], per_mille: int) -> int:
@@ -310,6 +334,40 @@ def run_report(
         models={model: summarise(requests, span_us) for model, requests in by_model.items()},
         total=summarise([r for requests in by_model.values() for r in requests], span_us),
         slots=tuple(slot_utilisation(header, events)),
+        weights=weights_use(header, events) if header.resident_bytes else None,
+    )
+
+
+def weights_use(header: EventLogHeader, events: Sequence[AnyEvent]) -> WeightsUse:
+    """Of a log whose header has `resident_bytes`."""
+    there: set[tuple[int, int]] = set()
+    cold: dict[int, bool] = {}
+    took_us: list[int] = []
+    failed = evictions = moved_bytes = 0
+    for event in events:
+        match event:
+            case Dispatched():
+                absent = (event.path[0].slot, event.model) not in there
+                cold.update(dict.fromkeys(event.requests, absent))
+            case Loaded():
+                there.add((event.slot, event.model))
+                took_us.append(event.at_us - event.started_at_us)
+                moved_bytes += header.resident_bytes[event.model]
+            case LoadFailed():
+                failed += 1
+            case Evicted():
+                there.discard((event.slot, event.model))
+                evictions += 1
+            case SlotLost():
+                there = {(slot, model) for slot, model in there if slot != event.slot}
+    return WeightsUse(
+        cold=sum(cold.values()),
+        cold_share=sum(cold.values()) / len(cold) if cold else None,
+        loads=len(took_us),
+        failed=failed,
+        evictions=evictions,
+        moved_bytes=moved_bytes,
+        load=distribution(took_us),
     )
 
 

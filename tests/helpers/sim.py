@@ -55,7 +55,7 @@ class Sim:
             self.counts,
             weights=self.driver,
         )
-        self.driver.reports = self.dispatcher
+        self.driver.reports = self.driver.load_reports = self.dispatcher
 
     def run_items(self, requests: Sequence[Sequence[Request]]) -> list[AnyEvent]:
         """Of requests of many items."""

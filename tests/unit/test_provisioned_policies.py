@@ -1,6 +1,7 @@
 """Models that come and go, one rule at a time."""
 
 from dataclasses import replace
+from functools import partial
 
 from headrace.dispatch.protocols import Load
 from headrace.dispatch.topology import Topology
@@ -34,7 +35,7 @@ def played(sim: Sim, *arrivals: tuple[int, int], slo_us: int = 100_000) -> Sim:
         request = Request(
             id=number, model=model, arrived_at_us=at_us, deadline_at_us=at_us + slo_us, priority=0
         )
-        sim.clock.call_at(at_us, lambda request=request: sim.dispatcher.on_arrival(request))
+        sim.clock.call_at(at_us, partial(sim.dispatcher.on_arrival, request))
     sim.clock.run()
     return sim
 
@@ -109,14 +110,14 @@ def test_the_papers_server_copies_as_it_executes_and_refuses_nothing() -> None:
 def test_a_load_that_fails_refuses_its_model_alone_until_it_is_admitted() -> None:
     sim = Sim(slots_with(20, 2), policy="provision")
     orders: list[int] = []
-    load, dispatcher = sim.driver.load, sim.dispatcher
+    succeed, dispatcher = sim.driver.load, sim.dispatcher
 
-    def failing(order: Load) -> None:
-        orders.append(order.model)
-        if order.model == 1 and len(orders) < 3:
-            sim.clock.call_at(sim.clock.now_us() + 500, lambda: dispatcher.on_load_failed(order))
+    def failing(load: Load) -> None:
+        orders.append(load.model)
+        if load.model == 1 and len(orders) < 3:
+            sim.clock.call_at(sim.clock.now_us() + 500, lambda: dispatcher.on_load_failed(load))
         else:
-            load(order)
+            succeed(load)
 
     sim.driver.load = failing  # type: ignore[method-assign]
     played(sim, (0, 1), (100, 0), (200, 1), (3_000, 1))

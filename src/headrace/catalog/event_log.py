@@ -15,6 +15,10 @@ from headrace.domain.events import (
     Arrived,
     Dispatched,
     EventLogHeader,
+    Evicted,
+    Loaded,
+    LoadFailed,
+    Loading,
     Opened,
     Placed,
     Ran,
@@ -189,7 +193,11 @@ def _events(
 
 def _is_in_time(event: AnyEvent) -> bool:
     match event:
-        case Ran(started_at_us=first) | Transferred(started_at_us=first):
+        case (
+            Ran(started_at_us=first)
+            | Transferred(started_at_us=first)
+            | Loaded(started_at_us=first)
+        ):
             return 0 <= first <= event.at_us <= LAST_US
         case Seen(scheduled_at_us=first, sent_at_us=sent):
             return 0 <= first <= sent <= event.at_us <= LAST_US
@@ -219,6 +227,13 @@ def _refers_to(header: EventLogHeader, event: AnyEvent) -> bool:
             return 0 <= model < models
         case Placed(slots=held):
             return all(0 <= slot < slots for slot in held)
+        case (
+            Loading(slot=slot, model=model)
+            | Loaded(slot=slot, model=model)
+            | LoadFailed(slot=slot, model=model)
+            | Evicted(slot=slot, model=model)
+        ):
+            return 0 <= slot < slots and 0 <= model < models
         case Ran(slot=slot) | SlotLost(slot=slot) | SlotGained(slot=slot):
             return 0 <= slot < slots
         case _:

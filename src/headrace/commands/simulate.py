@@ -161,7 +161,7 @@ def simulate(
     from headrace.commands.rehearse import rehearsed_levels
     from headrace.dispatch.policies import policy_for
     from headrace.domain.errors import DocumentError
-    from headrace.reporting.summary import slots_table, summary_table
+    from headrace.reporting.summary import slots_table, summary_table, weights_line
 
     document = read_plan(plan)
     given, policy = policy, policy or policy_for(document)
@@ -201,6 +201,8 @@ def simulate(
         title = f"simulated: {policy}, {arrivals} arrivals, seed {seed}"
         console.print(summary_table(found.report, title))
         console.print(slots_table(found.report.slots))
+        if found.report.weights is not None:
+            console.print(weights_line(found.report.weights))
     next_step(f"headrace serve {plan}" if events is None else f"headrace trace {events}")
 
 

@@ -52,19 +52,21 @@ def joined(epochs: Sequence[EpochLog]) -> EpochLog:
     slots: list[str] = []
     nodes: list[str] = []
     renumbered = []
-    batches = 0
+    batches = loads = 0
     for number, (header, events) in enumerate(epochs, start=1):
         shift = _Shift(
             models=tuple(models.index(name) for name in header.models),
             pipelines=tuple(len(pipelines[name]) for name in header.models),
             slots=len(slots),
             batches=batches,
+            loads=loads,
         )
         for name, own in zip(header.models, header.pipelines, strict=True):
             pipelines[name] += [f"{number}:{pipeline}" for pipeline in own]
         slots += [f"{number}:{slot}" for slot in header.slots]
         nodes += header.nodes
         batches += 1 + max((e.batch for e in events if isinstance(e, Dispatched)), default=-1)
+        loads += 1 + max((e.load for e in events if isinstance(e, Loading)), default=-1)
         renumbered.append(shift.all(events))
     first = epochs[0].header
     return EpochLog(
@@ -75,10 +77,20 @@ def joined(epochs: Sequence[EpochLog]) -> EpochLog:
             pipelines=tuple(tuple(pipelines[name]) for name in models),
             slots=tuple(slots),
             nodes=tuple(nodes),
-            resident_bytes=first.resident_bytes if len(epochs) == 1 else (),
+            resident_bytes=_resident_bytes(epochs, models),
         ),
         list(merge(*renumbered, key=lambda event: event.at_us)),
     )
+
+
+def _resident_bytes(epochs: Sequence[EpochLog], models: Sequence[str]) -> tuple[int, ...]:
+    """Of each model; 0 where its weights were in memory all the time."""
+    known = {
+        name: size
+        for header, _ in epochs
+        for name, size in zip(header.models, header.resident_bytes, strict=False)
+    }
+    return tuple(known.get(name, 0) for name in models) if known else ()
 
 
 class _Shift(NamedTuple):
@@ -88,6 +100,7 @@ class _Shift(NamedTuple):
     pipelines: tuple[int, ...]
     slots: int
     batches: int
+    loads: int
 
     def all(self, events: Sequence[AnyEvent]) -> Iterator[AnyEvent]:
         # Ends are logged with the worker's own, earlier, instants; `merge` needs rising ones.
@@ -121,8 +134,14 @@ class _Shift(NamedTuple):
                 return change(event, batch=batch + self.batches)
             case SlotLost() | SlotGained():
                 return change(event, slot=event.slot + self.slots)
-            case Loading() | Loaded() | LoadFailed() | Evicted():
-                slot, model = event.slot + self.slots, self.models[event.model]
-                return change(event, slot=slot, model=model)
+            case Loading() | Loaded() | LoadFailed():
+                return change(
+                    event,
+                    load=event.load + self.loads,
+                    slot=event.slot + self.slots,
+                    model=self.models[event.model],
+                )
+            case Evicted():
+                return change(event, slot=event.slot + self.slots, model=self.models[event.model])
             case Answered() | Dropped() | Called() | Seen():
                 return event  # an app's answer comes from no batch

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.metrics import Distribution, Report, SlotUse, Summary
+from headrace.metrics import Distribution, Report, SlotUse, Summary, WeightsUse
 from headrace.reporting.readable import ReadableTable, figures
 
 _LATENCY_ROWS: Mapping[str, Callable[[Distribution], float]] = {
@@ -106,6 +106,22 @@ def slots_table(slots: Sequence[SlotUse]) -> Table:
         size = "–" if use.mean_batch_size is None else f"{use.mean_batch_size:.2f}"
         table.add_row(use.slot, use.node, percent(use.utilisation), str(use.batches), size)
     return table
+
+
+def weights_line(weights: WeightsUse) -> str:
+    """How models came and went."""
+    took = weights.load
+    times = (
+        f", {milliseconds(took.p50_us)} (p50) and {milliseconds(took.p99_us)} (p99) each"
+        if took
+        else ""
+    )
+    failed = f", {weights.failed} failed" if weights.failed else ""
+    return (
+        f"starts: {weights.cold} requests ({percent(weights.cold_share)}) found their model absent;"
+        f" {weights.loads} loads of {weights.moved_bytes / 1e9:,.1f} GB{times}{failed};"
+        f" {weights.evictions} evictions"
+    )
 
 
 def lateness_line(report: Report, connections: int) -> str:

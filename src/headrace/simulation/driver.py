@@ -78,6 +78,10 @@ class CompletionReports(Protocol):
         self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
     ) -> None: ...
 
+
+class LoadReports(Protocol):
+    """The part of the dispatcher that hears of loads."""
+
     def on_loaded(self, load: Load, started_at_us: int, ended_at_us: int) -> None: ...
 
 
@@ -94,9 +98,11 @@ def first_stages(topology: Topology) -> list[list[int]]:
 
 
 class SimDriver:
-    """Holds each slot and link for the profiled time. Set `reports` before the first arrival."""
+    """Holds each slot and link for the profiled time. Set `reports` before the first arrival, and
+    `load_reports` where models come and go."""
 
     reports: CompletionReports
+    load_reports: LoadReports
 
     def __init__(
         self,
@@ -152,7 +158,7 @@ class SimDriver:
         def report() -> None:
             if self._loading.get(load.slot, (None,))[0] is load:
                 del self._loading[load.slot]
-            self.reports.on_loaded(load, started_at_us, ended_at_us)
+            self.load_reports.on_loaded(load, started_at_us, ended_at_us)
 
         self._clock.call_at(ended_at_us, report)
 

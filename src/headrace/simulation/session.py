@@ -122,8 +122,9 @@ def simulate(
     clock = SimClock()
     durations = measured_durations(topology, *times, rng, moments, clock.now_us)
     driver = SimDriver(topology, clock, durations, slower)
-    dispatcher = Dispatcher(topology, policy, clock, driver, noting(durations, events.append))
-    driver.reports = dispatcher
+    noted = noting(durations, events.append)
+    dispatcher = Dispatcher(topology, policy, clock, driver, noted, weights=driver)
+    driver.reports = driver.load_reports = dispatcher
     dispatcher.assume(levels or {})
     for change in changes:
         report = dispatcher.on_slot_gained if change.gained else dispatcher.on_slot_lost

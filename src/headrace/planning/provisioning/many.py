@@ -375,13 +375,14 @@ def _slots(
 ) -> Iterator[Slot]:
     """Of every device that some model may run on; each helped by the one that is half the node's
     devices away, which PCIe switches of the usual servers have between them."""
-    left = dict.fromkeys({each.device for each in placed}, devices)
+    kinds = {each.device for each in placed}
+    left = {device: problem.cluster.count(device) for device in kinds}
+    if devices is not None:
+        left = dict.fromkeys(kinds, devices)
     for device, share in sorted({(each.device, each.share) for each in placed}):
         for node in problem.cluster.nodes:
-            count = node.devices.get(device, 0)
-            room = left[device]
-            count = count if room is None else min(count, room)
-            left[device] = None if room is None else room - count
+            count = min(node.devices.get(device, 0), left[device])
+            left[device] -= count
             helps = planner in NEED_HELPER and count > 1 and share == 1
             for index in range(count):
                 other = (index + count // 2) % count

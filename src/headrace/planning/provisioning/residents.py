@@ -43,4 +43,5 @@ def absent_shares(
             low = middle
         else:
             high = middle
-    return np.exp(-rate * high)
+    absent: npt.NDArray[np.float64] = np.exp(-rate * high)
+    return absent

@@ -1,0 +1,144 @@
+"""Plans of more models than memory: planned, verified, refused, simulated."""
+
+from fractions import Fraction
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.dispatch.topology import Topology
+from headrace.domain.cluster import Cluster, DeviceType, Node
+from headrace.domain.errors import DocumentError, PlanError
+from headrace.domain.plan import Plan
+from headrace.domain.problem import Demand, PlanOptions, Problem
+from headrace.domain.profile import Profile
+from headrace.metrics import run_report
+from headrace.planning import solve
+from headrace.simulation.offered.arrivals import Arrival
+from headrace.simulation.session import simulate
+from headrace.verify import verify
+from helpers.layers import with_layers
+from helpers.problems import make_profile, profile_ref
+
+MODELS = 8
+MEMORY = 16_000_000
+"""Of each of two devices; a model has 14 MB, of which 9 stay on the host if it is so planned."""
+
+
+def problem(**changes: object) -> Problem:
+    profiles = {f"m{i}": _profile(f"m{i}") for i in range(MODELS)}
+    kind = DeviceType(name="gpu", memory_bytes=MEMORY, copy_stream=True)
+    options = PlanOptions(planner="provisioned", provision="exact", margin=0.0)
+    asked: dict[str, object] = {
+        "cluster": Cluster(device_types=(kind,), nodes=(Node(name="n0", devices={"gpu": 2}),)),
+        "demands": tuple(Demand(model=name, slo_us=100_000) for name in profiles),
+        "profiles": profiles,
+        "profile_refs": tuple(profile_ref(profile) for profile in profiles.values()),
+        "options": options,
+    }
+    return Problem(**{**asked, **changes})  # type: ignore[arg-type]
+
+
+def _profile(name: str) -> Profile:
+    profile = make_profile(name, blocks=2, devices={"gpu": 1.0}, block_us=800, max_batch=2)
+    return with_layers(profile, ("gpu",))
+
+
+def planned(of: Problem) -> Plan:
+    result = solve(of)
+    assert result.plan is not None, result.refusal
+    return result.plan
+
+
+@pytest.mark.parametrize("provision", ["on-demand", "pipeswitch", "deepplan", "exact", "exact+pt"])
+def test_every_model_is_planned_on_every_device_and_every_claim_holds(provision: str) -> None:
+    of = problem(options=PlanOptions(planner="provisioned", provision=provision, margin=0.0))
+    plan = planned(of)
+    assert verify(plan, of.profiles) == []
+    assert plan.is_provisioned
+    topology = Topology.from_plan(plan, of.profiles)
+    assert topology.memory_bytes == (MEMORY, MEMORY)
+    assert all(model.routes[0].stages[0].slots == (0, 1) for model in topology.models)
+    helped = {model.start is not None and model.start.uses_helper for model in topology.models}
+    assert (topology.helpers == (1, 0)) == (provision == "exact+pt") == (True in helped)
+
+
+def test_what_a_plan_says_of_models_that_come_and_go_is_recomputed() -> None:
+    of = problem()
+    plan = planned(of)
+    first, *others = plan.deployments
+    pipeline = first.pipelines[0]
+    wrong = {
+        "start": replace(first, cold_share=0.123),
+        "throughput": replace(first, throughput_rps=9_000.0, pipelines=(
+            replace(pipeline, throughput_rps=9_000.0, stages=(
+                replace(pipeline.stages[0], throughput_rps=9_000.0),)),)),
+        "latency": replace(first, pipelines=(replace(pipeline, latency_us=1),)),
+    }  # fmt: skip
+    for check, deployment in wrong.items():
+        mutated = replace(plan, deployments=(deployment, *others))
+        assert check in {each.check for each in verify(mutated, of.profiles)}, check
+    tiny = replace(plan.cluster.device_types[0], memory_bytes=1_000)
+    cluster = replace(plan.cluster, device_types=(tiny,))
+    assert "memory" in {each.check for each in verify(replace(plan, cluster=cluster), of.profiles)}
+    slow = tuple(replace(each, slo_us=4_000, budget_us=4_000) for each in plan.deployments)
+    demands = tuple(replace(each, slo_us=4_000) for each in plan.demands)
+    late = replace(plan, deployments=slow, demands=demands)
+    assert "slo" in {each.check for each in verify(late, of.profiles)}
+
+
+def test_a_model_larger_than_memory_is_refused_with_what_it_needs_and_what_is_there() -> None:
+    kind = DeviceType(name="gpu", memory_bytes=4_000_000, copy_stream=True)
+    cluster = Cluster(device_types=(kind,), nodes=(Node(name="n0", devices={"gpu": 2}),))
+    refusal = solve(problem(cluster=cluster)).refusal or ""
+    assert "'m0'" in refusal
+    assert "4,000,000" in refusal
+
+
+def test_a_start_beyond_the_objective_is_refused_with_the_least_objective() -> None:
+    demands = tuple(Demand(model=f"m{i}", slo_us=4_000) for i in range(MODELS))
+    refusal = solve(problem(demands=demands)).refusal or ""
+    assert "misses its SLO even alone" in refusal
+    assert "try" in refusal
+
+
+def test_devices_are_counted_for_stated_rates() -> None:
+    options = PlanOptions(
+        planner="provisioned", provision="exact", margin=0.0, objective="least-devices"
+    )
+    demands = tuple(Demand(model=f"m{i}", slo_us=100_000, rate_rps=10.0) for i in range(MODELS))
+    of = problem(options=options, demands=demands)
+    plan = planned(of)
+    assert plan.objective == 1
+    assert verify(plan, of.profiles) == []
+    many = tuple(replace(each, rate_rps=1_000.0) for each in demands)
+    assert "devices of type 'gpu'" in (solve(problem(demands=many)).refusal or "")
+
+
+def test_a_device_without_its_memory_is_refused() -> None:
+    cluster = Cluster(
+        device_types=(DeviceType(name="gpu"),), nodes=(Node(name="n0", devices={"gpu": 2}),)
+    )
+    with pytest.raises(DocumentError, match="memory_bytes"):
+        solve(problem(cluster=cluster))
+
+
+def test_a_plan_of_starts_with_all_weights_in_memory_is_not_run() -> None:
+    of = problem()
+    plan = planned(of)
+    kept = tuple(replace(each, cold_share=None) for each in plan.deployments)
+    with pytest.raises(PlanError, match="come and go"):
+        Topology.from_plan(replace(plan, deployments=kept), of.profiles)
+
+
+def test_a_simulated_session_reports_how_models_came_and_went() -> None:
+    of = problem()
+    plan = planned(of)
+    arrivals = [Arrival(at_us=30_000 * i, model=f"m{i * 7 % MODELS}") for i in range(60)]
+    header, events = simulate(plan, of.profiles, arrivals, policy="provision", jitter=False)
+    told = run_report("simulated", header, events)
+    assert told.weights is not None
+    assert told.total.slo_attainment == 1.0
+    assert told.weights.loads >= MODELS
+    assert told.weights.cold >= MODELS
+    assert told.weights.moved_bytes == told.weights.loads * header.resident_bytes[0]
+    assert Fraction(told.weights.cold, 60) == pytest.approx(told.weights.cold_share)
