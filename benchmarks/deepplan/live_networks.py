@@ -105,10 +105,13 @@ def build(kind: str, number: int, path: Path) -> None:
                 tensor.raw_data = np.roll(values, number + 1).tobytes()
     else:
         model = onnx.load(str(ocr_file("det" if kind == "detector" else "rec")))
-        for tensor in model.graph.initializer:
-            if len(tensor.raw_data) > 1 << 16 and tensor.data_type == onnx.TensorProto.FLOAT:
-                values = np.frombuffer(tensor.raw_data, np.float32)
-                tensor.raw_data = (values * np.float32(1 + 1e-4 * (number + 1))).tobytes()
+        # Its weights are values of nodes, not initializers.
+        for node in model.graph.node:
+            for attribute in node.attribute if node.op_type == "Constant" else ():
+                tensor = attribute.t
+                if len(tensor.raw_data) > 1 << 16 and tensor.data_type == onnx.TensorProto.FLOAT:
+                    values = np.frombuffer(tensor.raw_data, np.float32)
+                    tensor.raw_data = (values * np.float32(1 + 1e-3 * (number + 1))).tobytes()
     onnx.save(model, str(path))
 
 
