@@ -78,10 +78,14 @@ def joined(epochs: Sequence[EpochLog]) -> EpochLog:
             slots=tuple(slots),
             nodes=tuple(nodes),
 <<<<<<< HEAD
+<<<<<<< HEAD
             resident_bytes=first.resident_bytes if len(epochs) == 1 else (),
 =======
             resident_bytes=_resident_bytes(epochs, models),
 >>>>>>> p1
+=======
+            resident_bytes=_resident_bytes(epochs, models),
+>>>>>>> p2
         ),
         list(merge(*renumbered, key=lambda event: event.at_us)),
     )
@@ -139,10 +143,13 @@ class _Shift(NamedTuple):
             case SlotLost() | SlotGained():
                 return change(event, slot=event.slot + self.slots)
 <<<<<<< HEAD
+<<<<<<< HEAD
             case Loading() | Loaded() | LoadFailed() | Evicted():
                 slot, model = event.slot + self.slots, self.models[event.model]
                 return change(event, slot=slot, model=model)
 =======
+=======
+>>>>>>> p2
             case Loading() | Loaded() | LoadFailed():
                 return change(
                     event,
@@ -152,6 +159,9 @@ class _Shift(NamedTuple):
                 )
             case Evicted():
                 return change(event, slot=event.slot + self.slots, model=self.models[event.model])
+<<<<<<< HEAD
 >>>>>>> p1
+=======
+>>>>>>> p2
             case Answered() | Dropped() | Called() | Seen():
                 return event  # an app's answer comes from no batch
