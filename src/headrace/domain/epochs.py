@@ -77,15 +77,7 @@ def joined(epochs: Sequence[EpochLog]) -> EpochLog:
             pipelines=tuple(tuple(pipelines[name]) for name in models),
             slots=tuple(slots),
             nodes=tuple(nodes),
-<<<<<<< HEAD
-<<<<<<< HEAD
-            resident_bytes=first.resident_bytes if len(epochs) == 1 else (),
-=======
             resident_bytes=_resident_bytes(epochs, models),
->>>>>>> p1
-=======
-            resident_bytes=_resident_bytes(epochs, models),
->>>>>>> p2
         ),
         list(merge(*renumbered, key=lambda event: event.at_us)),
     )
@@ -142,14 +134,6 @@ class _Shift(NamedTuple):
                 return change(event, batch=batch + self.batches)
             case SlotLost() | SlotGained():
                 return change(event, slot=event.slot + self.slots)
-<<<<<<< HEAD
-<<<<<<< HEAD
-            case Loading() | Loaded() | LoadFailed() | Evicted():
-                slot, model = event.slot + self.slots, self.models[event.model]
-                return change(event, slot=slot, model=model)
-=======
-=======
->>>>>>> p2
             case Loading() | Loaded() | LoadFailed():
                 return change(
                     event,
@@ -159,9 +143,5 @@ class _Shift(NamedTuple):
                 )
             case Evicted():
                 return change(event, slot=event.slot + self.slots, model=self.models[event.model])
-<<<<<<< HEAD
->>>>>>> p1
-=======
->>>>>>> p2
             case Answered() | Dropped() | Called() | Seen():
                 return event  # an app's answer comes from no batch
