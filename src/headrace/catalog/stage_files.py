@@ -59,6 +59,16 @@ def stage_path(profile: Profile, profile_folder: Path, first_block: int, end_blo
     return path
 
 
+def profiled_graph(profile: Profile, profile_folder: Path) -> "OnnxGraph":
+    """The profiled model as its file has it.
+
+    Raises:
+        ModelError: as `stage_path`.
+    """
+    model_path, _ = _checked(profile, profile_folder)
+    return _load_unchanged(profile, model_path)
+
+
 def stage_weights(profile: Profile, profile_folder: Path) -> ExternalWeights | None:
     """The files beside the model's own that all its stages refer to; None: there are none.
 
