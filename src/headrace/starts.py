@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.domain.errors import ProfileError
+from headrace.domain.layers import LayerTimes, Residency
 
 Ints = npt.NDArray[np.int64]
 
@@ -103,6 +104,36 @@ class Timeline:
     def stall_us(self) -> tuple[int, ...]:
         """How long execution stands still before each layer."""
         return tuple(s - e for s, e in zip(self.start_us, (0, *self.end_us), strict=False))
+
+
+def chain_of(times: LayerTimes, *, median: bool = False) -> Chain:
+    """p99 of every layer, as everything that a plan promises; or all medians."""
+    load, inside, host = (
+        (times.load_p50_us, times.inside_p50_us, times.host_p50_us)
+        if median
+        else (times.load_p99_us, times.inside_p99_us, times.host_p99_us)
+    )
+
+    def row(values: tuple[int, ...]) -> Ints:
+        return np.array(values or [0] * times.count, np.int64)
+
+    return Chain(
+        load_us=row(load),
+        saved_us=row(times.saved_us),
+        inside_us=row(inside),
+        host_us=row(host),
+        forward_us=row(times.forward_us),
+        forward_copy_us=times.forward_call_us,
+    )
+
+
+def choice_of(residency: Residency, count: int) -> Choice:
+    """What a plan states of a model of so many layers."""
+    place = residency.by_layer(count)
+    return Choice(
+        source=tuple(HOST if at is None else (HELPER if at[1] else PRIMARY) for at in place),
+        joined=tuple(at is not None and at[2] for at in place),
+    )
 
 
 def timeline(chain: Chain, choice: Choice, *, waits_for_all: bool = False) -> Timeline:

@@ -8,7 +8,17 @@ from typing import Any
 
 from headrace.domain.errors import ModelError
 from headrace.serving.workers.activity import Activity
-from headrace.serving.workers.frames import AnyFrame, Beat, Failed, Finished, Load, Run
+from headrace.serving.workers.frames import (
+    AnyFrame,
+    Beat,
+    Failed,
+    Finished,
+    Load,
+    Loaded,
+    Run,
+    Unload,
+    Unloaded,
+)
 from headrace.serving.workers.pulse import LOOK_S
 from headrace.serving.workers.supervisor import Supervisor
 from headrace.serving.workers.worker_process import WorkerSpec
@@ -41,6 +51,7 @@ class FakeWorker:
         self._host = host
         self._what = what
         self.lose = on_lost
+        self.sent: list[AnyFrame] = []
         host.alive.add(self)
 
     def _beat(self) -> None:
@@ -55,8 +66,13 @@ class FakeWorker:
         runs = self.starved or self.share > 0.0
         return Activity(runs and not self.stopped, round(self.share * lived_s * 1e6))
 
-    def send(self, frame: Run) -> None:
+    def send(self, frame: Run | Load | Unload) -> None:
         """Nothing is run here."""
+        self.sent.append(frame)
+
+    def says(self, frame: AnyFrame) -> None:
+        """Whatever a scene has it say."""
+        self._on_frame(frame)
 
     async def load(self, timeout_s: float) -> None:
         host = self._host
@@ -136,6 +152,8 @@ class Told:
         self.lost: list[tuple[float, int]] = []
         self.gained: list[tuple[float, int]] = []
         self.ran: list[Finished] = []
+        self.of_stages: list[tuple[float, AnyFrame]] = []
+        """Replies to loads and unloads."""
         self.changed = asyncio.Event()
 
     def on_ran(self, slot: int, frame: Finished) -> None:
@@ -147,6 +165,15 @@ class Told:
     def on_slot_lost(self, slot: int) -> None:
         self.lost.append((asyncio.get_running_loop().time(), slot))
 
+    def on_loaded(self, slot: int, frame: Loaded) -> None:
+        self.of_stages.append((asyncio.get_running_loop().time(), frame))
+
+    def on_load_failed(self, slot: int, frame: Failed) -> None:
+        self.of_stages.append((asyncio.get_running_loop().time(), frame))
+
+    def on_unloaded(self, slot: int, frame: Unloaded) -> None:
+        self.of_stages.append((asyncio.get_running_loop().time(), frame))
+
     def on_slot_gained(self, slot: int) -> None:
         self.gained.append((asyncio.get_running_loop().time(), slot))
         self.changed.set()
@@ -157,9 +184,9 @@ class Told:
             await self.changed.wait()
 
 
-def specs(slots: int) -> list[WorkerSpec]:
-    load = Load(
-        stage=0,
+def load_of(stage: int) -> Load:
+    return Load(
+        stage=stage,
         executor="onnx",
         name="m/p/0",
         path="",
@@ -170,7 +197,14 @@ def specs(slots: int) -> list[WorkerSpec]:
         p99_us=(P99_US,),
         seed=0,
     )
-    return [WorkerSpec(slot=f"slot{i}", executor="onnx", loads=(load,)) for i in range(slots)]
+
+
+def specs(slots: int) -> list[WorkerSpec]:
+    """Stage 0 is there from the beginning, stage 1 may come."""
+    now, later = (load_of(0),), (load_of(1),)
+    return [
+        WorkerSpec(slot=f"slot{i}", executor="onnx", loads=now, later=later) for i in range(slots)
+    ]
 
 
 Scene = Callable[[Supervisor, Told], Coroutine[Any, Any, None]]

@@ -53,6 +53,7 @@ class Sim:
             self.events.append,
             queue_limit,
             self.counts,
+            weights=self.driver,
         )
         self.driver.reports = self.dispatcher
 

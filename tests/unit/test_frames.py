@@ -11,6 +11,7 @@ from headrace.domain.tensors import TensorSpec
 from headrace.serving.workers.frames import (
     MAX_FRAME_BYTES,
     AnyFrame,
+    Expect,
     Failed,
     Finished,
     FrameError,
@@ -19,6 +20,8 @@ from headrace.serving.workers.frames import (
     Loaded,
     Run,
     Stop,
+    Unload,
+    Unloaded,
     encode,
 )
 
@@ -36,10 +39,13 @@ FRAMES: list[AnyFrame] = [
         p99_us=(2, 3),
         seed=7,
     ),
-    Loaded(0, 12),
+    Expect("onnx", 2),
+    Loaded(0, 12, 2, 1_000),
     Run(5, 1, 0, 2, (0,), (64, 128)),
     Finished(5, 1, 0, 1_000, 2_000),
     Failed(-1, 0, 0, "no such file"),
+    Unload(3, 1),
+    Unloaded(3, 1),
     Stop(),
 ]
 

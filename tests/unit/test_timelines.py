@@ -69,7 +69,7 @@ def timelines(now: Now, **took_us: int) -> Timelines:
     """Slots 0, 1, …; the arguments are how long their batches take."""
     lines = Timelines(TensorMemory(mmap.mmap(-1, 4096)), now)
     for slot, slot_took_us in enumerate(took_us.values()):
-        assert lines.take(load_of(slot, slot_took_us)) == Loaded(7, 0, slot)
+        assert lines.take(load_of(slot, slot_took_us)) == Loaded(7, 0, slot, now())
     return lines
 
 

@@ -5,11 +5,21 @@ from mmap import mmap
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from headrace.domain.errors import ModelError
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import ExecutorKind, StageToLoad, TensorMemory
 from headrace.serving.workers import worker as module
-from headrace.serving.workers.frames import Failed, Finished, Load, Loaded, Run
+from headrace.serving.workers.frames import (
+    Failed,
+    Finished,
+    Load,
+    Loaded,
+    Run,
+    Unload,
+    Unloaded,
+)
 from headrace.serving.workers.worker import Worker
 
 X = TensorSpec(name="x", dtype="float32", item_shape=(4,))
@@ -52,9 +62,14 @@ def worker_with(
     )
     monkeypatch.setattr(module, "executor", lambda name: kind)
     worker = Worker(memory)
-    load = Load(
-        stage=0,
-        name="m/p/0",
+    assert isinstance(worker.answer(load_of(0)), Loaded)
+    return worker, memory
+
+
+def load_of(stage: int) -> Load:
+    return Load(
+        stage=stage,
+        name=f"m/p/{stage}",
         executor="picky",
         path="",
         inputs=(X,),
@@ -64,8 +79,6 @@ def worker_with(
         p99_us=(1,) * 4,
         seed=0,
     )
-    assert isinstance(worker.answer(load), Loaded)
-    return worker, memory
 
 
 def test_an_input_that_alone_cannot_be_computed_is_told_from_a_stage_that_computes_nothing(
@@ -89,6 +102,36 @@ def test_a_larger_batch_that_fails_says_nothing_of_the_stage(
     failed = worker.answer(Run(7, 0, 0, 2, (0,), (1024,)))
     assert isinstance(failed, Failed)
     assert not failed.broken
+
+
+def test_a_stage_comes_and_goes_beside_another_that_goes_on_answering(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker, memory = worker_with(monkeypatch, lambda x: False)
+    dropped: list[int] = []
+    load = load_of(1)
+
+    def opened(stage: StageToLoad, memory: TensorMemory) -> Stage:
+        if stage.path:
+            raise ModelError("no such file")
+        made = Stage(memory, lambda x: False)
+        made.unload = lambda: dropped.append(1)  # type: ignore[method-assign]
+        return made
+
+    monkeypatch.setattr(module, "open_stage", opened)
+    gone = worker.answer(replace(load, path="gone"))
+    assert isinstance(gone, Failed)
+    assert (gone.batch, gone.stage, gone.message) == (-1, 1, "ModelError: no such file")
+    assert isinstance(worker.answer(load), Loaded)
+    on_it = Run(7, 0, 1, 1, (0,), (1024,))
+    assert isinstance(worker.answer(on_it), Finished)
+    assert worker.answer(Unload(1, 5)) == Unloaded(1, 5)
+    assert dropped == [1]
+    # What a batch does there then is no batch of its.
+    assert isinstance(worker.answer(on_it), Failed)
+    assert worker.answer(Unload(1, 5)) == Unloaded(1, 5)
+    assert dropped == [1]
+    assert isinstance(worker.answer(Run(8, 0, 0, 1, (0,), (1024,))), Finished)
 
 
 def test_a_good_input_is_computed_after_a_bad_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,14 @@ Cache entry, made whole or not at all, by a process of its own (the gateway load
 
     shared/KEY/shared-weights.bin   every tensor once, by content
     shared/KEY/FIRST-END.onnx       a stage, which refers to it
+    shared/KEY/hashes.json          SHA-256 of each of these, by name
 
 KEY is of the model's content, the ranges, the library's version and the processor, since what is
 optimised for one is wrong for another. Loading checks what it checks of any weights in files
 (`weights_files`).
 """
 
+import hashlib
 import json
 import logging
 import platform
@@ -29,17 +31,25 @@ from pathlib import Path
 
 from headrace.catalog.cache_folder import cache_folder, content_key
 from headrace.catalog.stage_files import stage_path, stage_weights
-from headrace.catalog.weights_files import ExternalWeights, weights_in
+from headrace.catalog.weights_files import (
+    ExternalWeights,
+    WeightsFile,
+    file_sha256,
+    identity,
+    open_weights,
+    weights_in,
+)
 from headrace.domain.base import Record
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
 
 logger = logging.getLogger(__name__)
 
-SHARING_VERSION = 1
+SHARING_VERSION = 2
 """Raised whenever something else is made of the same stages."""
 
 WEIGHTS = "shared-weights.bin"
+HASHES = "hashes.json"
 
 Blocks = tuple[int, int]
 """First block, and the one behind the last."""
@@ -150,6 +160,7 @@ def _make(
                 said,
             )
             return False
+        _write_hashes(unfinished)
         try:
             unfinished.rename(folder)
         except OSError:
@@ -158,6 +169,42 @@ def _make(
         return True
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _write_hashes(entry: Path) -> None:
+    found = {}
+    for path in sorted(entry.iterdir()):
+        with path.open("rb") as file:
+            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    (entry / HASHES).write_text(json.dumps(found))
+
+
+def require_as_made(stage: SharedStage) -> WeightsFile:
+    """Read a stage's files whole, and compare them with what was made; once in a process, as long
+    as they stay the same files.
+
+    Returns:
+        What the stage's own file is known by.
+
+    Raises:
+        ModelError: one is gone, or damaged.
+    """
+    path = Path(stage.path)
+    folder = str(path.parent)
+    with open_weights(path.parent, path.name) as opened:
+        own = identity(path.name, opened)
+    try:
+        made = json.loads((path.parent / HASHES).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ModelError(_remake(path.parent, f"{HASHES} cannot be read")) from error
+    for file in (own, *stage.weights.files):
+        if file_sha256(folder, file) != made.get(file.name):
+            raise ModelError(_remake(path.parent, f"{file.name} is damaged"))
+    return own
+
+
+def _remake(folder: Path, what: str) -> str:
+    return f"{folder}: {what}; remove the folder and load the model again, which makes it anew"
 
 
 def _file_name(blocks: Blocks) -> str:

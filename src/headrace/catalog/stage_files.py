@@ -1,5 +1,6 @@
 """Stages as ONNX files, made when they are first needed and kept in the cache folder."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,15 @@ from headrace.catalog.cache_folder import cache_folder, content_key, store
 from headrace.catalog.documents import sha256_file
 from headrace.catalog.pt2_archive import is_archive
 from headrace.catalog.regular_file import open_regular
-from headrace.catalog.weights_files import MAX_FILE_BYTES, ExternalWeights, weights_in
+from headrace.catalog.weights_files import (
+    MAX_FILE_BYTES,
+    ExternalWeights,
+    WeightsFile,
+    file_sha256,
+    identity,
+    open_weights,
+    weights_in,
+)
 from headrace.domain.errors import DocumentError, ModelError
 from headrace.domain.profile import ModelFormat, Profile
 from headrace.domain.tensors import VARIES, TensorSpec
@@ -18,7 +27,7 @@ from headrace.domain.tensors import VARIES, TensorSpec
 if TYPE_CHECKING:
     from headrace.catalog.onnx_graph import OnnxGraph
 
-EXTRACTION_VERSION = 5
+EXTRACTION_VERSION = 6
 """Raised whenever `extract_stage` writes something else from the same input."""
 
 
@@ -55,7 +64,9 @@ def stage_path(profile: Profile, profile_folder: Path, first_block: int, end_blo
         graph = batch_first(
             _load_unchanged(profile, model_path), profile.inputs, profile.outputs, profile.batched
         )
-        store(path, extract_stage(graph, inputs, outputs).SerializeToString())
+        content = extract_stage(graph, inputs, outputs).SerializeToString()
+        store(_hash_path(path), hashlib.sha256(content).hexdigest().encode())
+        store(path, content)
     return path
 
 
@@ -67,6 +78,33 @@ def profiled_graph(profile: Profile, profile_folder: Path) -> "OnnxGraph":
     """
     model_path, _ = _checked(profile, profile_folder)
     return _load_unchanged(profile, model_path)
+
+
+def require_as_extracted(path: Path) -> WeightsFile:
+    """Read a stage's file whole, and compare it with what was extracted; once in a process, as long
+    as it stays the same file.
+
+    Returns:
+        What it is known by.
+
+    Raises:
+        ModelError: it is gone, or damaged.
+    """
+    with open_weights(path.parent, path.name) as opened:
+        own = identity(path.name, opened)
+    try:
+        extracted = _hash_path(path).read_text()
+    except OSError:
+        extracted = ""  # by a version that kept no hash
+    if file_sha256(str(path.parent), own) != extracted:
+        raise ModelError(
+            f"{path}: is damaged; remove it and load the model again, which extracts it anew"
+        )
+    return own
+
+
+def _hash_path(path: Path) -> Path:
+    return path.with_suffix(".sha256")
 
 
 def stage_weights(profile: Profile, profile_folder: Path) -> ExternalWeights | None:

@@ -73,8 +73,18 @@ class ExternalWeights(Record, frozen=True, kw_only=True):
         Raises:
             ModelError: as `require_unchanged`.
         """
-        rows = [f"{file.name} {_sha256(self.folder, file)}" for file in self.files]
+        rows = [f"{file.name} {file_sha256(self.folder, file)}" for file in self.files]
         return hashlib.sha256("\n".join([model_sha256, *rows]).encode()).hexdigest()
+
+
+def require_same(path: Path, known: WeightsFile) -> None:
+    """
+    Raises:
+        ModelError: the file is gone, or is not the one that was looked at.
+    """
+    with open_weights(path.parent, path.name) as opened:
+        if identity(path.name, opened) != known:
+            raise ModelError(_changed(path))
 
 
 def weights_in(model_path: Path, names: Sequence[str]) -> ExternalWeights | None:
@@ -143,8 +153,12 @@ def identity(name: str, file: BufferedReader) -> WeightsFile:
 
 
 @lru_cache(maxsize=4096)
-def _sha256(folder: str, file: WeightsFile) -> str:
-    """Read once in a process: `file` is known by more than its name."""
+def file_sha256(folder: str, file: WeightsFile) -> str:
+    """Read once in a process: `file` is known by more than its name.
+
+    Raises:
+        ModelError: it is gone, or is not the one that was looked at.
+    """
     with open_weights(Path(folder), file.name) as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
         if identity(file.name, opened) != file:

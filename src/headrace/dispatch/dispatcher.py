@@ -11,6 +11,7 @@ from functools import partial
 from struct import Struct
 
 from headrace.dispatch.event_log import (
+    LENGTHS,
     MAKE,
     Numbers,
     dispatched,
@@ -21,6 +22,7 @@ from headrace.dispatch.event_log import (
     placed,
 )
 from headrace.dispatch.kernel.handle import (
+    ADMIT,
     ARRIVE,
     AWAKE,
     CANCEL,
@@ -28,6 +30,8 @@ from headrace.dispatch.kernel.handle import (
     FAILED,
     GAINED,
     LEVEL,
+    LOAD_FAILED,
+    LOADED,
     LOST,
     OPEN,
     RAN,
@@ -39,7 +43,9 @@ from headrace.dispatch.kernel.journal import (
     DISPATCHED,
     DROPPED,
     ENDED,
+    EVICTED,
     GIVEN_UP,
+    LOADING,
     OPENED,
     PLACED,
     REASONS,
@@ -50,10 +56,20 @@ from headrace.dispatch.kernel.journal import (
 )
 from headrace.dispatch.kernel.journal import TRANSFERRED as WAS_TRANSFERRED
 from headrace.dispatch.kernel.layout import ONE
+from headrace.dispatch.kernel.provision.tables import STATES, Residence
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import Policy, chosen_for
-from headrace.dispatch.protocols import Batch, BatchCounts, Clock, Driver, EventSink
+from headrace.dispatch.protocols import (
+    Batch,
+    BatchCounts,
+    Clock,
+    Driver,
+    EventSink,
+    Load,
+    WeightsDriver,
+)
 from headrace.dispatch.topology import Topology
+from headrace.domain.errors import PlanError
 from headrace.domain.events import Answered, Arrived, Ran, Transferred
 from headrace.domain.request import Request
 
@@ -88,6 +104,7 @@ class Dispatcher:
         sink: EventSink | None,
         queue_limit: int = 10_000,
         counts: Sequence[BatchCounts] | None = None,
+        weights: WeightsDriver | None = None,
     ) -> None:
         """
         Args:
@@ -96,10 +113,20 @@ class Dispatcher:
                 are half of a batch's cost.
             queue_limit: requests of one model that may wait for a decision.
             counts: added to, one entry per model.
+            weights: loads and evicts models, where the plan has them come and go.
 
         Raises:
-            PlanError: no policy has this name, or it is for other plans.
+            PlanError: no policy has this name, or it is for other plans; or models come and go, and
+                nothing loads them.
         """
+        if topology.is_provisioned and weights is None:
+            raise PlanError(
+                "plan: its models are brought to their slots while they serve, and nothing here"
+                " loads weights\n"
+                "  try    `headrace simulate`, or plan again without --provision: weights are then"
+                " loaded before they serve"
+            )
+        self._weights = weights
         self._clock, self._driver, self._sink = clock, driver, sink
         self._topology = topology
         chosen = chosen_for(topology, policy)
@@ -162,6 +189,11 @@ class Dispatcher:
         for number, name in enumerate(self._topology.stage_names):
             if name in levels:
                 self._tell(LEVEL, number, round(levels[name] * ONE))
+
+    def residence(self, slot: int, model: int) -> Residence:
+        """Where the model's weights are, of a plan of models that come and go."""
+        state = self._store.state
+        return STATES[int(state.stays["state"][slot * len(state.models) + model])]
 
     # -- what happens --------------------------------------------------------------------------
 
@@ -254,6 +286,23 @@ class Dispatcher:
         """The slot is (back) in service, idle."""
         self._tell(GAINED, slot)
 
+    def on_loaded(self, load: Load, started_at_us: int, ended_at_us: int) -> None:
+        """See `protocols.LoadReports`."""
+        self._tell(LOADED, load.number, load.slot, started_at_us)
+
+    def on_load_failed(self, load: Load) -> None:
+        """See `protocols.LoadReports`."""
+        self._tell(LOAD_FAILED, load.number, load.slot)
+
+    def admit(self, model: int) -> None:
+        """Take requests of the model (again): it may be loaded when they come."""
+        self._tell(ADMIT, model, 1)
+
+    def shut(self, model: int) -> None:
+        """Refuse the model's requests as "failed" from now on, also those that wait. What is
+        promised is still run, and its weights leave every slot behind that."""
+        self._tell(ADMIT, model, 0)
+
     def _wake(self, what: int, which: int) -> None:
         self._tell(AWAKE, what, which)
 
@@ -340,10 +389,14 @@ class Dispatcher:
                 for item in range(n[at + 2], n[at + 2] + n[at + 5]):
                     driver.refuse(self._requests.pop(item), REASONS[n[at + 3]], n[at + 4])
                 at += SHORT + 1
-            else:  # a slot was lost or gained
+            else:  # of slots and of weights
                 if sink is not None:
                     sink(MAKE[kind](n, at))
-                at += SHORT
+                if self._weights is not None and kind == LOADING:
+                    self._weights.load(Load(n[at + 2], n[at + 3], n[at + 4], n[at + 5]))
+                elif self._weights is not None and kind == EVICTED:
+                    self._weights.evict(n[at + 2], n[at + 3])
+                at += LENGTHS[kind]
 
     def _add_batch(self, n: Numbers, at: int) -> None:
         number, model, size = n[at + 2], n[at + 3], n[at + 6]

@@ -13,6 +13,10 @@ from headrace.domain.events import (
     Arrived,
     Dispatched,
     Dropped,
+    Evicted,
+    Loaded,
+    LoadFailed,
+    Loading,
     Opened,
     Placed,
     Ran,
@@ -76,6 +80,22 @@ def slot_gained(n: Numbers, at: int) -> SlotGained:
     return SlotGained(n[at + 1], n[at + 2])
 
 
+def loading(n: Numbers, at: int) -> Loading:
+    return Loading(n[at + 1], n[at + 2], n[at + 3], n[at + 4])
+
+
+def loaded(n: Numbers, at: int) -> Loaded:
+    return Loaded(n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5])
+
+
+def load_failed(n: Numbers, at: int) -> LoadFailed:
+    return LoadFailed(n[at + 1], n[at + 2], n[at + 3], n[at + 4])
+
+
+def evicted(n: Numbers, at: int) -> Evicted:
+    return Evicted(n[at + 1], n[at + 2], n[at + 3])
+
+
 def dispatched(n: Numbers, at: int) -> Dispatched:
     first = at + 9 + n[at + 6]
     path: tuple[Reservation, ...] = ()
@@ -97,6 +117,10 @@ MAKE: dict[int, Callable[[Numbers, int], AnyEvent]] = {
     journal.RAN: ran,
     journal.SLOT_LOST: slot_lost,
     journal.SLOT_GAINED: slot_gained,
+    journal.LOADING: loading,
+    journal.LOADED: loaded,
+    journal.LOAD_FAILED: load_failed,
+    journal.EVICTED: evicted,
 }
 """Kind of an entry -> its event, given the numbers and where the entry begins. DISPATCHED and
 ANSWERED, which are longer the more requests there are, have functions of their own."""
@@ -104,7 +128,7 @@ ANSWERED, which are longer the more requests there are, have functions of their 
 LENGTHS = {
     **dict.fromkeys(MAKE, journal.SHORT),
     journal.TRANSFERRED: journal.SHORT + 2,
-    journal.RAN: journal.SHORT + 1,
+    **dict.fromkeys((journal.RAN, journal.LOADING, journal.LOADED), journal.SHORT + 1),
 }
 """Numbers of such an entry."""
 

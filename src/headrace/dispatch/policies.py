@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.dispatch.kernel.batch_aware import BY_RATE, CONSECUTIVE, IN_TURN
 from headrace.dispatch.kernel.contract import PolicyModule
@@ -15,6 +15,7 @@ from headrace.dispatch.kernel.malleable.tables import (
     FASTEST,
     ONE_STAGE,
 )
+from headrace.dispatch.kernel.provision.tables import LRU, WEIGHED
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import PlanError
 from headrace.domain.plan import Plan, Reading
@@ -33,6 +34,10 @@ def _policy(module: str, **parameters: int) -> Policy:
     return Policy(found, parameters)
 
 
+KEEP_PERCENT = 100
+"""A start on another slot must end as much earlier than a batch where the model is, in parts of
+what its load takes the links."""
+
 POLICIES = {
     "reservation": _policy("reservation"),
     "reservation-fill": _policy("reservation", fill_idle_path=1),
@@ -43,6 +48,27 @@ POLICIES = {
     "machine-rate": _policy("batch_aware", rule=BY_RATE),
     "rounds": _policy("rounds", rule=CONSECUTIVE),
 }
+
+
+def provision(**parameters: int) -> Policy:
+    """A policy for models that come and go.
+
+    Args:
+        parameters: see `kernel.provision.tables.RULES`.
+    """
+    return _policy("provision.policy", **parameters)
+
+
+_BOUND = {"bound": 1, "in_order": 1}
+
+PROVISIONING = {
+    "provision": provision(eviction=WEIGHED, refuses=1, ahead=1, keep_percent=KEEP_PERCENT),
+    "provision-lru": provision(eviction=LRU, refuses=1, ahead=1, keep_percent=KEEP_PERCENT),
+    "bound-lru": provision(eviction=LRU, **_BOUND),
+    "bound-weighed": provision(eviction=WEIGHED, **_BOUND),
+}
+"""Policies for plans of more models than memory. `bound-lru` is the paper's server: each model on
+one slot, requests in the order in which they come, none refused, copies as execution begins."""
 
 WINDOW_PERCENT = 100
 """Of a request's own SLO: the dropout predictor's time window."""
@@ -97,6 +123,8 @@ def policy_for(plan: Plan) -> str:
     in_turns = any(slot.duty_us is not None for slot in plan.slots)
     if plan.is_malleable:
         return "malleable"
+    if plan.is_provisioned:
+        return "provision"
     if not plan.apps:
         return "reservation"
     reading = plan.apps[0].reading
@@ -108,9 +136,9 @@ def policy_named(name: str) -> Policy:
     Raises:
         PlanError: no policy has this name.
     """
-    policy = POLICIES.get(name) or MALLEABLE.get(name)
+    policy = POLICIES.get(name) or MALLEABLE.get(name) or PROVISIONING.get(name)
     if policy is None:
-        known = ", ".join((*POLICIES, *MALLEABLE))
+        known = ", ".join((*POLICIES, *MALLEABLE, *PROVISIONING))
         raise PlanError(f"policy {name!r} is unknown; choose one of: {known}")
     return policy
 
@@ -121,16 +149,41 @@ def chosen_for(topology: Topology, policy: "str | Policy") -> Policy:
         PlanError: no policy has this name, or it is for other plans.
     """
     chosen = policy_named(policy) if isinstance(policy, str) else policy
-    malleable_policy = chosen.module is MALLEABLE["malleable"].module
-    if topology.is_malleable != malleable_policy:
+    needs, has = _of_policy(chosen), _of_plan(topology)
+    if needs != has:
         said = repr(policy) if isinstance(policy, str) else "this one"
-        if malleable_policy:
-            raise PlanError(
-                f"policy {said} needs the depths of a malleable plan, and this plan has pipelines;"
-                " plan with `--planner malleable`, or choose one of: " + ", ".join(POLICIES)
-            )
         raise PlanError(
-            f"policy {said} needs pipelines, and this plan has depths of malleable requests;"
-            f" choose one of: {', '.join(MALLEABLE)}"
+            f"policy {said} needs {needs.what}, and this plan has {has.what};"
+            f" choose one of: {', '.join(has.policies)}" + needs.advice
         )
     return chosen
+
+
+class _Plans(NamedTuple):
+    """A sort of plans, and the policies that serve them."""
+
+    what: str
+    policies: Mapping[str, Policy]
+    advice: str = ""
+
+
+_OF_PIPELINES = _Plans("pipelines", POLICIES)
+_OF_DEPTHS = _Plans(
+    "depths of malleable requests", MALLEABLE, ", or plan with `--planner malleable`"
+)
+_OF_STARTS = _Plans(
+    "models that come and go", PROVISIONING, ", or plan with `--planner provisioned`"
+)
+
+
+def _of_plan(topology: Topology) -> _Plans:
+    if topology.is_malleable:
+        return _OF_DEPTHS
+    return _OF_STARTS if topology.is_provisioned else _OF_PIPELINES
+
+
+def _of_policy(policy: Policy) -> _Plans:
+    for plans in (_OF_DEPTHS, _OF_STARTS):
+        if any(policy.module is each.module for each in plans.policies.values()):
+            return plans
+    return _OF_PIPELINES

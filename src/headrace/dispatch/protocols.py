@@ -66,6 +66,17 @@ class BatchCounts:
             self.computed_us += size * run_us
 
 
+class Load(msgspec.Struct, frozen=True):
+    """A model that is brought to a slot which does not hold it."""
+
+    number: int
+    """Of no other load of this dispatcher; reports of an older one are stale."""
+    slot: int
+    model: int
+    load_us: int
+    """How long the copy stream should be busy with it."""
+
+
 class Driver(Protocol):
     """Carries decisions out, in virtual or in real time, and reports back to the dispatcher.
 
@@ -87,6 +98,51 @@ class Driver(Protocol):
 
     def refuse(self, request: Request, reason: DropReason, retry_after_us: int) -> None:
         """Tell the client that there will be no answer, why, and when to try again."""
+        ...
+
+
+class WeightsDriver(Protocol):
+    """What a driver does besides with a plan of models that come and go (`Plan.is_provisioned`).
+
+    At first no slot holds any model, nor does one that was lost and is back. Orders of one slot
+    are to take effect in the order in which they come; all return at once.
+
+    For each `load` it later calls `on_loaded` or `on_load_failed` (`LoadReports`), unless the slot
+    is lost first; never from inside the call itself.
+    """
+
+    def load(self, load: Load) -> None:
+        """Bring the model to the slot as its deployment's `start` says, from now on.
+
+        The memory is there: what had to leave was evicted before. A slot has one load at a time,
+        and one that uses the helper's link (`Topology.helpers`) comes when that has none either.
+
+        `start_stage` of a batch of that model may come before the report: it then runs layer by
+        layer, each waiting for what it needs, and its report `on_ran` comes as of any batch. On a
+        slot without a copy stream (`Topology.copy_streams`) it comes straight behind this order,
+        in the same call of the dispatcher, and load and batch are one piece of work.
+        """
+        ...
+
+    def evict(self, slot: int, model: int) -> None:
+        """Give the model's memory back: nothing runs of it there, or will until it is loaded."""
+        ...
+
+
+class LoadReports(Protocol):
+    """The part of the dispatcher that a driver of weights reports to."""
+
+    def on_loaded(self, load: Load, started_at_us: int, ended_at_us: int) -> None:
+        """All that the start brings is on the slot; the instants are the worker's own."""
+        ...
+
+    def on_load_failed(self, load: Load) -> None:
+        """It could not be brought there, and nothing of it is left on the slot.
+
+        Batches of the model that were promised there are refused as "failed", the one that runs
+        included: no other report of it is due. The slot serves on. The model is not tried on any
+        slot again until `Dispatcher.admit`.
+        """
         ...
 
 

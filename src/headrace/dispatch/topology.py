@@ -15,9 +15,11 @@ from headrace.cost import (
     transfer_us,
 )
 from headrace.dispatch.rounds_of_plan import Rounds
+from headrace.dispatch.starts_of_plan import SlotsOfStarts, Start, start_of, with_host_layers
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import PlanError
 from headrace.domain.events import EventLogHeader
+from headrace.domain.layers import Residency
 from headrace.domain.plan import (
     Deployment,
     Depth,
@@ -101,6 +103,8 @@ class ModelRoutes:
     same slot: what they answer is served in the same round."""
     lead_us: int = 0
     """From those answers until its calls have come."""
+    start: Start | None = None
+    """How it is brought to a slot that does not hold it; None: all its slots always do."""
     max_items: int = 0
     """Of one request, whose routes are the depths at which it can be served; 0: its requests are
     single ones, and routes are pipelines."""
@@ -174,6 +178,13 @@ class Topology:
     """Link speed of each node, each direction; None: never the limit."""
     slot_duty_us: tuple[int | None, ...] = ()
     """Duty cycle of each slot; none stated, or None: it runs what it is given when it is free."""
+    memory_bytes: tuple[int, ...] = ()
+    """With starts, of each slot: the models on it, those on their way included, have no more bytes
+    of it in use (`Start.resident_bytes`)."""
+    copy_streams: tuple[bool, ...] = ()
+    """With starts, of each slot: whether models are loaded while others execute."""
+    helpers: tuple[int, ...] = ()
+    """With starts, of each slot: the slot over whose link part of a start comes; -1: none."""
     move_us: int = 0
     """With depths: how long a change of depth holds a request up."""
 
@@ -185,6 +196,11 @@ class Topology:
     def is_malleable(self) -> bool:
         """Whether requests have many items, and routes are depths."""
         return any(model.max_items for model in self.models)
+
+    @property
+    def is_provisioned(self) -> bool:
+        """Whether models come to slots and leave them while they serve."""
+        return bool(self.memory_bytes)
 
     @property
     def stage_names(self) -> tuple[str, ...]:
@@ -212,6 +228,9 @@ class Topology:
             pipelines=tuple(tuple(route.name for route in model.routes) for model in self.models),
             slots=self.slots,
             nodes=tuple(self.nodes[node] for node in self.slot_node),
+            resident_bytes=tuple(
+                model.start.resident_bytes for model in self.models if model.start
+            ),
         )
 
     @classmethod
@@ -227,7 +246,7 @@ class Topology:
             PlanError: a profile or a slot that the plan names is missing, or something is left
                 without which nothing runs. Whether the numbers are right is the verifier's matter.
         """
-        _refuse_starts(plan)
+        placed = SlotsOfStarts.of(plan)
         slot_index = {slot.name: i for i, slot in enumerate(plan.slots)}
         slowed = slowdowns(plan)
         node_index = {node.name: i for i, node in enumerate(plan.cluster.nodes)}
@@ -258,6 +277,9 @@ class Topology:
                 nodes=tuple(node_index),
                 node_bytes_per_us=_link_speeds(plan.cluster),
                 slot_duty_us=tuple(slot.duty_us for slot in plan.slots),
+                memory_bytes=placed.memory_bytes,
+                copy_streams=placed.copy_streams,
+                helpers=placed.helpers,
                 move_us=round(1_000 * plan.options.move_ms),
             )
         except KeyError as error:
@@ -305,11 +327,12 @@ def _model_routes(
         slo_us=deployment.slo_us,
         routes=tuple(
             replace(
-                _route(p, profile, costs, slot_index, slowed),
+                _route(p, profile, costs, slot_index, slowed, deployment.start),
                 turn=rounds.turns.get((deployment.model, p.name), 0),
             )
             for p in deployment.pipelines
         ),
+        start=start_of(deployment, profile),
         # A call of a module brings its tensors through the gateway as a client's request does.
         gateway_us=costs.gateway_us(deployment.model),
         priority=priorities.get(profile.bucket_of or profile.model, 0),
@@ -379,6 +402,7 @@ def _route(
     costs: CostModel,
     slot_index: Mapping[str, int],
     slowed: Slowdowns,
+    start: Residency | None,
 ) -> Route:
     _check_runnable(pipeline, profile)
     tables = []
@@ -388,6 +412,8 @@ def _route(
         latencies = [
             _slowed(costs, timed, size, slowdown) for size in range(1, pipeline.batch_size + 1)
         ]
+        if start is not None:
+            latencies = with_host_layers(latencies, profile, start)
         slots = tuple(slot_index[name] for name in stage.pool)
         tables.append(_stage_table(stage, slots, latencies, profile))
     return Route(
@@ -464,18 +490,3 @@ def _not_runnable(where: str, needed: str, available: object) -> PlanError:
         f"  has       {available}\n"
         "  try       `headrace verify`, which names all that is wrong with the plan"
     )
-
-
-def _refuse_starts(plan: Plan) -> None:
-    """
-    Raises:
-        PlanError: a model is to start with its weights out of memory, which nothing executes yet.
-    """
-    for deployment in plan.deployments:
-        if deployment.start is not None:
-            raise PlanError(
-                f"plan: deployment {deployment.name!r}: its `start` layer by layer is"
-                " planned and verified, but no executor loads layers one by one yet"
-                "\n  try    plan again without --provision: its weights are then loaded before it"
-                " serves"
-            )

@@ -26,6 +26,9 @@ class DeviceType(Record, frozen=True, kw_only=True):
     """Of a CPU: a slot of share k/cores owns k whole cores, with k threads for one batch."""
     price_per_hour: float | None = None
     memory_bytes: int | None = None
+    copy_stream: bool = False
+    """Weights are copied to it while it executes, as to a GPU. False: a start of a model that is
+    not in its memory takes it whole, from the first copy on."""
     max_utilisation: float = 1.0
     """Fraction of its time that a slot may be planned busy; below 1 where the server itself, or
     anything else, shares the device."""

@@ -117,6 +117,39 @@ class SlotGained(Event, frozen=True, array_like=True, gc=False, tag="slot-gained
     slot: int
 
 
+class Loading(Event, frozen=True, array_like=True, gc=False, tag="loading"):
+    """A model's weights are on their way to a slot: its copy stream is busy with them from now."""
+
+    load: int
+    """Its number: no other load has it."""
+    slot: int
+    model: int
+
+
+class Loaded(Event, frozen=True, array_like=True, gc=False, tag="loaded"):
+    """All that the model's start brings is in the slot's memory (header: `resident_bytes`)."""
+
+    load: int
+    slot: int
+    model: int
+    started_at_us: int
+
+
+class LoadFailed(Event, frozen=True, array_like=True, gc=False, tag="load-failed"):
+    """The model could not be brought there; nothing of it is on the slot."""
+
+    load: int
+    slot: int
+    model: int
+
+
+class Evicted(Event, frozen=True, array_like=True, gc=False, tag="evicted"):
+    """The model's weights left the slot's memory: nothing ran of it there, or was promised to."""
+
+    slot: int
+    model: int
+
+
 AnyEvent = (
     Arrived
     | Dropped
@@ -130,6 +163,10 @@ AnyEvent = (
     | Placed
     | SlotLost
     | SlotGained
+    | Loading
+    | Loaded
+    | LoadFailed
+    | Evicted
 )
 
 
@@ -145,3 +182,5 @@ class EventLogHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     slots: tuple[str, ...]
     nodes: tuple[str, ...]
     """Per slot, the name of its node."""
+    resident_bytes: tuple[int, ...] = ()
+    """Per model, what its start brings to a slot; none: all weights are in memory."""

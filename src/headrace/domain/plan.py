@@ -38,6 +38,8 @@ class Slot(Record, frozen=True, kw_only=True):
     """Which device of that type on the node, from 0."""
     share: Fraction
     tenants: tuple[Tenant, ...]
+    helper: str | None = None
+    """With starts: the slot over whose device's link part of a start is copied, and forwarded."""
     duty_us: int | None = None
     """Duty cycle D: every tenant runs at most one batch, of its pipeline's size, in each D
     (gpu-lets, section 2.2). None: the slot runs what it is given whenever it is free."""
@@ -164,8 +166,7 @@ class Deployment(Record, frozen=True, kw_only=True):
     max_items: int | None = None
     """Of a malleable model: the most items of one request."""
     start: Residency | None = None
-    """How it is started where it is not in memory. Nothing executes it yet: such a plan is
-    verified, and refused when it is to be simulated or served. None: its weights are in memory."""
+    """How it is started on a slot that does not hold it. None: its weights are in memory."""
 
     @property
     def name(self) -> str:
@@ -242,6 +243,15 @@ class Plan(Record, frozen=True, kw_only=True):
     def has_starts(self) -> bool:
         """Whether it says how models start whose weights are not on their device."""
         return any(deployment.start is not None for deployment in self.deployments)
+
+    @property
+    def is_provisioned(self) -> bool:
+        """Whether its models are brought to their slots and evicted while they serve: each has a
+        start, and one pipeline of one stage whose pool is every slot that may run it."""
+        return bool(self.deployments) and all(
+            each.start is not None and [len(p.stages) for p in each.pipelines] == [1]
+            for each in self.deployments
+        )
 
     @property
     def is_for_rates(self) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.catalog.shared_stages import SharedWeightsMaker
-from headrace.catalog.weights_files import ExternalWeights
+from headrace.catalog.weights_files import ExternalWeights, WeightsFile, require_same
 from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import ModelFormat
@@ -60,6 +60,24 @@ class StageToLoad(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_onl
     """Profiled batch latencies, entry b-1 for batch size b; what an emulated stage takes."""
     p99_us: tuple[int, ...]
     seed: int
+    own: WeightsFile | None = None
+    """What the file at `path` was when it was checked; None: nobody did, or it is held open."""
+    load_us: int = 0
+    """Profiled: what an emulated stage takes to load while it serves, and"""
+    start_us: int = 0
+    """how long after the load's beginning its first batch ends at the earliest."""
+    warm_up: bool = True
+    """Run it once before it counts as loaded, so that its first batch takes no longer than others.
+    False: somebody waits for that first batch."""
+
+
+def require_checked(stage: StageToLoad) -> None:
+    """
+    Raises:
+        ModelError: a file of the stage is not the one that was checked.
+    """
+    if stage.own is not None:
+        require_same(Path(stage.path), stage.own)
 
 
 class TensorMemory:
@@ -102,7 +120,7 @@ class Executor(Protocol):
         ...
 
     def unload(self) -> None:
-        """Give back what the stage holds."""
+        """Give back what the stage holds, so that the system has it again."""
         ...
 
 

@@ -40,6 +40,7 @@ def open_session(
     *,
     shares_memory: bool = False,
     mapped: bool = False,
+    packed: bool = True,
     gpu: int | None = None,
     threads: int = 1,
 ) -> Any:
@@ -53,6 +54,8 @@ def open_session(
             of PP-OCRv4's recogniser, and the same run times.
         mapped: its weights stay in their file (`onnx_shared`). Of a worker's many stages of one
             model; working memory is shared likewise.
+        packed: matrices are brought into the form that kernels read fastest. False: they are used
+            as they are, and the session is open as soon as its graph is read.
         threads: that compute one batch; one per core that the slot owns. Several have a core each
             of those that the caller may use, and the caller, who will run the session, stays on the
             first of them.
@@ -74,6 +77,8 @@ def open_session(
     options.log_severity_level = _FATAL_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    if not packed:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     cores = _core_for_each(threads)
     if cores:
         # Of the threads that it starts; it counts cores from 1.
@@ -85,7 +90,7 @@ def open_session(
     elif shares_memory:
         # The arena never gives back; nor does the heap by itself, and both would be in pieces by
         # the time that all of a large model is to fit in.
-        _trim_heap()
+        trim_heap()
     source = str(model) if isinstance(model, Path) else model
     where = "the model" if isinstance(model, bytes) else str(model)
     if weights is not None:
@@ -103,7 +108,7 @@ def open_session(
         weights.require_unchanged()
     if mapped:
         # What was copied while it was prepared; a worker opens dozens.
-        _trim_heap()
+        trim_heap()
     return session
 
 
@@ -143,7 +148,7 @@ def _register_arena() -> None:
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg({"arena_extend_strategy": 1}))
 
 
-def _trim_heap() -> None:
+def trim_heap() -> None:
     """Give the system back what was freed: 1.1 times a model's weights at most, instead of 1.5."""
     with contextlib.suppress(AttributeError):  # glibc's own
         ctypes.CDLL(None).malloc_trim(0)

@@ -219,7 +219,8 @@ class TorchExecutor:
         self._stage, self._memory, self._model = stage, memory, model
         self._bindings: dict[tuple[int, ...], Callable[[], None]] = {}
         _check(stage, model)
-        self._warm_up()
+        if stage.warm_up:
+            self._warm_up()
 
     def run(self, size: int, input_offsets: Sequence[int], output_offsets: Sequence[int]) -> None:
         key = (size, *input_offsets, *output_offsets)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from headrace.dispatch.protocols import Batch, Clock
+from headrace.dispatch.protocols import Batch, Clock, Load
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.request import DropReason, Request
 
@@ -78,6 +78,8 @@ class CompletionReports(Protocol):
         self, batch: Batch, stage: int, attempt: int, started_at_us: int, ended_at_us: int
     ) -> None: ...
 
+    def on_loaded(self, load: Load, started_at_us: int, ended_at_us: int) -> None: ...
+
 
 def first_stages(topology: Topology) -> list[list[int]]:
     """Per model and route, the number of its first stage among all."""
@@ -108,6 +110,8 @@ class SimDriver:
         self._first_stage = first_stages(topology)
         self._clock = clock
         self._durations = durations
+        self._loading: dict[int, tuple[Load, int]] = {}
+        """Slot -> what is being brought there, and since when."""
 
     def start_transfer(self, batch: Batch, stage: int) -> None:
         attempt, started_at_us = batch.attempt, self._clock.now_us()
@@ -125,10 +129,35 @@ class SimDriver:
             slot = batch.slot
             took_us = self._slower.took_us(took_us, number, slot, started_at_us)
         ended_at_us = started_at_us + took_us
+        if (loading := self._loading.get(batch.slot)) and loading[0].model == batch.model:
+            ended_at_us = self._cold_end_us(batch, started_at_us, took_us, loading[1])
         self._clock.call_at(
             ended_at_us,
             lambda: self.reports.on_ran(batch, stage, attempt, started_at_us, ended_at_us),
         )
+
+    def _cold_end_us(self, batch: Batch, at_us: int, took_us: int, loading_at_us: int) -> int:
+        """Of a batch that starts while its model is loaded (`starts_of_plan.Start`)."""
+        model = self._topology.models[batch.model]
+        assert model.start is not None
+        more_us = model.start.exec_us - model.routes[0].stages[0].p50_us[0]
+        waited_us = loading_at_us + model.start.last_us - model.start.exec_us
+        return max(at_us, waited_us) + more_us + took_us
+
+    def load(self, load: Load) -> None:
+        started_at_us = self._clock.now_us()
+        ended_at_us = started_at_us + load.load_us
+        self._loading[load.slot] = (load, started_at_us)
+
+        def report() -> None:
+            if self._loading.get(load.slot, (None,))[0] is load:
+                del self._loading[load.slot]
+            self.reports.on_loaded(load, started_at_us, ended_at_us)
+
+        self._clock.call_at(ended_at_us, report)
+
+    def evict(self, slot: int, model: int) -> None:
+        """Memory is the dispatcher's to count."""
 
     def answer(self, batch: Batch) -> None:
         """Nobody waits for the tensors: the event log has it all."""

@@ -30,6 +30,7 @@ from headrace.dispatch.kernel.contract import PolicyModule
 from headrace.dispatch.kernel.handle import (
     ARRIVE,
     AWAKE,
+    LOADED,
     OPEN,
     RAN,
     TRANSFERRED,
@@ -39,13 +40,14 @@ from headrace.dispatch.kernel.handle import (
 from headrace.dispatch.kernel.journal import (
     ANSWERED,
     DROPPED,
+    EVICTED,
     GIVEN_UP,
-    SLOT_GAINED,
     START_STAGE,
     START_TRANSFER,
     WAKE,
     length_of,
 )
+from headrace.dispatch.kernel.journal import LOADING as IS_LOADING
 from headrace.dispatch.kernel.journal import RAN as HAS_RUN
 from headrace.dispatch.kernel.layout import State, ints
 
@@ -219,6 +221,9 @@ def _carry_out(s: State, session: Session, written: int) -> None:
                 factor = session.slower_stages[table] * session.slower_slots[journal[i + 6]]
                 took_us = round(took_us * factor) + progress.delay_us
             ends_at = at_us + took_us
+            line = s.slots[journal[i + 6]]
+            if line.cold:
+                ends_at = max(ends_at + line.cold_more_us, line.cold_from + took_us)
             _schedule(session, ends_at, RAN, a, b, c, journal[i + 5], at_us, ends_at)
         elif kind == ANSWERED:
             for place in range(i + 4, i + 4 + b):
@@ -228,6 +233,8 @@ def _carry_out(s: State, session: Session, written: int) -> None:
         elif kind == START_TRANSFER:
             ends_at = at_us + journal[i + 7]
             _schedule(session, ends_at, TRANSFERRED, a, b, c, journal[i + 5], at_us, 0)
+        elif kind == IS_LOADING:
+            _schedule(session, at_us + journal[i + 5], LOADED, a, b, at_us, 0, 0, 0)
         elif kind == WAKE:
             _schedule(session, at_us, AWAKE, a, b, 0, 0, 0, 0)
         elif kind == DROPPED:
@@ -235,7 +242,7 @@ def _carry_out(s: State, session: Session, written: int) -> None:
         elif kind == GIVEN_UP:
             for item in range(a, a + journal[i + 5]):
                 session.reason[item] = b
-        if logs and kind <= SLOT_GAINED:
+        if logs and kind <= EVICTED:
             for place in range(length):
                 session.log[progress.logged + place] = journal[i + place]
             progress.logged += length

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.dispatch.protocols import Batch, BatchReports, Clock, Driver
+from headrace.dispatch.protocols import Batch, BatchReports, Clock, Driver, Load, LoadReports
 from headrace.dispatch.topology import Topology
 from headrace.domain.request import DropReason, Request
 
 
-class Dispatching(BatchReports, Protocol):
+class Dispatching(BatchReports, LoadReports, Protocol):
     """The part of `Dispatcher` that a `DrainingDriver` uses."""
 
     def on_arrival(self, request: Request) -> None: ...
@@ -23,6 +23,10 @@ class Dispatching(BatchReports, Protocol):
     def on_items(self, items: Sequence[Request]) -> None: ...
 
     def cancel(self, request_id: int) -> None: ...
+
+    def admit(self, model: int) -> None: ...
+
+    def shut(self, model: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -201,6 +205,26 @@ class DrainingDriver:
         if slot not in self._closed:
             self.dispatcher.on_slot_gained(slot)
         self._changed()
+
+    def on_loaded(self, load: Load, started_at_us: int, ended_at_us: int) -> None:
+        self.dispatcher.on_loaded(load, started_at_us, ended_at_us)
+
+    def on_load_failed(self, load: Load) -> None:
+        """Of the batch that waited for it there is no other report."""
+        number, _ = self._running.get(load.slot, (-1, 0))
+        waited = number in self._progress and self._progress[number].model == load.model
+        if waited:
+            del self._running[load.slot], self._slot_of[number]
+        self.dispatcher.on_load_failed(load)
+        self._ended(load.slot if waited else None)
+
+    def admit(self, model: int) -> None:
+        """See `Dispatcher.admit`."""
+        self.dispatcher.admit(model)
+
+    def shut(self, model: int) -> None:
+        """See `Dispatcher.shut`."""
+        self.dispatcher.shut(model)
 
     # -- counts ------------------------------------------------------------------------------------
 

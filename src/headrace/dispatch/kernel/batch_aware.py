@@ -121,6 +121,11 @@ on_slot_lost, on_slot_gained = reactive.on_slot_lost, reactive.on_slot_gained
 on_level_changed = reactive.on_level_changed
 open_request, give_up_request = reactive.open_request, reactive.give_up_request
 serve, put_back, on_answered = reactive.serve, reactive.put_back, reactive.on_answered
+on_loaded, on_load_failed, on_admitted = (
+    reactive.on_loaded,
+    reactive.on_load_failed,
+    reactive.on_admitted,
+)
 
 
 @kernel

@@ -24,6 +24,11 @@ Policies that serve requests of many items (`malleable`) keep these in tables of
     put_back         where a request goes whose batch was lost or is run again in halves
     on_answered      a batch's last stage has run, before it is forgotten
 
+Policies of models that come and go (`provision`) hear of loads:
+
+    on_loaded, on_load_failed  what was ordered has come about, or cannot
+    on_admitted      a model's requests are to be taken from now on, or refused
+
 They are compiled functions of a `State` and integers, without effects outside the state. A caller
 is compiled for the policy's kind of state, so that `s.policy.decide(s, ...)` is a plain call,
 mostly inlined. A policy may take functions of another as its own, as `batch_aware` takes
@@ -153,6 +158,12 @@ class PolicyModule(Protocol):
 
     def on_answered(self, s: State, batch: int) -> None: ...
 
+    def on_loaded(self, s: State, load: int, slot: int, started_at: int, now_us: int) -> None: ...
+
+    def on_load_failed(self, s: State, load: int, slot: int, now_us: int) -> None: ...
+
+    def on_admitted(self, s: State, model: int, admitted: int, now_us: int) -> None: ...
+
 
 @cache
 def tables_of(policy: PolicyModule) -> dict[str, Table]:
@@ -220,6 +231,21 @@ def ignore_serve(_s: State, _now_us: int) -> None:
 @hot
 def ignore_answer(_s: State, _batch: int) -> None:
     """Of `on_answered`."""
+
+
+@hot
+def ignore_loaded(_s: State, _load: int, _slot: int, _started_at: int, _now_us: int) -> None:
+    """Of `on_loaded`: all weights are in memory."""
+
+
+@hot
+def ignore_load_failed(_s: State, _load: int, _slot: int, _now_us: int) -> None:
+    """Of `on_load_failed`."""
+
+
+@hot
+def ignore_admitted(_s: State, _model: int, _admitted: int, _now_us: int) -> None:
+    """Of `on_admitted`."""
 
 
 @hot

@@ -14,6 +14,7 @@ from headrace.dispatch.kernel.journal import WAKE_QUEUE, WAKE_SLOT
 from headrace.dispatch.kernel.layout import State
 
 ARRIVE, TRANSFERRED, RAN, FAILED, LOST, GAINED, CANCEL, DRAIN, AWAKE, LEVEL, OPEN = range(11)
+LOADED, LOAD_FAILED, ADMIT = range(11, 14)
 
 
 @kernel
@@ -31,8 +32,12 @@ def handle(
     AWAKE        what, which (of WAKE in the journal)
     LEVEL        stage, level (see `drift`)
     OPEN         first request id, model, arrived_at, deadline_at, priority, items
+    LOADED       load, slot, started_at
+    LOAD_FAILED  load, slot
+    ADMIT        model, 1: take its requests; 0: refuse them
     """
     s.world[0].event += 1
+    s.world[0].now_us = now_us
     if event == ARRIVE:
         flow.arrive(s, now_us, a, b, c, d, e, f)
     elif event == RAN:
@@ -55,6 +60,15 @@ def handle(
         drift.assume(s, now_us, a, b)
     elif event == OPEN:
         s.policy.open_request(s, now_us, a, b, c, d, e, f)
+    elif event == LOADED:
+        s.policy.on_loaded(s, a, b, c, now_us)
+        flow.decide_all(s, now_us)
+    elif event == LOAD_FAILED:
+        s.policy.on_load_failed(s, a, b, now_us)
+        flow.decide_all(s, now_us)
+    elif event == ADMIT:
+        s.policy.on_admitted(s, a, b, now_us)
+        flow.decide_all(s, now_us)
 
 
 @kernel

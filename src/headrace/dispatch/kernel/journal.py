@@ -15,12 +15,16 @@ object of each number that it reads, so that they are few:
     PLACED          at, first request, stages, ends_at, then `stages` times: slot
     GIVEN_UP        at, first request, reason, retry_after_us, count       and to be refused, all
     SLOT_LOST, SLOT_GAINED  at, slot, 0, 0
+    LOADING         at, load, slot, model, load_us                         to be loaded
+    LOADED          at, load, slot, model, started_at
+    LOAD_FAILED     at, load, slot, model
+    EVICTED         at, slot, model, 0                                     to be evicted
     ENDED           at, batch, 0, 0                                        it has no answer
     START_TRANSFER  at, row, batch, stage, attempt, slot, transfer_us      to be started
     START_STAGE     at, row, batch, stage, attempt, slot                   to be started
     WAKE            at, what, which, 0                                     to be woken then
 
-The kinds up to SLOT_GAINED are for the log of events, with the numbers of an event in its order
+The kinds up to EVICTED are for the log of events, with the numbers of an event in its order
 (of ANSWERED: one event for each of its requests). Where nobody reads that (`world.logged` is 0),
 ARRIVED, TRANSFERRED, RAN, OPENED and PLACED are not written, and DISPATCHED has no hops: half of
 all numbers are for the log alone.
@@ -37,7 +41,8 @@ from headrace.domain.request import DropReason
 
 ARRIVED, DROPPED, DISPATCHED, TRANSFERRED, RAN, ANSWERED = range(6)
 OPENED, PLACED, GIVEN_UP, SLOT_LOST, SLOT_GAINED = range(6, 11)
-ENDED, START_TRANSFER, START_STAGE, WAKE = range(11, 15)
+LOADING, LOADED, LOAD_FAILED, EVICTED = range(11, 15)
+ENDED, START_TRANSFER, START_STAGE, WAKE = range(15, 19)
 
 WAKE_QUEUE, WAKE_SLOT, WAKE_LINKS = range(3)
 
@@ -63,7 +68,7 @@ def length_of(journal: Any, i: int) -> int:
     kind = journal[i]
     if kind in (START_STAGE, TRANSFERRED):
         return SHORT + 2
-    if kind == RAN:
+    if kind in (RAN, LOADING, LOADED):
         return SHORT + 1
     if kind == ANSWERED:
         return SHORT - 1 + journal[i + 3]

@@ -63,12 +63,12 @@ WORLD = ints(
     *("stages_max", "size_max", "queue_max", "queue_room", "slots", "nodes", "has_links"),
     *("draining", "next_batch", "free_batch", "free_request", "first_batch", "last_batch"),
     *("batches", "requests", "first_waiting", "links_wake_at", "journal", "event", "apart"),
-    *("logged", "drifted", "margin"),
+    *("logged", "drifted", "margin", "now_us"),
 )
 """One row: limits, counters and the heads of lists. `journal`: how many numbers were written.
-`event`: how many there were. `apart`: requests that are. `logged`: 0 where nobody reads the log of
-events. `drifted`: places and routes whose times are not the profile's any more. `margin`: rows of
-requests that one event may need."""
+`event`: how many there were, the last one at `now_us`. `apart`: requests that are. `logged`: 0
+where nobody reads the log of events. `drifted`: places and routes whose times are not the profile's
+any more. `margin`: rows of requests that one event may need."""
 
 MODEL = ints(
     *("first_route", "end_route", "queue_from", "queued", "fill_size", "wake_at", "closed"),
@@ -105,9 +105,13 @@ LEARNED = ints(
 ratios are from the level, in the mean; two tests, and the ratios since the sum of each was last 0:
 their total, the largest, and how many; of ratios since the level was last looked at, the same."""
 
-SLOT = ints("node", "alive", "running", "first_ready", "wake_at", "started_at")
-"""`running`: the batch on the slot, since `started_at`. `first_ready`: of a list of batches that
-wait for it."""
+SLOT = ints(
+    *("node", "alive", "running", "first_ready", "wake_at", "started_at"),
+    *("cold", "cold_from", "cold_more_us"),
+)
+"""`running`: the batch on the slot, since `started_at`. `cold`: it started before its model was
+loaded, takes `cold_more_us` more than one in memory, and as long from `cold_from` on at least.
+`first_ready`: of a list of batches that wait for it."""
 
 NODE = np.dtype(
     [("bytes_per_us", "f8"), *ints("sending", "sending_attempt", "sending_to", "receiving").descr]

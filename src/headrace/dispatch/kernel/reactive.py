@@ -19,12 +19,15 @@ from headrace.dispatch.kernel.contract import (
     Decision,
     at_once,
     drop,
+    ignore_admitted,
     ignore_answer,
     ignore_arrival,
     ignore_give_up,
     ignore_hop,
     ignore_items,
     ignore_level,
+    ignore_load_failed,
+    ignore_loaded,
     ignore_serve,
     put_in_queue,
     send,
@@ -58,6 +61,7 @@ on_transferred = ignore_hop
 on_level_changed = ignore_level
 open_request, give_up_request = ignore_items, ignore_give_up
 serve, put_back, on_answered = ignore_serve, put_in_queue, ignore_answer
+on_loaded, on_load_failed, on_admitted = ignore_loaded, ignore_load_failed, ignore_admitted
 
 
 @kernel

@@ -112,7 +112,8 @@ def _leave_slot(s: State, row: int, stage: int, started_at: int, ended_at: int, 
     batch = s.batches[row]
     took_us = now_us - s.slots[slot].started_at
     table = s.routes[batch.route].first_stage + stage
-    observe(s, table, s.hops[hop].place, batch.size, took_us, now_us)
+    if not s.slots[slot].cold:  # else it says nothing of batches in memory
+        observe(s, table, s.hops[hop].place, batch.size, took_us, now_us)
     return slot
 
 

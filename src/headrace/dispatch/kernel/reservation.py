@@ -39,10 +39,13 @@ from headrace.dispatch.kernel.contract import (
     SLOT_RECOVERY_US,
     Decision,
     drop,
+    ignore_admitted,
     ignore_answer,
     ignore_arrival,
     ignore_give_up,
     ignore_items,
+    ignore_load_failed,
+    ignore_loaded,
     ignore_serve,
     put_in_queue,
     send,
@@ -114,6 +117,7 @@ def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> No
 on_arrived = ignore_arrival
 open_request, give_up_request = ignore_items, ignore_give_up
 serve, put_back, on_answered = ignore_serve, put_in_queue, ignore_answer
+on_loaded, on_load_failed, on_admitted = ignore_loaded, ignore_load_failed, ignore_admitted
 
 
 # -- decisions ------------------------------------------------------------------------------------

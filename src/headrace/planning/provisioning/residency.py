@@ -1,28 +1,10 @@
 """From layers of a profile to the start that a plan states, and what each of its choices saves."""
 
-import numpy as np
-
 from headrace.domain.errors import ProfileError
 from headrace.domain.layers import Layer, LayerTimes, Residency, Transfer
 from headrace.domain.profile import Profile
 from headrace.planning.provisioning.planners import NEED_HELPER, plan_start
-from headrace.starts import HELPER, HOST, Chain, Choice, timeline, transfers
-
-
-def chain_of(times: LayerTimes) -> Chain:
-    """p99 of every layer, as everything else that a plan promises."""
-
-    def row(values: tuple[int, ...]) -> np.ndarray:
-        return np.array(values or [0] * times.count, np.int64)
-
-    return Chain(
-        load_us=row(times.load_p99_us),
-        saved_us=row(times.saved_us),
-        inside_us=row(times.inside_p99_us),
-        host_us=row(times.host_p99_us),
-        forward_us=row(times.forward_us),
-        forward_copy_us=times.forward_call_us,
-    )
+from headrace.starts import HELPER, HOST, Choice, chain_of, choice_of, timeline, transfers
 
 
 def plan_residency(profile: Profile, times: LayerTimes, planner: str) -> Residency:
@@ -69,10 +51,9 @@ def _stated(
 def saved_by_host(times: LayerTimes, residency: Residency) -> dict[int, int]:
     """Layer left on the host -> how much later the start would be, were it a copy of its own."""
     chain = chain_of(times)
-    place = residency.by_layer(chain.count)
-    source = tuple(HOST if at is None else (HELPER if at[1] else 1) for at in place)
-    joined = tuple(at is not None and at[2] for at in place)
-    now = timeline(chain, Choice(source=source, joined=joined))
+    choice = choice_of(residency, chain.count)
+    source, joined = choice.source, choice.joined
+    now = timeline(chain, choice)
     found = {}
     for layer in residency.host:
         helper = any(group.helper and group.layers[0] < layer for group in residency.transfers)

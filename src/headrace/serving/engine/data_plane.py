@@ -19,6 +19,7 @@ from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
 from headrace.serving.engine.live_driver import LiveDriver, WorkerLink
+from headrace.serving.engine.model_weights import ModelWeights
 from headrace.serving.engine.pending import CallSoon, PendingRequests
 from headrace.serving.engine.waiting_room import WaitingRoom
 from headrace.serving.workers.stage_io import StageIndex, stage_index
@@ -45,10 +46,12 @@ class DataPlane:
         policy: str = "reservation",
         queue_limit: int = 10_000,
         pending: PendingRequests | None = None,
+        weights: ModelWeights | None = None,
     ) -> None:
         """`links` holds one entry per slot of the plan, in its order. `counts`: by model as
         clients know it, whose buckets count as one; makes those that are missing. None: nobody
         reads them. `pending`: one table that plans share which follow each other; None: its own.
+        `weights`: of a plan whose models come and go.
 
         Raises:
             PlanError: the plan names something that does not exist.
@@ -60,15 +63,19 @@ class DataPlane:
         self.number = {name: i for i, name in enumerate(self.models)}
         """Model -> its index among the plan's deployments."""
         self.pending = pending or PendingRequests(clock.now_us, call_soon)
-        self.driver = LiveDriver(stage_index(plan, profiles), clock, links, transport, self.pending)
+        self.driver = LiveDriver(
+            stage_index(plan, profiles), clock, links, transport, self.pending, weights
+        )
         self.draining = DrainingDriver(self.topology, clock, self.driver)
         counts = defaultdict(BatchCounts) if counts is None else counts
         counted = [counts[model.bucket_of or name] for name, model in self.models.items()]
         self.dispatcher = Dispatcher(
-            self.topology, policy, clock, self.draining, sink, queue_limit, counted
+            self.topology, policy, clock, self.draining, sink, queue_limit, counted, weights
         )
         self.draining.dispatcher = self.dispatcher
         self.driver.reports = self.draining
+        if weights is not None:
+            weights.gate = self.draining
         self.room = WaitingRoom(
             self.topology,
             clock,

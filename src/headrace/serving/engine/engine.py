@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headrace.dispatch.changes.migration import How
 from headrace.dispatch.protocols import BatchCounts, EventSink, OpenSink
+from headrace.domain.errors import ModelError
 from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
@@ -15,6 +16,7 @@ from headrace.serving.engine.drift_watch import LOOK_EVERY_S, DriftWatch
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.engine.live_migration import LiveMigration, MigrationError, MigrationReport
+from headrace.serving.engine.model_weights import ModelStanding, ModelWeights
 from headrace.serving.engine.moderation import Moderation
 from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan, ServiceOptions
@@ -154,6 +156,40 @@ class Engine:
             answer_tail_us=delays.tail.us(now_us) if delays else 0,
             loop_lag_us=delays.lag.us(now_us) if delays else 0,
         )
+
+    def standings(self) -> Mapping[str, ModelStanding]:
+        """Where each model is, of a plan whose models come and go; of another one: nothing."""
+        weights = self._current.weights
+        if weights is None:
+            return {}
+        return {name: weights.standing(model) for model, name in enumerate(weights.names)}
+
+    async def load_model(self, name: str) -> None:
+        """Check a model's files, and take its requests from then on.
+
+        Raises:
+            ModelError: a file is missing or damaged, or the plan keeps all its models loaded.
+        """
+        weights, model = self._weights_of(name)
+        await weights.load_model(model)
+
+    def unload_model(self, name: str) -> None:
+        """Refuse a model's requests from now on; behind what is promised, its memory is free.
+
+        Raises:
+            ModelError: the plan keeps all its models loaded.
+        """
+        weights, model = self._weights_of(name)
+        weights.unload_model(model)
+
+    def _weights_of(self, name: str) -> tuple[ModelWeights, int]:
+        weights = self._current.weights
+        if weights is None or name not in weights.names:
+            raise ModelError(
+                f"model {name!r} is always loaded: this plan has memory for all its models; plan"
+                " with --provision, and they come and go"
+            )
+        return weights, weights.names.index(name)
 
     # -- its life ------------------------------------------------------------------------------
 
@@ -304,6 +340,11 @@ class Engine:
         if self._current.topology.is_malleable or fresh.topology.is_malleable:
             raise MigrationError(
                 "plans with depths (`--planner malleable`) do not follow others, nor others them,"
+                " while they are served; stop this server and start one with the new plan"
+            )
+        if self._current.topology.is_provisioned or fresh.topology.is_provisioned:
+            raise MigrationError(
+                "plans whose models come and go (--provision) do not follow others, nor others them,"
                 " while they are served; stop this server and start one with the new plan"
             )
         _check_tensors(self._current, fresh)

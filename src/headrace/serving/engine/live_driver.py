@@ -12,8 +12,9 @@ from headrace.dispatch.kernel.drift import OVERRUN, OVERRUN_US
 from headrace.dispatch.protocols import Batch, BatchReports, Clock
 from headrace.domain.errors import OverloadError
 from headrace.domain.request import DropReason, Request
+from headrace.serving.engine.model_weights import ModelWeights
 from headrace.serving.engine.pending import PendingRequests
-from headrace.serving.workers.frames import Failed, Finished, Run
+from headrace.serving.workers.frames import Failed, Finished, Load, Loaded, Run, Unloaded
 from headrace.serving.workers.stage_io import HERE, Home, Region, StageIndex, StageIO
 from headrace.serving.workers.transport import Transport
 
@@ -31,6 +32,14 @@ class WorkerLink(Protocol):
     def run(self, frame: Run) -> None:
         """Send the batch. Whoever owns the link later calls `LiveDriver.on_ran`, `on_failed` or
         `on_slot_lost`; never from inside this call."""
+        ...
+
+    def load(self, frame: Load) -> None:
+        """Send it. `LiveDriver.on_loaded`, `on_load_failed` or `on_slot_lost` follows, likewise."""
+        ...
+
+    def unload(self, stage: int) -> None:
+        """Have its worker give back what a stage holds."""
         ...
 
     def restart(self, why: str) -> None:
@@ -80,15 +89,17 @@ class LiveDriver:
         links: Sequence[WorkerLink],
         transport: Transport,
         pending: PendingRequests,
+        weights: ModelWeights | None = None,
     ) -> None:
         """`links` holds one entry per slot, in the plan's order. `transport`: must call back from
-        the clock, never from inside `move`."""
+        the clock, never from inside `move`. `weights`: of a plan whose models come and go."""
         self._stages = stages
         self._clock = clock
         self._links = links
         self._homes = [link.home for link in links]
         self._transport = transport
         self._pending = pending
+        self._weights = weights
         self._tensors: dict[int, BatchTensors] = {}
         """By the batch's number."""
         self._batch_of: dict[int, int] = {}
@@ -100,6 +111,8 @@ class LiveDriver:
         """Batches, with the stage, for whose tensors there was no room, the most urgent first."""
         self._moving = 0
         """Transfers under way."""
+        self._refused: set[tuple[int, int, int]] = set()
+        """Slots with batches, and the attempt, whose worker is yet to say that it lacks the model."""
         self.on_ended: Callable[[Sequence[Request], DropReason | None], None] = _ignore
         """Called with requests that are answered, or refused and why; in a dispatcher's step."""
         self.on_started: Callable[[], None] = lambda: None
@@ -187,7 +200,10 @@ class LiveDriver:
         if batch_id is not None and (tensors := self._tensors.pop(batch_id, None)) is not None:
             # The dispatcher drops all requests of a batch or none.
             self._abandon(tensors)
-        self._pending.refuse(request, reason, retry_after_us, self._said)
+        said = self._said
+        if reason == "failed" and self._weights is not None:
+            said = _bounded(self._weights.fault(request.model))
+        self._pending.refuse(request, reason, retry_after_us, said)
         self.on_ended((request,), reason)
 
     # -- batches for which there is no room ------------------------------------------------------
@@ -230,6 +246,9 @@ class LiveDriver:
 
     def on_failed(self, slot: int, frame: Failed) -> None:
         """A worker could not run a batch, and lives on, unless it could not run any."""
+        if (stale := (slot, frame.batch, frame.attempt)) in self._refused:
+            self._refused.discard(stale)
+            return
         running = self._running[slot] if frame.broken else self._take_running(slot, frame)
         if running is None:
             return
@@ -252,8 +271,40 @@ class LiveDriver:
         if self._cramped:
             self._start_those_that_fit()
 
+    def on_loaded(self, slot: int, frame: Loaded) -> None:
+        """A worker has made a model ready while it serves."""
+        if self._weights is not None:
+            self._weights.on_loaded(slot, frame)
+
+    def on_load_failed(self, slot: int, frame: Failed) -> None:
+        """A worker could not load a model, and lives on without it."""
+        model = None if self._weights is None else self._weights.on_load_failed(slot, frame)
+        if model is None:
+            return
+        running = self._running[slot]
+        if running is not None and running.batch.model == model:
+            # It was sent behind the load: its worker says that it cannot, and touches nothing.
+            self._running[slot] = None
+            self._refused.add((slot, running.batch.id, running.attempt))
+            self._stop_writing(running.tensors)
+        self._cramped = [
+            waiting
+            for waiting in self._cramped
+            if (waiting[0].slot, waiting[0].model) != (slot, model)
+        ]
+        assert self._weights is not None, "only models that come and go are loaded here"
+        self._weights.report_failed(slot, model, frame.message)
+        if self._cramped:
+            self._start_those_that_fit()
+
+    def on_unloaded(self, slot: int, frame: Unloaded) -> None:
+        """Its memory is free. What is loaded next was sent behind it, and need not wait for this."""
+
     def on_slot_lost(self, slot: int) -> None:
         """The worker's process is gone and writes nothing any more."""
+        if self._weights is not None:
+            self._weights.on_slot_lost(slot)
+            self._refused = {each for each in self._refused if each[0] != slot}
         running, self._running[slot] = self._running[slot], None
         if running is not None:
             self._pending.blame(running.batch.requests)

@@ -209,7 +209,7 @@ class PendingRequests:
         """One item will not be answered, so its inference is not: the others are given up too.
 
         Args:
-            detail: what the executor said of an invalid input.
+            detail: what the executor said of an invalid input, or why a model is not available.
         """
         entry = self._pending.get(request.id)
         if entry is not None:
@@ -221,7 +221,11 @@ class PendingRequests:
             if reason == "no-slot":
                 # The dispatcher allows for the loading alone.
                 retry_after_us += self.retry_in_us(entry.model.name)
-            self._hand_over(entry, _refusal(entry, reason, retry_after_us))
+            refusal = _refusal(entry, reason, retry_after_us)
+            if reason == "failed" and detail:
+                message = f"model {entry.model.name!r} is not available: {detail}"
+                refusal = Refusal(reason=reason, message=message, retry_after_us=0)
+            self._hand_over(entry, refusal)
 
     def blame(self, requests: Sequence[Request]) -> None:
         """The batch of these has overrun by far, or has lost its worker; see `offenders`."""

@@ -16,14 +16,15 @@ from headrace.domain.profile import Profile
 from headrace.executors.table import AUTO, ExecutorChoice, executor
 from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
 from headrace.serving.engine.live_clock import LiveClock
+from headrace.serving.engine.model_weights import ModelWeights
 from headrace.serving.engine.moderation import Moderation
 from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.cores import Place, place_of
 from headrace.serving.workers.host import Host, LocalHost, allowed_cores
 from headrace.serving.workers.kept_files import KeptFiles, kept
-from headrace.serving.workers.placement import worker_specs
-from headrace.serving.workers.stage_io import stage_index
+from headrace.serving.workers.placement import loadable_models, worker_specs
+from headrace.serving.workers.stage_io import StageIndex, stage_index
 from headrace.serving.workers.status import SlotStatus
 from headrace.serving.workers.supervisor import Supervisor
 from headrace.serving.workers.transport import SharedMemory, TimedLinks
@@ -101,6 +102,8 @@ class PlanInService:
         """Where the workers run; from `prepare` on."""
         self.supervisor: Supervisor | None = None
         self.plane: DataPlane | None = None
+        self.weights: ModelWeights | None = None
+        """Of a plan whose models come and go; from `prepare` on."""
 
     @property
     def header(self) -> EventLogHeader:
@@ -149,6 +152,8 @@ class PlanInService:
         )
         self._specs = kept(specs, self._files)
         self.supervisor = Supervisor(self._specs, self.host)
+        if served.plan.is_provisioned:
+            self.weights = await self._checked_weights(stages, self.supervisor, worker_cores)
         self.plane = DataPlane(
             served.plan,
             served.profiles,
@@ -162,9 +167,33 @@ class PlanInService:
             policy=self._policy,
             queue_limit=options.queue_limit,
             pending=pending,
+            weights=self.weights,
         )
+        if self.weights is not None:
+            self.weights.shut_faulty()
         self.plane.dispatcher.assume(served.levels)
         self.supervisor.connect(self.plane.driver)
+
+    async def _checked_weights(
+        self, stages: StageIndex, supervisor: Supervisor, cores: Sequence[int]
+    ) -> ModelWeights:
+        """Find out which models have files that are as they were profiled."""
+        served = self.served
+        files = await asyncio.to_thread(
+            loadable_models, served.plan, served.profiles, served.folders, self._options.executor
+        )
+        by_stage = {
+            pipeline[0].key: model
+            for model, pipelines in enumerate(stages)
+            for pipeline in pipelines
+        }
+        loads = [
+            {by_stage[load.stage]: load for load in slot.spec.later} for slot in supervisor.slots
+        ]
+        names = [deployment.model for deployment in served.plan.deployments]
+        weights = ModelWeights(names, files, loads, supervisor.slots)
+        await asyncio.to_thread(weights.check, len(cores))
+        return weights
 
     async def start(self, slots: Sequence[int] | None = None) -> None:
         """Start the workers of these slots, or of all, and wait until they have loaded.

@@ -5,14 +5,16 @@
 
 What is said, and by whom:
 
-    gateway  Load       Run         Stop
-    worker   Loaded     Finished    (ends, after its batches)     Beat, all the time
-             or Failed  or Failed
+    gateway  Expect,    Unload     Run         Stop
+             Load
+    worker   Loaded     Unloaded   Finished    (ends, after its batches)     Beat, all the time
+             or Failed             or Failed
 
-Each Load and each Run is answered by exactly one frame, which repeats the stage, the slot and of a
-Run the batch and its attempt. A gateway that has given a batch another path therefore knows an old
-answer from the one that it waits for, and no answer needs to be awaited before the next frame is
-sent. Tensors never pass here: a Run names where in the arena they lie (`arena`).
+Each Expect, Load, Unload and Run is answered by exactly one frame, which repeats the stage, the slot and of
+a Run the batch and its attempt. A gateway that has given a batch another path therefore knows an
+old answer from the one that it waits for, and no answer needs to be awaited before the next frame
+is sent; frames are worked off in their order, one at a time. Tensors never pass here: a Run names
+where in the arena they lie (`arena`).
 
 A stream has no borders between messages, so that whatever arrives is cut by the lengths, and half a
 frame waits for its rest; cost O(bytes). Both ends are one installation, and frames carry no
@@ -50,11 +52,37 @@ class Load(StageToLoad, frozen=True, array_like=True, gc=False, kw_only=True, ta
     """Which of the process's slots; as the engine numbers them. Replies name it too."""
 
 
+class Expect(Frame, frozen=True, array_like=True, gc=False, tag="expect"):
+    """Gateway to worker: stages of this kind will come; get ready what runs them."""
+
+    executor: str
+    slot: int = 0
+
+
 class Loaded(Frame, frozen=True, array_like=True, gc=False, tag="loaded"):
-    """Worker to gateway: `stage` can run."""
+    """Worker to gateway: `stage` can run; EXPECTED: those that will come can be loaded."""
 
     stage: int
     took_us: int
+    slot: int = 0
+    ended_at_us: int = 0
+    """On its host's clock."""
+
+
+EXPECTED = -1
+
+
+class Unload(Frame, frozen=True, array_like=True, gc=False, tag="unload"):
+    """Gateway to worker: give back what a stage holds. Nothing of it runs after that."""
+
+    stage: int
+    slot: int = 0
+
+
+class Unloaded(Frame, frozen=True, array_like=True, gc=False, tag="unloaded"):
+    """Worker to gateway: `stage` holds nothing any more, or never did."""
+
+    stage: int
     slot: int = 0
 
 
@@ -107,7 +135,7 @@ class Stop(Frame, frozen=True, array_like=True, gc=False, tag="stop"):
     """Gateway to worker: end after the current batches."""
 
 
-AnyFrame = Load | Loaded | Run | Finished | Failed | Beat | Stop
+AnyFrame = Expect | Load | Loaded | Unload | Unloaded | Run | Finished | Failed | Beat | Stop
 
 _LENGTH = struct.Struct("<I")
 _ENCODER = msgspec.msgpack.Encoder()

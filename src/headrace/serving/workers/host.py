@@ -17,7 +17,7 @@ from headrace.serving.workers.activity import Activity, activity_of
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.cores import keep_to_share, quota_folder
 from headrace.serving.workers.descriptors import DescriptorReserve, process_reserve
-from headrace.serving.workers.frames import AnyFrame, Run
+from headrace.serving.workers.frames import AnyFrame, Load, Run, Unload
 from headrace.serving.workers.stage_io import HERE, Home
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerProcess, WorkerSpec
 
@@ -36,7 +36,7 @@ class WorkerHandle(Protocol):
         ...
 
     @property
-    def send(self) -> Callable[[Run], None]: ...
+    def send(self) -> Callable[[Run | Load | Unload], None]: ...
 
     async def load(self, timeout_s: float) -> None:
         """Raises ModelError: a stage cannot be loaded, or the worker died or hung meanwhile."""

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.catalog.loadable_stages import LoadableModel
 from headrace.catalog.shared_stages import Blocks, SharedStage, shared_stages
 from headrace.catalog.stage_files import model_format, stage_path, stage_weights
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.cost import TimedStage, cost_model
+from headrace.dispatch.starts_of_plan import Start, start_of
 from headrace.dispatch.topology import slowdowns
-from headrace.domain.errors import PlanError
+from headrace.domain.errors import ModelError, PlanError
 from headrace.domain.plan import Plan, Slot
 from headrace.domain.profile import Profile
 from headrace.executors.table import AUTO, ExecutorChoice, executor, kind_for
@@ -42,6 +44,8 @@ class _Tenant:
     weights: ExternalWeights | None
     p50_us: tuple[int, ...]
     p99_us: tuple[int, ...]
+    start: Start | None
+    """Of a model that comes and goes."""
 
 
 def worker_specs(
@@ -88,7 +92,11 @@ def worker_specs(
         for io in (io for pipeline in pipelines for io in pipeline):
             path, weights = "", None
             kind = names[io.planned.device]
-            if kinds[io.planned.device].reads_model:
+            start = start_of(deployment, profile)
+            if start is not None:
+                # Where its files are is said when it is loaded.
+                kind = kind_of_model(io.planned.device, choice, profile, folder)
+            elif kinds[io.planned.device].reads_model:
                 # Of what a device can run, not all models are run by the same library.
                 kind = kind_for(io.planned.device, choice, model_format(profile, folder))
                 blocks = (io.planned.first_block, io.planned.end_block)
@@ -100,7 +108,13 @@ def worker_specs(
                     weights = stage_weights(profile, folder)
             p50_us, p99_us = _times(io, profile, slowed)
             tenant = _Tenant(
-                io=io, executor=kind, path=path, weights=weights, p50_us=p50_us, p99_us=p99_us
+                io=io,
+                executor=kind,
+                path=path,
+                weights=weights,
+                p50_us=p50_us,
+                p99_us=p99_us,
+                start=start,
             )
             for name in io.planned.pool:
                 tenants[name].append(tenant)
@@ -114,6 +128,15 @@ def worker_specs(
         say_unenforced(divided)
     threads = {slot.name: threads_of(slot.share, cores_of[slot.device]) for slot in on_cores}
     together = shared_processes([s for s in plan.slots if kinds[s.device].hold], processes)
+
+    def loads(slot: str, number: int, *, later: bool) -> tuple[Load, ...]:
+        return tuple(
+            # Equal stages on different slots must not take equal times.
+            _load(tenant, number, threads.get(slot, 1), seed * 1_000_003 + number)
+            for tenant in tenants[slot]
+            if (tenant.start is not None) == later
+        )
+
     return tuple(
         WorkerSpec(
             slot=slot.name,
@@ -122,14 +145,41 @@ def worker_specs(
             quota=parts.get(slot.name),
             device=slot.device_index if kinds[slot.device].slot_is == "device" else None,
             process=together.get(slot.name),
-            loads=tuple(
-                # Equal stages on different slots must not take equal times.
-                _load(tenant, number, threads.get(slot.name, 1), seed * 1_000_003 + number)
-                for tenant in tenants[slot.name]
-            ),
+            loads=loads(slot.name, number, later=False),
+            later=loads(slot.name, number, later=True),
         )
         for number, slot in enumerate(plan.slots)
     )
+
+
+def loadable_models(
+    plan: Plan,
+    profiles: Mapping[str, Profile],
+    profile_folders: Mapping[str, Path],
+    choice: ExecutorChoice,
+) -> tuple[LoadableModel | None, ...]:
+    """The files of each model of a plan whose models come and go; None: of one whose slots read
+    none. Reads nothing yet but what kind of file it is."""
+    found: list[LoadableModel | None] = []
+    for deployment in plan.deployments:
+        [[stage]] = [pipeline.stages for pipeline in deployment.pipelines]
+        profile, folder = profiles[deployment.model], profile_folders[deployment.model]
+        kind = executor(kind_of_model(stage.device, choice, profile, folder))
+        blocks = (stage.first_block, stage.end_block)
+        files = LoadableModel(profile, folder, blocks, kind.shares_weights)
+        found.append(files if kind.reads_model else None)
+    return tuple(found)
+
+
+def kind_of_model(device: str, choice: ExecutorChoice, profile: Profile, folder: Path) -> str:
+    """What runs a model that comes and goes; where its file cannot be read, what runs others."""
+    kind = kind_for(device, choice)
+    if not executor(kind).reads_model:
+        return kind
+    try:
+        return kind_for(device, choice, model_format(profile, folder))
+    except ModelError:
+        return kind
 
 
 def refuse_unenforced(plan: Plan, choice: ExecutorChoice) -> None:
@@ -224,4 +274,8 @@ def _load(tenant: _Tenant, slot: int, threads: int, seed: int) -> Load:
         p99_us=tenant.p99_us,
         seed=seed + io.key * 7_919,
         slot=slot,
+        load_us=0 if tenant.start is None else tenant.start.load_us,
+        start_us=0 if tenant.start is None else tenant.start.last_us,
+        # Of a model that is loaded when it is asked for, somebody waits for the first batch.
+        warm_up=tenant.start is None,
     )

@@ -18,6 +18,10 @@ since the dispatcher may hand out work in that very step. Invariants:
 
 A hang (`hangs`) is seen by one timer per slot, set for the first batch and moved on only when it
 rings, so that a batch costs no timer: at most the hang is seen one batch's limit late.
+
+A worker that is up can be given further stages and told to drop some (`loads`): each is answered by
+`on_loaded`, `on_load_failed` or `on_unloaded`, unless the slot is lost first. A worker that is
+started again has what its `WorkerSpec.loads` names, and nothing of what came later.
 """
 
 import asyncio
@@ -25,15 +29,27 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from headrace.domain.errors import HeadraceError
 from headrace.serving.workers.activity import Activity
-from headrace.serving.workers.frames import AnyFrame, Beat, Failed, Finished, Run
+from headrace.serving.workers.frames import (
+    AnyFrame,
+    Beat,
+    Failed,
+    Finished,
+    Load,
+    Loaded,
+    Run,
+    Unload,
+    Unloaded,
+)
 from headrace.serving.workers.hangs import HangLimit
 from headrace.serving.workers.host import Host, WorkerHandle
+from headrace.serving.workers.loads import LoadsUnderWay, is_of_a_load
 from headrace.serving.workers.pulse import BEAT_S, LOOK_S, SILENCE_S, Watch
 from headrace.serving.workers.stage_io import Home
 from headrace.serving.workers.status import Outage
@@ -60,6 +76,12 @@ class SlotEvents(Protocol):
 
     def on_slot_gained(self, slot: int) -> None: ...
 
+    def on_loaded(self, slot: int, frame: Loaded) -> None: ...
+
+    def on_load_failed(self, slot: int, frame: Failed) -> None: ...
+
+    def on_unloaded(self, slot: int, frame: Unloaded) -> None: ...
+
 
 class SupervisedSlot:
     """One slot, whichever process serves it now. It is the driver's `WorkerLink`."""
@@ -70,7 +92,7 @@ class SupervisedSlot:
         self.number = number
         self.host = host
         self.process: SupervisedProcess
-        self._p99_us = {load.stage: load.p99_us for load in spec.loads}
+        self._p99_us = {load.stage: load.p99_us for load in (*spec.loads, *spec.later)}
         self._limit = HangLimit()
         self._running: _RunningBatch | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -116,12 +138,23 @@ class SupervisedSlot:
         if self._watch is None:
             self._watch = loop.call_later(self._limit.us(p99_us) / 1e6, self._check)
 
+    def load(self, frame: Load) -> None:
+        """Make a stage ready beside those that are; the reply comes as an event."""
+        self.process.load(frame)
+
+    def unload(self, stage: int) -> None:
+        """Give back what a stage holds, behind the batches that were sent."""
+        self.process.send(Unload(stage, self.number))
+
     def restart(self, why: str) -> None:
         """The worker is of no use: end it, and start another."""
         logger.error("slot %s: %s; restarting its worker", self.spec.slot, why)
         self.process.kill()
 
     def receive(self, frame: AnyFrame) -> None:
+        if isinstance(frame, Loaded | Unloaded) or is_of_a_load(frame):
+            self._receive_of_stage(frame)
+            return
         running, self._running = self._running, None
         if running is not None:
             self._limit.ended(self._took_us(running), running.p99_us)
@@ -132,6 +165,22 @@ class SupervisedSlot:
                 self.events.on_ran(self.number, frame)
             case Failed():
                 self.events.on_failed(self.number, frame)
+
+    def _receive_of_stage(self, frame: AnyFrame) -> None:
+        if self._running is not None:
+            # It waited for the stage to be loaded.
+            now_s = asyncio.get_running_loop().time()
+            self._running = replace_fields(
+                self._running, began_at_s=now_s, waited_us=self.process.waited_us
+            )
+        match frame:
+            case Loaded():
+                at_us = frame.ended_at_us + self.host.clock_offset_us
+                self.events.on_loaded(self.number, replace(frame, ended_at_us=at_us))
+            case Failed():
+                self.events.on_load_failed(self.number, frame)
+            case Unloaded():
+                self.events.on_unloaded(self.number, frame)
 
     def _on_our_clock(self, frame: Finished) -> Finished:
         offset_us = self.host.clock_offset_us
@@ -166,7 +215,7 @@ class SupervisedSlot:
         if rang is not None and loop.time() - rang.when() > LOOK_S:
             # The server itself was away: what the worker has sent meanwhile is still unread.
             left_s = max(left_s, LOOK_S)
-        if loop.time() - self.process.beat_at_s > 2 * BEAT_S:
+        if self.process.is_loading or loop.time() - self.process.beat_at_s > 2 * BEAT_S:
             # How long it has waited for a core is not known; what its silence means is the watch's.
             left_s = max(left_s, LOOK_S)
         if left_s > 0:
@@ -213,6 +262,7 @@ class SupervisedProcess:
         """In a row."""
         self._next_attempt_at_s = 0.0
         self._watch = Watch(self._what, self._activity, self._on_silent)
+        self._loads = LoadsUnderWay(self._activity, LOAD_TIMEOUT_S, self._on_endless_load)
         for slot in slots:
             slot.process = self
 
@@ -255,9 +305,21 @@ class SupervisedProcess:
                     slot.events.on_slot_lost(slot.number)
             self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
-    def send(self, frame: Run) -> None:
+    def send(self, frame: Run | Load | Unload) -> None:
         if self._process is not None:
             self._process.send(frame)
+
+    @property
+    def is_loading(self) -> bool:
+        """Its worker, which is up, prepares a further stage."""
+        return bool(self._loads)
+
+    def load(self, frame: Load) -> None:
+        """Where the worker has just died, its slots are lost in a moment."""
+        # Opening a model may keep the interpreter's lock for seconds: silence means nothing.
+        self._watch.stop()
+        self._loads.begin(frame)
+        self.send(frame)
 
     def kill(self) -> None:
         """End the process at once; the slots are lost when the system has closed its end."""
@@ -273,6 +335,7 @@ class SupervisedProcess:
         for slot in self._slots.values():
             slot.stop()
         self._watch.stop()
+        self._loads.clear()
         process, was_up = self._process, self.up
         self._process, self.up, self.outage = None, False, None
         if process is not None and was_up:
@@ -362,13 +425,25 @@ class SupervisedProcess:
         logger.error("%s: nothing heard of its worker for %g s; killing it", self._what, SILENCE_S)
         self.kill()
 
+    def _on_endless_load(self, name: str) -> None:
+        logger.error(
+            "%s: stage %r is not loaded after %g s; killing the worker",
+            self._what,
+            name,
+            LOAD_TIMEOUT_S,
+        )
+        self.kill()
+
     def _receive(self, frame: AnyFrame) -> None:
         self._watch.seen()
+        if (isinstance(frame, Loaded) or is_of_a_load(frame)) and self._loads.end(frame):
+            self._watch.start()
         if isinstance(frame, Beat):
             self.waited_us = frame.waited_us
             self.beat_at_s = asyncio.get_running_loop().time()
             return
-        slot = self._slots.get(frame.slot) if isinstance(frame, Finished | Failed) else None
+        replies = isinstance(frame, Finished | Failed | Loaded | Unloaded)
+        slot = self._slots.get(frame.slot) if replies else None
         if slot is not None:
             slot.receive(frame)
         else:
@@ -378,6 +453,7 @@ class SupervisedProcess:
         """The process is gone: tell the dispatcher before anything else happens."""
         self._lost_now.set()
         self._watch.stop()
+        self._loads.clear()
         if self.up:
             self.up, self.outage = False, "lost"
             logger.error("%s: worker lost: %s; restarting it", self._what, reason)

@@ -14,7 +14,9 @@ from headrace.domain.errors import ModelError
 from headrace.executors.base import HeldStage, TensorMemory, describe
 from headrace.executors.table import executor
 from headrace.serving.workers.frames import (
+    EXPECTED,
     AnyFrame,
+    Expect,
     Failed,
     Finished,
     FrameReader,
@@ -22,6 +24,8 @@ from headrace.serving.workers.frames import (
     Loaded,
     Run,
     Stop,
+    Unload,
+    Unloaded,
     encode,
 )
 
@@ -33,14 +37,20 @@ def _monotonic_us() -> int:
 
 
 class Timelines:
-    """Slots by the engine's number of them. Knows time only through `now_us`."""
+    """Slots by the engine's number of them. Knows time only through `now_us`.
+
+    A stage that is loaded while others are served takes as long as it is said to, beside batches;
+    one of its own that begins meanwhile ends no sooner than its start does.
+    """
 
     def __init__(self, memory: TensorMemory, now_us: Callable[[], int] = _monotonic_us) -> None:
         self._memory = memory
         self._now_us = now_us
         self._stages: dict[tuple[int, int], HeldStage] = {}
         self._free_at_us: dict[int, int] = {}
-        self._running: list[tuple[int, int, int, Run]] = []
+        self._starts_at_us: dict[tuple[int, int], int] = {}
+        """When a stage's first batch may end, by slot and stage."""
+        self._running: list[tuple[int, int, int, Run | Load]] = []
         """A heap: end, sequence number, start, what runs."""
         self._sequence = 0
 
@@ -52,6 +62,11 @@ class Timelines:
         match frame:
             case Load():
                 return self._load(frame)
+            case Expect():
+                return Loaded(EXPECTED, 0, frame.slot, self._now_us())
+            case Unload():
+                self._stages.pop((frame.slot, frame.stage), None)
+                return Unloaded(frame.stage, frame.slot)
             case Run():
                 return self._begin(frame)
         raise TypeError(f"a worker is not sent {type(frame).__name__}")
@@ -62,6 +77,10 @@ class Timelines:
         running = self._running
         while running and running[0][0] <= (now_us := self._now_us()):
             _, _, started_at_us, run = heappop(running)
+            if isinstance(run, Load):
+                took_us = now_us - started_at_us
+                reports.append(Loaded(run.stage, took_us, run.slot, now_us))
+                continue
             # Not the instant at which it should have ended: the log tells what happened.
             reports.append(
                 Finished(run.batch, run.attempt, run.stage, started_at_us, now_us, run.slot)
@@ -74,7 +93,7 @@ class Timelines:
             return None
         return max(0, self._running[0][0] - self._now_us()) / 1e6
 
-    def _load(self, load: Load) -> Loaded | Failed:
+    def _load(self, load: Load) -> Loaded | Failed | None:
         try:
             hold = executor(load.executor).hold
             if hold is None:
@@ -82,7 +101,12 @@ class Timelines:
             self._stages[load.slot, load.stage] = hold(load, self._memory)
         except Exception as error:  # reported; the gateway decides what it means
             return Failed(-1, 0, load.stage, describe(error), load.slot)
-        return Loaded(load.stage, 0, load.slot)
+        now_us = self._now_us()
+        if not load.load_us:
+            return Loaded(load.stage, 0, load.slot, now_us)
+        self._starts_at_us[load.slot, load.stage] = now_us + load.start_us
+        self._push(now_us + load.load_us, now_us, load)
+        return None
 
     def _begin(self, run: Run) -> Failed | None:
         started_at_us = max(self._now_us(), self._free_at_us.get(run.slot, 0))
@@ -90,10 +114,14 @@ class Timelines:
             took_us = self._stages[run.slot, run.stage].begin(run.size, run.output_offsets)
         except Exception as error:  # whatever it is concerns this batch only
             return Failed(run.batch, run.attempt, run.stage, describe(error), run.slot)
-        end_at_us = self._free_at_us[run.slot] = started_at_us + took_us
-        self._sequence += 1
-        heappush(self._running, (end_at_us, self._sequence, started_at_us, run))
+        end_at_us = max(started_at_us + took_us, self._starts_at_us.pop((run.slot, run.stage), 0))
+        self._free_at_us[run.slot] = end_at_us
+        self._push(end_at_us, started_at_us, run)
         return None
+
+    def _push(self, end_at_us: int, started_at_us: int, what: Run | Load) -> None:
+        self._sequence += 1
+        heappush(self._running, (end_at_us, self._sequence, started_at_us, what))
 
 
 def serve_timelines(

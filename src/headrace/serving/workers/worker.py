@@ -18,14 +18,23 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 
 from headrace.domain.elements import fill_neutral
 from headrace.domain.errors import ModelError
-from headrace.executors.base import Executor, SizedExecutor, TensorMemory, describe
+from headrace.executors.base import (
+    Executor,
+    SizedExecutor,
+    TensorMemory,
+    describe,
+    require_checked,
+)
 from headrace.executors.table import executor
 from headrace.serving.workers.arena import map_arena
 from headrace.serving.workers.frames import (
+    EXPECTED,
     AnyFrame,
+    Expect,
     Failed,
     Finished,
     FrameReader,
@@ -33,6 +42,8 @@ from headrace.serving.workers.frames import (
     Loaded,
     Run,
     Stop,
+    Unload,
+    Unloaded,
     encode,
 )
 from headrace.serving.workers.pulse import beat_for_ever
@@ -44,7 +55,7 @@ _PR_SET_TIMERSLACK = 29
 
 
 class Worker:
-    """Answers each Load and each Run with exactly one frame."""
+    """Answers each Expect, Load, Unload and Run with exactly one frame."""
 
     def __init__(
         self,
@@ -69,6 +80,10 @@ class Worker:
                 return self._run(frame)
             case Load():
                 return self._load(frame)
+            case Expect():
+                return self._expect(frame)
+            case Unload():
+                return self._unload(frame)
         raise TypeError(f"a worker is not sent {type(frame).__name__}")
 
     def close(self) -> None:
@@ -77,8 +92,10 @@ class Worker:
 
     def _run(self, run: Run) -> AnyFrame:
         started_at_us = _now_us()
+        stage = self._executors.get(run.stage)
+        if stage is None:  # its load has failed, as was said
+            return Failed(run.batch, run.attempt, run.stage, "stage is not loaded", run.slot)
         try:
-            stage = self._executors[run.stage]
             if not run.sizes:
                 stage.run(run.size, run.input_offsets, run.output_offsets)
             elif isinstance(stage, SizedExecutor):
@@ -87,7 +104,7 @@ class Worker:
                 raise ModelError("sizes between those profiled need `headrace serve --pad` here")
         except Exception as error:  # whatever a backend raises concerns this batch only
             # Where zeros never ran, nothing tells a broken stage from an input that is wrong.
-            telling = not getattr(self._executors.get(run.stage), "refuses_zeros", False)
+            telling = not getattr(stage, "refuses_zeros", False)
             broken = telling and run.size == 1 and not self._runs_zeros(run)
             message = self._describe(error)
             return Failed(run.batch, run.attempt, run.stage, message, run.slot, broken)
@@ -128,11 +145,33 @@ class Worker:
             # The stage before may have placed this thread on one of them.
             os.sched_setaffinity(0, self._cores)
         try:
-            self._executors[load.stage] = open_stage(load, self._memory)
-            self._loads[load.stage] = load
+            require_checked(load)
+            opened = open_stage(load, self._memory)
+            require_checked(load)
         except Exception as error:  # reported; the gateway decides what it means
             return Failed(-1, 0, load.stage, self._describe(error), load.slot)
-        return Loaded(load.stage, _now_us() - started_at_us, load.slot)
+        self._executors[load.stage], self._loads[load.stage] = opened, load
+        ended_at_us = _now_us()
+        return Loaded(load.stage, ended_at_us - started_at_us, load.slot, ended_at_us)
+
+    def _expect(self, expect: Expect) -> AnyFrame:
+        """Import what takes longer than many a model."""
+        started_at_us = _now_us()
+        try:
+            measures = executor(expect.executor).measures
+            for library in () if measures is None else measures.libraries:
+                import_module(library)
+        except Exception as error:  # reported; the gateway decides what it means
+            return Failed(-1, 0, EXPECTED, describe(error), expect.slot)
+        ended_at_us = _now_us()
+        return Loaded(EXPECTED, ended_at_us - started_at_us, expect.slot, ended_at_us)
+
+    def _unload(self, unload: Unload) -> Unloaded:
+        stage = self._executors.pop(unload.stage, None)
+        self._loads.pop(unload.stage, None)
+        if stage is not None:
+            stage.unload()
+        return Unloaded(unload.stage, unload.slot)
 
 
 def open_stage(load: Load, memory: TensorMemory) -> Executor:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
@@ -16,7 +16,7 @@ from headrace.executors.table import executor
 from headrace.serving.workers.activity import CountedTime, activity_of
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.channel import Channel, channel_pair
-from headrace.serving.workers.frames import AnyFrame, Failed, Load, Loaded, Stop
+from headrace.serving.workers.frames import AnyFrame, Expect, Failed, Load, Loaded, Stop
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,9 @@ class WorkerSpec:
     executor: str
     """Its kind."""
     loads: tuple[Load, ...]
+    """What its worker has before it counts as up."""
+    later: tuple[Load, ...] = ()
+    """What it may be given while it serves (`provisioned`)."""
     cores: tuple[int, ...] = ()
     """The CPU cores it stays on; none: wherever the system puts it."""
     quota: Fraction | None = None
@@ -103,20 +106,27 @@ class WorkerProcess:
         Raises:
             ModelError: a stage cannot be loaded, or the process died or hung meanwhile.
         """
-        for load in (load for spec in self._specs for load in spec.loads):
+        for load in self._first_frames():
+            name = load.name if isinstance(load, Load) else load.executor
             self._reply = asyncio.get_running_loop().create_future()
             self.send(load)
             try:
                 reply = await self._within(timeout_s, self._reply)
             except TimeoutError:
                 raise ModelError(
-                    f"{self._what}: stage {load.name!r} is not loaded after {timeout_s:.0f} s"
+                    f"{self._what}: {name!r} is not loaded after {timeout_s:.0f} s"
                 ) from None
             finally:
                 self._reply = None
             if isinstance(reply, Failed):
                 raise ModelError(f"{self._what}: cannot load: {reply.message}")
-            logger.debug("%s: loaded %s in %d us", self._what, load.name, reply.took_us)
+            logger.debug("%s: loaded %s in %d us", self._what, name, reply.took_us)
+
+    def _first_frames(self) -> Iterator[Load | Expect]:
+        for spec in self._specs:
+            if spec.later:
+                yield Expect(spec.later[0].executor, spec.later[0].slot)
+            yield from spec.loads
 
     async def _within(self, limit_s: float, reply: asyncio.Future[_Reply]) -> _Reply:
         """

@@ -14,8 +14,11 @@ from headrace.dispatch.kernel.contract import (
     Decision,
     at_once,
     drop,
+    ignore_admitted,
     ignore_arrival,
     ignore_hop,
+    ignore_load_failed,
+    ignore_loaded,
 )
 from headrace.dispatch.kernel.journal import (
     CANCELLED,
@@ -70,6 +73,7 @@ transfer_at = at_once
 on_transferred = ignore_hop
 on_dispatched = ignore_arrival
 on_started = reactive.on_started
+on_loaded, on_load_failed, on_admitted = ignore_loaded, ignore_load_failed, ignore_admitted
 
 
 @hot

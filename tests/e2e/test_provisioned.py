@@ -1,0 +1,199 @@
+"""More models than memory, with real workers: loaded when asked for, evicted, and answered right."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.domain.errors import ModelError
+from headrace.domain.events import AnyEvent, Evicted, Loaded, LoadFailed, Loading
+from headrace.serving.engine.engine import Engine
+from headrace.serving.engine.inference import Answer, Refusal
+from helpers.served_provisioned import expected, provisioned, send
+from helpers.served import WIDTH, Served, rows_of
+from helpers.waiting import until
+
+pytestmark = pytest.mark.e2e
+
+WAIT_S = 300.0
+"""Far more than anything here takes on a busy machine; only a hang reaches it."""
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+
+
+@asynccontextmanager
+async def started(served: Served, **options: object) -> AsyncIterator[Engine]:
+    engine = served.engine(**options)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, WAIT_S))
+
+
+def resident(events: list[AnyEvent]) -> list[int]:
+    """How many models the one slot held, or was being given, after each event of weights."""
+    here: set[int] = set()
+    found = []
+    for event in events:
+        match event:
+            case Loading():
+                here.add(event.model)
+            case Evicted() | LoadFailed():
+                here.discard(event.model)
+        found.append(len(here))
+    return found
+
+
+def test_models_come_and_go_and_every_answer_is_onnx_runtimes(tmp_path: Path) -> None:
+    events: list[AnyEvent] = []
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((1, WIDTH)).astype(np.float32)
+    asked = ["m0", "m1", "m0", "m2", "m3", "m0", "m3", "m1"]
+
+    async def test() -> None:
+        async with started(provisioned(tmp_path), sink=events.append) as engine:
+            assert {each.state for each in engine.standings().values()} == {"UNAVAILABLE"}
+            for model in asked:
+                answer = await send(engine, model, rows)
+                np.testing.assert_allclose(
+                    rows_of(answer), expected(tmp_path, model, rows), rtol=1e-5, atol=1e-6
+                )
+                assert engine.standings()[model].state == "READY"
+            at_once = [send(engine, f"m{i % 4}", rows) for i in range(40)]
+            for i, future in enumerate(at_once):
+                np.testing.assert_allclose(
+                    rows_of(await future), expected(tmp_path, f"m{i % 4}", rows), rtol=1e-5
+                )
+            states = [each.state for each in engine.standings().values()]
+            assert states.count("READY") == 2
+
+    run(test())
+    assert max(resident(events)) == 2, "as many as there is memory for"
+    assert len([event for event in events if isinstance(event, Loaded)]) >= 5
+
+
+def test_a_damaged_model_is_refused_with_the_reason_and_all_others_are_answered(
+    tmp_path: Path,
+) -> None:
+    rows = np.ones((1, WIDTH), np.float32)
+    served = provisioned(tmp_path)
+
+    async def test() -> None:
+        broken = tmp_path / "m2.onnx"
+        whole = broken.read_bytes()
+        broken.write_bytes(whole[:-1] + b"?")
+        async with started(served) as engine:
+            refused = await send(engine, "m2", rows)
+            assert isinstance(refused, Refusal)
+            assert "model 'm2' is not available" in refused.message
+            assert "not the model that was profiled" in refused.message
+            for model in ("m0", "m1", "m3"):
+                assert isinstance(await send(engine, model, rows), Answer)
+            standing = engine.standings()["m2"]
+            assert (standing.state, standing.served) == ("UNAVAILABLE", False)
+            assert "not the model that was profiled" in standing.reason
+            with pytest.raises(ModelError, match="not the model that was profiled"):
+                await engine.load_model("m2")
+            broken.write_bytes(whole)
+            await engine.load_model("m2")
+            assert isinstance(await send(engine, "m2", rows), Answer)
+
+    run(test())
+
+
+def test_a_file_that_vanishes_while_it_is_served_costs_that_model_alone(tmp_path: Path) -> None:
+    rows = np.ones((1, WIDTH), np.float32)
+
+    async def test() -> None:
+        async with started(provisioned(tmp_path, room=1)) as engine:
+            assert isinstance(await send(engine, "m0", rows), Answer)
+            before = [slot.restarts for slot in engine.status().slots]
+            for path in (tmp_path / "cache").rglob("*"):
+                if path.is_file():
+                    path.unlink()
+            # It is held; what it was loaded from is nobody's concern.
+            assert isinstance(await send(engine, "m0", rows), Answer)
+            gone = await asyncio.gather(*(send(engine, "m1", rows) for _ in range(3)))
+            assert all(isinstance(each, Refusal) and each.reason == "failed" for each in gone)
+            assert engine.standings()["m1"].served is False
+            # It is made again from the model.
+            await engine.load_model("m1")
+            assert isinstance(await send(engine, "m1", rows), Answer)
+            assert [slot.restarts for slot in engine.status().slots] == before
+
+    run(test())
+
+
+def test_workers_killed_while_they_load_leave_no_request_without_an_answer_or_a_reason(
+    tmp_path: Path,
+) -> None:
+    rows = np.ones((1, WIDTH), np.float32)
+    events: list[AnyEvent] = []
+
+    async def test() -> None:
+        served = provisioned(tmp_path, models=6, slots=2)
+        async with started(served, sink=events.append) as engine:
+
+            def kill(slot: int) -> None:
+                number = engine.status().slots[slot].process_id
+                if number is not None:
+                    os.kill(number, signal.SIGKILL)
+
+            asked = []
+            for turn in range(3):
+                asked += [send(engine, f"m{i % 6}", rows) for i in range(12)]
+                loads = len([event for event in events if isinstance(event, Loading)])
+                await until(
+                    lambda loads=loads: (
+                        len([e for e in events if isinstance(e, Loading)]) > loads
+                        or all(each.done() for each in asked)
+                    )
+                )
+                kill(turn % 2)
+            results = await asyncio.gather(*asked)
+            for i, result in enumerate(results):
+                if isinstance(result, Answer):
+                    np.testing.assert_allclose(
+                        rows_of(result), expected(tmp_path, f"m{i % 12 % 6}", rows), rtol=1e-5
+                    )
+                else:
+                    assert result.message
+            # And afterwards all is as it was.
+            for model in range(6):
+                if engine.standings()[f"m{model}"].served:
+                    assert isinstance(await send(engine, f"m{model}", rows), Answer)
+
+    run(test())
+
+
+def test_a_model_that_was_unloaded_is_refused_until_it_is_loaded_again(tmp_path: Path) -> None:
+    rows = np.ones((1, WIDTH), np.float32)
+
+    async def test() -> None:
+        async with started(provisioned(tmp_path)) as engine:
+            assert isinstance(await send(engine, "m0", rows), Answer)
+            engine.unload_model("m0")
+            refused = await send(engine, "m0", rows)
+            assert isinstance(refused, Refusal)
+            assert "it was unloaded" in refused.message
+            assert engine.standings()["m0"].slots == ()
+            await engine.load_model("m0")
+            assert isinstance(await send(engine, "m0", rows), Answer)
+            with pytest.raises(ModelError, match="always loaded"):
+                engine.unload_model("nobody")
+
+    run(test())
