@@ -87,13 +87,15 @@ def _users(folder: Path, threads: int, *, keep_heap: bool) -> None:
 
     def once() -> tuple[list[float], np.ndarray, list[int]]:
         sizes, began_s = [resident_bytes()], time.perf_counter()
-        session = ort.InferenceSession(
-            str(folder / "encoder.onnx"), options, providers=["CPUExecutionProvider"]
-        )
+        opened = [
+            ort.InferenceSession(
+                str(folder / "encoder.onnx"), options, providers=["CPUExecutionProvider"]
+            )
+        ]
         answers = []
-        took = _timed(lambda: answers.append(session.run(None, {"ids": ids})[0]), began_s)
+        took = _timed(lambda: answers.append(opened[0].run(None, {"ids": ids})[0]), began_s)
         sizes.append(resident_bytes())
-        del session
+        opened.clear()
         gc.collect()
         if not keep_heap:
             trim_heap()

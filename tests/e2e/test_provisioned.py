@@ -1,10 +1,12 @@
-"""More models than memory, with real workers: loaded when asked for, evicted, and answered right."""
+"""More models than memory, with real workers: loaded when asked for, evicted, answered right."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,8 @@ from headrace.domain.errors import ModelError
 from headrace.domain.events import AnyEvent, Evicted, Loaded, LoadFailed, Loading
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
-from helpers.served_provisioned import expected, provisioned, send
 from helpers.served import WIDTH, Served, rows_of
+from helpers.served_provisioned import expected, provisioned, send
 from helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -25,9 +27,15 @@ WAIT_S = 300.0
 """Far more than anything here takes on a busy machine; only a hang reaches it."""
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all of these tests, whose models are the same: preparing one takes a second."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+def _own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(cache))
 
 
 @asynccontextmanager
@@ -115,14 +123,16 @@ def test_a_damaged_model_is_refused_with_the_reason_and_all_others_are_answered(
     run(test())
 
 
-def test_a_file_that_vanishes_while_it_is_served_costs_that_model_alone(tmp_path: Path) -> None:
+def test_a_file_that_vanishes_while_it_is_served_costs_that_model_alone(
+    tmp_path: Path, cache: Path
+) -> None:
     rows = np.ones((1, WIDTH), np.float32)
 
     async def test() -> None:
-        async with started(provisioned(tmp_path, room=1)) as engine:
+        async with started(provisioned(tmp_path, models=2, room=1)) as engine:
             assert isinstance(await send(engine, "m0", rows), Answer)
             before = [slot.restarts for slot in engine.status().slots]
-            for path in (tmp_path / "cache").rglob("*"):
+            for path in cache.rglob("*"):
                 if path.is_file():
                     path.unlink()
             # It is held; what it was loaded from is nobody's concern.
@@ -151,18 +161,21 @@ def test_workers_killed_while_they_load_leave_no_request_without_an_answer_or_a_
             def kill(slot: int) -> None:
                 number = engine.status().slots[slot].process_id
                 if number is not None:
-                    os.kill(number, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):  # it is being reaped
+                        os.kill(number, signal.SIGKILL)
 
-            asked = []
+            asked: list[asyncio.Future[Answer | Refusal]] = []
+
+            def loads() -> int:
+                return len([event for event in events if isinstance(event, Loading)])
+
+            def loading_or_done(before: int) -> bool:
+                return loads() > before or all(each.done() for each in asked)
+
             for turn in range(3):
+                before = loads()
                 asked += [send(engine, f"m{i % 6}", rows) for i in range(12)]
-                loads = len([event for event in events if isinstance(event, Loading)])
-                await until(
-                    lambda loads=loads: (
-                        len([e for e in events if isinstance(e, Loading)]) > loads
-                        or all(each.done() for each in asked)
-                    )
-                )
+                await until(partial(loading_or_done, before))
                 kill(turn % 2)
             results = await asyncio.gather(*asked)
             for i, result in enumerate(results):
@@ -173,6 +186,7 @@ def test_workers_killed_while_they_load_leave_no_request_without_an_answer_or_a_
                 else:
                     assert result.message
             # And afterwards all is as it was.
+            await until(lambda: all(slot.up for slot in engine.status().slots))
             for model in range(6):
                 if engine.standings()[f"m{model}"].served:
                     assert isinstance(await send(engine, f"m{model}", rows), Answer)

@@ -107,7 +107,7 @@ def test_a_larger_batch_that_fails_says_nothing_of_the_stage(
 def test_a_stage_comes_and_goes_beside_another_that_goes_on_answering(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    worker, memory = worker_with(monkeypatch, lambda x: False)
+    worker, _ = worker_with(monkeypatch, lambda x: False)
     dropped: list[int] = []
     load = load_of(1)
 

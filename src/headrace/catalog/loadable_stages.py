@@ -8,15 +8,18 @@ library cannot save so, or has weights in files of their own, is loaded as it is
 
 Invariant: what is handed to a worker was read whole and compared with its hash, once; from then on
 it is known by its inode, size and time of last change, which are compared before each load. A file
-that is not the same any more is read again, and refused unless its content is.
+that is not the same any more is read again. What was made of a model is then made anew, unless its
+content is the same; a model that is not the one that was profiled is refused.
 """
 
+import logging
 import os
 from pathlib import Path
 
 from headrace.catalog.shared_stages import (
     Blocks,
     SharedWeightsMaker,
+    forget_stages,
     require_as_made,
     shared_stages,
 )
@@ -25,6 +28,8 @@ from headrace.catalog.weights_files import ExternalWeights, WeightsFile, require
 from headrace.domain.base import Record
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
+
+logger = logging.getLogger(__name__)
 
 
 class LoadableStage(Record, frozen=True, kw_only=True):
@@ -69,7 +74,7 @@ class LoadableModel:
         """Its files, as they were profiled or made.
 
         Raises:
-            ModelError: a file is missing, damaged, or not the one that was profiled.
+            ModelError: the model's file is missing, or is not the one that was profiled.
         """
         if self.checked is not None:
             try:
@@ -81,6 +86,18 @@ class LoadableModel:
         return self.checked
 
     def _check(self) -> LoadableStage:
+        # The model itself comes first: what was made of it can be made again, and it cannot.
+        path = stage_path(self._profile, self._folder, *self._blocks)
+        try:
+            return self._as_made()
+        except ModelError as error:
+            logger.warning("model %s: made anew: %s", self._profile.model, error)
+        path.unlink(missing_ok=True)
+        if self._maker is not None:
+            forget_stages(self._profile, self._folder, [self._blocks], self._maker)
+        return self._as_made()
+
+    def _as_made(self) -> LoadableStage:
         if self._maker is not None:
             made = shared_stages(self._profile, self._folder, [self._blocks], self._maker)
             if made is not None:

@@ -103,6 +103,18 @@ def shared_stages(
     return found
 
 
+def forget_stages(
+    profile: Profile, profile_folder: Path, ranges: Collection[Blocks], maker: SharedWeightsMaker
+) -> None:
+    """Remove what `shared_stages` has made of these; who has it open keeps it.
+
+    Raises:
+        ModelError: as `stage_path`.
+    """
+    plain = {blocks: stage_path(profile, profile_folder, *blocks) for blocks in sorted(set(ranges))}
+    shutil.rmtree(_entry_folder(plain, maker), ignore_errors=True)
+
+
 def _entry_folder(plain: Mapping[Blocks, Path], maker: SharedWeightsMaker) -> Path:
     # A stage's file is named by its content.
     stages = [[*blocks, path.name] for blocks, path in plain.items()]
@@ -204,7 +216,7 @@ def require_as_made(stage: SharedStage) -> WeightsFile:
 
 
 def _remake(folder: Path, what: str) -> str:
-    return f"{folder}: {what}; remove the folder and load the model again, which makes it anew"
+    return f"{folder}: {what}; remove the folder, and it is made again"
 
 
 def _file_name(blocks: Blocks) -> str:

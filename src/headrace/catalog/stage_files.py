@@ -97,9 +97,7 @@ def require_as_extracted(path: Path) -> WeightsFile:
     except OSError:
         extracted = ""  # by a version that kept no hash
     if file_sha256(str(path.parent), own) != extracted:
-        raise ModelError(
-            f"{path}: is damaged; remove it and load the model again, which extracts it anew"
-        )
+        raise ModelError(f"{path}: is damaged; remove it, and it is extracted again")
     return own
 
 

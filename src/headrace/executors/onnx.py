@@ -50,8 +50,8 @@ _KEPT_BINDINGS = 128
 
 
 IN_PLACE_FROM_BYTES = 32 << 20
-"""Of weights, as prepared. Packing them takes 0.35 ms per MB of matrices, and saves 0.05 ms of every
-run: smaller models are packed in a few milliseconds."""
+"""Of weights, as prepared. Packing takes 0.35 ms per MB of matrices and saves 0.05 ms of every run:
+smaller models are packed in a few milliseconds."""
 
 
 class OnnxExecutor:

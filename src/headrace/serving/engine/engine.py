@@ -344,8 +344,8 @@ class Engine:
             )
         if self._current.topology.is_provisioned or fresh.topology.is_provisioned:
             raise MigrationError(
-                "plans whose models come and go (--provision) do not follow others, nor others them,"
-                " while they are served; stop this server and start one with the new plan"
+                "plans whose models come and go (--provision) do not follow others, nor others"
+                " them, while they are served; stop this server and start one with the new plan"
             )
         _check_tensors(self._current, fresh)
         sink = open_sink or (lambda header: None)

@@ -112,7 +112,7 @@ class LiveDriver:
         self._moving = 0
         """Transfers under way."""
         self._refused: set[tuple[int, int, int]] = set()
-        """Slots with batches, and the attempt, whose worker is yet to say that it lacks the model."""
+        """(slot, batch, attempt) whose worker is yet to say that it lacks the model."""
         self.on_ended: Callable[[Sequence[Request], DropReason | None], None] = _ignore
         """Called with requests that are answered, or refused and why; in a dispatcher's step."""
         self.on_started: Callable[[], None] = lambda: None
@@ -298,7 +298,7 @@ class LiveDriver:
             self._start_those_that_fit()
 
     def on_unloaded(self, slot: int, frame: Unloaded) -> None:
-        """Its memory is free. What is loaded next was sent behind it, and need not wait for this."""
+        """Its memory is free. What is loaded next was sent behind it, and does not wait for this."""
 
     def on_slot_lost(self, slot: int) -> None:
         """The worker's process is gone and writes nothing any more."""

@@ -1,4 +1,4 @@
-"""Models that come to workers and leave them while a plan is served: carried out, and what is known.
+"""Models that come to workers and leave them while a plan is served.
 
 The dispatcher decides what is loaded where and what has to go (policy `provision`); this sends the
 frames, and tells it how they end. Of a model and a slot:

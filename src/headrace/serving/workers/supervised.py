@@ -442,8 +442,9 @@ class SupervisedProcess:
             self.waited_us = frame.waited_us
             self.beat_at_s = asyncio.get_running_loop().time()
             return
-        replies = isinstance(frame, Finished | Failed | Loaded | Unloaded)
-        slot = self._slots.get(frame.slot) if replies else None
+        slot = None
+        if isinstance(frame, Finished | Failed | Loaded | Unloaded):
+            slot = self._slots.get(frame.slot)
         if slot is not None:
             slot.receive(frame)
         else:
