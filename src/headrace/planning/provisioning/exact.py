@@ -59,8 +59,9 @@ from headrace.starts import HELPER, HOST, PRIMARY, Chain, Choice
 WIDTHS = (16, 256, 1_024)
 """Labels per layer of searches for a start to beat, one after the other where proofs fail."""
 
-PROOF_WIDTH = 1 << 20
-"""Labels per layer of a search that is to be a proof."""
+PROOF_WIDTH, HELPER_PROOF_WIDTH = 1 << 20, 8_192
+"""Labels per layer of a search that is to be a proof; with a helper, whose labels are compared pair
+by pair."""
 
 ROOM = 4_000_000
 """Most labels of one walk: some hundred megabytes."""
@@ -69,6 +70,8 @@ HELPER_ROOM = 400_000
 """The same over the helper's layers, whose labels are compared pair by pair: some seconds."""
 
 _FIRST_ROOM = 1 << 16
+_LEAST_ROOM = 4 * WIDTHS[0]
+"""Labels per layer, with which the first search comes to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +97,8 @@ def soonest_start(
         grouped: transfers may be of several layers; otherwise each loaded layer is one.
         helper: layers behind a split may come over a second device.
         below: some start's time; it only makes the search faster.
-        room: most labels of one walk, which bounds its time: about 20 ns each by layer.
+        room: most labels of one walk, which bounds its time: about 20 ns each by layer. At least so
+            many are made as the first search needs.
     """
     search = _Search(chain, grouped, helper, room)
     ceiling = int(chain.host_us.sum()) if below is None else below
@@ -104,10 +108,11 @@ def soonest_start(
             choice = Choice.one_by_one(np.where(proof.loaded, PRIMARY, HOST).tolist())
             return Found(choice=choice, total_us=proof.bound_us, bound_us=proof.bound_us)
     best = search.run(ceiling + 1, WIDTHS[0]).best
+    widest = HELPER_PROOF_WIDTH if helper else PROOF_WIDTH
     least, step = search.least_us, 1
     while best is None or best.total_us > least:
         tried = min(least + step, ceiling if best is None else best.total_us - 1)
-        walked = search.run(tried + 1, PROOF_WIDTH)
+        walked = search.run(tried + 1, widest)
         best = walked.best or best
         if walked.cut:
             break
@@ -149,7 +154,9 @@ class _Search:
         self._chain, self._grouped, self._helper = chain, grouped, helper
         self._weights = Weights.of(chain, 2 if helper else 1)
         self.least_us = self._weights.least_us
-        self._room, self._helper_room = room or ROOM, min(room or HELPER_ROOM, HELPER_ROOM)
+        least_room = _LEAST_ROOM * (chain.count + 2)
+        self._room = max(room or ROOM, least_room)
+        self._helper_room = max(min(room or HELPER_ROOM, HELPER_ROOM), least_room)
         least = np.where(chain.weighted, np.minimum(chain.inside_us, chain.host_us), chain.host_us)
         self._least = np.concatenate([[0], np.cumsum(least)])
 
