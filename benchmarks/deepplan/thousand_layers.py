@@ -3,7 +3,8 @@
 python -m benchmarks.deepplan.thousand_layers [--chains 100] [--room LABELS] [--mode N]
 
 Random chains are `every_choice`'s; the others are the eight networks, each repeated, and all eight
-one behind the other. Times are processor time. A gap is the start found over the lower limit proven, less one.
+one behind the other. Times are processor time. A gap is the start found over the lower limit
+proven, less one.
 """
 
 import argparse

@@ -35,10 +35,42 @@ class Mutant:
     mistaken: str
     of_items: bool = False
     """Found by sessions of requests of many items."""
+    of_starts: bool = False
+    """Found by sessions of models that come and go."""
 
 
 LOOP, KERNEL = "headrace.simulation.loop", "headrace.dispatch.kernel."
 MUTANTS = {
+    "loads-take-longer": Mutant(
+        module=LOOP,
+        source="at_us + journal[i + 5], LOADED",
+        mistaken="at_us + journal[i + 5] + 1, LOADED",
+        of_starts=True,
+    ),
+    "starts-wait-for-nothing": Mutant(
+        module=LOOP,
+        source="            if line.cold:\n",
+        mistaken="            if line.cold > 1:\n",
+        of_starts=True,
+    ),
+    "starts-hold-the-slot": Mutant(
+        module=KERNEL + "provision.order",
+        source="return begins_at + max(0, mine.last_us - mine.exec_us)",
+        mistaken="return begins_at",
+        of_starts=True,
+    ),
+    "memory-is-given-twice": Mutant(
+        module=KERNEL + "provision.loads",
+        source="here.held_bytes + s.starts[model].bytes > here.memory_bytes",
+        mistaken="here.held_bytes + s.starts[model].bytes > 2 * here.memory_bytes",
+        of_starts=True,
+    ),
+    "links-are-shared": Mutant(
+        module=KERNEL + "provision.loads",
+        source="        if helper >= 0:\n            s.slots[helper].taken = 1\n",
+        mistaken="",
+        of_starts=True,
+    ),
     "ties-reversed": Mutant(
         module=LOOP,
         source="one.at_us == at_us and one.sequence < sequence",
@@ -140,16 +172,18 @@ class _Finder(MetaPathFinder):
 
 def first_difference(expected: Mapping[str, str]) -> str:
     """Where events are other than expected: "seed way"; "same": nowhere. Seeds "items-N" are of
-    requests of many items."""
+    requests of many items, "starts-N" of models that come and go."""
     from helpers.four_ways import WAYS, digest, random_trace
     from helpers.malleable import ITEM_WAYS, malleable_trace
+    from helpers.provisioned import provisioned_trace
 
     for seed, right in expected.items():
         if seed.startswith("items-"):
             trace, offered = malleable_trace(int(seed.removeprefix("items-")))
             ways = {name: partial(way, trace, offered) for name, way in ITEM_WAYS.items()}
         else:
-            trace = random_trace(int(seed))
+            number = int(seed.removeprefix("starts-"))
+            trace = (random_trace if seed.isdigit() else provisioned_trace)(number)
             ways = {name: partial(way, trace) for name, way in WAYS.items()}
         for name, way in ways.items():
             try:

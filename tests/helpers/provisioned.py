@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.dispatch.policies import PROVISIONING
-from headrace.dispatch.starts_of_plan import Start
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import (
     Answered,
@@ -22,6 +21,7 @@ from headrace.domain.events import (
     SlotLost,
 )
 from headrace.domain.request import Request
+from headrace.start_times import Start
 from helpers.four_ways import Trace, random_fault
 from helpers.topologies import make_route, make_stage, make_topology
 
@@ -149,3 +149,8 @@ def late_requests(events: list[AnyEvent]) -> list[int]:
         for event in events
         if isinstance(event, Answered) and event.at_us > due[event.request]
     ]
+
+
+def promises_hold(trace: Trace) -> bool:
+    """Whether nothing keeps a policy that promises from keeping its word."""
+    return trace.jitter_seed is None and not trace.changes and trace.policy.startswith("provision")

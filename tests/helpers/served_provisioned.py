@@ -80,7 +80,9 @@ def provisioned(
         ),
         demands=tuple(Demand(model=name, slo_us=slo_us) for name in names),
         slots=tuple(without_tenants(slot) for slot in base.slots),
-        deployments=tuple(replace(deployment, model=name, start=start) for name in names),
+        deployments=tuple(
+            replace(deployment, model=name, start=start, cold_share=0.5) for name in names
+        ),
     )
     return Served(plan=plan, profiles=profiles, folders=dict.fromkeys(names, folder))
 

@@ -205,11 +205,13 @@ def plan(
         move_ms=move_ms,
         time_limit_s=time_limit_s,
     )
+    if asked.options.provision is not None:
+        asked = _for_memory(asked)
     if arrivals != "uniform":
         best = _with_headroom(asked, arrivals, attainment)
     else:
         best = _carrying_most(asked, attainment, json) if margin == AUTO else _planned(asked)
-    if asked.options.provision is not None:
+    if asked.options.provision is not None and not best.is_provisioned:
         from headrace.planning.provisioning.of_plan import with_starts
 
         best = with_starts(best, asked)
@@ -226,6 +228,20 @@ def plan(
     if not json:
         notices.print(f"wrote {out}", soft_wrap=True)
     next_step(f"headrace verify {out}")
+
+
+def _for_memory(problem: "Problem") -> "Problem":
+    """With the planner of more models than memory, where weights do not fit and none is named."""
+    from msgspec.structs import replace
+
+    from headrace.domain.problem import PlanOptions
+    from headrace.planning import PROVISIONED
+    from headrace.planning.provisioning.many import fits
+
+    if problem.apps or problem.options.planner != PlanOptions().planner or fits(problem):
+        return problem
+    notices.print(f"the weights of all models do not fit: planning with {PROVISIONED}")
+    return replace(problem, options=replace(problem.options, planner=PROVISIONED))
 
 
 def _planned(problem: "Problem") -> "Plan":

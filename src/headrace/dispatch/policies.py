@@ -35,8 +35,8 @@ def _policy(module: str, **parameters: int) -> Policy:
 
 
 KEEP_PERCENT = 100
-"""A start on another slot must end as much earlier than a batch where the model is, in parts of
-what its load takes the links."""
+"""A start must end so much earlier than a batch where the model is, in parts of what its load
+takes the links; twice that where another model has to leave."""
 
 POLICIES = {
     "reservation": _policy("reservation"),

@@ -1,48 +1,11 @@
-"""What a plan says of models that are not in memory: predictions of their starts, and the slots."""
+"""What a plan says of models that come and go: how they start, and the slots that hold them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
-from headrace.cost import Latency
 from headrace.domain.errors import PlanError
-from headrace.domain.layers import LayerTimes, Residency
 from headrace.domain.plan import Deployment, Plan
 from headrace.domain.profile import Profile
-from headrace.starts import chain_of, choice_of, timeline
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """How one model is brought to a slot; microseconds, by medians, at batch size 1.
-
-    Two numbers say when its first batch has run, whenever the copy stream begins it (c) and
-    execution begins (e):
-
-        end = max(e + exec_us, c + last_us)
-
-    since a layer waits for its transfer, which is ready at an offset from c, and from it on
-    execution takes what it takes. So execution that begins at c + last_us - exec_us, or later,
-    never stands still, and the slot can run others until then.
-    """
-
-    load_us: int
-    """From c until all that it brings is in memory: the copy stream is busy with it."""
-    exec_us: int
-    """All layers, those that stay on the host included."""
-    last_us: int
-    """The largest sum, over transfers, of when it is ready and of execution from its layers on."""
-    slack_us: int
-    """How much later than by medians an idle slot may end it: p99 of all layers."""
-    resident_bytes: int
-    """Of the slot's memory, from its first copy until it is evicted."""
-    uses_helper: bool = False
-    """Part of it comes over another device's link, which is busy as long."""
-
-    @property
-    def alone_us(self) -> int:
-        """On an idle slot."""
-        return max(self.exec_us, self.last_us)
+from headrace.start_times import Start, predicted_start
 
 
 def start_of(deployment: Deployment, profile: Profile) -> Start | None:
@@ -50,71 +13,9 @@ def start_of(deployment: Deployment, profile: Profile) -> Start | None:
     Raises:
         PlanError: the profile does not know the layers that the plan places.
     """
-    residency = deployment.start
-    if residency is None:
+    if deployment.start is None:
         return None
-    times = _layer_times(deployment.name, profile, residency)
-    load_us, exec_us, last_us = _three(times, residency, median=True)
-    _, exec99_us, last99_us = _three(times, residency, median=False)
-    return Start(
-        load_us=load_us,
-        exec_us=exec_us,
-        last_us=last_us,
-        slack_us=max(0, max(exec99_us, last99_us) - max(exec_us, last_us)),
-        resident_bytes=resident_bytes(profile, residency),
-        uses_helper=any(transfer.helper for transfer in residency.transfers),
-    )
-
-
-def resident_bytes(profile: Profile, residency: Residency) -> int:
-    """What the start copies."""
-    return sum(layer.weights_bytes for layer in profile.layers) - residency.host_bytes
-
-
-def _layer_times(where: str, profile: Profile, residency: Residency) -> LayerTimes:
-    times = profile.timed_layers(residency.device, residency.share, residency.batch_size)
-    named = [*residency.host, *(i for each in residency.transfers for i in each.layers)]
-    if times is None or any(not 0 <= layer < times.count for layer in named):
-        raise PlanError(
-            f"plan: the start of {where!r} is of layers that profile {profile.model!r} does not"
-            f" time on {residency.share} of a {residency.device!r}\n"
-            "  try       `headrace verify`, which names all that is wrong with the plan"
-        )
-    return times
-
-
-def _three(times: LayerTimes, residency: Residency, *, median: bool) -> tuple[int, int, int]:
-    """(load, exec, last), see `Start`."""
-    told = timeline(
-        chain_of(times, median=median),
-        choice_of(residency, times.count),
-        waits_for_all=residency.waits_for_all,
-    )
-    took = [end - start for start, end in zip(told.start_us, told.end_us, strict=True)]
-    rest = list(accumulate(reversed(took)))[::-1]
-    last_us = max((at + us for at, us in zip(told.ready_us, rest, strict=True) if at), default=0)
-    return max(told.ready_us), rest[0], last_us
-
-
-def with_host_layers(
-    latencies: Sequence[Latency], profile: Profile, residency: Residency
-) -> list[Latency]:
-    """What batches take once the model is loaded: layers that stay on the host are read from there
-    each time. Sizes without layer times take as many times more as they have items.
-
-    Args:
-        latencies: with all layers in memory; entry b-1 is batch size b.
-    """
-    found = []
-    for size, latency in enumerate(latencies, 1):
-        times, factor = profile.timed_layers(residency.device, residency.share, size), 1
-        if times is None:
-            times, factor = _layer_times(profile.model, profile, residency), size
-        more50 = sum(times.host_p50_us[i] - times.inside_p50_us[i] for i in residency.host)
-        more99 = sum(times.host_p99_us[i] - times.inside_p99_us[i] for i in residency.host)
-        p50_us = latency.p50_us + max(0, more50) * factor
-        found.append(Latency(p50_us, max(p50_us, latency.p99_us + max(0, more99) * factor)))
-    return found
+    return predicted_start(deployment.start, profile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +30,15 @@ class SlotsOfStarts:
     def of(cls, plan: Plan) -> "SlotsOfStarts":
         """
         Raises:
-            PlanError: only some models have starts, or not each one pipeline of one stage; a
+            PlanError: only some models have starts, or not as models that come and go; a
                 device's memory is unknown; a helper is no slot of the plan.
         """
         if not plan.has_starts:
             return cls()
         if not plan.is_provisioned:
             raise PlanError(
-                "plan: some of its models have a `start`, and starts are run of plans in which each"
-                " has one, and one pipeline of one stage\n"
+                "plan: its models have starts, and all their weights are planned to be in memory;"
+                " starts are run of plans in which models come and go\n"
                 "  try       plan again with `--planner provisioned`, or without --provision"
             )
         index = {slot.name: i for i, slot in enumerate(plan.slots)}

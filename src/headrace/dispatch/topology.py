@@ -15,7 +15,7 @@ from headrace.cost import (
     transfer_us,
 )
 from headrace.dispatch.rounds_of_plan import Rounds
-from headrace.dispatch.starts_of_plan import SlotsOfStarts, Start, start_of, with_host_layers
+from headrace.dispatch.starts_of_plan import SlotsOfStarts, start_of
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import PlanError
 from headrace.domain.events import EventLogHeader
@@ -31,6 +31,7 @@ from headrace.domain.plan import (
 )
 from headrace.domain.profile import Profile
 from headrace.interference import slowed_us
+from headrace.start_times import Start, with_host_layers
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ from headrace.domain.events import (
     Dispatched,
     Dropped,
     EventLogHeader,
+    Evicted,
+    Loaded,
+    LoadFailed,
+    Loading,
     Opened,
     Placed,
     Ran,
@@ -71,6 +75,7 @@ def joined(epochs: Sequence[EpochLog]) -> EpochLog:
             pipelines=tuple(tuple(pipelines[name]) for name in models),
             slots=tuple(slots),
             nodes=tuple(nodes),
+            resident_bytes=first.resident_bytes if len(epochs) == 1 else (),
         ),
         list(merge(*renumbered, key=lambda event: event.at_us)),
     )
@@ -116,5 +121,8 @@ class _Shift(NamedTuple):
                 return change(event, batch=batch + self.batches)
             case SlotLost() | SlotGained():
                 return change(event, slot=event.slot + self.slots)
+            case Loading() | Loaded() | LoadFailed() | Evicted():
+                slot, model = event.slot + self.slots, self.models[event.model]
+                return change(event, slot=slot, model=model)
             case Answered() | Dropped() | Called() | Seen():
                 return event  # an app's answer comes from no batch

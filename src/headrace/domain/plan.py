@@ -167,6 +167,9 @@ class Deployment(Record, frozen=True, kw_only=True):
     """Of a malleable model: the most items of one request."""
     start: Residency | None = None
     """How it is started on a slot that does not hold it. None: its weights are in memory."""
+    cold_share: float | None = None
+    """Of a plan of more models than memory: the part of its requests that find it absent, where
+    they come at random and the model that is unused for longest leaves."""
 
     @property
     def name(self) -> str:
@@ -247,9 +250,12 @@ class Plan(Record, frozen=True, kw_only=True):
     @property
     def is_provisioned(self) -> bool:
         """Whether its models are brought to their slots and evicted while they serve: each has a
-        start, and one pipeline of one stage whose pool is every slot that may run it."""
+        start and a `cold_share`, and one pipeline of one stage whose pool is every slot that may
+        run it."""
         return bool(self.deployments) and all(
-            each.start is not None and [len(p.stages) for p in each.pipelines] == [1]
+            each.start is not None
+            and each.cold_share is not None
+            and [len(pipeline.stages) for pipeline in each.pipelines] == [1]
             for each in self.deployments
         )
 

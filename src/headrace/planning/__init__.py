@@ -12,6 +12,9 @@ from headrace.planning.common.headroom import with_headroom, without_headroom
 
 Planner = Callable[[Problem], PlanResult]
 
+PROVISIONED = "provisioned"
+"""The planner of more models than memory."""
+
 
 def _planner(module: str, function: str, *arguments: str) -> Planner:
     """Imported when first asked: what compiles loops takes a fifth of a second (decision 0009)."""
@@ -34,6 +37,7 @@ PLANNERS: dict[str, Planner] = {
     "sbp": _planner("baselines.squishy", "plan_squishy"),
     "self-tuning": _planner("baselines.guided", "plan_self_tuning"),
     "ideal": _planner("baselines.every_split", "plan_every_split"),
+    PROVISIONED: _planner("provisioning.many", "plan_provisioned"),
     "malleable": _planner("depths.planner", "plan_malleable"),
     **{name: _planner("apps.planner", "plan_apps", name) for name in APP_PLANNERS},
 }
@@ -42,7 +46,9 @@ PLANNERS: dict[str, Planner] = {
 TOGETHER = "shares"
 """The planner of apps and models that share devices."""
 
-COUNT_DEVICES = frozenset({"shares", "gpulet", "gpulet+int", "sbp", "self-tuning", "ideal"})
+COUNT_DEVICES = frozenset(
+    {PROVISIONED, "shares", "gpulet", "gpulet+int", "sbp", "self-tuning", "ideal"}
+)
 """Planners that share devices, and may be asked for the fewest."""
 
 
@@ -101,7 +107,6 @@ def solve(problem: Problem) -> PlanResult:
     if refusal := refuse_for_gateway(raised):
         return refusal
     return without_headroom(problem, within_gateway(raised, planner(raised)))
-    return within_gateway(problem, planner(problem))
 
 
 def _refuse_items(problem: Problem) -> None:

@@ -66,6 +66,8 @@ class SessionOutcomes:
     busy_us: Ints
     """Shape (S,): how long each slot ran."""
     batches: int
+    loads: int = 0
+    """Of a plan of models that come and go: starts that were ordered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +159,7 @@ def run(
         reason=session.reason,
         busy_us=session.busy_us,
         batches=int(store.state.world["next_batch"][0]),
+        loads=int(store.state.rules["loads"][0]) if topology.is_provisioned else 0,
     )
 
 

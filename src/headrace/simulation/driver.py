@@ -137,7 +137,7 @@ class SimDriver:
         )
 
     def _cold_end_us(self, batch: Batch, at_us: int, took_us: int, loading_at_us: int) -> int:
-        """Of a batch that starts while its model is loaded (`starts_of_plan.Start`)."""
+        """Of a batch that starts while its model is loaded (`start_times.Start`)."""
         model = self._topology.models[batch.model]
         assert model.start is not None
         more_us = model.start.exec_us - model.routes[0].stages[0].p50_us[0]

@@ -11,18 +11,20 @@ figures    latencies, transfers, throughput  apps       modules, machines, worst
 resources  devices, memory, links, time      binding    what is said in words
 shared     duty cycles and slowdowns         malleable  depths, items, what all slots carry
 starts     of models that are not in memory (DeepPlan)
+provisioned  more models than memory: what fits, what is found absent, what all slots carry
 case       the plan with look-ups, and the findings
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
 from headrace.verify.apps import check_apps
 from headrace.verify.case import CHECKS, Case, Violation
 from headrace.verify.claims import check_claims
-from headrace.verify.figures import check_figures
+from headrace.verify.figures import Throughputs, check_figures
 from headrace.verify.malleable import check_malleable
+from headrace.verify.provisioned import check_provisioned
 from headrace.verify.resources import check_resources
 from headrace.verify.starts import check_starts
 from headrace.verify.structure import check_structure
@@ -42,8 +44,14 @@ def verify(plan: Plan, profiles: Mapping[str, Profile]) -> list[Violation]:
         check_apps(case)
         return case.violations
     check_structure(case)
-    throughputs = check_malleable(case) if case.plan.is_malleable else check_figures(case)
+    throughputs = _figures_of(plan)(case)
     check_resources(case, throughputs)
     check_starts(case)
     check_claims(case, throughputs)
     return case.violations
+
+
+def _figures_of(plan: Plan) -> Callable[[Case], Throughputs]:
+    if plan.is_malleable:
+        return check_malleable
+    return check_provisioned if plan.is_provisioned else check_figures

@@ -6,6 +6,7 @@ rules are those of `headrace.starts`, restated.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from headrace.domain.layers import LayerTimes, Residency
@@ -55,7 +56,7 @@ def faults_of_start(
     if faults:
         return faults
     place = residency.by_layer(count)
-    sent = _arrivals(times, place)
+    sent = _arrivals(times, place, times.load_p99_us)
     if residency.waits_for_all:
         everything = max(sent.values(), default=0)
         sent = dict.fromkeys(range(count), everything)
@@ -73,6 +74,34 @@ def faults_of_start(
     if bound is not None and bound > residency.start_us:
         faults.append(f"bound_us is {bound}, later than the start it bounds")
     return faults
+
+
+@dataclass(frozen=True, slots=True)
+class Median:
+    """A start by medians: its copies, its execution, and when it ends on an idle slot."""
+
+    load_us: int
+    exec_us: int
+    alone_us: int
+
+
+def median_start(
+    times: LayerTimes, weights_bytes: Sequence[int], residency: Residency
+) -> Median | None:
+    """None: it places a layer nowhere or twice, which `faults_of_start` says."""
+    if _misplaced(weights_bytes, residency):
+        return None
+    place = residency.by_layer(len(weights_bytes))
+    sent = _arrivals(times, place, times.load_p50_us)
+    everything = max(sent.values(), default=0)
+    if residency.waits_for_all:
+        sent = dict.fromkeys(range(len(weights_bytes)), everything)
+    clock = executed = 0
+    for layer, at in enumerate(place):
+        took = times.host_p50_us[layer] if at is None else times.inside_p50_us[layer]
+        executed += took
+        clock = max(clock, sent.get(layer, 0)) + took
+    return Median(everything, executed, clock)
 
 
 def _misplaced(weights_bytes: Sequence[int], residency: Residency) -> list[str]:
@@ -98,9 +127,9 @@ def _misplaced(weights_bytes: Sequence[int], residency: Residency) -> list[str]:
 
 
 def _arrivals(
-    times: LayerTimes, place: Sequence[tuple[int, bool, bool] | None]
+    times: LayerTimes, place: Sequence[tuple[int, bool, bool] | None], load_us: Sequence[int]
 ) -> Mapping[int, int]:
-    """When each loaded layer's transfer is on the device."""
+    """When each loaded layer's transfer is on the device, if copies take `load_us`."""
     arrived: dict[int, int] = {}
     own_link = helper_link = forwarding = 0
     members: dict[int, list[int]] = {}
@@ -108,7 +137,7 @@ def _arrivals(
         if at is not None:
             members.setdefault(at[0], []).append(layer)
     for layers in members.values():
-        takes = sum(times.load_p99_us[layer] for layer in layers)
+        takes = sum(load_us[layer] for layer in layers)
         takes -= sum(times.saved_us[layer] for layer in layers[1:])
         at = place[layers[0]]
         if at is not None and at[1]:

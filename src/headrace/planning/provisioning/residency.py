@@ -3,7 +3,7 @@
 from headrace.domain.errors import ProfileError
 from headrace.domain.layers import Layer, LayerTimes, Residency, Transfer
 from headrace.domain.profile import Profile
-from headrace.planning.provisioning.planners import NEED_HELPER, plan_start
+from headrace.planning.provisioning.planners import NEED_HELPER, Start, plan_start
 from headrace.starts import HELPER, HOST, Choice, chain_of, choice_of, timeline, transfers
 
 
@@ -19,15 +19,12 @@ def plan_residency(profile: Profile, times: LayerTimes, planner: str) -> Residen
             f" {times.device!r} has no forward_us\n  try    a planner without +pt, or a profile of"
             " two linked devices"
         )
-    start = plan_start(planner, chain_of(times))
-    return _stated(profile.layers, times, start.choice, planner, start.total_us, start.bound_us,
-                   start.waits_for_all)  # fmt: skip
+    return stated(profile.layers, times, plan_start(planner, chain_of(times)), planner)
 
 
-def _stated(
-    layers: tuple[Layer, ...], times: LayerTimes, choice: Choice, planner: str, total_us: int,
-    bound_us: int | None, waits_for_all: bool,
-) -> Residency:  # fmt: skip
+def stated(layers: tuple[Layer, ...], times: LayerTimes, start: Start, planner: str) -> Residency:
+    """What a plan says of a start."""
+    choice = start.choice
     host = tuple(
         i for i, layer in enumerate(layers) if layer.weights_bytes and choice.source[i] == HOST
     )
@@ -41,10 +38,10 @@ def _stated(
             Transfer(layers=tuple(group), helper=choice.source[group[0]] == HELPER)
             for group in transfers(choice)
         ),
-        waits_for_all=waits_for_all,
+        waits_for_all=start.waits_for_all,
         host_bytes=sum(layers[i].weights_bytes for i in host),
-        start_us=total_us,
-        bound_us=bound_us,
+        start_us=start.total_us,
+        bound_us=start.bound_us,
     )
 
 

@@ -14,7 +14,7 @@ from headrace.domain.errors import OverloadError
 from headrace.domain.request import DropReason, Request
 from headrace.serving.engine.model_weights import ModelWeights
 from headrace.serving.engine.pending import PendingRequests
-from headrace.serving.workers.frames import Failed, Finished, Load, Loaded, Run, Unloaded
+from headrace.serving.workers.frames import Failed, Finished, Loaded, Run, Unloaded
 from headrace.serving.workers.stage_io import HERE, Home, Region, StageIndex, StageIO
 from headrace.serving.workers.transport import Transport
 
@@ -32,14 +32,6 @@ class WorkerLink(Protocol):
     def run(self, frame: Run) -> None:
         """Send the batch. Whoever owns the link later calls `LiveDriver.on_ran`, `on_failed` or
         `on_slot_lost`; never from inside this call."""
-        ...
-
-    def load(self, frame: Load) -> None:
-        """Send it. `LiveDriver.on_loaded`, `on_load_failed` or `on_slot_lost` follows, likewise."""
-        ...
-
-    def unload(self, stage: int) -> None:
-        """Have its worker give back what a stage holds."""
         ...
 
     def restart(self, why: str) -> None:
@@ -298,7 +290,7 @@ class LiveDriver:
             self._start_those_that_fit()
 
     def on_unloaded(self, slot: int, frame: Unloaded) -> None:
-        """Its memory is free. What is loaded next was sent behind it, and does not wait for this."""
+        """Its memory is free. What is loaded next was sent behind it and does not wait."""
 
     def on_slot_lost(self, slot: int) -> None:
         """The worker's process is gone and writes nothing any more."""

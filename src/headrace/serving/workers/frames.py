@@ -10,8 +10,8 @@ What is said, and by whom:
     worker   Loaded     Unloaded   Finished    (ends, after   Beat, all the time
              or Failed             or Failed    its batches)
 
-Each Expect, Load, Unload and Run is answered by exactly one frame, which repeats the stage, the slot
-and of a Run the batch and its attempt. A gateway that has given a batch another path therefore
+Each Expect, Load, Unload and Run is answered by exactly one frame, which repeats the stage, the
+slot and of a Run the batch and its attempt. A gateway that has given a batch another path therefore
 knows an old answer from the one that it waits for, and no answer needs to be awaited before the
 next frame is sent; frames are worked off in their order, one at a time. Tensors never pass here: a
 Run names where in the arena they lie (`arena`).

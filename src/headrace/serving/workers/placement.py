@@ -10,7 +10,7 @@ from headrace.catalog.shared_stages import Blocks, SharedStage, shared_stages
 from headrace.catalog.stage_files import model_format, stage_path, stage_weights
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.cost import TimedStage, cost_model
-from headrace.dispatch.starts_of_plan import Start, start_of
+from headrace.dispatch.starts_of_plan import start_of
 from headrace.dispatch.topology import slowdowns
 from headrace.domain.errors import ModelError, PlanError
 from headrace.domain.plan import Plan, Slot
@@ -30,6 +30,7 @@ from headrace.serving.workers.frames import Load
 from headrace.serving.workers.host import allowed_cores
 from headrace.serving.workers.stage_io import StageIndex, StageIO
 from headrace.serving.workers.worker_process import WorkerSpec
+from headrace.start_times import Start
 
 logger = logging.getLogger(__name__)
 

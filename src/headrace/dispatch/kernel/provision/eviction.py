@@ -8,8 +8,9 @@ saves
     load_us / gap / bytes
 
 of copying per byte that it holds (GreedyDual-Size-Frequency, Cherkasova 1998, with a rate instead
-of a count). The gap is a moving mean of those between its requests; a silence that lasts longer
-than that says that it is longer now. A model that another slot holds as well is missed by half.
+of a count). The gap is a moving mean of those between its requests, which begins with the mean gap
+of all models: one that was asked for once is no favourite yet. A silence that lasts longer than
+that says that it is longer now. A model that another slot holds as well is missed by half.
 """
 
 from headrace.compilation.loops import inlined, kernel
@@ -23,12 +24,17 @@ MEAN_OF = 8
 @kernel
 def note_asked(s: State, model: int, at_us: int) -> None:
     """A request of the model came at that instant."""
-    mine = s.starts[model]
-    if mine.asked == 1:
-        mine.gap_us = float(at_us - mine.asked_at)
-    elif mine.asked > 1:
-        mine.gap_us += (float(at_us - mine.asked_at) - mine.gap_us) / MEAN_OF
+    mine, rules = s.starts[model], s.rules[0]
+    if rules.asked == 0:
+        rules.first_at = at_us
+    if mine.asked == 0:
+        since_us = float(at_us - rules.first_at)
+        mine.gap_us = since_us * len(s.models) / max(1, rules.asked)
+    else:
+        part = min(mine.asked + 1, MEAN_OF)
+        mine.gap_us += (float(at_us - mine.asked_at) - mine.gap_us) / part
     mine.asked += 1
+    rules.asked += 1
     mine.asked_at = max(mine.asked_at, at_us)
 
 

@@ -5,7 +5,7 @@ run beside execution not before it can go on without standing still, so that oth
 
     start = max(end of the one before, released)        end = start + what it takes
 
-    released  of a start: begins_at + last_us - exec_us (`starts_of_plan.Start`); else at once
+    released  of a start: begins_at + last_us - exec_us (`start_times.Start`); else at once
 
 The order is kept: if nothing takes longer than foreseen, nothing ends later. One more is put where
 it delays those behind it least, none of them beyond its deadline, and there as early as it goes. So

@@ -7,10 +7,11 @@ batch would fit (`order.fit`):
     absent   a start: memory (`loads.room_at`), then links, then execution
 
 Of the slots on which it is in time, and nobody else too late, the one on which it ends first takes
-it; a start counts as if it ended `keep_percent` of its load later, so that slots which hold a model
-get its requests while they can answer them, and the others keep what they hold. If there is none,
-the request cannot be in time and is refused at once; only where its model is just about to leave a
-slot, to make room for another, it waits until it may be asked for again.
+it. A start counts as if it ended `keep_percent` of its load later, and twice that where another
+model has to leave: slots that hold a model get its requests while they can answer them, and free
+memory is used first. If there is no such slot, the request cannot be in time and is refused at
+once; only where its model is just about to leave a slot, to make room for another, it waits until
+it may be asked for again.
 
 What is promised is kept, if batches and copies take no longer than foreseen: orders are kept, loads
 begin in the order of their numbers, and neither the model of a promised batch leaves nor is the
@@ -138,7 +139,7 @@ def decide(s: State, model: int, now_us: int) -> Decision:
         if offer.after == NOWHERE:
             late_us = min(late_us, offer.end_at + offer.slack_us - request.deadline_at)
             continue
-        score = offer.end_at + (asked.load_us * rules.keep_percent // 100 if offer.cold else 0)
+        score = offer.end_at + (_burden_us(s, slot, model) if offer.cold else 0)
         if score < best_score:
             best, best_score = place, score
             rules.after, rules.memory_at, rules.cold = offer.after, offer.memory_at, offer.cold
@@ -156,6 +157,14 @@ def decide(s: State, model: int, now_us: int) -> Decision:
         return wait(request.deadline_at - alone_us + 1, 1)
     note_asked(s, model, request.arrived_at)
     return drop(DEADLINE, max(1, min(late_us, RETRY_US)))
+
+
+@kernel
+def _burden_us(s: State, slot: int, model: int) -> int:
+    """What a start costs others: a load, and another where somebody has to leave for it."""
+    mine, here = s.starts[model], s.slots[slot]
+    leaves = max(here.held_bytes, here.promised_bytes) + mine.bytes > here.memory_bytes
+    return mine.load_us * s.rules[0].keep_percent * (2 if leaves else 1) // 100
 
 
 @kernel

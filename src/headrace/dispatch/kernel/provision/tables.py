@@ -34,19 +34,19 @@ START = np.dtype(
         ("gap_us", "f8"),
     ]
 )
-"""Of a model, see `starts_of_plan.Start`. `more_us`: what execution of a start takes more than a
+"""Of a model, see `start_times.Start`. `more_us`: what execution of a start takes more than a
 batch in memory. `closed`: its requests are refused. `asked_at`, `asked`: when its last request
 came, and how many did; `gap_us`: between them, a moving mean."""
 
 RULES = ints(
     *("eviction", "bound", "in_order", "refuses", "ahead", "keep_percent"),
-    *("first_load", "loads", "after", "memory_at", "cold"),
+    *("first_load", "loads", "after", "memory_at", "cold", "asked", "first_at"),
 )
 """One row. `eviction`: LRU or WEIGHED. `bound`: a model runs on one slot only. `in_order`: batches
 run in the order in which they came. `refuses`: what cannot be in time is refused. `ahead`: copies
 run before execution begins. `keep_percent`: see `policy`. `first_load`: of the loads that wait;
 `loads`: numbers that were given. `after`, `memory_at`, `cold`: what `decide` has found, see
-`policy.Offer`."""
+`policy.Offer`. `asked`, `first_at`: requests of all models, and when the first came."""
 
 PARAMETERS = ("eviction", "bound", "in_order", "refuses", "ahead", "keep_percent")
 

@@ -1,0 +1,181 @@
+"""Sixty models of three kinds, each with weights of its own, and what each takes of a core.
+
+    detector    PP-OCRv4's text detection at 160 x 160          4.7 MB
+    recogniser  PP-OCRv4's text recognition at 48 x 160        10.8 MB
+    encoder     two layers like BERT-base's, random weights,    57 MB and a table of words of 94 MB
+
+Files, hashes, expected answers and times are kept in a folder, so that runs with different loads
+start from the same.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+
+KINDS = ("detector", "recogniser", "encoder")
+LAYERS, TOKENS = 2, 64
+ROUNDS = 15
+"""Starts of each kind that are timed."""
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one kind, microseconds, p50 and p99."""
+
+    load_us: tuple[int, int]
+    """From the order to load until the first answer, less a run."""
+    run_us: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What its instances have in common."""
+
+    name: str
+    feed: dict[str, Any]
+    """One item."""
+    host_bytes: int
+    """Of weights that a run reads a few rows of."""
+
+
+def ocr_file(word: str) -> Path:
+    import rapidocr_onnxruntime
+
+    folder = Path(rapidocr_onnxruntime.__file__).parent / "models"
+    return next(folder.glob(f"*{word}*.onnx"))
+
+
+def kinds() -> dict[str, Kind]:
+    from benchmarks.accordion.real_networks import WIDTH, WORDS
+
+    rng = np.random.default_rng(0)
+
+    def picture(height: int, width: int) -> dict[str, Any]:
+        return {"x": rng.standard_normal((1, 3, height, width)).astype(np.float32)}
+
+    ids = {"ids": rng.integers(0, WORDS, (1, TOKENS))}
+    return {
+        "detector": Kind(name="detector", feed=picture(160, 160), host_bytes=0),
+        "recogniser": Kind(name="recogniser", feed=picture(48, 160), host_bytes=0),
+        "encoder": Kind(name="encoder", feed=ids, host_bytes=4 * WORDS * WIDTH),
+    }
+
+
+def build(kind: str, number: int, path: Path) -> None:
+    """Write an instance; no two have the same content."""
+    if kind == "encoder":
+        from benchmarks.accordion.real_networks import encoder
+
+        model = encoder(LAYERS, TOKENS).model
+        for tensor in model.graph.initializer:
+            if tensor.name.endswith("w") and len(tensor.raw_data) > 1 << 20:
+                values = np.frombuffer(tensor.raw_data, np.float32)
+                tensor.raw_data = np.roll(values, number + 1).tobytes()
+    else:
+        model = onnx.load(str(ocr_file("det" if kind == "detector" else "rec")))
+        for tensor in model.graph.initializer:
+            if len(tensor.raw_data) > 1 << 16 and tensor.data_type == onnx.TensorProto.FLOAT:
+                values = np.frombuffer(tensor.raw_data, np.float32)
+                tensor.raw_data = (values * np.float32(1 + 1e-4 * (number + 1))).tobytes()
+    onnx.save(model, str(path))
+
+
+def prepare(folder: Path, instances: int) -> None:
+    """Write the models and what ONNX Runtime answers, as far as they are not there."""
+    import onnxruntime as ort
+
+    for name, kind in kinds().items():
+        for number in range(instances):
+            path = folder / f"{name}-{number}.onnx"
+            answers = path.with_suffix(".npz")
+            if answers.exists():
+                continue
+            build(name, number, path)
+            session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            found = session.run(None, kind.feed)
+            named = zip((each.name for each in session.get_outputs()), found, strict=True)
+            np.savez(answers, **dict(named))
+
+
+def timed(folder: Path, *, prepared: bool, threads: int = 1) -> dict[str, Times]:
+    """Of each kind on one core, in a process of its own; kept in the folder."""
+    path = folder / f"times-{'prepared' if prepared else 'plain'}.json"
+    if not path.exists():
+        command = [sys.executable, "-m", "benchmarks.deepplan.live_networks", str(folder)]
+        command += ["--prepared"] if prepared else []
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        path.write_text(done.stdout)
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, Times])
+
+
+def _time_all(folder: Path, *, prepared: bool) -> None:
+    from benchmarks.deepplan.live import profile_of
+
+    from headrace.catalog.loadable_stages import LoadableModel
+    from headrace.executors.base import TensorMemory
+    from headrace.executors.onnx import EXECUTOR
+    from headrace.serving.workers.arena import Arena, map_arena
+    from headrace.serving.workers.frames import Expect, Finished, Load, Loaded, Run, Unload
+    from headrace.serving.workers.worker import Worker
+
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
+    arena = Arena(1 << 26)
+    memory = TensorMemory(map_arena(os.dup(arena.descriptor), arena.size_bytes))
+    worker = Worker(memory)
+    assert isinstance(worker.answer(Expect("onnx")), Loaded)
+    found: dict[str, dict[str, list[int]]] = {}
+    rough = Times(load_us=(1, 1), run_us=(1, 1))
+    for name, kind in kinds().items():
+        loads, runs = [], []
+        for number in range(ROUNDS + 1):
+            which = f"{name}-{number % 3}"
+            profile = profile_of(folder, which, rough)
+            maker = EXECUTOR.shares_weights if prepared else None
+            stage = LoadableModel(profile, folder, (0, 1), maker).stage()
+            load = Load(
+                stage=0,
+                name=which,
+                executor="onnx",
+                path=stage.path,
+                weights=stage.weights,
+                own=stage.own,
+                inputs=profile.inputs,
+                outputs=profile.outputs,
+                max_batch=1,
+                p50_us=(1,),
+                p99_us=(1,),
+                seed=0,
+                warm_up=False,
+            )
+            memory.tensor(profile.inputs[0], 1, 0)[...] = next(iter(kind.feed.values()))
+            run = Run(0, 0, 0, 1, (0,), tuple((i + 1) << 23 for i in range(len(profile.outputs))))
+            loaded, first = worker.answer(load), worker.answer(run)
+            assert isinstance(loaded, Loaded), loaded
+            assert isinstance(first, Finished), first
+            later = []
+            for _ in range(3):
+                again = worker.answer(run)
+                assert isinstance(again, Finished), again
+                later.append(again.ended_at_us - again.started_at_us)
+            worker.answer(Unload(0))
+            if number:  # the first one fills caches
+                took = first.ended_at_us - first.started_at_us + loaded.took_us
+                loads.append(max(1, took - round(float(np.median(later)))))
+                runs += later
+        found[name] = {
+            what: [round(float(np.percentile(us, q))) for q in (50, 99)]
+            for what, us in (("load_us", loads), ("run_us", runs))
+        }
+    arena.close()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    _time_all(Path(sys.argv[1]), prepared="--prepared" in sys.argv)

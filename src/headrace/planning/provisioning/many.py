@@ -1,0 +1,442 @@
+"""Plans of more models than memory: every model may run on every device, and is brought there when
+it is asked for.
+
+Which devices: all of the cluster, or as few as carry the rates. Per model, one device type: the one
+on which it starts soonest. What all devices carry:
+
+    execution   sum of r_i (absent_i exec_i + (1 - absent_i) batch_i)  <=  slots x max_utilisation
+    copies      sum of r_i absent_i load_i (twice with a helper)       <=  slots x max_utilisation
+
+with absent_i as for LRU and random arrivals (`residents`), which the dispatcher's own eviction is
+meant to improve on, and times by medians. Where a device has no copy stream, a start takes it
+whole. Every start must be over within the latency budget.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from headrace.cost import TimedStage, cost_model
+from headrace.domain.errors import DocumentError
+from headrace.domain.layers import LayerTimes, Residency
+from headrace.domain.plan import Deployment, Pipeline, PlanResult, Slot, Stage
+from headrace.domain.problem import Demand, Problem
+from headrace.planning.common.assembly import Claim, written
+from headrace.planning.common.candidates import budget_us
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.provisioning.planners import NEED_HELPER, Start
+from headrace.planning.provisioning.residency import stated
+from headrace.planning.provisioning.residents import absent_shares
+from headrace.planning.provisioning.served import plan_served_start
+from headrace.start_times import predicted_start, with_host_layers
+from headrace.starts import chain_of
+
+DEFAULT = "exact"
+COLD_SHARES = (1.0, 0.3, 0.1, 0.03, 0.0)
+"""Parts of requests that are starts, for which layers are placed."""
+US_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """A model on its kind of device."""
+
+    demand: Demand
+    device: str
+    share: Fraction
+    residency: Residency
+    batch_us: tuple[int, int]
+    """p50 and p99 of a batch of one, once it is loaded."""
+    exec_us: int
+    load_us: int
+    links: int
+    resident_bytes: int
+
+
+def fits(problem: Problem) -> bool:
+    """Whether the weights of all models fit the devices together, one copy of each."""
+    memory = [
+        kind.memory_bytes * problem.cluster.count(kind.name)
+        for kind in problem.cluster.device_types
+        if kind.memory_bytes is not None and problem.cluster.count(kind.name)
+    ]
+    if not memory:
+        return True
+    needed = sum(
+        sum(block.weights_bytes for block in problem.profiles[demand.model].blocks)
+        for demand in problem.demands
+    )
+    return needed <= sum(memory)
+
+
+def plan_provisioned(problem: Problem) -> PlanResult:
+    """Every model on every device of its kind, and what they carry.
+
+    Raises:
+        DocumentError: apps, an objective or options that these plans do not have, a profile without
+            layer times, or a device type without its memory.
+    """
+    deadline = Deadline(problem.options.time_limit_s)
+    _check(problem)
+    planner = problem.options.provision or DEFAULT
+    best, best_us = None, 0.0
+    # Which layers stay on the host hangs on how many requests are starts, and that on how much
+    # memory the others take: each part is tried, and the least mean time of a request is taken.
+    for part in COLD_SHARES if planner.startswith("exact") else COLD_SHARES[:1]:
+        placed = []
+        for demand in problem.demands:
+            found = _place(problem, demand, planner, part)
+            if isinstance(found, str):
+                return _refused(found, deadline)
+            placed.append(found)
+        mean_us = _mean_us(problem, placed)
+        if best is None or mean_us < best_us:
+            best, best_us = placed, mean_us
+    assert best is not None
+    return _carried(problem, planner, best, deadline)
+
+
+def _check(problem: Problem) -> None:
+    if problem.apps:
+        raise DocumentError(
+            "planner provisioned: brings models to devices, and the problem is one of apps\n"
+            "  try    plan the models alone"
+        )
+    if problem.options.objective == "least-cost":
+        raise DocumentError(
+            "planner provisioned: knows the objectives max-min, throughput and least-devices, not"
+            " least-cost"
+        )
+    if problem.options.objective == "least-devices" and any(
+        demand.rate_rps is None for demand in problem.demands
+    ):
+        raise DocumentError(
+            "planner provisioned: least-devices needs a rate of every model; state rate_rps"
+        )
+    if problem.options.provision in NEED_HELPER:
+        _check_helpers(problem)
+    for demand in problem.demands:
+        if dimensions := problem.profiles[demand.model].dimensions:
+            raise DocumentError(
+                f"planner provisioned: model {demand.model!r} has several sizes"
+                f" ({', '.join(dimensions)}), and starts are planned for one; profile it at one"
+            )
+    for kind in problem.cluster.device_types:
+        if kind.memory_bytes is None and problem.cluster.count(kind.name):
+            raise DocumentError(
+                f"planner provisioned: device type {kind.name!r} does not state its memory_bytes,"
+                " which models are to share\n  try    state it in the problem file"
+            )
+
+
+def _check_helpers(problem: Problem) -> None:
+    for kind in problem.cluster.device_types:
+        alone = [node.name for node in problem.cluster.nodes if node.devices.get(kind.name) == 1]
+        if alone or (problem.cluster.count(kind.name) and not kind.copy_stream):
+            has = f"one on node {alone[0]!r}" if alone else "no copy_stream"
+            raise DocumentError(
+                f"--provision {problem.options.provision}: copies over a second device while the"
+                f" first executes, and {kind.name!r} has {has}\n  try    a planner without +pt"
+            )
+
+
+# -- one model ------------------------------------------------------------------------------------
+
+
+def _place(problem: Problem, demand: Demand, planner: str, cold_share: float) -> _Placed | str:
+    """Where it starts soonest; or why nowhere."""
+    best, refusals = None, []
+    for times in _timed(problem, demand):
+        found = _on(problem, demand, times, planner, cold_share)
+        if isinstance(found, str):
+            refusals.append(found)
+        elif best is None or found.residency.start_us < best.residency.start_us:
+            best = found
+    return best or refusals[0]
+
+
+def _timed(problem: Problem, demand: Demand) -> list[LayerTimes]:
+    profile, cluster = problem.profiles[demand.model], problem.cluster
+    found = [
+        times
+        for kind in cluster.device_types
+        if cluster.count(kind.name)
+        for times in [profile.timed_layers(kind.name, max(kind.shares))]
+        if times is not None and profile.max_batch(kind.name, max(kind.shares))
+    ]
+    if not found:
+        known = sorted({f"{each.share} of a {each.device}" for each in profile.layer_times})
+        raise DocumentError(
+            f"planner provisioned: profile {demand.model!r} has layer times for"
+            f" {', '.join(known) or 'nothing'}, and the cluster has none of these\n"
+            "  try    a profile with `layers` and `layer_times` of the cluster's devices"
+        )
+    return found
+
+
+def _on(
+    problem: Problem, demand: Demand, times: LayerTimes, planner: str, cold_share: float
+) -> _Placed | str:
+    profile = problem.profiles[demand.model]
+    kind = problem.cluster.device_type(times.device)
+    if planner in NEED_HELPER and not times.forward_us:
+        raise DocumentError(
+            f"--provision {planner}: copies over a second device, and profile {demand.model!r} has"
+            f" no forward_us on {times.device!r}\n  try    a planner without +pt"
+        )
+    start = _start_of(times, planner, cold_share)
+    residency = stated(profile.layers, times, start, planner)
+    told = predicted_start(residency, profile)
+    memory = int((kind.memory_bytes or 0) * times.share)
+    if told.resident_bytes > memory:
+        return (
+            f"model {demand.model!r}: needs {told.resident_bytes:,} bytes of a {times.device!r},"
+            f" and {times.share} of one has {memory:,}\n"
+            "  try    devices with more memory, or a model cut over several (without --provision)"
+        )
+    costs = cost_model(problem.profiles)
+    stage = Stage(
+        first_block=0, end_block=len(profile.blocks), device=times.device, share=times.share,
+        pool=(), latency_us=0, transfer_us=0, throughput_rps=0.0,
+    )  # fmt: skip
+    (batch,) = with_host_layers(
+        [costs.latency(TimedStage.of(demand.model, stage), 1)], profile, residency
+    )
+    needed_us = max(residency.start_us, batch.p99_us) + costs.gateway_us(demand.model)
+    budget = budget_us(demand.slo_us, problem.options.margin)
+    if needed_us > budget:
+        return (
+            f"model {demand.model!r}: its start on a {times.device!r} misses its SLO even alone\n"
+            f"  needs  {needed_us / 1000:,.1f} ms\n"
+            f"  has    {budget / 1000:,.1f} ms, SLO {demand.slo_us / 1000:,.1f} ms less a margin of"
+            f" {problem.options.margin:.0%}\n"
+            f"  try    an SLO of {needed_us / 1000 / (1 - problem.options.margin):,.1f} ms"
+        )
+    return _Placed(
+        demand=demand,
+        device=times.device,
+        share=times.share,
+        residency=residency,
+        batch_us=(batch.p50_us, batch.p99_us),
+        exec_us=told.exec_us if kind.copy_stream else told.alone_us,
+        load_us=told.load_us if kind.copy_stream else 0,
+        links=2 if told.uses_helper else 1,
+        resident_bytes=told.resident_bytes,
+    )
+
+
+_KNOWN: dict[tuple[LayerTimes, str, float], Start] = {}
+
+
+def _start_of(times: LayerTimes, planner: str, cold_share: float) -> Start:
+    """Instances of one network have the same start."""
+    key = (times, planner, round(cold_share, 3))
+    if key not in _KNOWN:
+        if len(_KNOWN) > 1_000:
+            _KNOWN.clear()
+        _KNOWN[key] = plan_served_start(planner, chain_of(times), key[2])
+    return _KNOWN[key]
+
+
+# -- all of them ----------------------------------------------------------------------------------
+
+
+def _weights(problem: Problem) -> list[float]:
+    """What rates are in proportion to."""
+    return [
+        demand.weight if demand.rate_rps is None else demand.rate_rps for demand in problem.demands
+    ]
+
+
+def _absent(problem: Problem, placed: Sequence[_Placed], devices: int | None = None) -> list[float]:
+    """Of each model, on all devices or on so many."""
+    weights, absent = _weights(problem), [0.0] * len(placed)
+    for kind in {(each.device, each.share) for each in placed}:
+        rows = [i for i, each in enumerate(placed) if (each.device, each.share) == kind]
+        slots = _slot_count(problem, *kind) if devices is None else devices * int(1 / kind[1])
+        held = int((problem.cluster.device_type(kind[0]).memory_bytes or 0) * kind[1]) * slots
+        shares = absent_shares(
+            [weights[i] for i in rows], [placed[i].resident_bytes for i in rows], held
+        )
+        for i, part in zip(rows, shares.tolist(), strict=True):
+            absent[i] = part
+    return absent
+
+
+def _mean_us(problem: Problem, placed: Sequence[_Placed]) -> float:
+    """What requests take alone, weighted by their rates."""
+    rows = list(zip(_weights(problem), placed, _absent(problem, placed), strict=True))
+    total = sum(
+        weight * (part * each.residency.start_us + (1 - part) * each.batch_us[1])
+        for weight, each, part in rows
+    )
+    return total / sum(weight for weight, _, _ in rows)
+
+
+def _slot_count(problem: Problem, device: str, share: Fraction) -> int:
+    return problem.cluster.count(device) * int(1 / share)
+
+
+def _part(
+    problem: Problem, placed: Sequence[_Placed], absent: Sequence[float], devices: int | None
+) -> dict[tuple[str, Fraction], float]:
+    """Kind -> what rates as the weights need of its slots' time, or of their links'; at most 1
+    where they carry them."""
+    need: dict[tuple[str, Fraction], float] = {}
+    for kind in {(each.device, each.share) for each in placed}:
+        exec_us = copy_us = 0.0
+        for weight, each, part in zip(_weights(problem), placed, absent, strict=True):
+            if (each.device, each.share) == kind:
+                exec_us += weight * (part * each.exec_us + (1 - part) * each.batch_us[0])
+                copy_us += weight * part * each.load_us * each.links
+        slots = _slot_count(problem, *kind) if devices is None else devices * int(1 / kind[1])
+        there_us = slots * US_PER_S * problem.cluster.device_type(kind[0]).max_utilisation
+        need[kind] = max(exec_us, copy_us) / there_us
+    return need
+
+
+def _carried(
+    problem: Problem, planner: str, placed: Sequence[_Placed], deadline: Deadline
+) -> PlanResult:
+    devices = None
+    if problem.options.objective == "least-devices":
+        devices = _fewest(problem, placed)
+    absent = _absent(problem, placed, devices)
+    need = _part(problem, placed, absent, devices)
+    stated_rates = all(demand.rate_rps is not None for demand in problem.demands)
+    scarce = max(need, key=lambda kind: need[kind])
+    if any(demand.rate_rps is not None for demand in problem.demands) and not stated_rates:
+        return _refused(
+            "planner provisioned: some models have a rate_rps and some have none; state all, or"
+            " weights alone",
+            deadline,
+        )
+    if stated_rates and need[scarce] > 1:
+        more = problem.cluster.count(scarce[0])
+        return _refused(
+            f"rates: these models need {need[scarce]:.2f} of the time of the {more} devices of type"
+            f" {scarce[0]!r}, {sum(absent) / len(absent):.0%} of requests being starts\n"
+            f"  try    {_enough(problem, placed, scarce)} of them, more memory, or lower rates",
+            deadline,
+        )
+    slots = tuple(_slots(problem, planner, placed, devices))
+    deployments = tuple(
+        _deployment(problem, each, part, weight / need[each.device, each.share], slots)
+        for each, part, weight in zip(placed, absent, _weights(problem), strict=True)
+    )
+    claim = Claim(
+        bound=None,
+        stopped="heuristic",
+        binding=_binding(problem, need, absent),
+        runtime_s=deadline.spent_s,
+    )
+    plan = written(problem, slots, deployments, claim)
+    return PlanResult(plan=plan, stopped="heuristic", bound=None, runtime_s=plan.runtime_s)
+
+
+def _binding(
+    problem: Problem, need: dict[tuple[str, Fraction], float], absent: Sequence[float]
+) -> str:
+    weights = _weights(problem)
+    cold = sum(w * a for w, a in zip(weights, absent, strict=True)) / sum(weights)
+    kinds = ", ".join(sorted({device for device, _ in need}))
+    return (
+        f"time of the slots on {kinds}, or of their links: {cold:.1%} of requests are expected to"
+        " be starts, were the model that is unused for longest to leave"
+    )
+
+
+def _enough(problem: Problem, placed: Sequence[_Placed], kind: tuple[str, Fraction]) -> int:
+    """Devices of one type that carry the stated rates."""
+    devices = 1
+    while _part(problem, placed, _absent(problem, placed, devices), devices)[kind] > 1:
+        devices += 1
+    return devices
+
+
+def _fewest(problem: Problem, placed: Sequence[_Placed]) -> int:
+    """
+    Raises:
+        DocumentError: the models are on devices of several types.
+    """
+    kinds = {(each.device, each.share) for each in placed}
+    if len(kinds) > 1:
+        raise DocumentError(
+            "planner provisioned: counts devices of one type, and these models start soonest on"
+            f" {', '.join(sorted(device for device, _ in kinds))}; leave one in the cluster"
+        )
+    (kind,) = kinds
+    there = problem.cluster.count(kind[0])
+    return min(there, _enough(problem, placed, kind))
+
+
+def _slots(
+    problem: Problem, planner: str, placed: Sequence[_Placed], devices: int | None
+) -> Iterator[Slot]:
+    """Of every device that some model may run on; each helped by the one that is half the node's
+    devices away, which PCIe switches of the usual servers have between them."""
+    left = dict.fromkeys({each.device for each in placed}, devices)
+    for device, share in sorted({(each.device, each.share) for each in placed}):
+        for node in problem.cluster.nodes:
+            count = node.devices.get(device, 0)
+            room = left[device]
+            count = count if room is None else min(count, room)
+            left[device] = None if room is None else room - count
+            helps = planner in NEED_HELPER and count > 1 and share == 1
+            for index in range(count):
+                other = (index + count // 2) % count
+                for position in range(int(1 / share)):
+                    yield Slot(
+                        name=_slot_name(node.name, device, index, position, share),
+                        node=node.name,
+                        device=device,
+                        device_index=index,
+                        share=share,
+                        tenants=(),
+                        helper=_slot_name(node.name, device, other, 0, share) if helps else None,
+                    )
+
+
+def _slot_name(node: str, device: str, index: int, position: int, share: Fraction) -> str:
+    return f"{node}/{device}-{index}" + ("" if share > Fraction(1, 2) else f"/{position}")
+
+
+def _deployment(
+    problem: Problem, each: _Placed, absent: float, rate_rps: float, slots: Sequence[Slot]
+) -> Deployment:
+    pool = tuple(
+        slot.name for slot in slots if (slot.device, slot.share) == (each.device, each.share)
+    )
+    stage = Stage(
+        first_block=0,
+        end_block=len(problem.profiles[each.demand.model].blocks),
+        device=each.device,
+        share=each.share,
+        pool=pool,
+        latency_us=each.batch_us[1],
+        transfer_us=0,
+        throughput_rps=rate_rps,
+    )
+    return Deployment(
+        model=each.demand.model,
+        slo_us=each.demand.slo_us,
+        budget_us=budget_us(each.demand.slo_us, problem.options.margin),
+        pipelines=(
+            Pipeline(
+                name="p0",
+                batch_size=1,
+                stages=(stage,),
+                latency_us=stage.latency_us,
+                throughput_rps=rate_rps,
+            ),
+        ),
+        throughput_rps=rate_rps,
+        start=each.residency,
+        cold_share=absent,
+    )
+
+
+def _refused(refusal: str, deadline: Deadline) -> PlanResult:
+    return PlanResult(
+        plan=None, stopped="infeasible", bound=None, runtime_s=deadline.spent_s, refusal=refusal
+    )

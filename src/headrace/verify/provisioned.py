@@ -1,0 +1,204 @@
+"""Does a plan of more models than memory hold (DeepPlan).
+
+Every model may run on every slot of its pool, and is brought there when it is asked for. Restated:
+
+memory      of a device is stated; every model alone fits a slot's part of it, less what its start
+            leaves on the host
+latency     of a batch once the model is loaded: the profile's, and what layers on the host take
+            more
+slo         the start, and such a batch, keep the model's budget
+start       what comes over a helper has one: a slot of another device of the same node and type
+absent      the part of requests that find their model absent: random arrivals at rates as stated,
+            or in proportion to weights, and LRU: the time T after which an unused model is gone has
+            sum of bytes (1 - exp(-r T)) = memory of all slots, absent = exp(-r T) (Che's)
+carried     the stated throughputs fit on the slots' time and on their links, by medians
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import exp, expm1, inf
+
+from headrace.domain.plan import Deployment, Slot
+from headrace.domain.profile import Profile
+from headrace.verify.case import Case
+from headrace.verify.figures import Throughputs, latency_us
+from headrace.verify.starts import Median, median_start
+
+US_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """Recomputed figures of one deployment."""
+
+    kind: tuple[str, Fraction]
+    batch_us: float
+    start: Median
+    size_bytes: int
+    helped: bool
+
+
+def check_provisioned(case: Case) -> Throughputs:
+    """Everything of such plans but the starts themselves. Returns what the plan may state."""
+    for slot in case.plan.slots:
+        _check_slot(case, slot)
+    known: dict[str, _Model] = {}
+    for deployment in case.plan.deployments:
+        profile = case.profiles.get(deployment.model)
+        found = None if profile is None else _check_model(case, deployment, profile)
+        if found is not None:
+            known[deployment.model] = found
+    stated = {each.model: each.throughput_rps for each in case.plan.deployments}
+    if len(known) < len(stated) or any(not 0 < rps < inf for rps in stated.values()):
+        for model, rps in stated.items():
+            if not 0 < rps < inf:
+                case.report("throughput", model, "throughput (rps)", "a number above 0", rps)
+        return Throughputs(pipelines={}, deployments=dict.fromkeys(stated, 0.0))
+    absent = _check_absent(case, known)
+    _check_carried(case, known, absent, stated)
+    pipelines = {
+        (each.model, pipeline.name): each.throughput_rps
+        for each in case.plan.deployments
+        for pipeline in each.pipelines
+    }
+    return Throughputs(pipelines=pipelines, deployments=stated)
+
+
+def _check_slot(case: Case, slot: Slot) -> None:
+    where = f"slot {slot.name}"
+    if slot.tenants or slot.duty_us is not None:
+        what = "tenants or a duty cycle, where models come and go"
+        case.report("tenants", where, what, "none", f"{len(slot.tenants)} tenants, {slot.duty_us}")
+    kind = case.types.get(slot.device)
+    if kind is not None and kind.memory_bytes is None:
+        case.report("memory", where, "memory (bytes) of its device type", "stated", "none")
+    if slot.helper is None:
+        return
+    other = case.slots.get(slot.helper)
+    apart = other is not None and (
+        (other.node, other.device) == (slot.node, slot.device)
+        and other.device_index != slot.device_index
+    )
+    if not apart or (kind is not None and not kind.copy_stream):
+        needed = "a slot of another device of its node and type, with copy streams"
+        case.report("start", where, "helper", needed, slot.helper)
+
+
+def _check_model(case: Case, deployment: Deployment, profile: Profile) -> _Model | None:
+    """None: too broken to tell, which is reported here or elsewhere."""
+    model, start = deployment.model, deployment.start
+    pipeline = deployment.pipelines[0]
+    stage, where = pipeline.stages[0], f"{model}/{pipeline.name}"
+    assert start is not None, "asked only of such plans"
+    took_us = latency_us(profile, stage, pipeline.batch_size)
+    times = profile.timed_layers(start.device, start.share, start.batch_size)
+    kind = case.types.get(stage.device)
+    if took_us is None or times is None or kind is None:
+        return None
+    if any(not 0 <= layer < len(profile.layers) for layer in start.host):
+        return None
+    at_size = profile.timed_layers(start.device, start.share, pipeline.batch_size)
+    read, items = (times, pipeline.batch_size) if at_size is None else (at_size, 1)
+    more99 = items * max(0, sum(read.host_p99_us[i] - read.inside_p99_us[i] for i in start.host))
+    more50 = items * max(0, sum(read.host_p50_us[i] - read.inside_p50_us[i] for i in start.host))
+    batch50 = took_us[0] + more50
+    batch99 = max(int(batch50), took_us[1] + more99)
+    case.expect("latency", where, "p99 latency (us) once loaded", batch99, stage.latency_us)
+    case.expect("latency", where, "latency (us) of the pipeline", batch99, pipeline.latency_us)
+    case.expect("transfer", where, "transfer (us)", 0, stage.transfer_us)
+    case.expect("throughput", where, "of the stage", pipeline.throughput_rps, stage.throughput_rps)
+    rps = deployment.throughput_rps
+    case.limit("throughput", model, "throughput (rps) beside its pipeline's", rps,
+               pipeline.throughput_rps)  # fmt: skip
+    needed_us = max(start.start_us, batch99) + profile.gateway_us
+    case.limit("slo", model, "start (us), gateway included", needed_us, deployment.budget_us)
+    size = sum(layer.weights_bytes for layer in profile.layers)
+    size -= sum(profile.layers[i].weights_bytes for i in start.host)
+    memory = 0 if kind.memory_bytes is None else int(kind.memory_bytes * stage.share)
+    case.limit("memory", model, "bytes that it brings to a slot", size, memory)
+    helped = any(transfer.helper for transfer in start.transfers)
+    for name in stage.pool:
+        slot = case.slots.get(name)
+        if helped and slot is not None and slot.helper is None:
+            what = f"slot {name!r} of its pool has no helper"
+            case.report("start", where, what, "one: part of its start comes over it", "none")
+    told = median_start(times, [layer.weights_bytes for layer in profile.layers], start)
+    if told is None:
+        return None
+    return _Model((stage.device, stage.share), batch50, told, size, helped)
+
+
+def _rates(case: Case, known: Mapping[str, _Model]) -> dict[str, float]:
+    return {
+        model: demand.weight if demand.rate_rps is None else demand.rate_rps
+        for model in known
+        for demand in [case.demands[model]]
+    }
+
+
+def _slots_of(case: Case, kind: tuple[str, Fraction]) -> int:
+    return sum((slot.device, slot.share) == kind for slot in case.plan.slots)
+
+
+def _check_absent(case: Case, known: Mapping[str, _Model]) -> dict[str, float]:
+    rates, absent = _rates(case, known), {}
+    for kind in {each.kind for each in known.values()}:
+        ours = [model for model, each in known.items() if each.kind == kind]
+        memory = int((case.types[kind[0]].memory_bytes or 0) * kind[1]) * _slots_of(case, kind)
+        sizes = {model: known[model].size_bytes for model in ours}
+        after = _gone_after({model: rates[model] for model in ours}, sizes, memory)
+        absent.update({model: exp(-rates[model] * after) if after < inf else 0.0 for model in ours})
+    for deployment in case.plan.deployments:
+        what = "part of its requests that find it absent"
+        stated = deployment.cold_share
+        case.expect("start", deployment.model, what, absent[deployment.model],
+                    -1.0 if stated is None else stated)  # fmt: skip
+    return absent
+
+
+def _gone_after(rates: Mapping[str, float], sizes: Mapping[str, int], memory: int) -> float:
+    """T, by Newton's method from below: the sum grows ever more slowly."""
+    if sum(sizes.values()) <= memory:
+        return inf
+    at = 0.0
+    for _ in range(1_000):
+        held = sum(-size * expm1(-rates[model] * at) for model, size in sizes.items())
+        slope = sum(size * rates[model] * exp(-rates[model] * at) for model, size in sizes.items())
+        step = (memory - held) / slope
+        at += step
+        if step <= 1e-15 * at:
+            break
+    return at
+
+
+def _check_carried(
+    case: Case,
+    known: Mapping[str, _Model],
+    absent: Mapping[str, float],
+    stated: Mapping[str, float],
+) -> None:
+    runs_us: dict[tuple[str, Fraction], float] = defaultdict(float)
+    copies_us: dict[tuple[str, Fraction], float] = defaultdict(float)
+    for model, each in known.items():
+        beside = case.types[each.kind[0]].copy_stream
+        start_us = each.start.exec_us if beside else each.start.alone_us
+        mean_us = absent[model] * start_us + (1 - absent[model]) * each.batch_us
+        runs_us[each.kind] += stated[model] * mean_us
+        if beside:
+            links = 2 if each.helped else 1
+            copies_us[each.kind] += stated[model] * absent[model] * each.start.load_us * links
+    for kind, needed_us in runs_us.items():
+        there_us = _slots_of(case, kind) * US_PER_S * case.types[kind[0]].max_utilisation
+        where = f"slots of {kind[1]} {kind[0]!r}"
+        case.limit("throughput", where, "time (us of every second)", needed_us, there_us)
+        what = "time of their links (us of every second)"
+        case.limit("throughput", where, what, copies_us[kind], there_us)
+    gateway_us = sum(
+        case.profiles[model].gateway_us * rps
+        for model, rps in stated.items()
+        if model in case.profiles
+    )
+    what = "time of the gateway (us of every second) for all requests"
+    case.limit("gateway", "plan", what, gateway_us, US_PER_S)
