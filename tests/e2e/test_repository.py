@@ -64,7 +64,7 @@ def test_where_models_are_is_told_and_the_owner_takes_one_out(tmp_path: Path) ->
             loaded = await ask(post("/v2/repository/models/m2/load", b"{}"))
             assert loaded.status == 200
             assert isinstance(await send(engine, "m2", rows), Answer)
-            told = {
+            told: dict[str, dict[tuple[str, ...], Any]] = {
                 each.name: dict(each.samples) for each in measures(core.counters, core.status())
             }
             starts = sum(told["cold_starts"].values())

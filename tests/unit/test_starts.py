@@ -65,7 +65,7 @@ def test_the_large_table_stays_on_the_host_and_a_start_is_many_times_sooner() ->
 def test_a_plan_that_starts_layer_by_layer_is_not_run_as_if_it_did_not() -> None:
     planned = SHAPES["started"]()
 
-    with pytest.raises(PlanError, match=r"deployment 'm': its `start` layer by layer.*\n  try"):
+    with pytest.raises(PlanError, match=r"have starts, and all their weights are planned.*\n  try"):
         Topology.from_plan(planned.plan, planned.profiles)
 
 
@@ -150,7 +150,7 @@ def test_a_start_is_planned_verified_explained_and_not_simulated(tmp_path: Path)
     assert "tokens" in planned.output
     assert verified.exit_code == 0, verified.output
     assert isinstance(simulated.exception, PlanError)
-    assert "no executor loads layers" in str(simulated.exception)
+    assert "all their weights are planned to be in memory" in str(simulated.exception)
     start = read_plan(plan_path).deployments[0].start
     assert start is not None
     assert start.bound_us == start.start_us
