@@ -27,6 +27,8 @@ class Shape:
     """Of activations read and written in device memory."""
     rows: int = 0
     """Of its output matrix: each row, or tile of rows, reads the weights again."""
+    kernel: int = 0
+    """Of a convolution: its width and height."""
     gathered_bytes: int = 0
     """Of an embedding: what one item reads of its table."""
 
@@ -128,6 +130,7 @@ def _convolution(name: str, side: int, into: int, out: int, kernel: int) -> Shap
         weights_bytes=FLOAT * size,
         tensors=1,
         rows=rows,
+        kernel=kernel,
         operations=2.0 * rows * size,
         moved_bytes=FLOAT * rows * (into + out),
     )

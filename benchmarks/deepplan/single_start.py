@@ -115,7 +115,7 @@ def _never_slower(started: dict[str, dict[str, Start]]) -> None:
         print(
             f"{name:14s} {best / mine.total_us:.4f} (grouped {best / starts['exact'].total_us:.4f})"
             f"  {starts['deepplan+pt'].total_us / both.total_us:.4f}"
-            f"  proven {all(starts[p].bound_us is not None for p in took)}"
+            f"  proven {all(starts[p].bound_us == starts[p].total_us for p in took)}"
             f"  {' '.join(f'{ms:.0f}' for ms in took.values())} ms{'  SLOWER' if slower else ''}"
         )
 

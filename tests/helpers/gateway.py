@@ -11,6 +11,7 @@ import numpy as np
 
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.protocol import ProtocolCore
+from headrace.serving.core.repository import Residences
 from headrace.serving.engine.engine import EngineStatus
 from headrace.serving.engine.inference import Answer, Inference, Refusal, ServedModel
 from headrace.serving.front.access import Access
@@ -222,11 +223,12 @@ class Bench:
         *,
         limits: Limits | None = None,
         token: str | None = None,
+        residences: Residences | None = None,
     ) -> None:
         self.engine = engine or FakeEngine()
         limits = limits or Limits()
         access = Access(bind_host="127.0.0.1", token=token)
-        self.core = ProtocolCore(self.engine)
+        self.core = ProtocolCore(self.engine, residences=residences)
         self.held_s: list[float] = []
         """How long answers were held back; they are given at once."""
         self.gateway = Gateway(self.core, access, at_once, limits, self._at_once)

@@ -7,6 +7,7 @@ import numpy as np
 from hpack import Decoder, Encoder
 
 from headrace.serving.core.protocol import ProtocolCore
+from headrace.serving.core.repository import Residences
 from headrace.serving.front.access import Access
 from headrace.serving.front.grpc import frames
 from headrace.serving.front.grpc.front import GrpcServer
@@ -28,9 +29,10 @@ class GrpcBench:
         *,
         limits: Limits | None = None,
         token: str | None = None,
+        residences: Residences | None = None,
     ) -> None:
         self.engine = engine or FakeEngine()
-        self.core = ProtocolCore(self.engine)
+        self.core = ProtocolCore(self.engine, residences=residences)
         access = Access(bind_host="127.0.0.1", token=token)
         limits = limits or Limits()
         self.server = GrpcServer(GrpcService(self.core, access, at_once, limits), limits)

@@ -11,7 +11,7 @@ from benchmarks.deepplan.v100 import chain_of
 from headrace.planning.provisioning.algorithm import algorithm_1
 from headrace.planning.provisioning.exact import soonest_start
 from headrace.planning.provisioning.planners import PLANNERS
-from headrace.starts import HOST, PRIMARY, timeline, transfers
+from headrace.starts import HOST, PRIMARY, Chain, timeline, transfers
 
 MODES = [(grouped, helper) for grouped in (False, True) for helper in (False, True)]
 
@@ -27,6 +27,46 @@ def test_no_choice_of_any_short_chain_ends_sooner(grouped: bool, helper: bool) -
         assert found.proven
         assert found.total_us == soonest_of_all(chain, grouped=grouped, helper=helper)
         assert found.total_us == timeline(chain, found.choice).total_us
+
+
+def test_proofs_by_layer_are_those_of_all_labels() -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        chain = random_chain(rng, 60)
+
+        found = soonest_start(chain, grouped=False, helper=False)
+
+        assert found.proven
+        assert found.total_us == least_of_all_labels(chain)
+        assert found.total_us == timeline(chain, found.choice).total_us
+
+
+def test_what_is_not_proven_is_not_called_proven_and_no_start_is_below_its_bound() -> None:
+    chain = random_chain(np.random.default_rng(8), 60)
+    least = soonest_start(chain, grouped=True, helper=False)
+
+    short = soonest_start(chain, grouped=True, helper=False, room=1)
+
+    assert least.proven
+    assert not short.proven
+    assert short.bound_us <= least.total_us <= short.total_us
+
+
+def least_of_all_labels(chain: Chain) -> int:
+    """By layer: every (link, execution) that no other is below, with no limit but that."""
+    labels = [(0, 0)]
+    for load, inside, host in zip(
+        chain.load_us.tolist(), chain.inside_us.tolist(), chain.host_us.tolist(), strict=True
+    ):
+        made = [(link, end + host) for link, end in labels]
+        if load:
+            made += [(link + load, max(end, link + load) + inside) for link, end in labels]
+        labels, least = [], 1 << 60
+        for link, end in sorted(made):
+            if end < least:
+                labels.append((link, end))
+                least = end
+    return min(end for _, end in labels)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -96,7 +96,7 @@ def test_what_is_not_here_or_no_message_is_said(peer: GrpcPeer) -> None:
         ("ModelMetadata", second, status.NOT_FOUND, "version 1 only"),
         ("ModelConfig", b"\x0a\xff", status.INVALID_ARGUMENT, "no ModelConfigRequest"),
         ("RepositoryModelLoad", b"", status.NOT_FOUND, "models come from the plan"),
-        ("RepositoryModelUnload", adder, status.UNIMPLEMENTED, "models come from the plan"),
+        ("RepositoryModelUnload", adder, status.UNIMPLEMENTED, "is always loaded"),
         ("CudaSharedMemoryStatus", b"", status.UNIMPLEMENTED, "shared memory"),
         ("Nonsense", b"", status.UNIMPLEMENTED, "is not served here"),
         ("/other.Service/Method", b"", status.UNIMPLEMENTED, "is not served here"),

@@ -59,7 +59,7 @@ BAD_REQUESTS: dict[str, tuple[bytes, int, str]] = {
     "control characters": (get("/v2/models/%00%0a/ready"), 404, "no model"),
     "wrong method": (get(INFER), 405, "use POST"),
     "delete": (post("/v2/models/adder", b"").replace(b"POST", b"DELETE"), 405, "use GET"),
-    "unloading models": (post("/v2/repository/models/adder/unload", b"{}"), 501, "from the plan"),
+    "unloading models": (post("/v2/repository/models/adder/unload", b"{}"), 501, "always loaded"),
     "loading others": (post("/v2/repository/models/other/load", b"{}"), 404, "from the plan"),
     "loading other files": (
         post("/v2/repository/models/adder/load", b'{"parameters":{"config":"{}"}}'),

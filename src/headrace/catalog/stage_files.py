@@ -70,6 +70,16 @@ def stage_path(profile: Profile, profile_folder: Path, first_block: int, end_blo
     return path
 
 
+def profiled_graph(profile: Profile, profile_folder: Path) -> "OnnxGraph":
+    """The profiled model as its file has it.
+
+    Raises:
+        ModelError: as `stage_path`.
+    """
+    model_path, _ = _checked(profile, profile_folder)
+    return _load_unchanged(profile, model_path)
+
+
 def require_as_extracted(path: Path) -> WeightsFile:
     """Read a stage's file whole, and compare it with what was extracted; once in a process, as long
     as it stays the same file.

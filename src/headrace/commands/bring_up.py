@@ -78,7 +78,7 @@ async def run_server(
     if functions is not None:
         behind = lived = AppRuntime(running, functions, logs.counters, log)
         changeover.check = behind.check
-    core = ProtocolCore(behind, logs.counters, sequence_idle_us)
+    core = ProtocolCore(behind, logs.counters, sequence_idle_us, residences=running)
     changeover.on_switch = core.refresh
     http = FRONTS["http"](core, options)
     grpc = None if grpc_port is None else FRONTS["grpc"](core, replace(options, port=grpc_port))

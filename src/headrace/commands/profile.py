@@ -35,7 +35,7 @@ _WIDE = 110
 """Columns of a terminal that fits tensor names."""
 
 _REDRAW_S = 0.2
-_STEPS = {"read": "reading", "cut": "cutting", "time": "timing"}
+_STEPS = {"read": "reading", "cut": "cutting", "time": "timing", "layers": "layers"}
 
 
 def profile(
@@ -172,6 +172,15 @@ def profile(
             show_default=False,
         ),
     ] = None,
+    layers: Annotated[
+        bool,
+        typer.Option(
+            "--layers",
+            help="Also measure what starts are planned of (`headrace plan --provision`): of each"
+            " layer the time to load it, to run it loaded, and to run it in place. Takes as long"
+            " again, and temporary files of the size of the weights.",
+        ),
+    ] = False,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Take the result if measured before.")
     ] = True,
@@ -198,6 +207,7 @@ def profile(
     from headrace.domain.errors import ModelError
     from headrace.executors.table import measurement
     from headrace.profiling.core_counts import parse_cores, with_cores
+    from headrace.profiling.layers import require_measurable, with_layers
     from headrace.profiling.options import ProfileOptions
     from headrace.profiling.profiler import legal_name, profile_model
     from headrace.profiling.shares import parse_shares, with_shares
@@ -215,6 +225,8 @@ def profile(
         )
     target = out or Path(f"{name or legal_name(model.stem)}.profile.json")
     check_writable(target)
+    if layers:
+        require_measurable(measurement(device), "onnx")
     if plot is not None:
         check_plots()
         check_writable(plot)
@@ -240,13 +252,16 @@ def profile(
         profile_folder=target.parent,
     )
     told: set[str] = set()
-    with _progress(told) as progress:
+    with _progress(told, "cut", "time") as progress:
         measured = profile_model(model, options, progress)
     measured = with_cores(measured, target.parent, device, core_counts, budget_s)
     measured = _with_gateway(_with_overhead(measured), device, 0.35 * min(1.0, budget_s / 10))
     measured = with_shares(measured, device, parts)
     if measurement(device).machine is None:  # a core, whose caches are known
         measured = with_utilisation(measured, target.parent, device)
+    if layers:
+        with _progress(told, "layers") as progress:
+            measured = with_layers(measured, target.parent, device, budget_s, progress)
     write_document(measured, target)
     if plot is not None:
         plot_profile(measured, device, plot)
@@ -296,7 +311,7 @@ def _example(text: str) -> tuple[str, Path]:
 
 
 @contextmanager
-def _progress(told: set[str]) -> "Iterator[OnProgress]":
+def _progress(told: set[str], *steps: str) -> "Iterator[OnProgress]":
     """Show steps as bars and notices as lines; `told` collects the notices."""
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -312,7 +327,7 @@ def _progress(told: set[str]) -> "Iterator[OnProgress]":
     # No refresh thread: it would hold the interpreter's lock while a run that is being timed
     # returns. Reports come between runs, and that is when the bars are drawn.
     with Bars(*columns, console=notices, transient=True, auto_refresh=False) as bars:
-        tasks = {step: bars.add_task(_STEPS[step], total=1.0) for step in ("cut", "time")}
+        tasks = {step: bars.add_task(_STEPS[step], total=1.0) for step in steps}
         drawn_at_s = 0.0
 
         def report(progress: ProfileProgress) -> None:

@@ -176,6 +176,22 @@ class OpensOnThreads(Protocol):
     ) -> OpenedModel: ...
 
 
+class LayerToMeasure(Protocol):
+    """A layer whose weights lie in a file, to be opened in both ways that a start chooses of."""
+
+    def read(self) -> None:
+        """Bring its weights from the file into memory of ours."""
+        ...
+
+    def open(self, *, in_place: bool) -> OpenedModel:
+        """Ready to run: its weights in the order that kernels like best, or where they lie.
+
+        Raises:
+            ModelError: the backend refuses it.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """How `headrace profile` measures on a device."""
@@ -193,6 +209,9 @@ class Measurement:
     """Modules whose versions a measurement depends on."""
     open_threads: Callable[[bytes, ExternalWeights | None, int], OpenedModel] | None = None
     """As `open`, computing with so many threads; None: the device has no cores to give."""
+    layer: Callable[[bytes, ExternalWeights | None, Path], LayerToMeasure] | None = None
+    """Saves a layer, an ONNX file's content and what it refers to, under a path; None: starts layer
+    by layer are not measured. Raises ModelError: the backend refuses it."""
     machine: Callable[[], str] | None = None
     """The device's name, as its driver reports it; None: the processor's."""
 
@@ -244,6 +263,7 @@ def core_kind(
     process_memory_per_weight: int,
     formats: tuple[ModelFormat, ...] = ("onnx",),
     shares_weights: SharedWeightsMaker | None = None,
+    layer: Callable[[bytes, ExternalWeights | None, Path], LayerToMeasure] | None = None,
 ) -> ExecutorKind:
     """A kind whose slot is a core of a processor, or several, and which computes on as many
     threads."""
@@ -263,6 +283,7 @@ def core_kind(
             slot="cpu core",
             open=measured,
             open_threads=measured,
+            layer=layer,
             # What has one thread works on the thread that calls it; see `profiling.timing`.
             timer_ns=time.thread_time_ns,
             libraries=library,

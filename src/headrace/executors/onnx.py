@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,6 +17,7 @@ from headrace.domain.errors import ModelError
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import (
     Arrays,
+    LayerToMeasure,
     StageToLoad,
     TensorMemory,
     core_kind,
@@ -232,6 +234,13 @@ class MeasuredOnnx:
             content, weights, shares_memory=gpu is None, gpu=gpu, threads=threads
         )
 
+    @classmethod
+    def of(cls, session: Any) -> "MeasuredOnnx":
+        """One whose session is open already."""
+        opened = cls.__new__(cls)
+        opened._session = session
+        return opened
+
     def run(self, names: Sequence[str], feeds: Arrays) -> Sequence[NDArray[Any]]:
         return run_session(self._session, names, feeds)
 
@@ -282,6 +291,13 @@ def _run(bound: Callable[[], None], held: Sequence[NDArray[Any]]) -> None:
         raise ModelError(f"a stage does not run with {shapes}: {first_line(error)}") from error
 
 
+def _saved_layer(content: bytes, weights: ExternalWeights | None, path: Path) -> LayerToMeasure:
+    """Imported when layers are measured."""
+    from headrace.executors.onnx_layers import SavedLayer
+
+    return SavedLayer(content, weights, path)
+
+
 EXECUTOR = core_kind(
     open=OnnxExecutor,
     measured=MeasuredOnnx,
@@ -291,4 +307,5 @@ EXECUTOR = core_kind(
     # In the file's buffer and in the runtime's.
     process_memory_per_weight=2,
     shares_weights=MAKER,
+    layer=_saved_layer,
 )

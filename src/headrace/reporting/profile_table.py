@@ -62,6 +62,7 @@ def profile_report(measured: Profile, wide: bool) -> Group:
         *_stages(measured, sizes),
         *_buckets(measured, sizes),
         *_shares(measured, sizes),
+        *_layers(measured),
         *_besides(measured),
     )
 
@@ -150,6 +151,35 @@ def _shares(measured: Profile, sizes: list[int]) -> Iterator[RenderableType]:
         yield f"takes {cells} (counted from the graph, a lower bound)"
 
 
+def _layers(measured: Profile) -> Iterator[RenderableType]:
+    """What starts are planned of, where it was measured."""
+    device = measured.block_times[0].device
+    for times in measured.layer_times:
+        if times.device != device:
+            continue
+        table = ReadableTable(
+            *("layer", "kind", figures("weights")),
+            *map(figures, ("load, ms\np50 / p99", "run loaded, ms\np50 / p99")),
+            figures("run in place, ms\np50 / p99"),
+            title=f"layers, at batch size {times.batch_size}: what a start loads or runs in place",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            collapse_padding=True,
+        )
+        rows = (
+            (times.load_p50_us, times.load_p99_us),
+            (times.inside_p50_us, times.inside_p99_us),
+            (times.host_p50_us, times.host_p99_us),
+        )
+        for index, layer in enumerate(measured.layers):
+            cells = (_ms(p50[index], p99[index]) for p50, p99 in rows)
+            table.add_row(layer.name, layer.kind, _bytes(layer.weights_bytes), *cells)
+        table.add_section()
+        sums = (_ms(sum(p50), sum(p99)) for p50, p99 in rows)
+        table.add_row("sum", "", _bytes(sum(each.weights_bytes for each in measured.layers)), *sums)
+        yield table
+
+
 def _whole(
     measured: Profile,
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
@@ -188,6 +218,8 @@ def profile_summary(measured: Profile, target: Path) -> dict[str, object]:
         "gateway_shared_us": measured.gateway_shared_us,
         "shares": share_curves(measured, times.device),
         "utilisation": measured.utilisation,
+        "layers": measured.layers,
+        "layer_times": measured.layer_times,
     }
 
 

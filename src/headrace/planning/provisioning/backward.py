@@ -74,7 +74,7 @@ def backward(
         if len(made) < most:
             made = np.empty((2 * most, 7), np.int64)
             origin = np.empty((2 * most, 2), np.int64)
-        count = 0
+        count, w = 0, 0
         for label in range(low, high):
             is_open = values[label, 1] < 0
             for kind in range(5):
@@ -101,13 +101,16 @@ def backward(
                 reach = row[1] if row[1] >= 0 else row[6]
                 if row[0] + rest[i] >= limit or reach >= limit:
                     continue
-                hopeless = False
-                for w in range(len(alphas)):
-                    bound = alphas[w] * row[0] + betas[w] * reach + bounds[i, w]
-                    if bound > limit - 1 + 1e-6:
-                        hopeless = True
-                        break
-                if hopeless:
+                # The best weight for this label is near the one for the last.
+                bound = alphas[w] * row[0] + betas[w] * reach + bounds[i, w]
+                for way in (1, -1):
+                    while 0 <= w + way < len(alphas):
+                        k = w + way
+                        other = alphas[k] * row[0] + betas[k] * reach + bounds[i, k]
+                        if other <= bound:
+                            break
+                        bound, w = other, k
+                if bound > limit - 1 + 1e-6:
                     continue
                 origin[count, 0], origin[count, 1] = label, kind
                 count += 1
@@ -221,12 +224,19 @@ def _narrowed(
 ) -> int:
     """Keep the `width` labels with the least bounds, in their order."""
     scores = np.empty(high - low, np.float64)
+    w = 0
     for k in range(low, high):
         reach = values[k, 1] if values[k, 1] >= 0 else values[k, 6]
         score = float(max(values[k, 0] + rest, reach))
-        for w in range(len(alphas)):
-            score = max(score, alphas[w] * values[k, 0] + betas[w] * reach + bounds[w])
-        scores[k - low] = score
+        bound = alphas[w] * values[k, 0] + betas[w] * reach + bounds[w]
+        for way in (1, -1):
+            while 0 <= w + way < len(alphas):
+                v = w + way
+                other = alphas[v] * values[k, 0] + betas[v] * reach + bounds[v]
+                if other <= bound:
+                    break
+                bound, w = other, v
+        scores[k - low] = max(score, bound)
     worst = np.sort(scores)[width - 1]
     count = low
     for k in range(low, high):

@@ -44,9 +44,9 @@ def forward(
         room: most labels in all.
 
     Returns:
-        (values, parent, action, first, cut): arrays over labels, the first label of each layer
-        with one entry more than layers + 1, and whether labels were left out: 1 by `width`, 2 by
-        `room`, 0 none.
+        (values, parent, action, first, cut, above): arrays over labels, the first label of each
+        layer with one entry more than layers + 1, whether labels were left out: 1 by `width`, 2 by
+        `room`, 0 none; and the least bound of a label that was dropped for it.
     """
     n = len(load)
     values = np.empty((room, 3), np.int64)
@@ -55,7 +55,8 @@ def forward(
     first = np.zeros(n + 2, np.int64)
     values[0, 0], values[0, 1], values[0, 2] = 0, 0, NEVER
     parent[0], action[0], first[1] = -1, FROM_HOST, 1
-    cut = 0
+    cut, above = 0, np.inf
+    weights = len(alphas)
     stairs = np.empty((room, 2), np.int64)
     most_saved = np.zeros(n + 1, np.int64)
     for i in range(n - 1, -1, -1):
@@ -66,6 +67,7 @@ def forward(
         count = high
         steps = 0
         late, least_late = high, NEVER
+        w = 0
         while True:
             # The next label by L of three ascending sequences.
             best, kind = NEVER << 1, -1
@@ -95,13 +97,6 @@ def forward(
                 x = max(values[label, 1] + inside[i], y)
             if not grouped:
                 y = 0
-            hopeless = False
-            for w in range(len(alphas)):
-                if alphas[w] * x + betas[w] * best + bounds[i + 1, w] > limit - 1 + 1e-6:
-                    hopeless = True
-                    break
-            if hopeless:
-                continue
             # Labels that are ahead by more than a transfer of its own can cost need no Y.
             while late < count and values[late, 0] + most_saved[i + 1] <= best:
                 least_late = min(least_late, values[late, 1])
@@ -117,6 +112,18 @@ def forward(
                 else:
                     b = middle
             if a > 0 and stairs[a - 1, 1] <= y:
+                continue
+            # The best weight for this label is near the one for the last.
+            bound = alphas[w] * x + betas[w] * best + bounds[i + 1, w]
+            for way in (1, -1):
+                while 0 <= w + way < weights:
+                    k = w + way
+                    other = alphas[k] * x + betas[k] * best + bounds[i + 1, k]
+                    if other <= bound:
+                        break
+                    bound, w = other, k
+            if bound > limit - 1 + 1e-6:
+                above = min(above, bound)
                 continue
             begin = a
             if a > 0 and stairs[a - 1, 0] == x:
@@ -145,7 +152,7 @@ def forward(
                 values, parent, action, high, count, width, bounds[i + 1], alphas, betas
             )
         first[i + 2] = count
-    return values, parent, action, first, cut
+    return values, parent, action, first, cut, above
 
 
 @compiled
@@ -162,10 +169,16 @@ def _narrowed(
 ) -> int:
     """Keep the `width` labels with the least bounds, in their order."""
     scores = np.empty(high - low, np.float64)
+    w = 0
     for k in range(low, high):
-        score = 0.0
-        for w in range(len(alphas)):
-            score = max(score, alphas[w] * values[k, 1] + betas[w] * values[k, 0] + bounds[w])
+        score = alphas[w] * values[k, 1] + betas[w] * values[k, 0] + bounds[w]
+        for way in (1, -1):
+            while 0 <= w + way < len(alphas):
+                v = w + way
+                other = alphas[v] * values[k, 1] + betas[v] * values[k, 0] + bounds[v]
+                if other <= score:
+                    break
+                score, w = other, v
         scores[k - low] = score
     worst = np.sort(scores)[width - 1]
     count = low

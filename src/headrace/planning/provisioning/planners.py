@@ -37,8 +37,7 @@ def _exact(grouped: bool, helper: bool) -> "Planner":
             timeline(chain, plan(chain)).total_us for plan in (load_all, initial, algorithm_1)
         )
         found = soonest_start(chain, grouped=grouped, helper=helper, below=known)
-        bound = found.total_us if found.proven else None
-        return Start(choice=found.choice, total_us=found.total_us, bound_us=bound)
+        return Start(choice=found.choice, total_us=found.total_us, bound_us=found.bound_us)
 
     return start
 

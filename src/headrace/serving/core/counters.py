@@ -11,7 +11,8 @@ from itertools import accumulate
 from typing import Literal
 
 from headrace.dispatch.protocols import BatchCounts
-from headrace.serving.workers.status import AppsStatus, EngineStatus
+from headrace.serving.engine.load_counts import LOAD_BOUNDS_US
+from headrace.serving.workers.status import AppsStatus, EngineStatus, LoadStatus
 
 LATENCY_BOUNDS_US = (
     *(round(base * 10**power) for power in range(2, 7) for base in (1, 2, 3.5, 5, 7.5)),
@@ -113,6 +114,8 @@ def measures(counters: Mapping[str, ModelCounters], status: EngineStatus) -> Ite
     yield from _sequences(counters)
     yield from _gauges(status)
     yield from _slots(status)
+    if status.loads:
+        yield from _loads(counters, status.loads)
     if status.apps is not None:
         yield from _apps(status.apps)
 
@@ -248,6 +251,45 @@ def _slots(status: EngineStatus) -> Iterator[Measure]:
             for stage, ratio in slot.time_ratios
         ],
     )
+
+
+def _loads(counters: Mapping[str, ModelCounters], loads: Sequence[LoadStatus]) -> Iterator[Measure]:
+    for name, what, kind, value in _LOADS:
+        samples = [((each.model,), value(each)) for each in loads]
+        yield Measure(name=name, what=what, kind=kind, labels=("model",), samples=samples)
+    yield Measure(
+        name="host_layers",
+        what="layers executed from host memory, by the plan",
+        kind="counter",
+        labels=("model",),
+        samples=[
+            ((each.model,), each.host_layers * sum(counters[each.model].batches.values()))
+            for each in loads
+        ],
+    )
+    bounds_s = [bound * 1e-6 for bound in LOAD_BOUNDS_US]
+    yield Measure(
+        name="load_seconds",
+        what="a load's beginning to the weights in memory",
+        kind="histogram",
+        labels=("model",),
+        samples=[
+            (
+                (each.model,),
+                Histogram(bounds=bounds_s, counts=each.took_counts, total=each.took_sum_us * 1e-6),
+            )
+            for each in loads
+        ],
+    )
+
+
+_LOADS: tuple[tuple[str, str, Literal["counter", "gauge"], Callable[[LoadStatus], float]], ...] = (
+    ("cold_starts", "loads begun for a request", "counter", lambda each: each.begun),
+    ("load_failures", "loads that failed", "counter", lambda each: each.failed),
+    ("loaded_bytes", "moved by loads, by the plan", "counter", lambda each: each.moved_bytes),
+    ("evictions", "times that a slot gave its weights up", "counter", lambda each: each.evictions),
+    ("model_slots", "slots that hold it", "gauge", lambda each: each.held_by),
+)
 
 
 def _apps(apps: AppsStatus) -> Iterator[Measure]:

@@ -14,6 +14,7 @@ from typing import Final, Literal, Protocol
 from headrace.domain.errors import OverloadError
 from headrace.serving.core.counters import ModelCounters
 from headrace.serving.core.hopeless import Hopeless
+from headrace.serving.core.repository import Repository, Residences
 from headrace.serving.core.sequences import Sequences, Step
 from headrace.serving.core.shaped_signature import signature_for
 from headrace.serving.core.signature import (
@@ -277,11 +278,13 @@ class ProtocolCore:
         backend: Backend,
         counters: Mapping[str, ModelCounters] | None = None,
         sequence_idle_us: int = SEQUENCE_IDLE_US,
+        residences: Residences | None = None,
     ) -> None:
         """`counters`: by model, to share them with whoever counts batches; models that come later
         must be in it by then. None: its own. `sequence_idle_us`: after which a sequence is given
-        up."""
+        up. `residences`: where models are, if they come and go."""
         self._backend = backend
+        self.repository = Repository(residences, lambda: self.ready)
         self._sequence_idle_us = sequence_idle_us
         if counters is None:
             counters = {name: ModelCounters() for name in backend.models}

@@ -159,6 +159,7 @@ class Engine:
             outside_requests=sum(plane.room.waiting for plane in planes),
             answer_tail_us=delays.tail.us(now_us) if delays else 0,
             loop_lag_us=delays.lag.us(now_us) if delays else 0,
+            loads=self._current.loads(),
         )
 
     def standings(self) -> Mapping[str, ModelStanding]:

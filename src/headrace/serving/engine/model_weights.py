@@ -29,6 +29,7 @@ from headrace.catalog.loadable_stages import LoadableModel
 from headrace.dispatch.protocols import Load as LoadOrder
 from headrace.dispatch.protocols import LoadReports
 from headrace.domain.errors import ModelError
+from headrace.serving.engine.load_counts import LoadCounts
 from headrace.serving.workers.frames import Failed, Load, Loaded
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,8 @@ class ModelWeights:
         """Models that somebody does not want to be served."""
         self._checking: set[int] = set()
         self._deaths = [0] * len(self.names)
+        self.counts = tuple(LoadCounts() for _ in self.names)
+        """By model."""
 
     # -- before anything is served -----------------------------------------------------------------
 
@@ -130,6 +133,7 @@ class ModelWeights:
 
     def load(self, load: LoadOrder) -> None:
         self._held[load.slot][load.model] = load
+        self.counts[load.model].begun += 1
         template = self._loads[load.slot][load.model]
         files = self._files[load.model]
         if files is not None and (stage := files.checked) is not None:
@@ -138,6 +142,7 @@ class ModelWeights:
 
     def evict(self, slot: int, model: int) -> None:
         del self._held[slot][model]
+        self.counts[model].evictions += 1
         self._links[slot].unload(self._loads[slot][model].stage)
 
     # -- the workers' side -------------------------------------------------------------------------
@@ -148,6 +153,7 @@ class ModelWeights:
             return
         self._held[slot][load.model] = None
         self._deaths[load.model] = 0
+        self.counts[load.model].note_done(frame.took_us)
         self.gate.on_loaded(load, frame.ended_at_us - frame.took_us, frame.ended_at_us)
 
     def on_load_failed(self, slot: int, frame: Failed) -> int | None:
@@ -159,6 +165,7 @@ class ModelWeights:
         """A load has ended without its model."""
         load = self._held[slot].pop(model)
         assert load is not None, "only loads under way fail"
+        self.counts[model].failed += 1
         self._note_fault(model, message)
         self.gate.on_load_failed(load)
 

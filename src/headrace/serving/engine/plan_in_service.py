@@ -33,7 +33,7 @@ from headrace.serving.workers.remote.host import FileHashes, RemoteHost
 from headrace.serving.workers.remote.link import AgentLink
 from headrace.serving.workers.remote.transport import NetworkTransport
 from headrace.serving.workers.stage_io import StageIndex, stage_index
-from headrace.serving.workers.status import SlotStatus
+from headrace.serving.workers.status import LoadStatus, SlotStatus
 from headrace.serving.workers.supervisor import Supervisor
 from headrace.serving.workers.transport import SharedMemory, TimedLinks, Transport
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerSpec
@@ -232,6 +232,30 @@ class PlanInService:
         weights = ModelWeights(names, files, loads, supervisor.slots)
         await asyncio.to_thread(weights.check, len(cores))
         return weights
+
+    def loads(self) -> tuple[LoadStatus, ...]:
+        """Of each model, where they come and go."""
+        weights = self.weights
+        if weights is None:
+            return ()
+        bytes_of = self.header.resident_bytes
+        found = []
+        for model, deployment in enumerate(self.served.plan.deployments):
+            counts, start = weights.counts[model], deployment.start
+            found.append(
+                LoadStatus(
+                    model=deployment.model,
+                    begun=counts.begun,
+                    failed=counts.failed,
+                    evictions=counts.evictions,
+                    took_counts=tuple(counts.took_counts),
+                    took_sum_us=counts.took_sum_us,
+                    moved_bytes=counts.done * (bytes_of[model] if bytes_of else 0),
+                    held_by=len(weights.standing(model).slots),
+                    host_layers=len(start.host) if start is not None else 0,
+                )
+            )
+        return tuple(found)
 
     async def start(self, slots: Sequence[int] | None = None) -> None:
         """Start the workers of these slots, or of all, and wait until they have loaded.

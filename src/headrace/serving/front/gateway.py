@@ -7,17 +7,25 @@ from functools import partial
 
 import msgspec
 
+from headrace.domain.errors import HeadraceError
 from headrace.serving.core.protocol import ProtocolCore
+from headrace.serving.core.repository import ALWAYS_LOADED, NO_UNLOADING, NOT_THE_OWNER
 from headrace.serving.engine.inference import ServedModel
 from headrace.serving.front import v2_documents
 from headrace.serving.front.access import Access
 from headrace.serving.front.guard import deny, meet
 from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_exchange import HttpExchange
-from headrace.serving.front.http_messages import Limits, Response, json_response, problem
+from headrace.serving.front.http_messages import (
+    Limits,
+    Response,
+    internal_error,
+    json_response,
+    problem,
+)
 from headrace.serving.front.inferences import Aside, InferenceHandler, Later
 from headrace.serving.front.prometheus import Exposition
-from headrace.serving.front.seats import STRANGER
+from headrace.serving.front.seats import OWNER, STRANGER
 from headrace.serving.front.v2_tensors import JSON_ERRORS
 
 _SMALL_BODY_BYTES = 1 << 16
@@ -71,6 +79,8 @@ class Gateway:
         self._handlers: dict[str, InferenceHandler] = {}
         self._served: dict[str, ServedModel] = {}
         self._resources: dict[bytes, Resource] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Loads under way."""
         self._refresh()
         core.on_change(self._refresh)
 
@@ -152,7 +162,7 @@ class Gateway:
         relative = {
             b"": Resource(get, _always(json_response(v2_documents.model_document(model)))),
             b"/config": Resource(get, _always(json_response(v2_documents.config_document(model)))),
-            b"/ready": Resource(get, self._ready),
+            b"/ready": Resource(get, partial(self._model_ready, name)),
             b"/stats": Resource(get, partial(self._statistics, name)),
             b"/infer": Resource(
                 (b"POST",), self._handlers[name].handle, admit=self._handlers[name].admit
@@ -162,8 +172,8 @@ class Gateway:
         bases = (base, base + b"/versions/" + model.version.encode())
         stored = b"/v2/repository/models/" + name.encode()
         return {
-            stored + b"/load": Resource((b"POST",), self._load),
-            stored + b"/unload": Resource((b"POST",), _always(_NO_UNLOADING)),
+            stored + b"/load": Resource((b"POST",), partial(self._load, name)),
+            stored + b"/unload": Resource((b"POST",), partial(self._unload, name)),
             **{prefix + path: resource for prefix in bases for path, resource in relative.items()},
         }
 
@@ -204,8 +214,14 @@ class Gateway:
                 problem(503, sentence, b"Retry-After: 1\r\n", ready=False, slots_out=out)
             )
 
-    def _load(self, exchange: HttpExchange) -> None:
-        """A model of the plan is loaded already; it can be with nothing else than the plan says."""
+    def _model_ready(self, name: str, exchange: HttpExchange) -> None:
+        standing = self._core.repository.standing(name)
+        if standing.served or not self._core.ready:
+            self._ready(exchange)
+        else:
+            exchange.respond(problem(503, f"model {name!r}: {standing.reason}", ready=False))
+
+    def _load(self, name: str, exchange: HttpExchange) -> None:
         try:
             asked = msgspec.json.decode(exchange.body or b"{}", type=_LoadRequest)
         except JSON_ERRORS as error:
@@ -213,18 +229,48 @@ class Gateway:
             return
         if asked.parameters:
             exchange.respond(problem(501, v2_documents.NO_OVERRIDING))
-        else:
+        elif not self._core.ready:
             self._ready(exchange)
+        elif not self._core.repository.comes_and_goes:
+            exchange.respond(json_response({"state": "READY", "note": ALWAYS_LOADED}))
+        elif exchange.connection.standing != OWNER:
+            exchange.respond(problem(403, NOT_THE_OWNER))
+        else:
+            task = asyncio.get_running_loop().create_task(self._load_model(name, exchange))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _load_model(self, name: str, exchange: HttpExchange) -> None:
+        """The load is the server's: it goes on when its caller leaves."""
+        try:
+            await self._core.repository.load(name)
+        except HeadraceError as error:
+            exchange.respond(problem(409, f"model {name!r} is not available: {error}"))
+        except Exception:
+            exchange.respond(internal_error())
+        else:
+            exchange.respond(json_response(self._standing(name)))
+
+    def _unload(self, name: str, exchange: HttpExchange) -> None:
+        if not self._core.repository.comes_and_goes:
+            exchange.respond(problem(501, f"model {name!r} is {NO_UNLOADING}"))
+        elif exchange.connection.standing != OWNER:
+            exchange.respond(problem(403, NOT_THE_OWNER))
+        else:
+            self._core.repository.unload(name)
+            exchange.respond(json_response(self._standing(name)))
+
+    def _standing(self, name: str) -> dict[str, str]:
+        standing = self._core.repository.standing(name)
+        return {"state": standing.state, "note": standing.reason}
 
     def _index(self, exchange: HttpExchange) -> None:
-        ready = self._core.ready
         try:
             asked = msgspec.json.decode(exchange.body or b"{}", type=_IndexRequest)
         except JSON_ERRORS as error:
             exchange.respond(problem(400, f"the index request is not as it should be: {error}"))
             return
-        models = self._core.models.values() if ready or not asked.ready else ()
-        exchange.respond(json_response([v2_documents.index_entry(m, ready) for m in models]))
+        exchange.respond(json_response(v2_documents.index(self._core, asked.ready)))
 
     def _statistics(self, name: str, exchange: HttpExchange) -> None:
         document = v2_documents.statistics_of(self._core, name)
@@ -244,9 +290,6 @@ class _IndexRequest(msgspec.Struct):
 
 class _LoadRequest(msgspec.Struct):
     parameters: dict[str, msgspec.Raw] = {}
-
-
-_NO_UNLOADING = problem(501, v2_documents.NO_LOADING)
 
 
 def _always(response: Response) -> Callable[[HttpExchange], None]:

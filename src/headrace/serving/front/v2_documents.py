@@ -86,12 +86,16 @@ def _parameters(model: ServedModel) -> dict[str, str]:
     return found
 
 
-def index_entry(model: ServedModel, ready: bool) -> dict[str, Any]:
-    state = "READY" if ready else "UNAVAILABLE"
-    entry = {"name": model.name, "version": model.version, "state": state}
-    if not ready:
-        entry["reason"] = "a stage has no slot, or the server is shutting down"
-    return entry
+def index(core: ProtocolCore, ready_only: bool) -> list[dict[str, str]]:
+    """All models, or those that are in memory, with their state and why they are not."""
+    found = []
+    for model in core.models.values():
+        standing = core.repository.standing(model.name)
+        if ready_only and standing.state != "READY":
+            continue
+        entry = {"name": model.name, "version": model.version, "state": standing.state}
+        found.append(entry | ({"reason": standing.reason} if standing.reason else {}))
+    return found
 
 
 def statistics_of(core: ProtocolCore, name: str) -> dict[str, Any]:

@@ -47,6 +47,26 @@ class AppsStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStatus:
+    """One model that comes and goes: what its loads have come to since the server began."""
+
+    model: str
+    begun: int
+    """Each because of a request that found the model cold."""
+    failed: int
+    evictions: int
+    took_counts: tuple[int, ...]
+    """Of `engine.load_counts.LOAD_BOUNDS_US`."""
+    took_sum_us: int
+    moved_bytes: int
+    """By the plan, of loads that ended well."""
+    held_by: int
+    """Slots."""
+    host_layers: int
+    """That its start leaves in host memory: each of its batches executes so many from there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """A snapshot; cheap enough to take at every scrape."""
 
@@ -72,6 +92,8 @@ class EngineStatus:
     """From the report of a batch's last stage to its answers written; see `engine.loop_delays`."""
     loop_lag_us: int = 0
     """How late the loop calls what is due."""
+    loads: tuple[LoadStatus, ...] = ()
+    """None: all models are always loaded."""
     apps: AppsStatus | None = None
     """None: no apps are served."""
 

@@ -4,14 +4,17 @@ One table holds every method; what is not in it is refused. The documents are HT
 messages.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.json_format import ParseDict  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from headrace.domain.errors import HeadraceError
 from headrace.serving.core.protocol import ProtocolCore
+from headrace.serving.core.repository import NO_UNLOADING, NOT_THE_OWNER
 from headrace.serving.engine.inference import ServedModel
 from headrace.serving.engine.timer import monotonic_us
 from headrace.serving.front import v2_documents
@@ -27,8 +30,10 @@ from headrace.serving.front.grpc.inferences import (
 from headrace.serving.front.grpc.messages import message
 from headrace.serving.front.grpc.request_heads import MalformedError, timeout_us
 from headrace.serving.front.grpc.status import (
+    FAILED_PRECONDITION,
     INVALID_ARGUMENT,
     NOT_FOUND,
+    PERMISSION_DENIED,
     UNAVAILABLE,
     UNIMPLEMENTED,
     Status,
@@ -38,7 +43,7 @@ from headrace.serving.front.grpc.status import (
 from headrace.serving.front.guard import deny, meet
 from headrace.serving.front.http_messages import Limits
 from headrace.serving.front.inferences import Aside
-from headrace.serving.front.seats import STRANGER
+from headrace.serving.front.seats import OWNER, STRANGER
 
 _SERVICE = b"/inference.GRPCInferenceService/"
 _INFER, _STREAM = _SERVICE + b"ModelInfer", _SERVICE + b"ModelStreamInfer"
@@ -69,6 +74,9 @@ class Method:
     document: Callable[[Any], dict[str, Any]]
     open: bool = False
     """Needs no token."""
+    work: Callable[[Any], Coroutine[Any, Any, None]] | None = None
+    """To be done behind `document`, which then only says whether it may be: the owner's alone,
+    where models come and go."""
 
 
 class GrpcService:
@@ -94,10 +102,17 @@ class GrpcService:
                 ("ModelConfig", self._model_config, False),
                 ("ModelStatistics", self._statistics, False),
                 ("RepositoryIndex", self._index, False),
-                ("RepositoryModelLoad", self._load, False),
-                ("RepositoryModelUnload", self._unload, False),
             )
         }
+        for name, document, work in (
+            ("RepositoryModelLoad", self._load, self._load_model),
+            ("RepositoryModelUnload", self._unload, self._unload_model),
+        ):
+            self._methods[_SERVICE + name.encode()] = Method(
+                message(f"{name}Request"), message(f"{name}Response"), document, work=work
+            )
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Loads under way."""
         self._methods[b"/grpc.health.v1.Health/Check"] = Method(
             message("HealthCheckRequest"), message("HealthCheckResponse"), self._health, True
         )
@@ -190,7 +205,13 @@ class GrpcService:
     def _tell(self, call: Call, body: Body) -> None:
         method = self._methods[call.headers[b":path"]]
         try:
-            document = method.document(method.request.FromString(bytes(body)))
+            request = method.request.FromString(bytes(body))
+            document = method.document(request)
+            if method.work is not None and self._core.repository.comes_and_goes:
+                if call.connection.standing != OWNER:
+                    raise _RefusedError(PERMISSION_DENIED, NOT_THE_OWNER)
+                self._work(call, method.work(request), method.response())
+                return
             told = ParseDict(document, method.response()).SerializeToString()
         except _RefusedError as error:
             call.finish(error.status)
@@ -201,6 +222,27 @@ class GrpcService:
             call.finish(internal_error())
         else:
             call.respond([told])
+
+    def _work(self, call: Call, work: Coroutine[Any, Any, None], response: Any) -> None:
+        """Do it behind this call, and answer then; it goes on when the caller leaves."""
+
+        async def run() -> None:
+            try:
+                await work
+            except HeadraceError as error:
+                ending = Status(FAILED_PRECONDITION, str(error))
+            except Exception:
+                ending = internal_error()
+            else:
+                if not call.over:
+                    call.respond([response.SerializeToString()])
+                return
+            if not call.over:
+                call.finish(ending)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _model(self, request: Any) -> ServedModel:
         model = self._core.models.get(request.name)
@@ -213,10 +255,10 @@ class GrpcService:
 
     def _model_ready(self, request: Any) -> dict[str, Any]:
         try:
-            self._model(request)
+            name = self._model(request).name
         except _RefusedError:
             return {"ready": False}
-        return {"ready": self._core.ready}
+        return {"ready": self._core.ready and self._core.repository.standing(name).served}
 
     def _model_metadata(self, request: Any) -> dict[str, Any]:
         return v2_documents.model_document(self._model(request))
@@ -230,12 +272,10 @@ class GrpcService:
         return {"model_stats": documents}
 
     def _index(self, request: Any) -> dict[str, Any]:
-        ready = self._core.ready
-        models = self._core.models.values() if ready or not request.ready else ()
-        return {"models": [v2_documents.index_entry(model, ready) for model in models]}
+        return {"models": v2_documents.index(self._core, request.ready)}
 
     def _load(self, request: Any) -> dict[str, Any]:
-        """See `Gateway._load`."""
+        """Of a model that is always loaded, that is all."""
         self._stored(request)
         if request.parameters:
             raise _RefusedError(UNIMPLEMENTED, v2_documents.NO_OVERRIDING)
@@ -243,9 +283,18 @@ class GrpcService:
             raise _RefusedError(UNAVAILABLE, "not ready: starting, shutting down, or without slots")
         return {}
 
+    async def _load_model(self, request: Any) -> None:
+        await self._core.repository.load(request.model_name)
+
     def _unload(self, request: Any) -> dict[str, Any]:
         self._stored(request)
-        raise _RefusedError(UNIMPLEMENTED, v2_documents.NO_LOADING)
+        if not self._core.repository.comes_and_goes:
+            sentence = f"model {request.model_name!r} is {NO_UNLOADING}"
+            raise _RefusedError(UNIMPLEMENTED, sentence)
+        return {}
+
+    async def _unload_model(self, request: Any) -> None:
+        self._core.repository.unload(request.model_name)
 
     def _stored(self, request: Any) -> None:
         name = request.model_name
