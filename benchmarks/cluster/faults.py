@@ -49,7 +49,8 @@ async def scene(served: Served, nodes: list[AgentProcess], what: str) -> None:
         await asyncio.sleep(BEFORE_S)
         await asyncio.to_thread(break_and_mend, nodes[1], what)
         mended_at_s = loop.time()
-        while not engine.ready:
+        # A worker's death may not have been noticed yet.
+        while not (engine.ready and engine.status().slots[1].restarts):
             await asyncio.sleep(0.005)
         back_s = loop.time() - mended_at_s
         await asyncio.sleep(AFTER_S)
