@@ -137,7 +137,8 @@ def test_the_image_copies_what_there_is_and_is_no_root() -> None:
     (health,) = dockerfile_lines("HEALTHCHECK")
     assert "/v2/health/ready" in health
     known = (
-        r"^(FROM|COPY|RUN|ENV|USER|EXPOSE|STOPSIGNAL|HEALTHCHECK|ENTRYPOINT|CMD|#.*| +.*|)(?: |$)"
+        r"^(ARG|FROM|COPY|RUN|ENV|USER|EXPOSE|STOPSIGNAL|HEALTHCHECK|ENTRYPOINT|CMD|#.*| +.*|)"
+        r"(?: |$)"
     )
     assert all(re.match(known, line) for line in DOCKERFILE.splitlines())
 
