@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace import __version__
+from headrace.commands.agent import agent
 from headrace.commands.estimate import estimate
 from headrace.commands.import_ppipe import import_ppipe
 from headrace.commands.import_triton import import_triton
@@ -81,6 +82,7 @@ for command in (
         rehearse,
         simulate,
         serve,
+        agent,
         migrate,
         load,
         trace,

@@ -1,6 +1,6 @@
 """Tensors get to the next stage's memory: at once, in the planned time, or as a copy elsewhere."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 
@@ -14,7 +14,7 @@ from headrace.serving.engine.live_driver import LiveDriver
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.frames import Finished, Run
 from headrace.serving.workers.stage_io import HERE, Home, Region, TensorGroup
-from headrace.serving.workers.transport import SharedMemory, TimedLinks
+from headrace.serving.workers.transport import OnMoved, SharedMemory, TimedLinks
 from headrace.simulation.clock import SimClock
 from helpers.served import WIDTH, plan_by_hand, profile_by_hand
 
@@ -28,7 +28,7 @@ def arena() -> Iterator[Arena]:
 
 
 def test_within_one_memory_nothing_moves(arena: Arena) -> None:
-    memory, moved = SharedMemory(arena), list[Region]()
+    memory, moved = SharedMemory(arena), list[Region | None]()
     region = memory.allocate(GROUP, 2, HERE)
     memory.move(region, HERE, 5_000, moved.append)
     assert moved == [region]
@@ -40,7 +40,7 @@ def test_within_one_memory_nothing_moves(arena: Arena) -> None:
 def test_an_emulated_link_takes_the_planned_time_and_never_calls_back_from_inside(
     arena: Arena, planned_us: int
 ) -> None:
-    clock, moved = SimClock(), list[tuple[int, Region]]()
+    clock, moved = SimClock(), list[tuple[int, Region | None]]()
     links = TimedLinks(SharedMemory(arena), clock)
     region = links.allocate(GROUP, 2, HERE)
     links.move(region, HERE, planned_us, lambda there: moved.append((clock.now_us(), there)))
@@ -61,18 +61,15 @@ class CopyingTransport(SharedMemory):
         region = super().allocate(group, size, home)
         return Region(region.offset, region.tensor_offsets, home)
 
-    def move(
-        self, region: Region, to: Home, planned_us: int, on_done: Callable[[Region], None]
-    ) -> None:
+    def move(self, region: Region, to: Home, planned_us: int, on_done: OnMoved) -> None:
         self.moves.append((region.home, to))
         at_us = self._clock.now_us() + 1_000
         self._clock.call_at(at_us, partial(self._arrive, region, to, on_done))
 
-    def _arrive(self, region: Region, to: Home, on_done: Callable[[Region], None]) -> None:
+    def _arrive(self, region: Region, to: Home, on_done: OnMoved) -> None:
         there = self.allocate(GROUP, 1, to)
         source, target = region.tensor_offsets[0], there.tensor_offsets[0]
         self.view[target : target + 4 * WIDTH] = self.view[source : source + 4 * WIDTH]
-        self.free(region)
         on_done(there)
 
 

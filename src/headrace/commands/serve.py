@@ -13,6 +13,7 @@ from headrace.executors.table import AUTO, EMULATED, EXECUTORS, choices
 if TYPE_CHECKING:
     from headrace.domain.plan import Plan
     from headrace.serving.apps.host import AppHost
+    from headrace.serving.workers.remote.cluster import ClusterAddresses
 
 
 def serve(
@@ -226,6 +227,32 @@ def serve(
             help="The same: part of an estimated rate that is planned for on top of it.",
         ),
     ] = 0.25,
+    agents: Annotated[
+        Path | None,
+        typer.Option(
+            help="File that says where the agents of the plan's nodes are (`nodes:`, and under it"
+            " NAME: HOST:PORT); see `headrace agent`. Without any, this machine stands in for all"
+            " nodes."
+        ),
+    ] = None,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=HOST:PORT",
+            help="The same of one node, or NAME=local for this machine. Repeatable.",
+        ),
+    ] = None,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="--agents: file with the cluster's secret (default: the environment variable"
+            " HEADRACE_CLUSTER_SECRET)."
+        ),
+    ] = None,
+    cluster_ca: Annotated[
+        Path | None,
+        typer.Option(help="--agents: the authority (PEM) of their certificates, for TLS."),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="One line of JSON when ready, for scripts to wait for.")
     ] = False,
@@ -264,6 +291,7 @@ def serve(
     _check_sizes(plan, served.plan, pad or [], replan)
     if not unenforced_shares:
         refuse_unenforced(served.plan, executor)
+    cluster = _cluster(agents, node or [], secret_file, cluster_ca, served.plan)
     functions = _app_host(app or [], app_threads, plan)
     token_path = None if no_auth else token_file or default_token_path()
     access = Access(
@@ -290,7 +318,8 @@ def serve(
             _print_ready(plan, [url, grpc_url] if grpc_url else [url], token_path, shown, apps)
 
     levels: Mapping[str, float] = {}
-    if rehearsal and executor != EMULATED:
+    # A rehearsal would measure this machine.
+    if rehearsal and executor != EMULATED and cluster is None:
         arguments = ["--unenforced-shares"] if unenforced_shares else []
         arguments += [f"--core={core}"] if core is not None else []
         levels = rehearse_before_ready(plan_path, policy, executor, app or [], arguments)
@@ -319,6 +348,7 @@ def serve(
                 "worker_memory_bytes": worker_memory_mb and worker_memory_mb * 1_000_000,
                 "levels": levels,
                 "unenforced_shares": unenforced_shares,
+                "cluster": cluster,
             },
             pad=frozenset(pad or ()),
             options=FrontOptions(
@@ -334,6 +364,31 @@ def serve(
             sequence_idle_us=round(sequence_idle_s * 1e6),
         )
     )
+
+
+def _cluster(
+    agents: Path | None,
+    nodes: list[str],
+    secret_file: Path | None,
+    authority: Path | None,
+    plan: "Plan",
+) -> "ClusterAddresses | None":
+    """Where the plan's nodes are; None: this machine stands in for all of them."""
+    from headrace.serving.workers.remote.cluster import ClusterAddresses, parse_nodes, read_agents
+    from headrace.serving.workers.remote.handshake import read_secret
+    from headrace.serving.workers.remote.tls import calling
+
+    if agents is None and not nodes:
+        return None
+    found = {**(read_agents(agents) if agents else {}), **parse_nodes(nodes)}
+    needs_secret = any(address is not None for address in found.values())
+    cluster = ClusterAddresses(
+        nodes=found,
+        secret=read_secret(secret_file) if needs_secret else b"",
+        tls=calling(authority),
+    )
+    cluster.require([slot.node for slot in plan.slots])
+    return cluster
 
 
 def _check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> None:

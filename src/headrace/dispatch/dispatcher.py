@@ -50,6 +50,7 @@ from headrace.dispatch.kernel.journal import (
 )
 from headrace.dispatch.kernel.journal import TRANSFERRED as WAS_TRANSFERRED
 from headrace.dispatch.kernel.layout import ONE
+from headrace.dispatch.kernel.reports import TENSORS_LOST
 from headrace.dispatch.kernel.tables import Store
 from headrace.dispatch.policies import Policy, chosen_for
 from headrace.dispatch.protocols import Batch, BatchCounts, Clock, Driver, EventSink
@@ -245,6 +246,11 @@ class Dispatcher:
         halves, and a request that fails alone is refused as "invalid-input".
         """
         self._tell(FAILED, batch.row, batch.id, stage, attempt, int(input_suspected))
+
+    def on_tensors_lost(self, batch: Batch, stage: int, attempt: int) -> None:
+        """A stage whose turn has come has nothing to run on: what the batch had computed was on a
+        machine that is gone. Its requests are queued again, in front of those that came later."""
+        self._tell(FAILED, batch.row, batch.id, stage, attempt, TENSORS_LOST)
 
     def on_slot_lost(self, slot: int) -> None:
         """The slot is gone with all it ran; its batches run elsewhere if their deadlines allow."""

@@ -180,6 +180,14 @@ class DrainingDriver:
         self.dispatcher.on_failed(batch, stage, attempt, input_suspected)
         self._ended(slot)
 
+    def on_tensors_lost(self, batch: Batch, stage: int, attempt: int) -> None:
+        slot = self._take(batch, attempt)
+        if slot is not None:
+            # The dispatcher queues such requests afresh.
+            self._forget(batch.id)
+        self.dispatcher.on_tensors_lost(batch, stage, attempt)
+        self._ended(slot)
+
     def on_slot_lost(self, slot: int) -> None:
         """The slot's worker is gone."""
         self._down.add(slot)

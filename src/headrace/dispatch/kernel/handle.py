@@ -24,7 +24,7 @@ def handle(
     ARRIVE       request id, model, arrived_at, deadline_at, priority, apart
     TRANSFERRED  row, batch id, stage, attempt, started_at
     RAN          row, batch id, stage, attempt, started_at, ended_at
-    FAILED       row, batch id, stage, attempt, input_suspected
+    FAILED       row, batch id, stage, attempt, cause
     LOST, GAINED slot
     CANCEL       request id
     DRAIN

@@ -34,9 +34,13 @@ from headrace.dispatch.kernel.rows import drop_batch, free_request, remove_batch
 from headrace.dispatch.kernel.splitting import (
     LOSSES_MAX,
     count_loss,
+    queue_all,
     queue_halves,
     queue_survivors,
 )
+
+INPUT_SUSPECTED, TENSORS_LOST = 1, 2
+"""Why a batch failed; 0: its executor alone is to blame."""
 
 
 @inlined
@@ -118,10 +122,11 @@ def _leave_slot(s: State, row: int, stage: int, started_at: int, ended_at: int, 
 
 @kernel
 def on_failed(
-    s: State, now_us: int, row: int, batch_id: int, stage: int, attempt: int, input_suspected: int
+    s: State, now_us: int, row: int, batch_id: int, stage: int, attempt: int, cause: int
 ) -> None:
     """The executor could not run the batch, and would not be able to elsewhere: it is dropped, or,
-    where an input may be to blame, run again in halves."""
+    where an input may be to blame, run again in halves; where its tensors are lost, from the
+    beginning."""
     if not _is_current(s, row, batch_id, stage, attempt):
         return
     hop = hop_of(s, row)
@@ -129,7 +134,12 @@ def on_failed(
     s.slots[slot].running = -1
     s.policy.on_ended(s, hop, now_us)
     s.batches[row].stage += 1  # this stage is over: only what follows is still to be released
-    if not input_suspected:
+    if cause == TENSORS_LOST:
+        s.policy.forget(s, row)
+        queue_all(s, row)
+        note(s, ENDED, now_us, batch_id, 0, 0)
+        remove_batch(s, row)
+    elif cause != INPUT_SUSPECTED:
         drop_batch(s, row, FAILED, RETRY_US, now_us)
     elif s.batches[row].size == 1:
         drop_batch(s, row, INVALID_INPUT, 0, now_us)

@@ -56,6 +56,16 @@ def queue_halves(s: State, row: int) -> None:
 
 
 @kernel
+def queue_all(s: State, row: int) -> None:
+    """Queue the members of a batch again, which is not to blame for anything."""
+    first = row * s.world[0].size_max
+    for i in range(s.batches[row].size):
+        request = s.members[first + i]
+        s.policy.on_arrived(s, request)
+        s.policy.put_back(s, s.batches[row].model, request)
+
+
+@kernel
 def queue_survivors(s: State, row: int) -> int:
     """Queue the members of a batch again, whose worker is lost, except those whose last attempt
     that was. Returns how many those are; they are the first members now."""

@@ -18,6 +18,7 @@ from headrace.serving.engine.live_migration import LiveMigration, MigrationError
 from headrace.serving.engine.moderation import Moderation
 from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan, ServiceOptions
+from headrace.serving.workers.remote.cluster import ClusterAddresses
 from headrace.serving.workers.status import EngineStatus, SlotStatus
 
 __all__ = ["Engine", "EngineStatus", "SlotStatus"]
@@ -52,6 +53,7 @@ class Engine:
         worker_memory_bytes: int | None = None,
         levels: Mapping[str, float] | None = None,
         unenforced_shares: bool = False,
+        cluster: ClusterAddresses | None = None,
     ) -> None:
         """Check the plan against its profiles; nothing is started yet.
 
@@ -70,6 +72,7 @@ class Engine:
             levels: MODEL/PIPELINE/NUMBER of a stage -> how many times its profile it takes, as far
                 as that is known before the first batch.
             unenforced_shares: whether slots may divide a core that nothing divides as planned.
+            cluster: the machines that the plan's nodes are; None: this one stands in for all.
 
         Raises:
             PlanError: the plan names something that does not exist.
@@ -85,6 +88,7 @@ class Engine:
             worker_memory_bytes=worker_memory_bytes,
             unenforced_shares=unenforced_shares,
             counts=counts,
+            cluster=cluster,
         )
         served = ServedPlan(
             plan=plan, profiles=profiles, folders=profile_folders, levels=levels or {}

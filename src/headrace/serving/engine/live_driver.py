@@ -69,6 +69,11 @@ class LiveDriver:
 
     A batch for whose tensors there is no room waits on its slot until there is: what runs elsewhere
     ends and frees its own. Only where nothing runs that could, the least urgent one fails.
+
+    A stage runs only on tensors at its slot's home. Where they are elsewhere (links without a limit
+    take no time, so the dispatcher starts no transfer), its slot waits for them. Where they are
+    lost, with the machine that they were on, the batch begins anew from what its requests have
+    brought.
     """
 
     reports: BatchReports
@@ -86,7 +91,6 @@ class LiveDriver:
         self._stages = stages
         self._clock = clock
         self._links = links
-        self._homes = [link.home for link in links]
         self._transport = transport
         self._pending = pending
         self._tensors: dict[int, BatchTensors] = {}
@@ -100,6 +104,8 @@ class LiveDriver:
         """Batches, with the stage, for whose tensors there was no room, the most urgent first."""
         self._moving = 0
         """Transfers under way."""
+        self._awaited: dict[int, tuple[Batch, int, int]] = {}
+        """Slot -> batch, stage and attempt whose turn it is, and whose tensors are elsewhere."""
         self.on_ended: Callable[[Sequence[Request], DropReason | None], None] = _ignore
         """Called with requests that are answered, or refused and why; in a dispatcher's step."""
         self.on_started: Callable[[], None] = lambda: None
@@ -121,9 +127,17 @@ class LiveDriver:
         self._moving += 1
         self._transport.move(
             tensors.region,
-            self._homes[batch.slot],
+            self._links[batch.slot].home,
             batch.transfer_us,
-            partial(self._moved, tensors, batch, stage, batch.attempt, self._clock.now_us()),
+            partial(
+                self._moved,
+                tensors,
+                tensors.region,
+                batch,
+                stage,
+                batch.attempt,
+                self._clock.now_us(),
+            ),
         )
 
     def start_stage(self, batch: Batch, stage: int) -> None:
@@ -138,10 +152,16 @@ class LiveDriver:
         """Run it, if there is room for its tensors."""
         io = self._stages[batch.model][batch.pipeline][stage]
         slot = batch.slot
+        home = self._links[slot].home
         known = self._tensors.get(batch.id)
+        if known is not None and known.region.home != home:
+            self._bring(batch, stage, known)
+            return True
+        last = stage == len(self._stages[batch.model][batch.pipeline]) - 1
+        allocate = self._transport.allocate_answer if last else self._transport.allocate
         try:
-            tensors = known or self._gather(batch)
-            written = self._transport.allocate(io.outputs, batch.size, self._homes[slot])
+            tensors = known or self._gather(batch, home)
+            written = allocate(io.outputs, batch.size, home)
         except OverloadError:
             if known is None and batch.id in self._tensors:
                 self._transport.free(self._forget(batch).region)
@@ -219,7 +239,7 @@ class LiveDriver:
             self._pending.blame(running.batch.requests)
         self._transport.free(tensors.region)
         assert tensors.written is not None, "a running batch has somewhere to write"
-        tensors.region, tensors.written = tensors.written, None
+        tensors.region, tensors.written = self._transport.landed(tensors.written), None
         if tensors.unwanted:
             self._transport.free(tensors.region)
         self.reports.on_ran(
@@ -255,6 +275,7 @@ class LiveDriver:
     def on_slot_lost(self, slot: int) -> None:
         """The worker's process is gone and writes nothing any more."""
         running, self._running[slot] = self._running[slot], None
+        self._awaited.pop(slot, None)
         if running is not None:
             self._pending.blame(running.batch.requests)
             self._stop_writing(running.tensors)
@@ -272,7 +293,7 @@ class LiveDriver:
 
     # -- tensors -------------------------------------------------------------------------------
 
-    def _gather(self, batch: Batch) -> BatchTensors:
+    def _gather(self, batch: Batch, home: Home) -> BatchTensors:
         io = self._stages[batch.model][batch.pipeline][0]
         region = self._transport.allocate(io.inputs, batch.size, HERE)
         tensors = self._tensors[batch.id] = BatchTensors(region)
@@ -281,22 +302,73 @@ class LiveDriver:
         view = self._transport.view
         group = io.inputs.at(io.dimensions, self._sizes(batch, io))
         self._pending.write_inputs(batch.requests, group, view, region.tensor_offsets)
+        tensors.region = self._transport.send(region, home)
         return tensors
+
+    def _bring(self, batch: Batch, stage: int, tensors: BatchTensors) -> None:
+        """Its turn has come, and its tensors are elsewhere, or nowhere."""
+        awaited = self._awaited[batch.slot] = (batch, stage, batch.attempt)
+        self._moving += 1
+        self._transport.move(
+            tensors.region,
+            self._links[batch.slot].home,
+            0,
+            partial(self._brought, tensors, tensors.region, batch.slot, awaited),
+        )
+
+    def _brought(
+        self,
+        tensors: BatchTensors,
+        source: Region,
+        slot: int,
+        awaited: tuple[Batch, int, int],
+        region: Region | None,
+    ) -> None:
+        self._moving -= 1
+        batch, stage, attempt = awaited
+        if self._awaited.get(slot) is not awaited:
+            # The slot was lost meanwhile; the batch has another path, or begins anew.
+            self._release(region, but=source)
+            return
+        del self._awaited[slot]
+        if region is not None:
+            self._take(tensors, source, region)
+            self.start_stage(batch, stage)
+            return
+        logger.warning("batch %d begins anew: what it had computed is lost", batch.id)
+        self._transport.free(self._forget(batch).region)
+        self.reports.on_tensors_lost(batch, stage, attempt)
+
+    def _take(self, tensors: BatchTensors, source: Region, region: Region) -> None:
+        """A batch's tensors are there now."""
+        if region is not source:
+            self._transport.free(source)
+            tensors.region = region
+
+    def _release(self, region: Region | None, but: Region) -> None:
+        """Nobody wants the copy."""
+        if region is not None and region is not but:
+            self._transport.free(region)
 
     def _moved(
         self,
         tensors: BatchTensors,
+        source: Region,
         batch: Batch,
         stage: int,
         attempt: int,
         started_at_us: int,
-        region: Region,
+        region: Region | None,
     ) -> None:
         """The tensors that enter a stage are where its slot reads them, or were on the way there
-        when the batch got another path or was dropped."""
+        when the batch got another path or was dropped. None: they did not get there; when the
+        stage's turn comes, they are looked for again."""
         self._moving -= 1
-        if batch.attempt == attempt:
-            tensors.region = region
+        known = self._tensors.get(batch.id) is tensors and tensors.region is source
+        if region is not None and known and batch.attempt == attempt:
+            self._take(tensors, source, region)
+        else:
+            self._release(region, but=source)
         self.reports.on_transferred(batch, stage, attempt, started_at_us)
 
     def _forget(self, batch: Batch) -> BatchTensors:

@@ -124,8 +124,7 @@ class LiveMigration:
         Raises:
             MigrationError: a worker cannot load; nothing of the new plan is left running.
         """
-        assert self._new.host is not None, "the new plan is prepared"
-        here_bytes = self._new.host.available_memory_bytes()
+        here_bytes = self._new.available_memory_bytes()
         short = memory_short_of(self._old.served, self._new.served, self._executor, here_bytes)
         if short is not None:
             self._preloaded = False
@@ -217,14 +216,12 @@ class LiveMigration:
 
     def _renice(self) -> None:
         supervised = self._new.supervisor.slots if self._new.supervisor else ()
-        assert self._new.host is not None, "the new plan is prepared"
-        host = self._new.host
         niceness = {
-            slot.process_id: SERVING_NICENESS if slot.up else LOADING_NICENESS
+            (slot.host, slot.process_id): SERVING_NICENESS if slot.up else LOADING_NICENESS
             for slot in supervised
             if slot.process_id is not None
         }
-        for process, wanted in niceness.items():
+        for (host, process), wanted in niceness.items():
             # Raising a priority again may be denied; then all workers of the new plan, and only
             # they, stay at the low one, which is the same among themselves.
             with contextlib.suppress(OSError):

@@ -1,15 +1,19 @@
-"""One plan with all that serves it on this machine: workers, tensor memory, data plane."""
+"""One plan with all that serves it, here or on several machines: workers, tensors, data plane."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
+from headrace.catalog.cache_folder import content_key
 from headrace.dispatch.buckets import by_bucket
 from headrace.dispatch.dispatcher import StageTime
 from headrace.dispatch.policies import chosen_for, policy_for
 from headrace.dispatch.protocols import BatchCounts, Clock, EventSink
 from headrace.dispatch.topology import Topology
+from headrace.domain.base import encode_fraction
 from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
@@ -23,10 +27,14 @@ from headrace.serving.workers.cores import Place, place_of
 from headrace.serving.workers.host import Host, LocalHost, allowed_cores
 from headrace.serving.workers.kept_files import KeptFiles, kept
 from headrace.serving.workers.placement import worker_specs
+from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links, open_links
+from headrace.serving.workers.remote.host import FileHashes, RemoteHost
+from headrace.serving.workers.remote.link import AgentLink
+from headrace.serving.workers.remote.transport import NetworkTransport
 from headrace.serving.workers.stage_io import stage_index
 from headrace.serving.workers.status import SlotStatus
 from headrace.serving.workers.supervisor import Supervisor
-from headrace.serving.workers.transport import SharedMemory, TimedLinks
+from headrace.serving.workers.transport import SharedMemory, TimedLinks, Transport
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerSpec
 
 
@@ -77,6 +85,8 @@ class ServiceOptions:
     """Whether slots may divide a core that nothing divides as planned."""
     counts: Mapping[str, BatchCounts] | None = None
     """See `DataPlane`."""
+    cluster: ClusterAddresses | None = None
+    """The machines that the plan's nodes are; None: this one stands in for all of them."""
 
 
 class PlanInService:
@@ -94,11 +104,15 @@ class PlanInService:
         self._options = options
         self._policy = options.policy or policy_for(served.plan)
         chosen_for(self.topology, self._policy)  # or it says why not
+        if options.cluster is not None:
+            options.cluster.require([slot.node for slot in served.plan.slots])
         self._specs: tuple[WorkerSpec, ...] = ()
+        self._links: Mapping[str, AgentLink] = {}
+        """By node, of those that are other machines."""
         self._files = KeptFiles()
         self.arena: Arena | None = None
         self.host: Host | None = None
-        """Where the workers run; from `prepare` on."""
+        """Of those workers that run on this machine; from `prepare` on."""
         self.supervisor: Supervisor | None = None
         self.plane: DataPlane | None = None
 
@@ -125,9 +139,19 @@ class PlanInService:
         loop = asyncio.get_running_loop()
         served, options = self.served, self._options
         stages = stage_index(served.plan, served.profiles)
-        self.arena = Arena(
-            options.arena_bytes or arena_bytes_for(stages, malleable=self.topology.is_malleable)
+        arena_bytes = options.arena_bytes or arena_bytes_for(
+            stages, malleable=self.topology.is_malleable
         )
+        self.arena = Arena(arena_bytes)
+        if options.cluster is not None:
+            self._links = await open_links(
+                options.cluster,
+                [slot.node for slot in served.plan.slots],
+                self._content(arena_bytes),
+                arena_bytes,
+                options.worker_memory_bytes,
+                clock.now_us,
+            )
         worker_cores = allowed_cores() if options.cores is None else options.cores
         self.host = LocalHost(
             self.arena,
@@ -144,19 +168,32 @@ class PlanInService:
             options.seed,
             options.processes,
             self.host.cores(),
+            {node: link.hello.cores if link.hello else () for node, link in self._links.items()},
             cores,
             options.unenforced_shares,
         )
         self._specs = kept(specs, self._files)
-        self.supervisor = Supervisor(self._specs, self.host)
+        # This machine stands in for all nodes of the plan, and so for the links between them.
+        transport: Transport = TimedLinks(SharedMemory(self.arena), clock)
+        hosts: list[Host] = [self.host] * len(specs)
+        if options.cluster is not None:
+            transport = network = NetworkTransport(self.arena, self._links)
+            hashes, here = FileHashes(), self.host
+            remote = {
+                node: RemoteHost(link, hashes, network.answer_bytes)
+                for node, link in self._links.items()
+            }
+            hosts = [remote.get(slot.node, here) for slot in served.plan.slots]
+            for link in self._links.values():
+                link.keep()
+        self.supervisor = Supervisor(self._specs, hosts)
         self.plane = DataPlane(
             served.plan,
             served.profiles,
             clock=clock,
             call_soon=loop.call_soon,
             links=self.supervisor.slots,
-            # This machine stands in for all nodes of the plan, and so for the links between them.
-            transport=TimedLinks(SharedMemory(self.arena), clock),
+            transport=transport,
             sink=sink,
             counts=options.counts,
             policy=self._policy,
@@ -187,6 +224,8 @@ class PlanInService:
         supervisor, self.supervisor = self.supervisor, None
         if supervisor is not None:
             await supervisor.stop()
+        links, self._links = self._links, {}
+        await close_links(links)
         if self.arena is not None:
             self.arena.close()
         self._files.close()
@@ -205,7 +244,7 @@ class PlanInService:
 
     def moderation(self, clock: LiveClock) -> Moderation | None:
         """Of the gateway's wake-ups, where its workers compute on all cores that it may use."""
-        if not compute_on_all(self._specs, allowed_cores()):
+        if self._links or not compute_on_all(self._specs, allowed_cores()):
             return None
         assert self.supervisor is not None, "prepare() comes before moderation()"
         assert self.plane is not None, "prepare() comes before moderation()"
@@ -217,6 +256,24 @@ class PlanInService:
         )
         driver.on_started = moderation.stir
         return moderation
+
+    def available_memory_bytes(self) -> int | None:
+        """What the machine of all workers would give to new ones; None: it does not say, or they
+        are on several."""
+        return None if self._links or self.host is None else self.host.available_memory_bytes()
+
+    def _content(self, arena_bytes: int) -> str:
+        """A hash of all that its workers depend on."""
+        options = self._options
+        return content_key(
+            [
+                msgspec.json.encode(self.served.plan, enc_hook=encode_fraction).decode(),
+                options.executor,
+                options.seed,
+                options.worker_memory_bytes,
+                arena_bytes,
+            ]
+        )
 
     def can_answer(self, name: str) -> bool:
         """Whether each stage of one of the model's pipelines has a worker."""

@@ -64,6 +64,10 @@ class Allocator:
         self.used_bytes += length
         return offset
 
+    def length_of(self, offset: int) -> int:
+        """Of what `allocate` returned: all bytes that it has."""
+        return self._used[offset]
+
     def free(self, offset: int) -> None:
         """Give back what `allocate` returned; anything else is our own bug (KeyError)."""
         length = self._used.pop(offset)
@@ -112,6 +116,9 @@ class Arena:
     def allocate(self, count_bytes: int) -> int:
         """Return an offset into `view`. Raises OverloadError when full."""
         return self._allocator.allocate(count_bytes)
+
+    def length_of(self, offset: int) -> int:
+        return self._allocator.length_of(offset)
 
     def free(self, offset: int) -> None:
         self._allocator.free(offset)

@@ -52,10 +52,15 @@ class WorkerHandle(Protocol):
 class Host(Protocol):
     """Where workers run."""
 
-    home: Home
-    """Where the tensors lie that its workers read and write."""
-    clock_offset_us: int
-    """What is added to its clock to get ours."""
+    @property
+    def home(self) -> Home:
+        """Where the tensors lie that its workers read and write now."""
+        ...
+
+    @property
+    def clock_offset_us(self) -> int:
+        """What is added to its clock to get ours."""
+        ...
 
     def start_worker(
         self,

@@ -53,6 +53,7 @@ def worker_specs(
     seed: int,
     processes: int | None = None,
     host_cores: Sequence[int] | None = None,
+    node_cores: Mapping[str, Sequence[int]] | None = None,
     kept: Mapping[Place, tuple[int, ...]] | None = None,
     unenforced_shares: bool = False,
 ) -> tuple[WorkerSpec, ...]:
@@ -64,6 +65,7 @@ def worker_specs(
         seed: of the times of slots that only hold their batches.
         processes: that such slots share; None: one for each slot.
         host_cores: where workers may be kept; None: as this process may run.
+        node_cores: the same, of nodes of the plan that are machines of their own.
         kept: device -> its cores, of a plan that is being replaced.
         unenforced_shares: whether slots may divide a core that nothing divides as planned.
 
@@ -107,7 +109,10 @@ def worker_specs(
     on_cores = [slot for slot in plan.slots if kinds[slot.device].slot_is == "core"]
     cores_of = {kind.name: kind.cores for kind in plan.cluster.device_types}
     allowed = allowed_cores() if host_cores is None else host_cores
-    cores = slot_cores(on_cores, allowed, cores_of, kept)
+    elsewhere = node_cores or {}
+    cores = slot_cores([s for s in on_cores if s.node not in elsewhere], allowed, cores_of, kept)
+    for node, of_node in elsewhere.items():
+        cores |= slot_cores([s for s in on_cores if s.node == node], of_node, cores_of, kept)
     parts = {slot.name: part_of_a_core(slot.share, cores_of[slot.device]) for slot in on_cores}
     divided = [name for name, part in parts.items() if part is not None]
     if divided and quota_folder() is None:

@@ -11,7 +11,7 @@ from headrace.domain.plan import Deployment, DepthStage, Plan
 from headrace.domain.plan import Stage as PlannedStage
 from headrace.domain.profile import Profile
 from headrace.domain.tensors import TensorSpec
-from headrace.serving.workers.arena import ALIGNMENT_BYTES, Arena
+from headrace.serving.workers.arena import ALIGNMENT_BYTES, Allocator, Arena
 
 Home = str
 """Names memory that the workers of one host share."""
@@ -46,11 +46,15 @@ class TensorGroup:
         at = dict(zip(dimensions, sizes, strict=True))
         return TensorGroup.of([spec.at(at) for spec in self.specs])
 
-    def allocate(self, arena: Arena, size: int) -> Region:
-        """Reserve room for `size` items, each tensor aligned. Raises OverloadError when full."""
+    def allocate(self, arena: Arena | Allocator, size: int, home: Home = HERE) -> Region:
+        """Reserve room for `size` items, each tensor aligned, in the arena of that home.
+
+        Raises:
+            OverloadError: it is full.
+        """
         starts, end = self._layout(size)
         offset = arena.allocate(end)
-        return Region(offset, tuple(offset + start for start in starts))
+        return Region(offset, tuple(offset + start for start in starts), home)
 
     def batch_bytes(self, size: int) -> int:
         """What `allocate` takes."""

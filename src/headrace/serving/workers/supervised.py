@@ -190,7 +190,7 @@ class SupervisedProcess:
     """Keeps a process alive for one slot, or for several that compute nothing."""
 
     def __init__(self, slots: Sequence[SupervisedSlot], host: Host, turn: asyncio.Lock) -> None:
-        """`turn`: held while a worker loads after a failure; common to all processes."""
+        """`turn`: held while a worker loads after a failure; common to all of a host."""
         self.restarts = 0
         self.waited_us = 0
         """For a core, since the worker started, as its last beat says."""

@@ -1,6 +1,7 @@
 """Keeps the workers of all slots alive: starts, watches, restarts, stops."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from headrace.serving.workers.host import Host
@@ -11,19 +12,25 @@ from headrace.serving.workers.worker_process import WorkerSpec
 class Supervisor:
     """All slots of a plan."""
 
-    def __init__(self, specs: Sequence[WorkerSpec], host: Host) -> None:
-        """`host`: where all of them run."""
-        self.slots = tuple(SupervisedSlot(i, spec, host) for i, spec in enumerate(specs))
-        shared: dict[int, list[SupervisedSlot]] = {}
+    def __init__(self, specs: Sequence[WorkerSpec], hosts: Host | Sequence[Host]) -> None:
+        """`hosts`: where they run, one for each of them, or one for all."""
+        host_of = hosts if isinstance(hosts, Sequence) else [hosts] * len(specs)
+        self.slots = tuple(
+            SupervisedSlot(i, spec, host)
+            for i, (spec, host) in enumerate(zip(specs, host_of, strict=True))
+        )
+        shared: dict[tuple[int, int], list[SupervisedSlot]] = {}
         alone = []
         for slot in self.slots:
             if slot.spec.process is None:
                 alone.append([slot])
             else:
-                shared.setdefault(slot.spec.process, []).append(slot)
-        groups = (*alone, *shared.values())
-        turn = asyncio.Lock()
-        self._processes = tuple(SupervisedProcess(group, host, turn) for group in groups)
+                shared.setdefault((id(slot.host), slot.spec.process), []).append(slot)
+        turns: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._processes = tuple(
+            SupervisedProcess(group, group[0].host, turns[id(group[0].host)])
+            for group in (*alone, *shared.values())
+        )
 
     def connect(self, events: SlotEvents) -> None:
         """Say whom to tell of runs and losses; before `start`."""

@@ -1,11 +1,16 @@
 """How the tensors of a batch get from the memory of one stage's worker to that of the next.
 
 A batch's tensors at one cut lie in one region (`Region`), and a region has a home: the memory that
-one host's workers share. Three things are asked of a transport:
+one host's workers share. Five things are asked of a transport:
 
     allocate   a region at a home, for a worker there to write, or for the gateway
     move       a region to another home; `on_done` gets it as it is there
     free       it, when nobody reads it any more
+    send       what lies HERE to a home, with the order that reads it; it is freed HERE
+    landed     where the answer of a stage lies that has reported
+
+The last two are the ends of a batch's way: they take no round trip of their own. A move may copy:
+then `on_done` gets another region, and both are allocated until the one who asked frees them.
 
 On one machine all memory is the arena's and nothing has to move (`SharedMemory`). Where a plan has
 several nodes and this machine stands in for them, a move takes the time that the plan's link would
@@ -26,6 +31,8 @@ from headrace.dispatch.protocols import Clock
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.stage_io import Home, Region, TensorGroup
 
+OnMoved = Callable[[Region | None], None]
+
 
 class Transport(Protocol):
     """Regions of tensors, at one home or several."""
@@ -43,20 +50,38 @@ class Transport(Protocol):
         """
         ...
 
-    def free(self, region: Region) -> None:
-        """Give a region back; exactly once."""
+    def allocate_answer(self, group: TensorGroup, size: int, home: Home) -> Region:
+        """As `allocate`, for what is wanted HERE as soon as it is written; see `landed`."""
         ...
 
-    def move(
-        self, region: Region, to: Home, planned_us: int, on_done: Callable[[Region], None]
-    ) -> None:
+    def landed(self, region: Region) -> Region:
+        """The answer that was written there, which its writer has reported, as it lies HERE. The
+        region itself is not to be used any more."""
+        ...
+
+    def free(self, region: Region) -> None:
+        """Give a region back; exactly once. One whose memory is lost is gone already."""
+        ...
+
+    def send(self, region: Region, home: Home) -> Region:
+        """Bring inputs from HERE to a home, before whatever a worker there is sent from now on.
+
+        Returns:
+            The region there; the one HERE is not to be used any more.
+
+        Raises:
+            OverloadError: there is no room; the region HERE is as it was.
+        """
+        ...
+
+    def move(self, region: Region, to: Home, planned_us: int, on_done: OnMoved) -> None:
         """Bring a region to another home.
 
         Args:
-            region: not to be used any more where another one comes back.
             to: where its next reader runs.
             planned_us: how long the plan's link takes for it.
-            on_done: gets the region at `to`.
+            on_done: gets the region at `to`: the same, or another one, whose bytes are the same.
+                None: it cannot be brought there.
         """
         ...
 
@@ -75,12 +100,19 @@ class SharedMemory:
         """All homes are the arena."""
         return group.allocate(self._arena, size)
 
+    def allocate_answer(self, group: TensorGroup, size: int, home: Home) -> Region:
+        return self.allocate(group, size, home)
+
+    def landed(self, region: Region) -> Region:
+        return region
+
     def free(self, region: Region) -> None:
         self._arena.free(region.offset)
 
-    def move(
-        self, region: Region, to: Home, planned_us: int, on_done: Callable[[Region], None]
-    ) -> None:
+    def send(self, region: Region, home: Home) -> Region:
+        return region
+
+    def move(self, region: Region, to: Home, planned_us: int, on_done: OnMoved) -> None:
         """At once, from inside this call."""
         on_done(region)
 
@@ -96,15 +128,16 @@ class TimedLinks:
         self._memory = memory
         self._clock = clock
         self.allocate = memory.allocate
+        self.allocate_answer = memory.allocate_answer
+        self.landed = memory.landed
         self.free = memory.free
+        self.send = memory.send
 
     @property
     def view(self) -> memoryview:
         return self._memory.view
 
-    def move(
-        self, region: Region, to: Home, planned_us: int, on_done: Callable[[Region], None]
-    ) -> None:
+    def move(self, region: Region, to: Home, planned_us: int, on_done: OnMoved) -> None:
         self._clock.call_at(
             self._clock.now_us() + planned_us,
             partial(self._memory.move, region, to, planned_us, on_done),

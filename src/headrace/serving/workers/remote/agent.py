@@ -1,0 +1,337 @@
+"""The process of a node: lets gateways and other agents in, and keeps a session for each plan.
+
+    listen ──▶ handshake ──▶ gateway: Hello, then Open ──▶ `Session`, until either end is gone
+                        └──▶ agent:   tensors for a session here
+
+One gateway is obeyed at a time, the one with the highest epoch. A new gateway asks all agents for
+the highest that they have seen and takes the next; from then on the one before is refused here,
+though it may still live behind a broken network. It takes the sessions over whose plan it serves;
+all others end.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace import __version__
+from headrace.domain.errors import HeadraceError
+from headrace.serving.workers.frames import FrameError
+from headrace.serving.workers.remote.arrivals import Arrivals
+from headrace.serving.workers.remote.connection import Connection, Place, tuned
+from headrace.serving.workers.remote.files import DEFAULT_LIMIT_BYTES, FileStore
+from headrace.serving.workers.remote.frames import (
+    AnyRemoteFrame,
+    Bye,
+    Hello,
+    Open,
+    Opened,
+    Refused,
+    Tensors,
+)
+from headrace.serving.workers.remote.handshake import HandshakeError, answer
+from headrace.serving.workers.remote.peers import Peers
+from headrace.serving.workers.remote.session import Session
+from headrace.serving.workers.worker_process import WorkerLimits
+
+logger = logging.getLogger("headrace.agent")
+
+LEASE_S = 1.5
+"""A gateway that has not been heard for so long is lost: fifteen of its Pings. With TCP's least
+time of 0.2 s before it sends anew, two losses in a row of one packet are not enough."""
+GRACE_S = 30.0
+"""How long workers stay loaded without a gateway."""
+MOST_STRANGERS = 64
+"""That may be shaking hands at a time."""
+_LOOK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """What `headrace agent` was told."""
+
+    name: str
+    """The plan's node that it is."""
+    host: str
+    port: int
+    """0: any free one."""
+    secret: bytes
+    cache: Path
+    """Folder for model files."""
+    cache_bytes: int = DEFAULT_LIMIT_BYTES
+    cores: tuple[int, ...] = ()
+    memory_bytes: int | None = None
+    """Most data memory of one worker; None: what the gateway says."""
+    grace_s: float = GRACE_S
+    listens: ssl.SSLContext | None = None
+    calls: ssl.SSLContext | None = None
+    """TLS, when it is called and when it calls other agents; None: none."""
+
+
+class Agent:
+    """One node. `open`, then `serve` until it is cancelled."""
+
+    def __init__(self, options: AgentOptions) -> None:
+        """
+        Raises:
+            ModelError: the cache folder cannot be written.
+        """
+        self._options = options
+        self._arrivals = Arrivals(FileStore(options.cache, options.cache_bytes))
+        self._peers = Peers(options.secret, options.calls)
+        self._sessions: list[Session] = []
+        self._epoch, self._gateway = 0, ""
+        self._callers: set[asyncio.Task[None]] = set()
+        self._strangers = 0
+        self._connections: set[Connection] = set()
+        self._opening = asyncio.Lock()
+        self._listener: socket.socket | None = None
+
+    def open(self) -> tuple[str, int]:
+        """Listen; returns the address.
+
+        Raises:
+            HandshakeError: the address cannot be listened on.
+        """
+        host, port = self._options.host, self._options.port
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            self._listener = socket.create_server((host, port), family=family, backlog=128)
+        except OSError as error:
+            raise HandshakeError(
+                f"agent: cannot listen on {host}:{port}: {error.strerror}\n"
+                "  try    another --port (0: any free one), or an address of this machine"
+            ) from error
+        self._listener.setblocking(False)
+        return host, int(self._listener.getsockname()[1])
+
+    async def serve(self) -> None:
+        """Let callers in; when cancelled, end all sessions and leave nothing behind."""
+        assert self._listener is not None, "open() comes before serve()"
+        loop = asyncio.get_running_loop()
+        watch = loop.create_task(self._watch())
+        try:
+            while True:
+                endpoint, _ = await loop.sock_accept(self._listener)
+                if self._strangers >= MOST_STRANGERS:
+                    endpoint.close()
+                    continue
+                self._strangers += 1
+                task = loop.create_task(self._welcome(endpoint))
+                self._callers.add(task)
+                task.add_done_callback(self._callers.discard)
+        finally:
+            self._listener.close()
+            tasks = [watch, *self._callers]
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(session.close() for session in self._sessions))
+            self._peers.close()
+            for connection in list(self._connections):
+                connection.close()
+
+    async def _welcome(self, endpoint: socket.socket) -> None:
+        try:
+            endpoint, role = await answer(endpoint, self._options.secret, self._options.listens)
+        except HandshakeError as error:
+            logger.warning("%s", error)
+            return
+        finally:
+            self._strangers -= 1
+        connection = Connection(tuned(endpoint))
+        self._connections.add(connection)
+        if role == "agent":
+            connection.handler = _FromPeer(self, connection)
+            connection.start()
+            return
+        connection.handler = _FromGateway(self, connection)
+        connection.start()
+        options = self._options
+        connection.send(Hello(options.name, __version__, self._epoch, options.cores))
+
+    async def _watch(self) -> None:
+        """Sessions whose gateway is not heard; and those that nobody came back for."""
+        loop = asyncio.get_running_loop()
+        while True:
+            asked_at_s = loop.time()
+            await asyncio.sleep(_LOOK_S)
+            away = loop.time() - asked_at_s > LEASE_S
+            for session in list(self._sessions):
+                connection = session.connection
+                if connection is not None:
+                    # Where this process itself was away, what it was sent is still unread.
+                    if not away and loop.time() - connection.heard_at_s > LEASE_S:
+                        session.detach(f"its gateway was not heard for {LEASE_S:g} s")
+                elif loop.time() - session.detached_at_s > self._options.grace_s:
+                    logger.info("no gateway came back for %g s", self._options.grace_s)
+                    await self._end(session)
+
+    async def _end(self, session: Session) -> None:
+        if session in self._sessions:
+            self._sessions.remove(session)
+        await session.close()
+
+    # -- gateways ----------------------------------------------------------------------------------
+
+    async def opened(self, frame: Open, connection: Connection) -> Session | None:
+        """The session that a gateway has asked for; None: it was refused, or has left."""
+        async with self._opening:
+            newest = (self._epoch, self._gateway)
+            if frame.epoch < newest[0] or (
+                frame.epoch == newest[0] != 0 and frame.gateway != newest[1]
+            ):
+                connection.send(
+                    Refused(
+                        f"another gateway, of epoch {newest[0]}, has taken over; this one is of"
+                        f" epoch {frame.epoch}"
+                    )
+                )
+                return None
+            if frame.epoch > self._epoch:
+                self._epoch, self._gateway = frame.epoch, frame.gateway
+                for other in list(self._sessions):
+                    other.detach(f"a gateway of epoch {frame.epoch} takes over")
+                    if other.key != frame.key:
+                        await self._end(other)
+            found = next((each for each in self._sessions if each.key == frame.key), None)
+            if found is not None and found.arena_bytes < frame.arena_bytes:
+                await self._end(found)
+                found = None
+            if found is None:
+                try:
+                    found = self._new_session(frame)
+                except OSError as error:
+                    connection.send(
+                        Refused(f"there is no memory for {frame.arena_bytes} bytes: {error}")
+                    )
+                    return None
+                self._sessions.append(found)
+            await found.attach(connection, 1 + secrets.randbits(48))
+            if not connection.open:
+                found.detach("its gateway has left")
+                return None
+            connection.send(Opened(found.number))
+            return found
+
+    def _new_session(self, frame: Open) -> Session:
+        memory_bytes = self._options.memory_bytes or frame.memory_bytes
+        limits = WorkerLimits(cores=self._options.cores, memory_bytes=memory_bytes)
+        return Session(frame, limits, self._arrivals, self._peers.push, _now_us)
+
+    async def dismissed(self, session: Session) -> None:
+        """Its gateway has said Bye."""
+        await self._end(session)
+
+    # -- other agents ------------------------------------------------------------------------------
+
+    def session_of(self, number: int) -> Session | None:
+        return next((each for each in self._sessions if each.number == number != 0), None)
+
+    def sessions(self) -> Sequence[Session]:
+        return self._sessions
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    def aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it beside, and end it when the agent ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._callers.add(task)
+        task.add_done_callback(self._callers.discard)
+
+
+class _FromGateway:
+    """Handler of a gateway's connection."""
+
+    def __init__(self, agent: Agent, connection: Connection) -> None:
+        self._agent = agent
+        self._connection = connection
+        self._session: Session | None = None
+        self._asked = False
+
+    def place(self, frame: AnyRemoteFrame, length: int) -> Place:
+        if self._session is None:
+            raise FrameError("a payload before the session is open")
+        return self._session.place(frame, length)
+
+    def on_frame(self, frame: AnyRemoteFrame) -> None:
+        if self._session is not None:
+            if isinstance(frame, Bye):
+                session, self._session = self._session, None
+                self._agent.aside(self._agent.dismissed(session))
+                return
+            self._session.on_frame(frame)
+        elif isinstance(frame, Open) and not self._asked:
+            self._asked = True
+            self._agent.aside(self._open(frame))
+        else:
+            raise FrameError(f"unexpected {type(frame).__name__}")
+
+    async def _open(self, frame: Open) -> None:
+        try:
+            self._session = await self._agent.opened(frame, self._connection)
+        except HeadraceError as error:
+            self._connection.send(Refused(str(error)))
+
+    def on_closed(self, reason: str) -> None:
+        self._agent.forget(self._connection)
+        session = self._session
+        if session is not None and session.connection is self._connection:
+            session.detach(f"its gateway is gone: {reason}")
+
+
+class _FromPeer:
+    """Handler of another agent's connection: tensors, and nothing else."""
+
+    def __init__(self, agent: Agent, connection: Connection) -> None:
+        self._agent = agent
+        self._connection = connection
+
+    def place(self, frame: AnyRemoteFrame, length: int) -> Place:
+        if not isinstance(frame, Tensors):
+            raise FrameError(f"unexpected {type(frame).__name__} of another agent")
+        session = self._agent.session_of(frame.session)
+        return None if session is None else session.place_tensors(frame, length, self._connection)
+
+    def on_frame(self, frame: AnyRemoteFrame) -> None:
+        if not isinstance(frame, Tensors):
+            raise FrameError(f"unexpected {type(frame).__name__} of another agent")
+        session = self._agent.session_of(frame.session)
+        if session is not None:
+            session.tensors_arrived(frame)
+
+    def on_closed(self, reason: str) -> None:
+        self._agent.forget(self._connection)
+        for session in self._agent.sessions():
+            session.cut_off(self._connection)
+
+
+async def run_agent(options: AgentOptions, on_ready: Callable[[str, int], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `on_ready` gets the address once it listens.
+
+    Raises:
+        HeadraceError: it cannot listen, or keep files.
+    """
+    import signal
+
+    agent = Agent(options)
+    host, port = agent.open()
+    loop = asyncio.get_running_loop()
+    serving = loop.create_task(agent.serve())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, serving.cancel)
+    on_ready(host, port)
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

@@ -1,0 +1,204 @@
+"""Model files by their hash: read here, kept there.
+
+An agent keeps what it was sent under the hash of its content, so that a file crosses the network
+once however many workers, plans and gateways ask for it. It is hashed while it arrives and takes
+its name only when that is right; what lies there from an earlier agent is hashed before it is used
+for the first time. So a file that differs, for whatever reason, is never loaded.
+
+    FOLDER/files/SHA256       read-only; a worker opens it by descriptor
+    FOLDER/sets/KEY/NAME      weights beside a model under the names that it refers to: hard links
+
+The folder holds at most so many bytes; those go first that were used longest ago. A worker that has
+a file open keeps it.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from headrace.catalog.cache_folder import content_key
+from headrace.catalog.weights_files import ExternalWeights, weights_in
+from headrace.domain.errors import ModelError
+from headrace.serving.workers.remote.frames import FileRef
+
+DEFAULT_LIMIT_BYTES = 64 << 30
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def file_ref(path: str, name: str = "") -> FileRef:
+    """Hash a file of ours. Slow: call it in a thread.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            # By whatever descriptor it is reached, from its beginning.
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return FileRef(digest, os.fstat(file.fileno()).st_size, name)
+    except OSError as error:
+        raise ModelError(f"{path}: a stage's file cannot be read: {error.strerror}") from error
+
+
+class Arriving:
+    """A file that is being sent to us."""
+
+    def __init__(self, ref: FileRef, folder: Path) -> None:
+        self.ref = ref
+        self.received_bytes = 0
+        self._digest = hashlib.sha256()
+        descriptor, self.path = tempfile.mkstemp(dir=folder, prefix=".arriving-")
+        self._file: BinaryIO = os.fdopen(descriptor, "wb", buffering=0)
+
+    def write(self, data: memoryview) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+        self.received_bytes += data.nbytes
+
+    def finish(self) -> bool:
+        """Whether it is what it is called."""
+        self._file.close()
+        return self._digest.hexdigest() == self.ref.sha256
+
+    def drop(self) -> None:
+        """Idempotent."""
+        self._file.close()
+        Path(self.path).unlink(missing_ok=True)
+
+
+class FileStore:
+    """An agent's files."""
+
+    def __init__(self, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+        """Makes the folder.
+
+        Raises:
+            ModelError: it cannot be written.
+        """
+        self._files, self._sets = folder / "files", folder / "sets"
+        self._limit_bytes = limit_bytes
+        self._verified: set[str] = set()
+        try:
+            for each in (self._files, self._sets):
+                each.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for left in self._files.glob(".arriving-*"):
+                left.unlink(missing_ok=True)
+        except OSError as error:
+            raise ModelError(
+                f"{folder}: model files cannot be kept here: {error.strerror};"
+                " give `headrace agent` a folder that it may write to (--cache)"
+            ) from error
+
+    def path(self, sha256: str) -> Path:
+        """Where the file is, or will be.
+
+        Raises:
+            ModelError: that is no hash.
+        """
+        if not _SHA256.fullmatch(sha256):
+            raise ModelError(f"{sha256[:80]!r} is not a SHA-256 hash")
+        return self._files / sha256
+
+    def has(self, ref: FileRef) -> bool:
+        """Whether it is here and is what it is called; hashes it where that is not known yet.
+
+        Slow the first time: call it in a thread.
+        """
+        path = self.path(ref.sha256)
+        try:
+            if path.stat().st_size != ref.size_bytes:
+                raise FileNotFoundError
+            if ref.sha256 not in self._verified:
+                if file_ref(str(path)).sha256 != ref.sha256:
+                    raise FileNotFoundError
+                self._verified.add(ref.sha256)
+            os.utime(path)
+        except OSError:
+            path.unlink(missing_ok=True)
+            return False
+        return True
+
+    def begin(self, ref: FileRef) -> Arriving:
+        """Room for a file that is to come.
+
+        Raises:
+            ModelError: it is larger than the folder may be; or the disk is full.
+        """
+        self.path(ref.sha256)
+        if ref.size_bytes > self._limit_bytes:
+            raise ModelError(
+                f"a model file of {ref.size_bytes} bytes does not fit into the agent's cache of"
+                f" {self._limit_bytes}; start `headrace agent` with a larger --cache-mb"
+            )
+        self._make_room(ref.size_bytes)
+        try:
+            return Arriving(ref, self._files)
+        except OSError as error:
+            raise ModelError(f"{self._files}: cannot be written: {error.strerror}") from error
+
+    def keep(self, arrived: Arriving) -> None:
+        """It is complete.
+
+        Raises:
+            ModelError: it is not what it is called.
+        """
+        if not arrived.finish():
+            arrived.drop()
+            raise ModelError(
+                "a model file arrived with other content than its hash"
+                f" {arrived.ref.sha256[:12]}... says; it is not used"
+            )
+        path = self.path(arrived.ref.sha256)
+        os.chmod(arrived.path, 0o400)
+        os.replace(arrived.path, path)
+        self._verified.add(arrived.ref.sha256)
+
+    def weights(self, refs: Sequence[FileRef]) -> ExternalWeights | None:
+        """These files in one folder, under the names by which a model refers to them.
+
+        Raises:
+            ModelError: a name leads out of the folder; or it cannot be written.
+        """
+        if not refs:
+            return None
+        folder = self._sets / content_key([(ref.name, ref.sha256) for ref in refs])
+        for ref in refs:
+            parts = PurePosixPath(ref.name).parts
+            if not parts or ref.name[0] == "/" or ".." in parts:
+                raise ModelError(f"weights in {ref.name[:200]!r}: not a name beside a model")
+            target = folder / ref.name
+            source = self.path(ref.sha256)
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if not target.exists() or not os.path.samefile(source, target):
+                    target.unlink(missing_ok=True)
+                    os.link(source, target)
+            except OSError as error:
+                raise ModelError(f"{target}: cannot be made: {error.strerror}") from error
+        return weights_in(folder / "model", [ref.name for ref in refs])
+
+    def _make_room(self, wanted_bytes: int) -> None:
+        """Drop what was used longest ago."""
+        files = []
+        for path in self._files.iterdir():
+            if _SHA256.fullmatch(path.name):
+                about = path.stat()
+                files.append((about.st_mtime_ns, about.st_size, path))
+        held = sum(size for _, size, _ in files)
+        if held + wanted_bytes <= self._limit_bytes:
+            return
+        # Sets hold their files by links of their own; they are made again when they are needed.
+        shutil.rmtree(self._sets, ignore_errors=True)
+        self._sets.mkdir(mode=0o700, exist_ok=True)
+        for _, size, path in sorted(files):
+            if held + wanted_bytes <= self._limit_bytes:
+                return
+            path.unlink(missing_ok=True)
+            self._verified.discard(path.name)
+            held -= size

@@ -1,0 +1,252 @@
+"""Who may speak between gateway and agents: those who prove that they know the cluster's secret.
+
+    listener   MAGIC, N_l                     32 random bytes
+    caller     MAGIC, role, N_c, P_c          P_c = HMAC(secret, "caller", role, N_l, N_c)
+    listener   P_l                            P_l = HMAC(secret, "listener", role, N_l, N_c)
+
+Each proves knowledge to the other over the other's fresh nonce, the secret never travels, and
+neither proof is of use in the other direction or for another connection. Proofs are compared in
+constant time (HMAC-SHA-256). All messages have fixed lengths and must come within HANDSHAKE_S, so
+that a stranger costs a socket for a moment and no memory. What follows is neither signed nor
+encrypted: where others can reach into the network, TLS is for that, and comes first.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from headrace.domain.errors import HeadraceError
+
+MAGIC: Final = b"headrace/1\n"
+NONCE_BYTES = PROOF_BYTES = 32
+HANDSHAKE_S = 5.0
+LEAST_SECRET_BYTES = 16
+MOST_SECRET_BYTES = 4096
+SECRET_VARIABLE = "HEADRACE_CLUSTER_SECRET"
+
+Result = TypeVar("Result")
+Role = Literal["gateway", "agent"]
+_ROLES: dict[bytes, Role] = {b"G": "gateway", b"A": "agent"}
+_LETTERS = {role: letter for letter, role in _ROLES.items()}
+
+
+class HandshakeError(HeadraceError):
+    """The other end is not of this cluster, or nobody answers there."""
+
+
+def read_secret(path: Path | None) -> bytes:
+    """The cluster's secret, from a file or, without one, from the environment.
+
+    Raises:
+        HandshakeError: there is none, it is too short, or others can read its file.
+    """
+    if path is None:
+        secret = os.environ.get(SECRET_VARIABLE, "").strip().encode()
+        where = f"the environment variable {SECRET_VARIABLE}"
+    else:
+        where = str(path)
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_mode & 0o077:
+                    raise HandshakeError(
+                        f"{path}: others can read the cluster's secret\n  try    chmod 600 {path}"
+                    )
+                secret = file.read(MOST_SECRET_BYTES + 1).strip()
+        except OSError as error:
+            raise HandshakeError(
+                f"{path}: the cluster's secret cannot be read: {error.strerror}\n"
+                f"  try    (umask 077; openssl rand -hex 32 > {path}), the same file on every node"
+            ) from error
+    if not LEAST_SECRET_BYTES <= len(secret) <= MOST_SECRET_BYTES:
+        raise HandshakeError(
+            f"the cluster's secret ({where}) has {len(secret)} bytes, needs {LEAST_SECRET_BYTES} to"
+            f" {MOST_SECRET_BYTES}\n  try    --secret-file with what `openssl rand -hex 32` prints,"
+            " the same on every node"
+        )
+    return secret
+
+
+def proof(secret: bytes, side: str, role: bytes, listener: bytes, caller: bytes) -> bytes:
+    return hmac.digest(secret, side.encode() + role + listener + caller, "sha256")
+
+
+async def call(
+    host: str, port: int, secret: bytes, role: Role, tls: ssl.SSLContext | None
+) -> socket.socket:
+    """Connect to an agent and shake hands.
+
+    Raises:
+        HandshakeError: nobody answers there, or not with this secret.
+    """
+    where = f"{host}:{port}"
+    endpoint: socket.socket | None = None
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            endpoint = await _connected(host, port)
+            if tls is not None:
+                endpoint = await _wrapped(endpoint, tls, server=False)
+            await _shake_as_caller(endpoint, secret, role, where)
+            return endpoint
+    except TimeoutError:
+        _close(endpoint)
+        raise HandshakeError(
+            f"{where}: no agent answers within {HANDSHAKE_S:g} s\n"
+            "  try    `headrace agent` on that node, and the address that it prints"
+        ) from None
+    except (OSError, EOFError) as error:
+        _close(endpoint)
+        raise HandshakeError(
+            f"{where}: no agent answers there: {_said(error)}\n"
+            "  try    `headrace agent` on that node, and the address that it prints"
+            + (
+                ""
+                if tls is None
+                else "; the authority of --cluster-ca must have signed its certificate"
+            )
+        ) from error
+    except BaseException:
+        _close(endpoint)
+        raise
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found[0]
+    endpoint = socket.socket(family, kind, protocol)
+    try:
+        endpoint.setblocking(False)
+        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await loop.sock_connect(endpoint, address)
+    except BaseException:
+        endpoint.close()
+        raise
+    return endpoint
+
+
+async def _shake_as_caller(endpoint: socket.socket, secret: bytes, role: Role, where: str) -> None:
+    said = await _exactly(endpoint, len(MAGIC) + NONCE_BYTES)
+    if said[: len(MAGIC)] != MAGIC:
+        raise HandshakeError(f"{where}: what answers there is no Headrace agent of this version")
+    theirs, ours = said[len(MAGIC) :], secrets.token_bytes(NONCE_BYTES)
+    letter = _LETTERS[role]
+    await _send(endpoint, MAGIC + letter + ours + proof(secret, "caller", letter, theirs, ours))
+    try:
+        answer = await _exactly(endpoint, PROOF_BYTES)
+    except (EOFError, ConnectionError):
+        raise HandshakeError(
+            f"{where}: the agent refuses this cluster's secret\n"
+            f"  try    the same --secret-file, or {SECRET_VARIABLE}, here and there"
+        ) from None
+    if not hmac.compare_digest(answer, proof(secret, "listener", letter, theirs, ours)):
+        raise HandshakeError(f"{where}: who answers there does not know the cluster's secret")
+
+
+async def answer(
+    endpoint: socket.socket, secret: bytes, tls: ssl.SSLContext | None
+) -> tuple[socket.socket, Role]:
+    """Shake hands with a caller; returns the socket to go on with, and who it is.
+
+    Raises:
+        HandshakeError: it does not know the secret, or is too slow; the socket is closed.
+    """
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            if tls is not None:
+                endpoint = await _wrapped(endpoint, tls, server=True)
+            ours = secrets.token_bytes(NONCE_BYTES)
+            await _send(endpoint, MAGIC + ours)
+            said = await _exactly(endpoint, len(MAGIC) + 1 + NONCE_BYTES + PROOF_BYTES)
+            magic, rest = said[: len(MAGIC)], said[len(MAGIC) :]
+            letter, theirs = rest[:1], rest[1 : 1 + NONCE_BYTES]
+            expected = proof(secret, "caller", letter, ours, theirs)
+            if (
+                magic != MAGIC
+                or letter not in _ROLES
+                or not hmac.compare_digest(rest[1 + NONCE_BYTES :], expected)
+            ):
+                raise HandshakeError("a caller does not know the cluster's secret")
+            await _send(endpoint, proof(secret, "listener", letter, ours, theirs))
+            return endpoint, _ROLES[letter]
+    except (OSError, EOFError, TimeoutError) as error:
+        _close(endpoint)
+        raise HandshakeError(
+            f"a caller left before it had proved anything: {_said(error)}"
+        ) from error
+    except BaseException:
+        _close(endpoint)
+        raise
+
+
+# -- bytes -----------------------------------------------------------------------------------------
+
+
+async def _wrapped(endpoint: socket.socket, tls: ssl.SSLContext, *, server: bool) -> socket.socket:
+    wrapped = tls.wrap_socket(endpoint, server_side=server, do_handshake_on_connect=False)
+    try:
+        await _when_possible(wrapped, wrapped.do_handshake)
+    except BaseException:
+        wrapped.close()
+        raise
+    return wrapped
+
+
+async def _exactly(endpoint: socket.socket, count: int) -> bytes:
+    """
+    Raises:
+        EOFError: the other end has closed before that.
+    """
+    found = bytearray()
+    while len(found) < count:
+        part = await _when_possible(endpoint, partial(endpoint.recv, count - len(found)))
+        if not part:
+            raise EOFError("it has closed its end")
+        found += part
+    return bytes(found)
+
+
+async def _send(endpoint: socket.socket, data: bytes) -> None:
+    while data:
+        sent = await _when_possible(endpoint, partial(endpoint.send, data))
+        data = data[sent:]
+
+
+async def _when_possible(endpoint: socket.socket, act: Callable[[], Result]) -> Result:
+    """What `act` returns once it need not wait. asyncio's own calls take no TLS sockets."""
+    loop, number = asyncio.get_running_loop(), endpoint.fileno()
+    while True:
+        add, remove = loop.add_reader, loop.remove_reader
+        try:
+            return act()
+        except ssl.SSLWantWriteError:
+            add, remove = loop.add_writer, loop.remove_writer
+        except (ssl.SSLWantReadError, BlockingIOError):
+            pass  # so few bytes always fit into a fresh socket: it is a read that waits
+        ready = asyncio.Event()
+        add(number, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            remove(number)
+
+
+def _close(endpoint: socket.socket | None) -> None:
+    if endpoint is not None:
+        with contextlib.suppress(OSError):
+            endpoint.close()
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message})"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,247 @@
+"""`Transport` between machines: regions here, and in the arenas of agents.
+
+The gateway allocates in all of them; an agent only writes and sends what it is told to. A batch's
+inputs go with the order to run it (`send`); its answer comes with the report that it ran
+(`allocate_answer`, `landed`); what one stage leaves for another goes straight from agent to agent
+(`move`). So of a pipeline over n nodes the gateway carries its ends alone, and no tensor waits for
+a round trip of its own.
+
+A move copies: both regions stay allocated until it has ended, whatever becomes of the batch
+meanwhile. Where the sender is lost in the middle of it, the receiver is told to drop what may still
+come before its region is freed (`Cancel`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from headrace.domain.errors import OverloadError
+from headrace.serving.workers.arena import Arena
+from headrace.serving.workers.frames import Run
+from headrace.serving.workers.remote.frames import Cancel, Expect, Push
+from headrace.serving.workers.remote.link import AgentLink
+from headrace.serving.workers.stage_io import HERE, Home, Region, TensorGroup
+from headrace.serving.workers.transport import OnMoved
+
+logger = logging.getLogger(__name__)
+
+OVERDUE_S = 5.0
+"""A move that has not ended by then never will: its connection broke unheard."""
+LEAST_BYTES_PER_S = 10e6
+"""Of a link that is worth waiting for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    source: Region
+    there: Region
+    length: int
+    overdue_at_s: float
+    on_done: OnMoved
+
+
+class NetworkTransport:
+    """Regions HERE and at the links' homes."""
+
+    def __init__(self, arena: Arena, links: Mapping[str, AgentLink]) -> None:
+        """`links`: by node."""
+        self._arena = arena
+        self._links = links
+        self._loop = asyncio.get_running_loop()
+        self._landing: dict[tuple[Home, int], Region] = {}
+        """Where an answer that is written there comes to lie HERE."""
+        self._moves: dict[int, _Move] = {}
+        self._transfers = 0
+        for link in links.values():
+            link.tensors = self
+
+    @property
+    def view(self) -> memoryview:
+        return self._arena.view
+
+    def allocate(self, group: TensorGroup, size: int, home: Home) -> Region:
+        """
+        Raises:
+            OverloadError: the memory there is full, or out of reach.
+        """
+        if home == HERE:
+            return group.allocate(self._arena, size)
+        link = self._link(home)
+        if link is None or link.allocator is None:
+            raise OverloadError(f"the tensor memory of {home!r} is out of reach")
+        return group.allocate(link.allocator, size, home)
+
+    def allocate_answer(self, group: TensorGroup, size: int, home: Home) -> Region:
+        there = self.allocate(group, size, home)
+        if home != HERE:
+            try:
+                self._landing[home, there.offset] = group.allocate(self._arena, size)
+            except OverloadError:
+                self.free(there)
+                raise
+        return there
+
+    def landed(self, region: Region) -> Region:
+        here = self._landing.pop((region.home, region.offset), None)
+        if here is None:
+            return region
+        self.free(region)
+        return here
+
+    def free(self, region: Region) -> None:
+        if region.home == HERE:
+            self._arena.free(region.offset)
+            return
+        here = self._landing.pop((region.home, region.offset), None)
+        if here is not None:
+            self._arena.free(here.offset)
+        link = self._link(region.home)
+        if link is not None and link.allocator is not None:
+            link.allocator.free(region.offset)
+
+    def send(self, region: Region, home: Home) -> Region:
+        """Bring a region from HERE to where an order to that home may name it, at once.
+
+        Raises:
+            OverloadError: there is no room; the region is as it was.
+        """
+        if home == HERE:
+            return region
+        there = self._like(region, home)
+        self._put(region, there, partial(self._arena.free, region.offset))
+        return there
+
+    def move(self, region: Region, to: Home, planned_us: int, on_done: OnMoved) -> None:
+        """Never calls back from inside; None: it is lost, or does not get there."""
+        if region.home == to:
+            self._loop.call_soon(on_done, region)
+            return
+        source = self._link(region.home)
+        try:
+            if region.home != HERE and source is None:
+                raise OverloadError("what lay there is lost")
+            there = self._like(region, to)
+        except OverloadError as error:
+            logger.info("tensors cannot be moved: %s", error)
+            self._loop.call_soon(on_done, None)
+            return
+        if source is None:
+            self._put(region, there, partial(self._loop.call_soon, on_done, there))
+            return
+        length = self._length(region)
+        self._transfers += 1
+        overdue_s = OVERDUE_S + length / LEAST_BYTES_PER_S
+        self._moves[self._transfers] = _Move(
+            region, there, length, self._loop.time() + overdue_s, on_done
+        )
+        target = self._link(to)
+        if target is None:
+            source.send(Push(self._transfers, region.offset, length))
+            return
+        target.send(Expect(self._transfers, there.offset, length))
+        address = target.address
+        source.send(
+            Push(
+                self._transfers,
+                region.offset,
+                length,
+                target.session,
+                address.host,
+                address.port,
+            )
+        )
+
+    def answer_bytes(self, home: Home, run: Run) -> int:
+        """Of what a run writes there, how much is to come with its report."""
+        if not run.output_offsets:
+            return 0
+        here = self._landing.get((home, run.output_offsets[0]))
+        return 0 if here is None else self._arena.length_of(here.offset)
+
+    # -- what a link tells: a `TensorEnd` ---------------------------------------------------------
+
+    def place_answer(self, home: Home, offset: int, length: int) -> memoryview | None:
+        here = self._landing.get((home, offset))
+        return None if here is None else self.view[here.offset : here.offset + length]
+
+    def place_moved(self, transfer: int, length: int) -> memoryview | None:
+        move = self._moves.get(transfer)
+        if move is None or move.there.home != HERE or move.length != length:
+            return None
+        return self.view[move.there.offset : move.there.offset + length]
+
+    def arrived(self, transfer: int) -> None:
+        move = self._moves.pop(transfer, None)
+        if move is not None:
+            move.on_done(move.there)
+
+    def undelivered(self, transfer: int, reason: str) -> None:
+        move = self._moves.get(transfer)
+        if move is not None:
+            logger.warning("tensors do not get from %s to %s: %s", *_ends(move), reason)
+            self._give_up(transfer)
+
+    def look(self) -> None:
+        if not self._moves:
+            return
+        now_s = self._loop.time()
+        for transfer, move in list(self._moves.items()):
+            # What comes HERE comes over a link that is watched itself.
+            if move.overdue_at_s < now_s and move.there.home != HERE:
+                logger.warning("tensors from %s to %s are overdue", *_ends(move))
+                self._give_up(transfer)
+
+    def link_down(self, link: AgentLink, home: Home) -> None:
+        for key in [key for key in self._landing if key[0] == home]:
+            self._arena.free(self._landing.pop(key).offset)
+        for transfer, move in list(self._moves.items()):
+            if home in (move.source.home, move.there.home):
+                self._give_up(transfer)
+
+    def _give_up(self, transfer: int) -> None:
+        move = self._moves.pop(transfer)
+        target = self._link(move.there.home)
+        if target is not None:
+            target.send(Cancel(transfer))
+        self.free(move.there)
+        move.on_done(None)
+
+    # -- beneath -----------------------------------------------------------------------------------
+
+    def _link(self, home: Home) -> AgentLink | None:
+        """Of a session that lives."""
+        link = self._links.get(home.partition("/")[0])
+        return link if link is not None and link.home == home and link.is_up else None
+
+    def _length(self, region: Region) -> int:
+        if region.home == HERE:
+            return self._arena.length_of(region.offset)
+        link = self._link(region.home)
+        assert link is not None, "its memory is there"
+        assert link.allocator is not None, "its memory is there"
+        return link.allocator.length_of(region.offset)
+
+    def _like(self, region: Region, home: Home) -> Region:
+        """Raises OverloadError: there is no room at `home`."""
+        length = self._length(region)
+        if home == HERE:
+            offset = self._arena.allocate(length)
+        else:
+            link = self._link(home)
+            if link is None or link.allocator is None:
+                raise OverloadError(f"the tensor memory of {home!r} is out of reach")
+            offset = link.allocator.allocate(length)
+        shift = offset - region.offset
+        return Region(offset, tuple(at + shift for at in region.tensor_offsets), home)
+
+    def _put(self, region: Region, there: Region, on_sent: Callable[[], object]) -> None:
+        link = self._link(there.home)
+        assert link is not None, "room was found there"
+        payload = self.view[region.offset : region.offset + self._length(region)]
+        link.put(there.offset, payload, lambda: (on_sent(), None)[1])
+
+
+def _ends(move: _Move) -> tuple[str, str]:
+    return move.source.home.partition("/")[0] or "here", move.there.home.partition("/")[0] or "here"
