@@ -56,7 +56,7 @@ def nodes(
     from headrace.domain.errors import ClusterError
     from headrace.on_ray.connection import connected
     from headrace.on_ray.links import links_of
-    from headrace.on_ray.matching import match
+    from headrace.on_ray.matching import match, missing_text
     from headrace.on_ray.nodes import nodes_of
     from headrace.reporting.nodes_table import nodes_table, wanted_table
 
@@ -92,22 +92,6 @@ def nodes(
         raise ClusterError("\n".join(slow))
     if path is not None:
         next_step(f"headrace serve {path} --cluster ray")
-
-
-def missing_text(found: "Matching") -> str:
-    """One sentence, then why not, node by node."""
-    from headrace.on_ray.nodes import NODE_LABEL
-
-    first, reasons = next(iter(found.missing.items()))
-    lines = [f"  has       {line}" for line in reasons[:8]]
-    names = ", ".join(map(repr, found.missing))
-    return (
-        f"the cluster has no node for {names} of the plan; nothing was started\n"
-        f"  needs     a node for {first!r} with what its slots use\n"
-        + "\n".join(lines or ["  has       no node"])
-        + f"\n  try       `ray start --address … --labels {NODE_LABEL}={first}` on that machine, or"
-        " plan for the nodes that there are: `headrace nodes -o cluster.yaml`"
-    )
 
 
 def _wanted(path: Path, executor: str) -> "tuple[Sequence[Wanted], Mapping[str, float]]":

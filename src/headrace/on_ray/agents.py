@@ -6,12 +6,13 @@ belong to the command that made them: when it has ended, however it did, Ray end
 them their agents and workers.
 """
 
+import importlib
 import os
 import secrets
 import socket
 import sys
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from headrace.domain.base import Record
@@ -45,8 +46,9 @@ class AgentActor:
 
     def __init__(self, name: str, host: str, port: int, secret: str, options: list[str]) -> None:
         arguments = ["agent", f"--name={name}", f"--host={host}", f"--port={port}", "--json"]
-        # The driver's own log is where people look; Ray keeps what is said here in its own.
-        self._held = HeldProcess([*arguments, *options], {SECRET: secret})
+        ray = importlib.import_module("ray")
+        again = ray.get_runtime_context().was_current_actor_reconstructed
+        self._held = HeldProcess([*arguments, *options], {SECRET: secret}, again=again)
 
     def ready(self) -> tuple[int, str]:
         """The agent's port, or 0 and why there is no agent."""
@@ -108,19 +110,17 @@ class PlacedAgent:
             "  try       `ray status`; end what uses it, or plan for less"
         )
 
-    def start(self, facts: Facts, secret: str, options: Sequence[str]) -> None:
+    def start(self, port: int, secret: str, options: Sequence[str]) -> None:
         """Start the agent; `ready` waits for it."""
         ray = self._ray
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=0
         )
         amounts = dict(self._bundle)
-        self.address = self.node.address, facts.port
+        self.address = self.node.address, port
         placed = ray.remote(
             num_cpus=amounts.pop("CPU", 0), num_gpus=amounts.pop("GPU", 0), resources=amounts
-        )(AgentActor).options(
-            scheduling_strategy=strategy, max_restarts=-1, max_concurrency=4
-        )
+        )(AgentActor).options(scheduling_strategy=strategy, max_restarts=-1, max_concurrency=4)
         arguments = self.wanted.name, *self.address, secret, list(options)
         self.actor = placed.remote(*arguments)
 
@@ -137,10 +137,9 @@ class PlacedAgent:
         """Ask the agent to end its workers, then end all there; nothing stays behind."""
         ray = self._ray
         if self.actor is not None:
-            try:
+            # It may have gone with its node, or hang: it is ended below.
+            with suppress(ray.exceptions.RayError):
                 ray.get(self.actor.stop.remote(), timeout=STOP_S)
-            except ray.exceptions.RayError:
-                pass  # with its node, or it hangs: it is ended below
             ended(ray, self.actor)
         if self._group is not None:
             ray.util.remove_placement_group(self._group)
@@ -169,7 +168,7 @@ def place_agents(
         for agent in agents:
             agent.kept()
         for agent in agents:
-            agent.start(facts[agent.node.id], secret, options)
+            agent.start(facts[agent.node.id].port, secret, options)
         for agent in agents:
             agent.ready()
     except BaseException:
@@ -212,18 +211,14 @@ def answered(ray: Any, reference: Any, node: str) -> Any:
     except ray.exceptions.RayError as error:
         last = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
         missing = "No module named" in str(error)
+        step = f"`pip install headrace[ray]` for {sys.executable}" if missing else "`ray status`"
         raise ClusterError(
             f"node {node!r} cannot run Headrace; nothing was started\n"
             f"  got       {last[-1].strip()[:200]}\n"
-            f"  try       {f'`pip install headrace[ray]` for {sys.executable}' if missing else '`ray status`'}"
-            " on that machine"
+            f"  try       {step} on that machine"
         ) from error
 
 
 def new_secret() -> str:
-    """For one run of the cluster: whoever does not have it is nobody's agent and nobody's gateway."""
+    """For one run: whoever does not have it is nobody's agent and nobody's gateway."""
     return secrets.token_hex(32)
-
-
-def now_s() -> float:
-    return time.monotonic()

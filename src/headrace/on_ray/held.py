@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,8 @@ from headrace.domain.errors import ClusterError
 
 logger = logging.getLogger(__name__)
 
-AGAIN_AFTER_S = 0.2
-"""Between the end of a process and its next start."""
-STARTS_MOST, STARTS_WITHIN_S = 5, 60.0
-"""More starts than these in so long a time are given up."""
+AGAIN_AFTER_S, AGAIN_AFTER_MOST_S = 0.2, 2.0
+"""Between the end of a process and its next start; twice as long each time that it ends unready."""
 SAID_LINES = 30
 
 
@@ -35,20 +33,24 @@ class HeldProcess:
         self,
         arguments: Sequence[str],
         env: Mapping[str, str],
-        on_line: Callable[[str], None] = lambda line: None,
+        *,
+        again: bool = False,
     ) -> None:
-        """Start it.
+        """Start it. Once it was ready, it is started again whenever it ends, but for exit code 0.
 
         Args:
-            arguments: of `headrace`.
+            arguments: of `headrace`, with --json.
             env: variables that it gets besides this process's.
-            on_line: told each line of its standard output after the one that says it is ready.
+            again: it was ready before, held by another.
         """
-        self._arguments, self._env, self._on_line = list(arguments), dict(env), on_line
+        self._again = again
+        self._arguments, self._env = list(arguments), dict(env)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._changed = threading.Condition(self._lock)
         self._ready: dict[str, Any] | None = None
+        self._readied = 0
+        """Times."""
         self._ended: int | None = None
         self._said: deque[str] = deque(maxlen=SAID_LINES)
         self._process: subprocess.Popen[str] | None = None
@@ -118,19 +120,17 @@ class HeldProcess:
 
     def _hold(self) -> None:
         """The thread that starts it: the kernel kills it when this thread, too, has ended."""
-        started_at_s: deque[float] = deque(maxlen=STARTS_MOST)
+        pause_s, code = AGAIN_AFTER_S, 1
         while not self._stopping.is_set():
-            started_at_s.append(time.monotonic())
+            before = self._readied
             code = self._run_once()
-            # Bad input stays bad; what was never ready is not worth another start.
-            if self._stopping.is_set() or code in (0, 2, 3, 4) or self._ready is None:
-                break
-            often = len(started_at_s) == STARTS_MOST
-            if often and time.monotonic() - started_at_s[0] < STARTS_WITHIN_S:
-                logger.error("`headrace %s` ends again and again", self._arguments[0])
+            # What never was ready would end the same way again.
+            if self._stopping.is_set() or code == 0 or not (self._again or self._readied):
                 break
             logger.warning("`headrace %s` ended with %d: started again", self._arguments[0], code)
-            self._stopping.wait(AGAIN_AFTER_S)
+            unready = self._readied == before
+            pause_s = min(2 * pause_s, AGAIN_AFTER_MOST_S) if unready else AGAIN_AFTER_S
+            self._stopping.wait(pause_s)
         with self._changed:
             self._ended = code
             self._changed.notify_all()
@@ -143,6 +143,7 @@ class HeldProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Ctrl-C is the holder's
             env={**os.environ, **self._env},
         )
         with self._lock:
@@ -165,9 +166,8 @@ class HeldProcess:
             said = None
         if isinstance(said, dict) and said.get("ready") is True:
             with self._changed:
-                self._ready = said
+                self._ready, self._readied = said, self._readied + 1
                 self._changed.notify_all()
-        self._on_line(line)
 
     def _listen(self, stream: Any) -> None:
         for line in stream:

@@ -74,16 +74,17 @@ def _answered(sources: str, packages: tuple[str, ...], call: bytes) -> bytes:
     """What runs on a node."""
     there = sources_of(*packages)
     if there != sources:
-        outcome = Outcome(error=ClusterError.__name__, failed=other_version(sources, there))
+        outcome = Outcome(
+            error=ClusterError.__name__, failed=other_version(sources, there, os.uname().nodename)
+        )
     else:
         outcome = outcome_of(msgspec.msgpack.decode(call, type=Call))
     return msgspec.msgpack.encode(outcome)
 
 
-def other_version(here: str, there: str) -> str:
-    node = os.uname().nodename
+def other_version(here: str, there: str, node: str) -> str:
     return (
-        f"--cluster ray: node {node} has another Headrace\n"
+        f"--cluster ray: node {node!r} has another Headrace; nothing was started\n"
         f"  needs     {here}, as here\n"
         f"  has       {there}\n"
         "  try       the same package on every machine"

@@ -1,4 +1,4 @@
-"""`python -m headrace.on_ray.launch PARENT PROGRAM ARGUMENT…`: become the program, for a parent's life.
+"""`python -m headrace.on_ray.launch PARENT PROGRAM ARGUMENT…`: become the program.
 
 What is started on a node must not outlive the actor that holds it, however that ends: the kernel
 kills it when its parent has died, which stays so when this process becomes the program.

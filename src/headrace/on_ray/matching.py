@@ -147,6 +147,20 @@ def match(wanted: Sequence[Wanted], nodes: Sequence[RayNode]) -> Matching:
     )
 
 
+def missing_text(found: Matching) -> str:
+    """One sentence, then why not, node by node."""
+    first, reasons = next(iter(found.missing.items()))
+    lines = [f"  has       {line}" for line in reasons[:8]]
+    names = ", ".join(map(repr, found.missing))
+    return (
+        f"the cluster has no node for {names} of the plan; nothing was started\n"
+        f"  needs     a node for {first!r} with what its slots use\n"
+        + "\n".join(lines or ["  has       no node"])
+        + f"\n  try       `ray start --address … --labels {NODE_LABEL}={first}` on that machine, or"
+        " plan for the nodes that there are: `headrace nodes -o cluster.yaml`"
+    )
+
+
 def named_resources(nodes: Sequence[RayNode]) -> frozenset[str]:
     """What some node was started with by name; a device type of that name is looked for so."""
     return frozenset(name for node in nodes for name in node.resources)
