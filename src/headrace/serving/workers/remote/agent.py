@@ -43,9 +43,10 @@ from headrace.serving.workers.worker_process import WorkerLimits
 
 logger = logging.getLogger("headrace.agent")
 
-LEASE_S = 1.5
-"""A gateway that has not been heard for so long is lost: fifteen of its Pings. With TCP's least
-time of 0.2 s before it sends anew, two losses in a row of one packet are not enough."""
+LEASE_S = 5.0
+"""A gateway that has not been heard for so long is lost, and what it has ordered is nobody's. Longer
+than a gateway waits for an agent, which may be away for a moment itself: nothing depends on it but
+when workers without a gateway begin to count their time of grace."""
 GRACE_S = 30.0
 """How long workers stay loaded without a gateway."""
 MOST_STRANGERS = 64

@@ -55,7 +55,8 @@ logger = logging.getLogger("headrace.cluster")
 
 PING_S = 0.1
 SILENCE_S = 1.5
-"""As an agent's LEASE_S, and counted from the same moment on: both give up together."""
+"""An agent answers fifteen Pings in that time. With TCP's least time of 0.2 s before it sends
+anew, two losses of one packet in a row are not enough."""
 RECONNECT_S = 0.25
 _DELAYED_S = 0.25
 """From when on silence says something of the network, and nothing of a worker."""
