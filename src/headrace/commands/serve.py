@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def serve(
+    context: typer.Context,
     plan_path: Annotated[
         Path, typer.Argument(metavar="PLAN", help="The plan that `headrace plan` wrote.")
     ],
@@ -302,7 +303,7 @@ def serve(
     if cluster is not None:
         from headrace.commands.serve_on_ray import serve_on_ray
 
-        serve_on_ray(plan_path, executor, host, port, address, json)
+        serve_on_ray(context, plan_path, executor, host, port, address, json)
         return
     served = read_served_plan(plan_path)
     refuse_violations(served)

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import typer
-from click.core import ParameterSource
 
 from headrace.commands.output import console
 from headrace.domain.errors import DocumentError
@@ -22,7 +20,13 @@ NOT_WITH_IT = ("agents", "node", "secret_file", "cluster_ca", "core")
 
 
 def serve_on_ray(
-    plan_path: Path, executor: str, host: str, port: int, address: str | None, json: bool
+    context: typer.Context,
+    plan_path: Path,
+    executor: str,
+    host: str,
+    port: int,
+    address: str | None,
+    json: bool,
 ) -> None:
     """Serve until told to end, then exit with the gateway's code.
 
@@ -36,7 +40,6 @@ def serve_on_ray(
     from headrace.on_ray.serving import serve_on_ray as serve
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
 
-    context = click.get_current_context()
     refused = [name for name in NOT_WITH_IT if _given(context, name)]
     if refused:
         raise DocumentError(
@@ -64,7 +67,7 @@ def serve_on_ray(
         sys.exit(code)
 
 
-def repeated_arguments(context: click.Context) -> list[str]:
+def repeated_arguments(context: typer.Context) -> list[str]:
     """What was given on the command line and is the gateway's, as it was given."""
     words = []
     for parameter in context.command.params:
@@ -79,8 +82,9 @@ def repeated_arguments(context: click.Context) -> list[str]:
     return words
 
 
-def _given(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and not source.name.startswith("DEFAULT")
 
 
 def _free_port(host: str) -> int:

@@ -2,6 +2,9 @@
 
 What is started on a node must not outlive the actor that holds it, however that ends: the kernel
 kills it when its parent has died, which stays so when this process becomes the program.
+
+Ray starts all that it starts at niceness 15, at which anything else on the machine goes first; what
+has deadlines must not wait for it. Where this process may, it takes that back.
 """
 
 import ctypes
@@ -17,6 +20,14 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         sys.exit("the parent has ended already")
+    if (niceness := os.getpriority(os.PRIO_PROCESS, 0)) > 0:
+        try:
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
+        except PermissionError:
+            sys.stderr.write(
+                f"runs at niceness {niceness}, after all else on this machine: start Ray with"
+                " RAY_worker_niceness=0 in its environment\n"
+            )
     os.execv(command[0], command)
 
 
