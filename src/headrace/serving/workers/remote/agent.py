@@ -44,9 +44,9 @@ from headrace.serving.workers.worker_process import WorkerLimits
 logger = logging.getLogger("headrace.agent")
 
 LEASE_S = 5.0
-"""A gateway that has not been heard for so long is lost, and what it has ordered is nobody's. Longer
-than a gateway waits for an agent, which may be away for a moment itself: nothing depends on it but
-when workers without a gateway begin to count their time of grace."""
+"""A gateway that has not been heard for so long is lost, and what it has ordered is nobody's.
+Longer than a gateway waits for an agent, since it may be away for a moment itself: nothing depends
+on it but from when on workers without a gateway count their time of grace."""
 GRACE_S = 30.0
 """How long workers stay loaded without a gateway."""
 MOST_STRANGERS = 64

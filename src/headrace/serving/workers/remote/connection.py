@@ -89,7 +89,7 @@ class Connection:
         """Where the rest of it goes; None: nowhere."""
         self._left = 0
         self._parked = False
-        self._outgoing: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
+        self._outgoing: deque[tuple[memoryview, Callable[[], object] | None]] = deque()
         self._writing = False
         self._drained: asyncio.Future[None] | None = None
         self.heard_at_s = self._loop.time()
@@ -112,7 +112,7 @@ class Connection:
         self,
         frame: AnyRemoteFrame,
         payload: memoryview | None = None,
-        on_sent: Callable[[], None] | None = None,
+        on_sent: Callable[[], object] | None = None,
         more: bool = False,
     ) -> None:
         """Send without waiting; a dead other end is reported through `on_closed`.

@@ -311,7 +311,8 @@ class AgentLink:
         if not self.is_up:
             self._hang_up()
             return
-        logger.error("%s: lost: %s", self.where, reason)
+        if not self._closed:
+            logger.error("%s: lost: %s", self.where, reason)
         home, self.home = self.home, f"{self.node}/down"
         self.session, self.allocator = 0, None
         self._up.clear()
@@ -339,10 +340,12 @@ class AgentLink:
         if self._connection is not None:
             await self._connection.drained()
 
-    def put(self, offset: int, payload: memoryview, on_sent: Callable[[], None]) -> None:
-        """Bring bytes there. They go with the frame that is sent next, in this very step."""
+    def put(
+        self, offset: int, payload: memoryview, on_sent: Callable[[], object], more: bool
+    ) -> None:
+        """Bring bytes there. `more`: they go with the order that follows in this very step."""
         assert self._connection is not None, "a link that is up has a connection"
-        self._connection.send(Put(offset), payload, on_sent, more=True)
+        self._connection.send(Put(offset), payload, on_sent, more)
 
     def order(self, worker: int, run: Run, answer_bytes: int) -> None:
         frame = Order(worker, run, answer_bytes)

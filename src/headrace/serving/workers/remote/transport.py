@@ -110,7 +110,7 @@ class NetworkTransport:
         if home == HERE:
             return region
         there = self._like(region, home)
-        self._put(region, there, partial(self._arena.free, region.offset))
+        self._put(region, there, partial(self._arena.free, region.offset), more=True)
         return there
 
     def move(self, region: Region, to: Home, planned_us: int, on_done: OnMoved) -> None:
@@ -128,7 +128,8 @@ class NetworkTransport:
             self._loop.call_soon(on_done, None)
             return
         if source is None:
-            self._put(region, there, partial(self._loop.call_soon, on_done, there))
+            sent = partial(self._loop.call_soon, on_done, there)
+            self._put(region, there, sent, more=False)
             return
         length = self._length(region)
         self._transfers += 1
@@ -236,11 +237,13 @@ class NetworkTransport:
         shift = offset - region.offset
         return Region(offset, tuple(at + shift for at in region.tensor_offsets), home)
 
-    def _put(self, region: Region, there: Region, on_sent: Callable[[], object]) -> None:
+    def _put(
+        self, region: Region, there: Region, on_sent: Callable[[], object], more: bool
+    ) -> None:
         link = self._link(there.home)
         assert link is not None, "room was found there"
         payload = self.view[region.offset : region.offset + self._length(region)]
-        link.put(there.offset, payload, lambda: (on_sent(), None)[1])
+        link.put(there.offset, payload, on_sent, more)
 
 
 def _ends(move: _Move) -> tuple[str, str]:
