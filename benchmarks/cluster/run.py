@@ -5,7 +5,8 @@
 rates    trivial stages (a MatMul and a Tanh of 16 numbers), a client inside the gateway's process,
          so that nothing but the data plane is compared: requests/s of 64 at a time, and the median
          latency of one at a time. `here`: no agent; `1 agent`: all slots on one; `2 agents`: each
-         stage on its own. Rounds take turns, so that a busy machine is busy for all.
+         stage on its own. Rounds take turns, so that a busy machine is busy for all; workers stay
+         on the first core in all setups, and gateway and agents go where they like.
 tensors  3 MB at a time from one agent's arena to another's, eight under way.
 idle     resident memory of an agent that nobody has called.
 
@@ -13,6 +14,7 @@ Every answer is compared with that of the first.
 """
 
 import asyncio
+import os
 import sys
 import tempfile
 import time
@@ -24,6 +26,7 @@ import uvloop
 
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine.engine import Engine
+from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.remote.cluster import close_links, open_links
 from headrace.serving.workers.remote.transport import NetworkTransport
@@ -33,6 +36,7 @@ from helpers.served import WIDTH, Client, Served, rows_of, served_chain
 
 AT_ONCE, ROUNDS, ROUND_S, SINGLES = 64, 5, 2.0, 300
 TENSOR_BYTES, UNDER_WAY, TENSORS = 3_000_000, 8, 1_000
+CORE = min(os.sched_getaffinity(0))
 ROW = np.ones((1, WIDTH), np.float32)
 
 
@@ -77,7 +81,7 @@ async def rates(folder: Path, nodes: list[AgentProcess]) -> None:
     for _ in range(ROUNDS):
         for name, (served, on) in setups.items():
             # Each a gateway of its own, which follows the one before.
-            engine = served.engine(cluster=cluster_of(*on) if on else None)
+            engine = served.engine(cluster=cluster_of(*on) if on else None, cores=(CORE,))
             await engine.start()
             try:
                 expected = rows_of(await Client(engine).send(ROW))
@@ -115,7 +119,7 @@ async def tensors(nodes: list[AgentProcess]) -> None:
         None,
         lambda: time.monotonic_ns() // 1000,
     )
-    transport = NetworkTransport(arena, links)
+    transport = NetworkTransport(arena, links, LiveClock(asyncio.get_running_loop()))
     for link in links.values():
         link.keep()
     content = np.random.default_rng(0).integers(0, 256, TENSOR_BYTES, np.uint8).tobytes()
@@ -169,7 +173,7 @@ def main(wanted: list[str]) -> None:
         folder = Path(name)
         for each in ("pair", "alone", "single"):
             (folder / each).mkdir()
-        with agents(folder, "n0", "n1") as nodes:
+        with agents(folder, "n0", "n1", arguments=("--cores", str(CORE))) as nodes:
             if not wanted or "idle" in wanted:
                 idle(nodes)
             if not wanted or "tensors" in wanted:

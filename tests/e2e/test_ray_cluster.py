@@ -203,7 +203,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_started(
     assert "expected HOST:PORT" in refusal_of(plan, "127.0.0.1:http")
 
     (tmp_path / "four").mkdir()
-    four = write_plan(served_chain(tmp_path / "four", pools=(1,) * 4, nodes=4), tmp_path / "four")
+    four = write_plan(served_chain(tmp_path / "four", pools=(2, 2), nodes=4), tmp_path / "four")
     said = refusal_of(four, cluster.address)
     assert "the cluster has no node for 'n3' of the plan; nothing was started" in said
     assert "labelled headrace.io/node=n0" in said

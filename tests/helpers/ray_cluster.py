@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from helpers.live_server import PATIENCE_S
-
 NODE = "headrace.io/node"
 STORE_BYTES = 80_000_000
 """Ray's least; nothing of ours lies there."""
@@ -47,11 +45,7 @@ def ray_cluster(nodes: int = 3) -> Iterator[RayCluster]:
     import ray
 
     # Read by the nodes' processes: what they start is to compute beside the tests, not after them.
-    os.environ |= {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",
-        "RAY_raylet_start_wait_time_s": f"{PATIENCE_S:g}",
-    }
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     cluster = RayCluster(nodes)
     try:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")

@@ -177,7 +177,7 @@ class PlanInService:
         transport: Transport = TimedLinks(SharedMemory(self.arena), clock)
         hosts: list[Host] = [self.host] * len(specs)
         if options.cluster is not None:
-            transport = network = NetworkTransport(self.arena, self._links)
+            transport = network = NetworkTransport(self.arena, self._links, clock)
             hashes, here = FileHashes(), self.host
             remote = {
                 node: RemoteHost(link, hashes, network.answer_bytes)

@@ -11,12 +11,12 @@ meanwhile. Where the sender is lost in the middle of it, the receiver is told to
 come before its region is freed (`Cancel`).
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from headrace.dispatch.protocols import Clock
 from headrace.domain.errors import OverloadError
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.frames import Run
@@ -27,10 +27,10 @@ from headrace.serving.workers.transport import OnMoved
 
 logger = logging.getLogger(__name__)
 
-OVERDUE_S = 5.0
+OVERDUE_US = 5_000_000
 """A move that has not ended by then never will: its connection broke unheard."""
-LEAST_BYTES_PER_S = 10e6
-"""Of a link that is worth waiting for."""
+LEAST_BYTES_PER_US = 10
+"""Of a link that is worth waiting for: 10 MB/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,18 @@ class _Move:
     source: Region
     there: Region
     length: int
-    overdue_at_s: float
+    overdue_at_us: int
     on_done: OnMoved
 
 
 class NetworkTransport:
     """Regions HERE and at the links' homes."""
 
-    def __init__(self, arena: Arena, links: Mapping[str, AgentLink]) -> None:
+    def __init__(self, arena: Arena, links: Mapping[str, AgentLink], clock: Clock) -> None:
         """`links`: by node."""
         self._arena = arena
         self._links = links
-        self._loop = asyncio.get_running_loop()
+        self._clock = clock
         self._landing: dict[tuple[Home, int], Region] = {}
         """Where an answer that is written there comes to lie HERE."""
         self._moves: dict[int, _Move] = {}
@@ -116,7 +116,7 @@ class NetworkTransport:
     def move(self, region: Region, to: Home, planned_us: int, on_done: OnMoved) -> None:
         """Never calls back from inside; None: it is lost, or does not get there."""
         if region.home == to:
-            self._loop.call_soon(on_done, region)
+            self._soon(on_done, region)
             return
         source = self._link(region.home)
         try:
@@ -125,18 +125,16 @@ class NetworkTransport:
             there = self._like(region, to)
         except OverloadError as error:
             logger.info("tensors cannot be moved: %s", error)
-            self._loop.call_soon(on_done, None)
+            self._soon(on_done, None)
             return
         if source is None:
-            sent = partial(self._loop.call_soon, on_done, there)
+            sent = partial(self._soon, on_done, there)
             self._put(region, there, sent, more=False)
             return
         length = self._length(region)
         self._transfers += 1
-        overdue_s = OVERDUE_S + length / LEAST_BYTES_PER_S
-        self._moves[self._transfers] = _Move(
-            region, there, length, self._loop.time() + overdue_s, on_done
-        )
+        overdue_at_us = self._clock.now_us() + OVERDUE_US + length // LEAST_BYTES_PER_US
+        self._moves[self._transfers] = _Move(region, there, length, overdue_at_us, on_done)
         target = self._link(to)
         if target is None:
             source.send(Push(self._transfers, region.offset, length))
@@ -187,10 +185,10 @@ class NetworkTransport:
     def look(self) -> None:
         if not self._moves:
             return
-        now_s = self._loop.time()
+        now_us = self._clock.now_us()
         for transfer, move in list(self._moves.items()):
             # What comes HERE comes over a link that is watched itself.
-            if move.overdue_at_s < now_s and move.there.home != HERE:
+            if move.overdue_at_us < now_us and move.there.home != HERE:
                 logger.warning("tensors from %s to %s are overdue", *_ends(move))
                 self._give_up(transfer)
 
@@ -210,6 +208,10 @@ class NetworkTransport:
         move.on_done(None)
 
     # -- beneath -----------------------------------------------------------------------------------
+
+    def _soon(self, on_done: OnMoved, region: Region | None) -> None:
+        """Not from inside a call: a dispatcher may be in the middle of a step."""
+        self._clock.call_at(self._clock.now_us(), partial(on_done, region))
 
     def _link(self, home: Home) -> AgentLink | None:
         """Of a session that lives."""

@@ -1,0 +1,208 @@
+"""Frames and tensors over a socket: whole however they are cut, straight to where they belong."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.serving.workers.frames import FrameError
+from headrace.serving.workers.remote.connection import BUFFER_BYTES, LATER, Connection, Place
+from headrace.serving.workers.remote.frames import (
+    HEADER,
+    MAX_BODY_BYTES,
+    MAX_PAYLOAD_BYTES,
+    AnyRemoteFrame,
+    Ping,
+    Put,
+    Refused,
+    decode,
+    encode,
+    read_header,
+)
+
+PATIENCE_S = 60.0
+
+
+class Keeper:
+    """Keeps what comes; payloads in memory of its own."""
+
+    def __init__(self) -> None:
+        self.frames: list[AnyRemoteFrame] = []
+        self.payloads: list[bytearray | None] = []
+        self.later = False
+        self.wanted = True
+        self.closed: list[str] = []
+        self.changed = asyncio.Event()
+
+    def place(self, frame: AnyRemoteFrame, length: int) -> Place:
+        if not isinstance(frame, Put):
+            raise FrameError("no payload here")
+        if self.later:
+            self.changed.set()
+            return LATER
+        self.payloads.append(bytearray(length) if self.wanted else None)
+        last = self.payloads[-1]
+        return None if last is None else memoryview(last)
+
+    def on_frame(self, frame: AnyRemoteFrame) -> None:
+        self.frames.append(frame)
+        self.changed.set()
+
+    def on_closed(self, reason: str) -> None:
+        self.closed.append(reason)
+        self.changed.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self.changed.clear()
+            await self.changed.wait()
+
+
+Scene = Callable[[Connection, socket.socket, Keeper], Awaitable[None]]
+
+
+def play(scene: Scene) -> None:
+    """A connection, the raw socket at its other end, and what it keeps."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        connection, keeper = Connection(ours), Keeper()
+        connection.handler = keeper
+        connection.start()
+        try:
+            await asyncio.wait_for(scene(connection, theirs, keeper), PATIENCE_S)
+        finally:
+            connection.close()
+            theirs.close()
+
+    asyncio.run(main())
+
+
+async def written(to: socket.socket, data: bytes) -> None:
+    to.setblocking(False)
+    await asyncio.get_running_loop().sock_sendall(to, data)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(
+        st.sampled_from([0, 1, 63, BUFFER_BYTES - 20, BUFFER_BYTES, 100_000]), max_size=6
+    ),
+    notes=st.lists(st.sampled_from([0, 5, BUFFER_BYTES, 3 * BUFFER_BYTES]), max_size=3),
+    cut=st.integers(1, 70_000),
+)
+def test_whatever_the_cuts_each_frame_comes_once_and_in_order(
+    sizes: list[int], notes: list[int], cut: int
+) -> None:
+    sent: list[AnyRemoteFrame] = [Put(i) for i in range(len(sizes))]
+    payloads = [bytes([i + 1]) * size for i, size in enumerate(sizes)]
+    data = b"".join(
+        encode(frame, len(payload)) + payload for frame, payload in zip(sent, payloads, strict=True)
+    )
+    # Frames that are longer than the buffer come between.
+    sent += [Refused("x" * length) for length in notes]
+    data += b"".join(encode(frame) for frame in sent[len(sizes) :])
+
+    async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
+        for start in range(0, len(data), cut):
+            await written(theirs, data[start : start + cut])
+            await asyncio.sleep(0)
+        await keeper.until(lambda: len(keeper.frames) == len(sent))
+        assert keeper.frames == sent
+        assert keeper.payloads == [payload for payload in payloads if payload]
+
+    play(scene)
+
+
+def test_a_payload_whose_place_is_not_known_yet_waits_and_so_does_all_behind_it() -> None:
+    async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
+        keeper.later = True
+        await written(theirs, encode(Put(1), 5) + b"12345" + encode(Ping(7)))
+        await keeper.changed.wait()
+        assert keeper.frames == []
+        keeper.later = False
+        connection.resume()
+        await keeper.until(lambda: len(keeper.frames) == 2)
+        assert keeper.frames == [Put(1), Ping(7)]
+        assert keeper.payloads == [b"12345"]
+
+    play(scene)
+
+
+def test_what_nobody_wants_is_read_and_dropped_also_in_the_middle_of_it() -> None:
+    size = 1_000_000
+
+    async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
+        keeper.wanted = False
+        await written(theirs, encode(Put(1), size) + bytes([9]) * size + encode(Ping(1)))
+        await keeper.until(lambda: Ping(1) in keeper.frames)
+        keeper.wanted = True
+        await written(theirs, encode(Put(2), size) + bytes([9]) * (size // 2))
+        await keeper.until(lambda: keeper.payloads[-1] is not None)
+        connection.discard()
+        [kept] = [payload for payload in keeper.payloads if payload is not None]
+        before = bytes(kept)
+        await written(theirs, bytes([9]) * (size - size // 2) + encode(Ping(2)))
+        await keeper.until(lambda: Ping(2) in keeper.frames)
+        # Nothing was written there since.
+        assert bytes(kept) == before
+
+    play(scene)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (HEADER.pack(MAX_BODY_BYTES + 1, 0), "at most"),
+        (HEADER.pack(1, MAX_PAYLOAD_BYTES + 1), "payload"),
+        (HEADER.pack(3, 0) + b"abc", "not a frame"),
+        (encode(Ping(1), 4) + b"1234", "no payload here"),
+    ],
+)
+def test_what_is_no_frame_ends_the_connection_before_memory_is_taken(
+    data: bytes, says: str
+) -> None:
+    async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
+        await written(theirs, data)
+        await keeper.until(lambda: bool(keeper.closed))
+        assert says in keeper.closed[0]
+        assert not connection.open
+
+    play(scene)
+
+
+def test_large_tensors_leave_from_where_they_lie_and_are_free_when_all_is_sent() -> None:
+    size = 8 << 20
+
+    async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
+        payload, done = memoryview(bytearray(b"\x07" * size)), list[int]()
+        connection.send(Put(3), payload, lambda: done.append(1), more=True)
+        connection.send(Ping(5))
+        assert done == []
+        theirs.setblocking(False)
+        received, loop = bytearray(), asyncio.get_running_loop()
+        whole = len(encode(Put(3), size)) + size + len(encode(Ping(5)))
+        while len(received) < whole:
+            received += await loop.sock_recv(theirs, 1 << 20)
+        assert done == [1]
+        body, length = read_header(received)
+        assert length == size
+        assert decode(memoryview(received)[HEADER.size : HEADER.size + body]) == Put(3)
+        assert received[HEADER.size + body : HEADER.size + body + size] == payload
+
+    play(scene)
+
+
+def test_what_cannot_be_sent_any_more_is_given_back() -> None:
+    async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
+        given_back = list[int]()
+        connection.send(Put(0), memoryview(bytearray(64 << 20)), lambda: given_back.append(1))
+        connection.close()
+        connection.send(Put(0), memoryview(b"x"), lambda: given_back.append(2))
+        assert given_back == [1, 2]
+        assert keeper.closed == []
+
+    play(scene)
