@@ -1,6 +1,6 @@
 """The same plan served on this machine and on a local Ray cluster: attainment, answers.
 
-    python -m benchmarks.cluster.attainment PLAN --model NAME --rps 40 [--duration-s 20] [--slo-ms 300]
+    python -m benchmarks.cluster.attainment PLAN --model NAME --rps 40 [--duration-s 20]
 
 The cluster has one Ray node for each node of the plan, all on this machine, so that both use the
 same cores; Ray's own processes are extra. Both get the same arrivals, one after the other.
