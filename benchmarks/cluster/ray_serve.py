@@ -3,8 +3,8 @@
     PYTHONPATH=tests python -m benchmarks.cluster.ray_serve      (needs ray[serve])
 
 Both run on the same local Ray cluster, one after the other in turns, with one replica or slot per
-stage, and are asked alike (`over_http`): 64 connections without pause, JSON, 16 numbers. A stage is a
-product with a matrix of 16 x 16 and a tanh; Ray Serve's in numpy.
+stage, and are asked alike (`over_http`): 64 connections without pause, JSON, 16 numbers. A stage is
+a product with a matrix of 16 x 16 and a tanh; Ray Serve's in numpy.
 """
 
 import tempfile
@@ -45,7 +45,9 @@ class First(Second):
         (tensor,) = (await request.json())["inputs"]
         x = np.asarray(tensor["data"], np.float32).reshape(tensor["shape"])
         y = await self._behind.remote(np.tanh(x @ self._matrix).tolist())
-        return {"outputs": [{"name": "y", "shape": tensor["shape"], "data": y[0]}]}
+        from starlette.responses import JSONResponse
+
+        return JSONResponse({"outputs": [{"name": "y", "shape": tensor["shape"], "data": y[0]}]})
 
 
 def ray_serve_url() -> str:

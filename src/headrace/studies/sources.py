@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import os
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +18,9 @@ def sources_of(*packages: str) -> str:
     """
     digest = hashlib.sha256()
     for package in sorted({"headrace", *packages}):
-        for folder in importlib.import_module(package).__path__:
+        # A package without __init__ may be found by two paths that are one folder.
+        paths = importlib.import_module(package).__path__
+        for folder in dict.fromkeys(map(os.path.realpath, paths)):
             for path in sorted(Path(folder).rglob("*.py")):
                 digest.update(f"{package}/{path.relative_to(folder)}\0".encode())
                 digest.update(path.read_bytes())
