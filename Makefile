@@ -50,7 +50,7 @@ $(STAMP): pyproject.toml
 
 $(VENV)/.installed-extras: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==$(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[clients,networks,torch]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[clients,networks,ray,torch]'
 	.ci/perf_analyzer $(VENV) || echo "without perf_analyzer: its test is skipped"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps 'silero-vad>=6' 'magika>=1.0'
 	touch $@

@@ -11,17 +11,14 @@ that serves it best.
 
 import argparse
 import json
-import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.accordion.optimum import fewest_late
 from benchmarks.accordion.simulated import POLICIES, policy_of
 from benchmarks.accordion.small_instances import in_time, small_instance
+from benchmarks.studies import add_options, running_of, studied
 
 WINDOWS = (75, 125, 150, 200)
 AT_MOST = 0.5
@@ -42,16 +39,24 @@ class Found:
     took_s: float
 
 
-def found_of(seed: int, limit_s: float, few_items: bool) -> Found:
-    instance = small_instance(seed, few_items)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    seed: int
+    limit_s: float
+    """Of the solver."""
+    few_items: bool
+
+
+def found_of(asked: Asked) -> Found:
+    instance = small_instance(asked.seed, asked.few_items)
     late = {name: in_time(instance, policy_of(name)).count(False) for name in POLICIES}
     for percent in WINDOWS:
         policy = policy_of("accordion", window_percent=percent)
         late[f"accordion-{percent}"] = in_time(instance, policy).count(False)
     started_s = time.process_time()
-    best = fewest_late(instance, min(late.values()), limit_s)
+    best = fewest_late(instance, min(late.values()), asked.limit_s)
     return Found(
-        seed=seed,
+        seed=asked.seed,
         requests=len(instance.requests),
         fewest=best.bound,
         proven=best.proven,
@@ -90,19 +95,17 @@ def main() -> None:
     )
     parser.add_argument("--instances", type=int, default=200)
     parser.add_argument("--limit-s", type=float, default=20.0, help="of the solver, each")
-    parser.add_argument("--jobs", type=int, default=1)
+    add_options(parser)
     parser.add_argument("--few-items", action="store_true", help="1 to 5 items per request")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
-    if given.instances < 1 or given.jobs < 1:
-        parser.error("--instances and --jobs must be at least 1")
-    measured = partial(found_of, limit_s=given.limit_s, few_items=given.few_items)
-    found: list[Found] = []
-    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        for each in pool.map(measured, range(given.instances)):
-            found.append(each)
-            if len(found) % 20 == 0:
-                print(f"{len(found)} of {given.instances}", file=sys.stderr)
+    if given.instances < 1:
+        parser.error("--instances must be at least 1")
+    asked = [
+        Asked(seed=seed, limit_s=given.limit_s, few_items=given.few_items)
+        for seed in range(given.instances)
+    ]
+    found = studied(running_of(given, parser), "instances", found_of, asked)
     if given.json:
         given.json.write_text(json.dumps([asdict(each) for each in found], indent=1) + "\n")
     show(found)

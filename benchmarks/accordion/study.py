@@ -14,11 +14,8 @@ Tables: Figures 1, 3, 5, 6, 7, 8 and 9, and what must hold.
 
 import argparse
 import json
-import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +27,7 @@ from benchmarks.accordion.simulated import (
     topology_of,
 )
 from benchmarks.accordion.streams import SLOS, STREAMS, query_stream
+from benchmarks.studies import add_options, running_of, studied
 
 FIRST_SEED = 10
 WINDOWS = (125, 150, 200, 300)
@@ -68,8 +66,9 @@ class Row:
     """Likewise, later."""
 
 
-def rows_of(stream: int, seed: int) -> list[Row]:
-    """Every policy and SLO on one stream."""
+def rows_of(case: tuple[int, int]) -> list[Row]:
+    """Every policy and SLO on one stream, drawn with one seed."""
+    stream, seed = case
     queries, topology, rows = query_stream(stream, seed), topology_of(stream), []
     for slo in SLOS:
         found = {
@@ -110,17 +109,6 @@ def _row(name: str, stream: int, slo: str, seed: int, found: Queries, without: Q
     )
 
 
-def measured(streams: Sequence[int], seeds: Sequence[int], jobs: int) -> Iterator[list[Row]]:
-    """The rows of one stream and seed after another, as they are done."""
-    cases = [(stream, seed) for seed in seeds for stream in streams]
-    if jobs == 1:
-        yield from (rows_of(*case) for case in cases)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for future in as_completed(pool.submit(rows_of, *case) for case in cases):
-            yield future.result()
-
-
 def mean(rows: Sequence[Row], name: str, field: str, **where: object) -> float:
     """Of a policy, over all rows that have those values."""
     return float(np.mean(values(rows, name, field, **where)))
@@ -146,20 +134,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=5, help=f"how many, from {FIRST_SEED} on [5]")
-    parser.add_argument("--jobs", type=int, default=1, help="processes [1]")
+    add_options(parser)
     parser.add_argument("--streams", default=",".join(map(str, STREAMS)), help="which [all]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every row there")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw the figures there")
     given = parser.parse_args()
     chosen = given.streams.split(",")
-    if given.seeds < 1 or given.jobs < 1 or not {*chosen} <= {*map(str, STREAMS)}:
-        parser.error("--seeds and --jobs are at least 1, --streams some of 1,2,3,4,5,6")
+    if given.seeds < 1 or not {*chosen} <= {*map(str, STREAMS)}:
+        parser.error("--seeds is at least 1, --streams some of 1,2,3,4,5,6")
     streams, seeds = [int(each) for each in chosen], range(FIRST_SEED, FIRST_SEED + given.seeds)
-    rows: list[Row] = []
-    for done, found in enumerate(measured(streams, seeds, given.jobs), start=1):
-        rows += found
-        said = f"stream {found[0].stream}, seed {found[0].seed}: {len(found)} simulations"
-        print(f"{done} of {len(streams) * len(seeds)}: {said}", file=sys.stderr)
+    cases = [(stream, seed) for seed in seeds for stream in streams]
+    by_case = studied(running_of(given, parser), "streams and seeds", rows_of, cases)
+    rows = [row for found in by_case for row in found]
     if given.json:
         given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     show_motivation(seeds)

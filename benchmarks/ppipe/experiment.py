@@ -5,14 +5,19 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from benchmarks.ppipe.cases import Case, estimated_cases, published_cases
 from benchmarks.ppipe.reference import reference_folder
 from benchmarks.ppipe.systems import BASELINES, OURS, POISSON, Load, checked
+from benchmarks.studies import Running, add_options, running_of
 
 Row = Mapping[str, Any]
+
+CaseName = tuple[str, str, int]
+"""Cluster, group, model's index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +30,8 @@ class Options:
     estimated: bool
     json: bool
     plot: Path | None
+    running: Running
+    """Where the simulations run."""
 
 
 def options(
@@ -34,12 +41,14 @@ def options(
     systems: Sequence[str] = (*BASELINES, *OURS),
     seeds: int = 1,
     estimates: bool = False,
+    in_parallel: bool = False,
     parser: argparse.ArgumentParser | None = None,
 ) -> Options:
     """Read the command line.
 
     Args:
         estimates: whether the experiment also runs on estimated profiles.
+        in_parallel: whether its simulations can run on processes and machines (`studies`).
         parser: with options of the experiment's own.
     """
     parser = parser or new_parser(about)
@@ -72,6 +81,8 @@ def options(
     parser.add_argument(
         "--plot", default=f"{figure}.svg", help=f"where to draw; `none`: nowhere [{figure}.svg]"
     )
+    if in_parallel:
+        add_options(parser)
     given = parser.parse_args()
     if given.seeds < 1 or given.seconds <= 0:
         parser.error("--seeds and --seconds must be positive")
@@ -92,6 +103,7 @@ def options(
         estimated=estimated,
         json=given.json,
         plot=None if given.plot == "none" else Path(given.plot),
+        running=running_of(given, parser) if in_parallel else Running(),
     )
 
 
@@ -106,9 +118,23 @@ def cases(chosen: Options) -> list[Case]:
 
     Without the reference data and without `--models estimated` the program ends, saying so.
     """
-    if chosen.estimated:
-        return estimated_cases()
-    return published_cases(reference_or_skip())
+    if not chosen.estimated:
+        reference_or_skip()
+    return list(all_cases(chosen.estimated))
+
+
+@cache
+def all_cases(estimated: bool) -> tuple[Case, ...]:
+    """Of the main experiment, or estimated ones; read, or planned, once in each process."""
+    return tuple(estimated_cases() if estimated else published_cases(reference_or_skip()))
+
+
+def case_named(estimated: bool, name: CaseName) -> Case:
+    return next(case for case in all_cases(estimated) if name_of(case) == name)
+
+
+def name_of(case: Case) -> CaseName:
+    return case.cluster, case.group, case.index
 
 
 def reference_or_skip() -> Path:

@@ -1,6 +1,6 @@
 """Figure 10: does reserving help? The same plans under reservation and reactive dispatch.
 
-    python -m benchmarks.ppipe.fig10 [--seeds 3] [--json]
+    python -m benchmarks.ppipe.fig10 [--seeds 3] [--json] [--jobs 2]
 
 18 models, each alone on HC2 (25 L4, 75 T4), PPipe's published plans with a margin of 10 % and up to
 three partitions. The reactive scheduler as shipped lists the slots of one network link after the
@@ -12,6 +12,8 @@ is an estimate of what the plan's capacity allows on the same arrivals.
 
 import csv
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,8 @@ from benchmarks.ppipe.fluid import capacity_rps
 from benchmarks.ppipe.planning_rows import profiles_of
 from benchmarks.ppipe.plots import bars, draw
 from benchmarks.ppipe.reference import reference_plans
-from benchmarks.ppipe.systems import REACTIVE, hardware_of, largest_load
-
-from headrace.commands.progress import counting
+from benchmarks.ppipe.systems import REACTIVE, Load, hardware_of, largest_load
+from benchmarks.studies import studied
 
 FITS = 0.98
 """Of the planned throughput, at least, that links must carry."""
@@ -32,6 +33,18 @@ FITS = 0.98
 COMPARED = ("np", *REACTIVE, "ours-reactive", "ppipe", "ours", "fluid")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One system on one model."""
+
+    index: int
+    """Of the case."""
+    system: str
+    load: Load
+    seeds: int
+
+
+@cache
 def ablation_cases(folder: Path) -> list[Case]:
     plans = {
         name: reference_plans(folder, "ablation", ALGORITHMS[name]) for name in ("np", "ppipe")
@@ -59,20 +72,29 @@ def artifact_figures(folder: Path) -> dict[tuple[str, str], float]:
         }
 
 
+def load_percent(asked: Asked) -> float:
+    """The mean over seeds."""
+    case = ablation_cases(reference_or_skip())[asked.index]
+    loads = [
+        load.lateness_counted.load_factor
+        for seed in range(asked.seeds)
+        if (load := largest_load(case, asked.system, asked.load, seed)) is not None
+    ]
+    return 100 * sum(loads) / max(1, len(loads))
+
+
 def measure(chosen: Options, todo: list[Case]) -> dict[tuple[str, str], float]:
     """(Model, system) -> percent, the mean over seeds."""
-    found: dict[tuple[str, str], float] = {}
-    with counting("searches", len(todo) * len(chosen.systems), redraws_per_s=2.0) as progress:
-        for case in todo:
-            for system in chosen.systems:
-                loads = [
-                    load.lateness_counted.load_factor
-                    for seed in range(chosen.seeds)
-                    if (load := largest_load(case, system, chosen.load, seed)) is not None
-                ]
-                found[case.model, system] = 100 * sum(loads) / max(1, len(loads))
-                progress(len(found))
-    return found
+    asked = [
+        Asked(index=index, system=system, load=chosen.load, seeds=chosen.seeds)
+        for index in range(len(todo))
+        for system in chosen.systems
+    ]
+    results = studied(chosen.running, "searches", load_percent, asked)
+    return {
+        (todo[task.index].model, task.system): percent
+        for task, percent in zip(asked, results, strict=True)
+    }
 
 
 def table(
@@ -120,7 +142,7 @@ def table(
 
 
 def main() -> None:
-    chosen = options(__doc__, "fig10", systems=COMPARED)
+    chosen = options(__doc__, "fig10", systems=COMPARED, in_parallel=True)
     folder = reference_or_skip()
     todo = ablation_cases(folder)
     found = measure(chosen, todo)

@@ -1,6 +1,7 @@
 """Figure 13: what SLO, share of fast devices and margin do, 16 devices, one model at a time.
 
     python -m benchmarks.ppipe.fig13 [--sweep slo|ratio|margin] [--models estimated] [--json]
+        [--jobs 2] [--resume FILE]
 
 HC1-S: 4 L4 and 12 P4, 6 Gbps; SLO 5 x the latency on an L4; margin 40 %; each is varied alone and
 planned afresh by the paper's rule (np, dart-r, ppipe) and by our own (ours-plan). The paper
@@ -10,6 +11,7 @@ the same setting; gains are means over the models of the ratio of load factors.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from benchmarks.ppipe import paper
@@ -27,9 +29,9 @@ from benchmarks.ppipe.experiment import (
 from benchmarks.ppipe.planners import PLANNERS
 from benchmarks.ppipe.plots import draw, lines
 from benchmarks.ppipe.reference import profile_of, reference_plans
-from benchmarks.ppipe.systems import largest_load
+from benchmarks.ppipe.systems import Load, largest_load
+from benchmarks.studies import studied
 
-from headrace.commands.progress import counting
 from headrace.domain.profile import Profile
 
 CLUSTER = "HC1"
@@ -70,8 +72,31 @@ def settings(sweeps: list[str]) -> Iterator[Setting]:
             yield Setting(sweep="margin", value=f"{100 * margin:.0f}", margin=margin)
 
 
-def models_of(chosen: Options) -> Models:
-    if chosen.estimated:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One model at one point."""
+
+    setting: Setting
+    model: str
+    estimated: bool
+    systems: tuple[str, ...]
+    load: Load
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a model does there; PPipe has a plan."""
+
+    rate_rps: float
+    """At load factor 100 %."""
+    percents: dict[str, float]
+    """System -> load factor, the mean over seeds."""
+
+
+@cache
+def models_of(estimated: bool) -> Models:
+    if estimated:
         return {model: (profile, l4_us(profile)) for model, profile in estimated_profiles().items()}
     folder = reference_or_skip()
     # The published SLO is 5 x the latency of the whole model, which is not in the profiles.
@@ -98,34 +123,51 @@ def case_at(setting: Setting, model: str, profile: Profile, base_us: float) -> C
     return cases_of(found, profiles, "16")[0] if "ppipe" in found else None
 
 
-def measure(chosen: Options, points: list[Setting], models: Models) -> list[dict[str, Any]]:
-    rows = []
-    with counting("plans and searches", len(points) * len(models), redraws_per_s=2.0) as progress:
-        for at, setting in enumerate(points):
-            factors: dict[str, dict[str, float]] = {system: {} for system in chosen.systems}
-            rates: list[float] = []
-            for done, (model, (profile, base_us)) in enumerate(models.items()):
-                case = case_at(setting, model, profile, base_us)
-                if case is not None:
-                    rates.append(float(case.load_at_1_rps))
-                    _search(chosen, case, factors)
-                progress(at * len(models) + done + 1)
-            row = _row(setting, factors, rates, len(models))
-            # The paper measured its own models; beside estimated ones its figure misleads.
-            stated = None if chosen.estimated else setting.paper_gain
-            rows.append({**row, "paper: ppipe over np": stated})
-    return rows
-
-
-def _search(chosen: Options, case: Case, factors: dict[str, dict[str, float]]) -> None:
-    for system in chosen.systems:
+def searched(asked: Asked) -> Found | None:
+    """None where PPipe has no plan."""
+    profile, base_us = models_of(asked.estimated)[asked.model]
+    case = case_at(asked.setting, asked.model, profile, base_us)
+    if case is None:
+        return None
+    percents = {}
+    for system in asked.systems:
         loads = [
             100 * load.lateness_counted.load_factor
-            for seed in range(chosen.seeds)
-            if (load := largest_load(case, system, chosen.load, seed)) is not None
+            for seed in range(asked.seeds)
+            if (load := largest_load(case, system, asked.load, seed)) is not None
         ]
         # Without a plan nothing is served.
-        factors[system][case.model] = sum(loads) / len(loads) if loads else 0.0
+        percents[system] = sum(loads) / len(loads) if loads else 0.0
+    return Found(rate_rps=float(case.load_at_1_rps), percents=percents)
+
+
+def measure(chosen: Options, points: list[Setting], models: Models) -> list[dict[str, Any]]:
+    asked = [
+        Asked(
+            setting=setting,
+            model=model,
+            estimated=chosen.estimated,
+            systems=chosen.systems,
+            load=chosen.load,
+            seeds=chosen.seeds,
+        )
+        for setting in points
+        for model in models
+    ]
+    results = iter(studied(chosen.running, "plans and searches", searched, asked))
+    rows = []
+    for setting in points:
+        found = {model: result for model in models if (result := next(results)) is not None}
+        factors = {
+            system: {model: each.percents[system] for model, each in found.items()}
+            for system in chosen.systems
+        }
+        rates = [each.rate_rps for each in found.values()]
+        row = _row(setting, factors, rates, len(models))
+        # The paper measured its own models; beside estimated ones its figure misleads.
+        stated = None if chosen.estimated else setting.paper_gain
+        rows.append({**row, "paper: ppipe over np": stated})
+    return rows
 
 
 def _row(
@@ -152,8 +194,8 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--sweep", action="append", choices=["slo", "ratio", "margin"])
     sweeps = parser.parse_known_args()[0].sweep or ["slo", "ratio", "margin"]
-    chosen = options(__doc__, "fig13", estimates=True, parser=parser)
-    rows = measure(chosen, list(settings(sweeps)), models_of(chosen))
+    chosen = options(__doc__, "fig13", estimates=True, in_parallel=True, parser=parser)
+    rows = measure(chosen, list(settings(sweeps)), models_of(chosen.estimated))
     what = "estimated models" if chosen.estimated else "published profiles"
     title = f"largest load factor at 99 % (percent) on HC1-S, {chosen.load.arrivals}, {what}"
     report(chosen, title, rows, {})

@@ -1,6 +1,7 @@
 """Figure 6: the largest load factor at 99 % attainment, per cluster and group of models.
 
     python -m benchmarks.ppipe.fig6 [--arrivals gamma:2] [--seeds 5] [--models estimated] [--capped]
+        [--json] [--clusters HC1,HC2] [--groups G1] [--jobs 2] [--resume FILE]
 
 Lateness counts everywhere. Load factor 100 % is PPipe's planned throughput of each model; the
 paper stops there (`--capped`), and here nobody is stopped without it. np, dart-r and ppipe run as
@@ -10,16 +11,26 @@ trace is not public in a form that can be replayed: gamma, mmpp or a trace's fil
 """
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.ppipe import paper
-from benchmarks.ppipe.cases import Case
-from benchmarks.ppipe.experiment import Options, cases, mean, options, report
+from benchmarks.ppipe.cases import CLUSTERS, GROUPS, Case
+from benchmarks.ppipe.experiment import (
+    CaseName,
+    Options,
+    case_named,
+    cases,
+    mean,
+    name_of,
+    new_parser,
+    options,
+    report,
+)
 from benchmarks.ppipe.plots import bars, draw
 from benchmarks.ppipe.reference import anchor_means, reference_folder
-from benchmarks.ppipe.systems import EXACT_POISSON, POISSON, largest_load
-
-from headrace.commands.progress import counting
+from benchmarks.ppipe.systems import EXACT_POISSON, POISSON, Load, largest_load
+from benchmarks.studies import studied
 
 Found = dict[tuple[str, str, str, int], list[float]]
 """(cluster, group, system, model's index) -> percent, one per seed."""
@@ -27,20 +38,48 @@ Found = dict[tuple[str, str, str, int], list[float]]
 PAIRS = (("ppipe", "np"), ("ppipe", "dart-r"), ("ours", "ppipe"), ("ours-plan", "ppipe"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searches:
+    """One system on the models of one cluster and group, which share a plan: made once, then."""
+
+    cases: tuple[CaseName, ...]
+    estimated: bool
+    system: str
+    load: Load
+    seeds: int
+
+
+def loads(asked: Searches) -> list[list[float]]:
+    """Percent, per case one for each seed; none where the system has no plan."""
+    found = []
+    for name in asked.cases:
+        case = case_named(asked.estimated, name)
+        loads = (largest_load(case, asked.system, asked.load, seed) for seed in range(asked.seeds))
+        found.append([100 * load.lateness_counted.load_factor for load in loads if load])
+    return found
+
+
 def measure(chosen: Options, todo: list[Case]) -> Found:
+    together: dict[tuple[str, str], list[CaseName]] = defaultdict(list)
+    for case in todo:
+        together[case.cluster, case.group].append(name_of(case))
+    tasks = [
+        Searches(
+            cases=tuple(names),
+            estimated=chosen.estimated,
+            system=system,
+            load=chosen.load,
+            seeds=chosen.seeds,
+        )
+        for names in together.values()
+        for system in chosen.systems
+    ]
+    results = studied(chosen.running, "searches", loads, tasks)
     found: Found = defaultdict(list)
-    total = len(todo) * len(chosen.systems) * chosen.seeds
-    with counting("searches", total, redraws_per_s=2.0) as progress:
-        done = 0
-        for case in todo:
-            for system in chosen.systems:
-                for seed in range(chosen.seeds):
-                    load = largest_load(case, system, chosen.load, seed)
-                    if load is not None:
-                        key = case.cluster, case.group, system, case.index
-                        found[key].append(100 * load.lateness_counted.load_factor)
-                    done += 1
-                    progress(done)
+    for task, result in zip(tasks, results, strict=True):
+        for (cluster, group, index), percents in zip(task.cases, result, strict=True):
+            if percents:
+                found[cluster, group, task.system, index] = percents
     return found
 
 
@@ -61,7 +100,9 @@ def table(chosen: Options, found: Found) -> list[dict[str, Any]]:
     ]:
         for system in chosen.systems:
             values = matching(found, cluster, group, system)
+            # The paper's figure is of all clusters and groups.
             whole = (cluster, group) == ("all", "all") and not chosen.estimated
+            whole &= (len(clusters), len(groups)) == (len(CLUSTERS), len(GROUPS))
             rows.append(
                 {
                     "cluster": cluster,
@@ -96,8 +137,20 @@ def ratios(found: Found) -> dict[str, float]:
 
 
 def main() -> None:
-    chosen = options(__doc__, "fig6", estimates=True)
-    found = measure(chosen, cases(chosen))
+    parser = new_parser(__doc__)
+    parser.add_argument("--clusters", help="comma-separated, such as HC1 [all]")
+    parser.add_argument("--groups", help="of models, G1 to G6, or E1 to E3 estimated [all]")
+    picked = parser.parse_known_args()[0]
+    chosen = options(__doc__, "fig6", estimates=True, in_parallel=True, parser=parser)
+    todo = [
+        case
+        for case in cases(chosen)
+        if case.cluster in (picked.clusters or case.cluster).split(",")
+        and case.group in (picked.groups or case.group).split(",")
+    ]
+    if not todo:
+        parser.error(f"--clusters {picked.clusters}, --groups {picked.groups}: no such models")
+    found = measure(chosen, todo)
     rows = table(chosen, found)
     what = "estimated models" if chosen.estimated else "published profiles"
     title = (

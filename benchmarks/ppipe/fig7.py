@@ -1,22 +1,30 @@
 """Figure 7: attainment over load factor, first group of models, four clusters.
 
     python -m benchmarks.ppipe.fig7 [--group G1] [--seeds 5] [--models estimated] [--json]
+        [--jobs 2] [--resume FILE]
 
 The mean of the group's three models; lateness counts. The table says up to which load factor the
 curve stays at 99 %; "artifact" is its own simulator's, which counts no lateness.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.ppipe import paper
 from benchmarks.ppipe.artifact.capacity import TARGET
-from benchmarks.ppipe.cases import Case
-from benchmarks.ppipe.experiment import Options, cases, mean, new_parser, options, report
+from benchmarks.ppipe.experiment import (
+    CaseName,
+    case_named,
+    cases,
+    mean,
+    name_of,
+    new_parser,
+    options,
+    report,
+)
 from benchmarks.ppipe.plots import draw, lines
-from benchmarks.ppipe.systems import runner
-
-from headrace.commands.progress import counting
+from benchmarks.ppipe.systems import Load, runner
+from benchmarks.studies import studied
 
 STEPS = tuple(range(5, 105, 5))
 """Load factors in percent."""
@@ -24,9 +32,21 @@ STEPS = tuple(range(5, 105, 5))
 Curve = list[float | None]
 
 
-def curve(chosen: Options, members: Sequence[Case], system: str) -> Curve:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One system on one cluster."""
+
+    cases: tuple[CaseName, ...]
+    estimated: bool
+    system: str
+    load: Load
+    seeds: int
+
+
+def curve(asked: Asked) -> Curve:
     """Percent attained per step; None where a model has no plan."""
-    runs = [(case, runner(case, system, chosen.load)) for case in members]
+    members = [case_named(asked.estimated, name) for name in asked.cases]
+    runs = [(case, runner(case, asked.system, asked.load)) for case in members]
     points: Curve = []
     for percent in STEPS:
         attained = []
@@ -34,8 +54,8 @@ def curve(chosen: Options, members: Sequence[Case], system: str) -> Curve:
             rate = percent * case.load_at_1_rps // 100
             if run is None or rate < 1:
                 continue
-            for seed in range(chosen.seeds):
-                outcome = run(chosen.load.draw(rate, seed, case.model))
+            for seed in range(asked.seeds):
+                outcome = run(asked.load.draw(rate, seed, case.model))
                 attained.append(100 * outcome.attainment(lateness_counted=True))
         points.append(mean(attained))
     return points
@@ -55,18 +75,23 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--group", help="of models, G1 to G6, or E1 to E3 estimated [the first]")
     group = parser.parse_known_args()[0].group
-    chosen = options(__doc__, "fig7", estimates=True, parser=parser)
+    chosen = options(__doc__, "fig7", estimates=True, in_parallel=True, parser=parser)
     group = group or ("E1" if chosen.estimated else "G1")
     todo = [case for case in cases(chosen) if case.group == group]
     clusters = list(dict.fromkeys(case.cluster for case in todo))
-    curves: dict[str, dict[str, Curve]] = {}
-    with counting("curves", len(clusters) * len(chosen.systems), redraws_per_s=2.0) as progress:
-        for cluster in clusters:
-            members = [case for case in todo if case.cluster == cluster]
-            curves[cluster] = {}
-            for system in chosen.systems:
-                curves[cluster][system] = curve(chosen, members, system)
-                progress(sum(map(len, curves.values())))
+    asked = [
+        Asked(
+            cases=tuple(name_of(case) for case in todo if case.cluster == cluster),
+            estimated=chosen.estimated,
+            system=system,
+            load=chosen.load,
+            seeds=chosen.seeds,
+        )
+        for cluster in clusters
+        for system in chosen.systems
+    ]
+    found = iter(studied(chosen.running, "curves", curve, asked))
+    curves = {cluster: {system: next(found) for system in chosen.systems} for cluster in clusters}
     compared = group == "G1" and chosen.load.arrivals == "poisson"
     rows = [
         {

@@ -1,6 +1,6 @@
 """Figure 8: how busy high- and low-class devices are at the largest load with 99 % attainment.
 
-    python -m benchmarks.ppipe.fig8 [--seeds 3] [--models estimated] [--json]
+    python -m benchmarks.ppipe.fig8 [--seeds 3] [--models estimated] [--json] [--jobs 2]
 
 By the artifact's formula: per model and device type the slots' busy time, weighted by their share
 of a device, over the session; slots that nothing ever reached are not there. Then all models of a
@@ -9,22 +9,48 @@ lateness; for `ours` it counts.
 """
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from benchmarks.ppipe import paper
 from benchmarks.ppipe.cases import Case
-from benchmarks.ppipe.experiment import cases, mean, options, report
+from benchmarks.ppipe.experiment import (
+    CaseName,
+    case_named,
+    cases,
+    mean,
+    name_of,
+    options,
+    report,
+)
 from benchmarks.ppipe.ours import session_log
 from benchmarks.ppipe.plots import bars, draw
 from benchmarks.ppipe.systems import BASELINES, Load, largest_load, runner
+from benchmarks.studies import studied
 
-from headrace.commands.progress import counting
 from headrace.domain.events import Dispatched, Ran
 
 Key = tuple[str, str, str]
 """Cluster, system, device class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One system on one model."""
+
+    case: CaseName
+    estimated: bool
+    system: str
+    load: Load
+    seeds: int
+
+
+def utilisations(asked: Asked) -> list[dict[str, float]]:
+    """One per seed."""
+    case = case_named(asked.estimated, asked.case)
+    return [utilisation(case, asked.system, asked.load, seed) for seed in range(asked.seeds)]
 
 
 def utilisation(case: Case, system: str, load: Load, seed: int) -> dict[str, float]:
@@ -80,24 +106,30 @@ def _logged(case: Case, load: Load, at_us: npt.NDArray[np.int64]) -> dict[str, f
 
 
 def main() -> None:
-    chosen = options(__doc__, "fig8", systems=(*BASELINES, "ours"), estimates=True)
+    ours = (*BASELINES, "ours")
+    chosen = options(__doc__, "fig8", systems=ours, estimates=True, in_parallel=True)
     if "ours-plan" in chosen.systems:
         raise SystemExit("--systems: fig8 has no ours-plan; load factors of it are in fig6")
     todo = cases(chosen)
     busy: dict[tuple[Key, str, int], float] = defaultdict(float)
-    total = len(todo) * len(chosen.systems) * chosen.seeds
-    with counting("searches", total, redraws_per_s=2.0) as progress:
-        done = 0
-        for case in todo:
-            high, low = case.plans["ppipe"].devices
-            for system in chosen.systems:
-                for seed in range(chosen.seeds):
-                    found = utilisation(case, system, chosen.load, seed)
-                    for label, kind in (("high", high), ("low", low)):
-                        key = (case.cluster, system, label), case.group, seed
-                        busy[key] += 100 * found.get(kind.name, 0.0) / kind.count
-                    done += 1
-                    progress(done)
+    pairs = [(case, system) for case in todo for system in chosen.systems]
+    asked = [
+        Asked(
+            case=name_of(case),
+            estimated=chosen.estimated,
+            system=system,
+            load=chosen.load,
+            seeds=chosen.seeds,
+        )
+        for case, system in pairs
+    ]
+    results = studied(chosen.running, "searches", utilisations, asked)
+    for (case, system), by_seed in zip(pairs, results, strict=True):
+        high, low = case.plans["ppipe"].devices
+        for seed, found in enumerate(by_seed):
+            for label, kind in (("high", high), ("low", low)):
+                key = (case.cluster, system, label), case.group, seed
+                busy[key] += 100 * found.get(kind.name, 0.0) / kind.count
     clusters = list(dict.fromkeys(case.cluster for case in todo))
     means: dict[Key, float | None] = {}
     for cluster in (*clusters, "all"):

@@ -15,6 +15,7 @@ from headrace.commands.import_triton import import_triton
 from headrace.commands.interfere import interfere
 from headrace.commands.load import load
 from headrace.commands.migrate import migrate
+from headrace.commands.nodes import nodes
 from headrace.commands.output import print_error
 from headrace.commands.plan import plan
 from headrace.commands.profile import profile
@@ -75,6 +76,7 @@ for command in (
         profile,
         interfere,
         estimate,
+        nodes,
         plan,
         verify,
         rehearse,

@@ -137,7 +137,8 @@ def test_the_image_copies_what_there_is_and_is_no_root() -> None:
     (health,) = dockerfile_lines("HEALTHCHECK")
     assert "/v2/health/ready" in health
     known = (
-        r"^(FROM|COPY|RUN|ENV|USER|EXPOSE|STOPSIGNAL|HEALTHCHECK|ENTRYPOINT|CMD|#.*| +.*|)(?: |$)"
+        r"^(ARG|FROM|COPY|RUN|ENV|USER|EXPOSE|STOPSIGNAL|HEALTHCHECK|ENTRYPOINT|CMD|#.*| +.*|)"
+        r"(?: |$)"
     )
     assert all(re.match(known, line) for line in DOCKERFILE.splitlines())
 
@@ -185,3 +186,160 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 
     assert "headrace.service" not in done.stderr, done.stderr
     assert done.returncode == 0, done.stderr
+
+
+RAY = DEPLOY / "ray"
+MANIFESTS = {
+    f"{path.relative_to(DEPLOY)}: {document['kind']} {document['metadata']['name']}": document
+    for path in (DEPLOY / "kubernetes.yaml", DEPLOY / "kserve.yaml", *sorted(RAY.glob("*.yaml")))
+    if path.name != "kustomization.yaml"
+    for document in yaml.safe_load_all(path.read_text())
+}
+BY_KIND = {document["kind"]: document for document in MANIFESTS.values()}
+"""One of each kind suffices where only its kind is asked for."""
+
+KNOWN_FIELDS = {
+    "RayCluster": {"rayVersion", "headGroupSpec", "workerGroupSpecs"},
+    "ServingRuntime": {
+        "annotations",
+        "supportedModelFormats",
+        "protocolVersions",
+        "multiModel",
+        "containers",
+        "volumes",
+    },
+    "ServiceMonitor": {"selector", "endpoints"},
+}
+"""Of kinds that are not Kubernetes' own, from their references; what is in their pods is checked
+as a pod."""
+GROUP_FIELDS = {
+    "groupName",
+    "replicas",
+    "minReplicas",
+    "maxReplicas",
+    "serviceType",
+    "rayStartParams",
+    "template",
+}
+
+
+def pod_templates(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """What pods are made of, of kinds that Kubernetes does not know."""
+    spec = document["spec"]
+    if document["kind"] == "ServingRuntime":
+        return [{"spec": {"containers": spec["containers"], "volumes": spec["volumes"]}}]
+    if document["kind"] == "RayCluster":
+        return [group["template"] for group in groups(spec)]
+    return []
+
+
+def groups(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_every_manifest_has_known_fields_only(name: str) -> None:
+    document = MANIFESTS[name]
+    known = KNOWN_FIELDS.get(document["kind"])
+    if known is not None:
+        assert set(document["spec"]) <= known
+    if document["kind"] == "RayCluster":
+        assert all(set(group) <= GROUP_FIELDS for group in groups(document["spec"]))
+        for group in groups(document["spec"]):
+            assert all(isinstance(value, str) for value in group["rayStartParams"].values())
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_every_manifest_follows_kubernetes_schema(name: str) -> None:
+    """Kubernetes' own kinds whole; of others their pods."""
+    schemas = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
+    document = MANIFESTS[name]
+    if document["kind"] not in KNOWN_FIELDS:
+        schemas.validate(document, "1.33", strict=True)
+    for number, template in enumerate(pod_templates(document)):
+        whole = {
+            "apiVersion": "v1",
+            "kind": "PodTemplate",
+            "metadata": {"name": f"template-{number}"},
+            "template": template,
+        }
+        schemas.validate(whole, "1.33", strict=True)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
+def test_kustomize_builds_every_manifest_of_the_base() -> None:
+    done = subprocess.run(["kubectl", "kustomize", RAY], capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    built = [document["kind"] for document in yaml.safe_load_all(done.stdout)]
+    stated = [
+        document["kind"]
+        for path in RAY.glob("*.yaml")
+        if path.name != "kustomization.yaml"
+        for document in yaml.safe_load_all(path.read_text())
+    ]
+    assert sorted(built) == sorted(stated)
+
+
+def test_the_base_names_every_file_beside_it() -> None:
+    base = yaml.safe_load((RAY / "kustomization.yaml").read_text())
+
+    assert set(base["resources"]) | {"kustomization.yaml"} == {path.name for path in RAY.iterdir()}
+
+
+def test_what_selects_pods_of_the_ray_cluster_selects_them() -> None:
+    """By labels that KubeRay gives them: the cluster's name, and whether it is the head."""
+    name = BY_KIND["RayCluster"]["metadata"]["name"]
+    selectors = [
+        BY_KIND["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        *(
+            document["spec"]["podSelector"]["matchLabels"]
+            for document in MANIFESTS.values()
+            if document["kind"] == "NetworkPolicy"
+        ),
+        MANIFESTS["ray/service.yaml: Service headrace"]["spec"]["selector"],
+    ]
+
+    assert all(selector["ray.io/cluster"] == name for selector in selectors)
+    assert all(
+        selector.get("ray.io/node-type") in (None, "head", "worker") for selector in selectors
+    )
+
+
+def test_the_gateway_of_the_cluster_is_probed_where_it_listens() -> None:
+    head = BY_KIND["RayCluster"]["spec"]["headGroupSpec"]["template"]["spec"]
+    (gateway,) = [each for each in head["containers"] if each["name"] == "gateway"]
+    (port,) = gateway["ports"]
+
+    assert f"--port={port['containerPort']}" in gateway["args"]
+    assert {word.partition("=")[0] for word in gateway["args"] if word[:2] == "--"} <= options_of(
+        "serve"
+    )
+    for kind, path in (("startup", "ready"), ("readiness", "ready"), ("liveness", "live")):
+        probe = gateway[f"{kind}Probe"]["httpGet"]
+        assert probe == {"path": f"/v2/health/{path}", "port": port["name"]}
+    for container in (*head["containers"], *worker_containers()):
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+        assert {mount["name"] for mount in container["volumeMounts"]} >= {"ray", "shared-memory"}
+    assert all(
+        group["template"]["spec"]["securityContext"]["runAsNonRoot"]
+        for group in groups(BY_KIND["RayCluster"]["spec"])
+    )
+
+
+def worker_containers() -> list[dict[str, Any]]:
+    specs = BY_KIND["RayCluster"]["spec"]["workerGroupSpecs"]
+    return [each for group in specs for each in group["template"]["spec"]["containers"]]
+
+
+def test_prometheus_brings_the_token_that_the_server_takes() -> None:
+    (endpoint,) = BY_KIND["ServiceMonitor"]["spec"]["endpoints"]
+    service = MANIFESTS["ray/service.yaml: Service headrace"]
+    (runtime,) = BY_KIND["ServingRuntime"]["spec"]["containers"]
+
+    assert endpoint["port"] == service["spec"]["ports"][0]["name"]
+    assert endpoint["authorization"]["credentials"] == {"name": "headrace-token", "key": "token"}
+    assert {word.partition("=")[0] for word in runtime["args"] if word[:2] == "--"} <= options_of(
+        "serve"
+    )

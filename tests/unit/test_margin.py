@@ -1,5 +1,6 @@
 """`headrace plan --margin auto`: the margin whose plan carries most, by simulation."""
 
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from headrace.domain.app import App, Module
 from headrace.domain.errors import DocumentError, InfeasibleError
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.simulation.margin import choose_margin
-from headrace.simulation.trials import TOLERANCE, Workload
+from headrace.simulation.trials import TOLERANCE, Choice, Workload
+from headrace.studies.calls import Call, Outcome
+from headrace.studies.jobs import Here
 from headrace.verify import verify
 from helpers.problems import make_cluster, make_problem, make_profile
 
@@ -134,3 +137,40 @@ def test_the_command_prints_the_margins_and_writes_the_choice(tmp_path: Path) ->
     assert "carries most at attainment 0.95" in read_plan(out).options.margin_reason
     with pytest.raises(DocumentError, match="expected a fraction"):
         CliRunner().invoke(app, [*arguments, "lots"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("count", [2, 7])
+def test_jobs_make_the_same_choice_by_the_same_trials(problem: Problem, count: int) -> None:
+    def told(choice: Choice) -> object:
+        """All but how long planning took."""
+        return (
+            choice.best.margin,
+            choice.plan.options,
+            [
+                (t.margin, t.plan.deployments, t.planned_rps, t.carried_rps, t.attainment)
+                for t in choice.trials
+            ],
+        )
+
+    alone = choose_margin(problem, margins=MARGINS)
+    assert told(choose_margin(problem, margins=MARGINS, jobs=Ahead(count))) == told(alone)
+
+
+class Ahead:
+    """Many jobs, one after another."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def submit(self, call: Call) -> "Future[Outcome]":
+        return Here().submit(call)
+
+
+def test_jobs_are_refused_where_plans_follow_from_each_other(problem: Problem) -> None:
+    rated = with_fields(
+        problem,
+        demands=tuple(with_fields(each, rate_rps=1.0) for each in problem.demands),
+        options=with_fields(problem.options, objective="least-cost"),
+    )
+    with pytest.raises(DocumentError, match="follows from the one before"):
+        choose_margin(rated, jobs=Ahead(2))

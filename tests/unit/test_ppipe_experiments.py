@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.ppipe import fig6, fig7
+from benchmarks.ppipe import experiment, fig6, fig7
 from benchmarks.ppipe.cases import Case, cases_of, task_of
 from benchmarks.ppipe.dispatch import outcomes
 from benchmarks.ppipe.estimated import estimated_profiles
@@ -183,7 +183,7 @@ def test_a_curve_reaches_its_largest_good_load() -> None:
 def test_figure_6_runs_without_reference_data(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, case: Case
 ) -> None:
-    monkeypatch.setattr(fig6, "cases", lambda _: [case])
+    monkeypatch.setattr(experiment, "all_cases", lambda estimated: (case,))
     arguments = [
         "--models",
         "estimated",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.commands.output import console, next_step, notices, print_json
+from headrace.commands.studies import AddressOption, ClusterOption, JobsOption
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -172,6 +173,9 @@ def plan(
     move_ms: MoveMsOption = None,
     time_limit_s: TimeLimitSOption = None,
     explain: ExplainOption = False,
+    jobs: JobsOption = 1,
+    cluster: ClusterOption = None,
+    address: AddressOption = None,
     json: JsonOption = False,
 ) -> None:
     """Choose stages, batch sizes and slots that serve the most within every SLO.
@@ -190,6 +194,7 @@ def plan(
     from headrace.reporting.plan_table import plan_report
 
     check_writable(out)
+    _check_jobs(jobs, cluster, address, margin)
     asked = _overridden(
         read_problem(problem, planner),
         objective=objective,
@@ -212,7 +217,8 @@ def plan(
     if arrivals != "uniform":
         best = _with_headroom(asked, arrivals, attainment)
     else:
-        best = _carrying_most(asked, attainment, json) if margin == AUTO else _planned(asked)
+        where = jobs, cluster, address
+        best = _carrying_most(asked, attainment, json, where) if margin == AUTO else _planned(asked)
     if asked.options.provision is not None and not best.is_provisioned:
         from headrace.planning.provisioning.of_plan import with_starts
 
@@ -270,13 +276,35 @@ def _planned(problem: "Problem") -> "Plan":
     return result.plan
 
 
-def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
+def _check_jobs(jobs: int, cluster: str | None, address: str | None, margin: str | None) -> None:
+    """
+    Raises:
+        DocumentError: there is nothing to simulate there, or it is no cluster.
+    """
+    from headrace.commands.studies import check_cluster
+    from headrace.domain.errors import DocumentError
+
+    check_cluster(cluster, address)
+    if margin != AUTO and (jobs > 1 or cluster is not None):
+        raise DocumentError(
+            f"{'--jobs' if cluster is None else '--cluster'}: is for the simulations of --margin"
+            f" {AUTO}; leave it out, or add --margin {AUTO}"
+        )
+
+
+def _carrying_most(
+    problem: "Problem", attainment: float, json: bool, where: tuple[int, str | None, str | None]
+) -> "Plan":
     """The plan by the margins that simulation prefers; what it was compared with is printed.
+
+    Args:
+        where: it is simulated: processes, cluster, its address.
 
     Raises:
         DocumentError: the plan is to be malleable.
     """
     from headrace.commands.kernel import load_kernel
+    from headrace.commands.studies import chosen_jobs
     from headrace.domain.errors import DocumentError
     from headrace.reporting.margins import even_table, margins_table
     from headrace.simulation.even import choose_margins, has_margins_per_model
@@ -290,13 +318,17 @@ def _carrying_most(problem: "Problem", attainment: float, json: bool) -> "Plan":
     load_kernel("reservation", simulator=True)
     # With --json standard output holds the plan alone.
     output = notices if json else console
-    if has_margins_per_model(problem):
-        with notices.status("planning and simulating") as status:
+    with chosen_jobs(*where) as jobs, notices.status("planning and simulating") as status:
+        if has_margins_per_model(problem):
+            if jobs.count > 1:
+                raise DocumentError(
+                    f"--jobs {jobs.count}: margins of several models are found step by step, each"
+                    " from the one before\n  try       without --jobs"
+                )
             even = choose_margins(problem, attainment=attainment, on_progress=status.update)
-        output.print(even_table(even, attainment))
-        return even.plan
-    with notices.status("planning and simulating") as status:
-        choice = choose_margin(problem, attainment=attainment, on_progress=status.update)
+            output.print(even_table(even, attainment))
+            return even.plan
+        choice = choose_margin(problem, attainment=attainment, on_progress=status.update, jobs=jobs)
     output.print(margins_table(choice, attainment))
     return choice.plan
 

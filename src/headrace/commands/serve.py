@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.commands.output import console, next_step, notices
+from headrace.commands.studies import AddressOption, check_cluster
 from headrace.domain.errors import DocumentError
 from headrace.executors.table import AUTO, EMULATED, EXECUTORS, choices
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def serve(
+    context: typer.Context,
     plan_path: Annotated[
         Path, typer.Argument(metavar="PLAN", help="The plan that `headrace plan` wrote.")
     ],
@@ -253,6 +255,17 @@ def serve(
         Path | None,
         typer.Option(help="--agents: the authority (PEM) of their certificates, for TLS."),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="ray",
+            help="Serve on the nodes of a Ray cluster that the plan names (`headrace nodes`): Ray"
+            " starts and watches an agent on each; the gateway is here.",
+            show_default=False,
+        ),
+    ] = None,
+    address: AddressOption = None,
     json: Annotated[
         bool, typer.Option("--json", help="One line of JSON when ready, for scripts to wait for.")
     ] = False,
@@ -265,6 +278,8 @@ def serve(
     plan while it serves; so does SIGHUP, which makes it read its plan file again.
 
     [dim]headrace serve plan.json --port 8000[/dim]
+
+    [dim]headrace serve plan.json --cluster ray --address 10.0.0.1:6379[/dim]
     """
     import msgspec
     import uvloop
@@ -284,6 +299,12 @@ def serve(
     from headrace.serving.workers.placement import refuse_unenforced
 
     _check(policy, executor)
+    check_cluster(cluster, address)
+    if cluster is not None:
+        from headrace.commands.serve_on_ray import serve_on_ray
+
+        serve_on_ray(context, plan_path, executor, host, port, address, json)
+        return
     served = read_served_plan(plan_path)
     refuse_violations(served)
     plan = served.plan
@@ -291,7 +312,7 @@ def serve(
     _check_sizes(plan, served.plan, pad or [], replan)
     if not unenforced_shares:
         refuse_unenforced(served.plan, executor)
-    cluster = _cluster(agents, node or [], secret_file, cluster_ca, served.plan)
+    remote = _cluster(agents, node or [], secret_file, cluster_ca, served.plan)
     functions = _app_host(app or [], app_threads, plan)
     token_path = None if no_auth else token_file or default_token_path()
     access = Access(
@@ -315,11 +336,11 @@ def serve(
         else:
             apps = () if functions is None else tuple(app.name for app in functions.apps)
             shown = levels_by_model(levels, served.profiles)
-            _print_ready(plan, [url, grpc_url] if grpc_url else [url], token_path, shown, apps)
+            print_ready(plan, [url, grpc_url] if grpc_url else [url], token_path, shown, apps)
 
     levels: Mapping[str, float] = {}
     # A rehearsal would measure this machine.
-    if rehearsal and executor != EMULATED and cluster is None:
+    if rehearsal and executor != EMULATED and remote is None:
         arguments = ["--unenforced-shares"] if unenforced_shares else []
         arguments += [f"--core={core}"] if core is not None else []
         levels = rehearse_before_ready(plan_path, policy, executor, app or [], arguments)
@@ -348,7 +369,7 @@ def serve(
                 "worker_memory_bytes": worker_memory_mb and worker_memory_mb * 1_000_000,
                 "levels": levels,
                 "unenforced_shares": unenforced_shares,
-                "cluster": cluster,
+                "cluster": remote,
             },
             pad=frozenset(pad or ()),
             options=FrontOptions(
@@ -463,13 +484,14 @@ def _log_to_stderr() -> None:
     )
 
 
-def _print_ready(
+def print_ready(
     plan: "Plan",
     urls: list[str],
     token_path: Path | None,
     levels: Mapping[str, float],
     apps: tuple[str, ...] = (),
 ) -> None:
+    """What people read when a server is ready."""
     from headrace.reporting.plan_table import ready_table
 
     console.print(ready_table(plan, levels))

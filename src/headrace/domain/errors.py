@@ -37,3 +37,11 @@ class PlanError(HeadraceError):
 
 class OverloadError(HeadraceError):
     """A bounded resource (arena, queue, connections) is exhausted; HTTP 429."""
+
+
+class StudyError(HeadraceError):
+    """A study of many computations cannot go on; what it has done may be kept (`studies.kept`)."""
+
+
+class ClusterError(HeadraceError):
+    """The machines that were asked for are not there, or not as needed; nothing was started."""

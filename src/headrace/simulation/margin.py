@@ -15,20 +15,28 @@ best lies depends on the models, the batch sizes and the SLO. So, from the small
 The best carries most; of equals the one with the largest margin. Cost: at most one plan and about
 ten simulated sessions of REQUESTS_PER_MODEL requests for each of MARGINS.
 
+With several jobs, plans and sessions of the next margins are begun before it is known whether they
+are needed. Trials are made of them in the order of the margins, by the same two rules, so the
+choice is the same; what was begun in vain is dropped.
+
 The least devices, or the least cost, for stated rates are another question: `room` answers it.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 
 from msgspec.structs import replace
 
+from headrace.domain.base import Record
 from headrace.domain.errors import DocumentError, InfeasibleError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import MINIMISED, Problem
+from headrace.domain.profile import Profile
 from headrace.planning import solve
 from headrace.simulation.room import cheapest_that_attains
 from headrace.simulation.trials import POLICY, SEED, Choice, Trial, Workload, offered_mix
+from headrace.studies.jobs import Here, Jobs, results_of
 
 MARGINS = tuple(percent / 100 for percent in range(0, 95, 5))
 """Tried from the smallest on, until a larger one cannot be better."""
@@ -41,6 +49,7 @@ def choose_margin(
     seed: int = SEED,
     margins: Sequence[float] = MARGINS,
     on_progress: Callable[[str], None] = lambda text: None,
+    jobs: Jobs | None = None,
 ) -> Choice:
     """Plan with every margin worth trying and keep the plan that carries most.
 
@@ -51,11 +60,15 @@ def choose_margin(
     Args:
         attainment: in time / arrived, that every model must keep.
         seed: of arrivals and execution times.
+        jobs: where plans are made and simulated; None: here, one after another.
 
     Raises:
-        DocumentError: apps, which `headroom` is for, or an attainment outside (0, 1).
+        DocumentError: apps, which `headroom` is for, an attainment outside (0, 1), or jobs for a
+            search in which each plan follows from the one before.
         InfeasibleError: no margin gives a plan, or none that attains at any load tried.
+        StudyError: a process of the jobs has ended.
     """
+    jobs = jobs or Here()
     if problem.apps:
         raise DocumentError(
             "--margin auto: chooses among plans of models, and the problem has apps\n"
@@ -64,20 +77,13 @@ def choose_margin(
     if not 0 < attainment < 1:
         raise DocumentError(f"--attainment: {attainment} must lie between 0 and 1")
     if problem.options.objective in MINIMISED:
+        if jobs.count > 1:
+            raise DocumentError(
+                f"--jobs {jobs.count}: with objective {problem.options.objective} every plan that"
+                " is tried follows from the one before\n  try       without --jobs"
+            )
         return cheapest_that_attains(problem, attainment, seed, on_progress)
-    trials: list[Trial] = []
-    for margin in margins:
-        on_progress(f"margin {margin:.0%}: planning")
-        asked = replace(problem, options=replace(problem.options, margin=margin))
-        result = solve(asked)
-        if result.plan is None:
-            if not trials:
-                raise InfeasibleError(result.refusal or "no plan")
-            break
-        if trials and _cannot_win(result.plan, _best(trials)):
-            break
-        on_progress(f"margin {margin:.0%}: simulating")
-        trials.append(_try(margin, result.plan, problem, attainment, seed, trials))
+    trials = _trials(problem, margins, attainment, seed, jobs, on_progress)
     best = _best(trials)
     _check_carries(best, attainment)
     reason = _reason(trials, best, attainment, seed)
@@ -85,27 +91,147 @@ def choose_margin(
     return Choice(trials=tuple(trials), best=best, plan=replace(best.plan, options=options))
 
 
-def _try(
-    margin: float,
-    plan: Plan,
+class Asked(Record, frozen=True, kw_only=True):
+    """One plan to make."""
+
+    problem: Problem
+    """With the margin."""
+
+
+class Planned(Record, frozen=True, kw_only=True):
+    plan: Plan | None
+    refusal: str
+
+
+class Session(Record, frozen=True, kw_only=True):
+    """One plan to simulate."""
+
+    plan: Plan
+    profiles: dict[str, Profile]
+    attainment: float
+    """Wanted."""
+    seed: int
+
+
+class Carried(Record, frozen=True, kw_only=True):
+    planned_rps: float
+    carried_rps: float
+    at_planned: float
+    """Attainment at the planned rates."""
+
+
+def planned(asked: Asked) -> Planned:
+    """Step 1 of a margin."""
+    result = solve(asked.problem)
+    return Planned(plan=result.plan, refusal=result.refusal or "no plan")
+
+
+def carried(session: Session) -> Carried:
+    """Step 2."""
+    workload = Workload.of(session.plan, session.profiles)
+    planned_rps = sum(workload.rates_rps.values())
+    at_1 = workload.attainment(1.0, session.seed)
+    factor = workload.largest_factor(session.attainment, session.seed, at_1)
+    return Carried(planned_rps=planned_rps, carried_rps=planned_rps * factor, at_planned=at_1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Made:
+    margin: float
+    plan: Plan
+    alike: bool
+    """To the plan before, in all but its budgets: a slightly larger margin often changes no more,
+    and then it carries the same."""
+
+
+class _Trials:
+    """Plans become trials in the order of their margins, until a larger margin cannot win."""
+
+    def __init__(self) -> None:
+        self.made: list[_Made] = []
+        self.trials: list[Trial] = []
+        self.ended = False
+
+    def can_win(self, plan: Plan) -> bool:
+        return not self.trials or not _cannot_win(plan, _best(self.trials))
+
+    def add(self, margin: float, plan: Plan) -> _Made:
+        before = self.made[-1].plan if self.made else None
+        alike = before is not None and before.deployments == _with_budgets(plan, before).deployments
+        self.made.append(_Made(margin, plan, alike))
+        return self.made[-1]
+
+    def settle(self, found: Carried | None) -> None:
+        """Make trials of what is made, with `found` for the first plan that needs a session."""
+        while not self.ended and len(self.trials) < len(self.made):
+            made = self.made[len(self.trials)]
+            if not self.can_win(made.plan):
+                self.ended = True
+            elif made.alike:
+                last = self.trials[-1]
+                self.trials.append(dataclasses.replace(last, margin=made.margin, plan=made.plan))
+            elif found is None:
+                return
+            else:
+                self.trials.append(
+                    Trial(
+                        margin=made.margin,
+                        plan=made.plan,
+                        planned_rps=found.planned_rps,
+                        carried_rps=found.carried_rps,
+                        attainment=found.at_planned,
+                    )
+                )
+                found = None
+
+
+def _trials(
     problem: Problem,
+    margins: Sequence[float],
     wanted: float,
     seed: int,
-    before: Sequence[Trial],
-) -> Trial:
-    if before and before[-1].plan.deployments == _with_budgets(plan, before[-1].plan).deployments:
-        # A slightly larger margin often changes nothing but the budget.
-        return dataclasses.replace(before[-1], margin=margin, plan=plan)
-    workload = Workload.of(plan, problem.profiles)
-    planned_rps = sum(workload.rates_rps.values())
-    at_1 = workload.attainment(1.0, seed)
-    return Trial(
-        margin=margin,
-        plan=plan,
-        planned_rps=planned_rps,
-        carried_rps=planned_rps * workload.largest_factor(wanted, seed, at_1),
-        attainment=at_1,
-    )
+    jobs: Jobs,
+    on_progress: Callable[[str], None],
+) -> list[Trial]:
+    """At least one.
+
+    Raises:
+        InfeasibleError: there is no plan even with the smallest margin.
+    """
+    found = _Trials()
+    plans = results_of(planned, _asked(problem, margins, on_progress), jobs, ahead=jobs.count)
+
+    def sessions() -> Iterator[Session]:
+        for margin, result in zip(margins, plans, strict=True):
+            if result.plan is None:
+                if not found.made:
+                    raise InfeasibleError(result.refusal)
+                return
+            if not found.can_win(result.plan):
+                return
+            if not found.add(margin, result.plan).alike:
+                on_progress(f"margin {margin:.0%}: simulating")
+                yield Session(
+                    plan=result.plan, profiles=problem.profiles, attainment=wanted, seed=seed
+                )
+
+    simulated = results_of(carried, sessions(), jobs, ahead=jobs.count)
+    # What they have begun and nobody needs ends with them.
+    with closing(plans), closing(simulated):
+        for each in simulated:
+            found.settle(each)
+            if found.ended:
+                break
+        found.settle(None)
+    return found.trials
+
+
+def _asked(
+    problem: Problem, margins: Sequence[float], on_progress: Callable[[str], None]
+) -> Iterator[Asked]:
+    for margin in margins:
+        on_progress(f"margin {margin:.0%}: planning")
+        yield Asked(problem=replace(problem, options=replace(problem.options, margin=margin)))
 
 
 def _with_budgets(plan: Plan, other: Plan) -> Plan:

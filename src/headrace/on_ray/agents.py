@@ -1,0 +1,224 @@
+"""One agent per node, held by an actor: started in what Ray keeps for the plan there, and watched.
+
+An actor holds the agent's process and starts it again when it ends; Ray starts the actor again when
+that ends, on the same node, at the same port, so that the gateway finds it where it was. Actors
+belong to the command that made them: when it has ended, however it did, Ray ends them, and with
+them their agents and workers.
+"""
+
+import importlib
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from headrace.domain.base import Record
+from headrace.domain.errors import ClusterError
+from headrace.on_ray.connection import ended
+from headrace.on_ray.held import HeldProcess
+from headrace.on_ray.jobs import other_version
+from headrace.on_ray.matching import Wanted, bundle_of
+from headrace.on_ray.nodes import RayNode
+from headrace.studies.sources import sources_of
+
+ASKED_S = 60.0
+"""For a node to start a process of Python that has imported Headrace."""
+KEPT_S = 10.0
+"""For Ray to keep what a node has to give; longer means that others have it."""
+READY_S = 60.0
+STOP_S = 10.0
+SECRET = "HEADRACE_CLUSTER_SECRET"
+
+
+class Facts(Record, frozen=True, kw_only=True):
+    """What a node says of itself."""
+
+    sources: str
+    port: int
+    """Free a moment ago."""
+
+
+class AgentActor:
+    """Runs on a node."""
+
+    def __init__(self, name: str, host: str, port: int, secret: str, options: list[str]) -> None:
+        arguments = ["agent", f"--name={name}", f"--host={host}", f"--port={port}", "--json"]
+        ray = importlib.import_module("ray")
+        again = ray.get_runtime_context().was_current_actor_reconstructed
+        self._held = HeldProcess([*arguments, *options], {SECRET: secret}, again=again)
+
+    def ready(self) -> tuple[int, str]:
+        """The agent's port, or 0 and why there is no agent."""
+        try:
+            port: int = self._held.ready(READY_S)["port"]
+            return port, ""
+        except ClusterError as error:
+            return 0, str(error)
+
+    def process_ids(self) -> tuple[int, int | None]:
+        """Of this actor, and of the agent while it runs."""
+        return os.getpid(), self._held.pid
+
+    def stop(self) -> None:
+        self._held.stop(STOP_S)
+
+
+def _facts(address: str) -> tuple[str, int]:
+    """What runs on a node to learn about it."""
+    with socket.socket() as listening:
+        listening.bind((address, 0))
+        return sources_of(), listening.getsockname()[1]
+
+
+class PlacedAgent:
+    """One node of the plan: what Ray keeps there, the actor, and where its agent listens."""
+
+    def __init__(self, ray: Any, wanted: Wanted, node: RayNode, named: frozenset[str]) -> None:
+        self._ray, self.wanted, self.node = ray, wanted, node
+        self._bundle = bundle_of(wanted, named)
+        self._group: Any = None
+        self.actor: Any = None
+        self.address = node.address, 0
+
+    def keep(self) -> None:
+        """Ask Ray to keep what the plan uses there."""
+        self._group = self._ray.util.placement_group(
+            [self._bundle],
+            strategy="STRICT_PACK",
+            bundle_label_selector=[{"ray.io/node-id": self.node.id}],
+        )
+
+    def kept(self) -> None:
+        """Wait for it.
+
+        Raises:
+            ClusterError: others have it.
+        """
+        if self._group.wait(KEPT_S):
+            return
+        needs = ", ".join(f"{amount:g} {name}" for name, amount in self._bundle.items())
+        free = self._ray.available_resources()
+        has = ", ".join(f"{free.get(name, 0.0):g} {name}" for name in self._bundle)
+        raise ClusterError(
+            f"node {self.node.name!r} has too little that is free for {self.wanted.name!r} of the"
+            " plan; nothing was started\n"
+            f"  needs     {needs}\n"
+            f"  has       {has} in the whole cluster, since others use the rest\n"
+            "  try       `ray status`; end what uses it, or plan for less"
+        )
+
+    def start(self, port: int, secret: str, options: Sequence[str]) -> None:
+        """Start the agent; `ready` waits for it."""
+        ray = self._ray
+        strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+            placement_group=self._group, placement_group_bundle_index=0
+        )
+        amounts = dict(self._bundle)
+        self.address = self.node.address, port
+        placed = ray.remote(
+            num_cpus=amounts.pop("CPU", 0), num_gpus=amounts.pop("GPU", 0), resources=amounts
+        )(AgentActor).options(scheduling_strategy=strategy, max_restarts=-1, max_concurrency=4)
+        arguments = self.wanted.name, *self.address, secret, list(options)
+        self.actor = placed.remote(*arguments)
+
+    def ready(self) -> None:
+        """
+        Raises:
+            ClusterError: there is no agent.
+        """
+        port, why = answered(self._ray, self.actor.ready.remote(), self.node.name)
+        if port == 0:
+            raise ClusterError(f"node {self.node.name!r}: {why}")
+
+    def end(self) -> None:
+        """Ask the agent to end its workers, then end all there; nothing stays behind."""
+        ray = self._ray
+        if self.actor is not None:
+            # It may have gone with its node, or hang: it is ended below.
+            with suppress(ray.exceptions.RayError):
+                ray.get(self.actor.stop.remote(), timeout=STOP_S)
+            ended(ray, self.actor)
+        if self._group is not None:
+            ray.util.remove_placement_group(self._group)
+
+
+def place_agents(
+    ray: Any,
+    pairs: Sequence[tuple[Wanted, RayNode]],
+    named: frozenset[str],
+    secret: str,
+    options: Sequence[str],
+) -> dict[str, PlacedAgent]:
+    """An agent on each node, by the plan's names; all of them, or none.
+
+    Args:
+        options: of `headrace agent`, besides its name and address.
+
+    Raises:
+        ClusterError: a node has another Headrace, too little that is free, or no agent starts.
+    """
+    agents = [PlacedAgent(ray, wanted, node, named) for wanted, node in pairs]
+    try:
+        facts = facts_of(ray, [node for _, node in pairs])
+        for agent in agents:
+            agent.keep()
+        for agent in agents:
+            agent.kept()
+        for agent in agents:
+            agent.start(facts[agent.node.id].port, secret, options)
+        for agent in agents:
+            agent.ready()
+    except BaseException:
+        for agent in agents:
+            agent.end()
+        raise
+    return {agent.wanted.name: agent for agent in agents}
+
+
+def facts_of(ray: Any, nodes: Sequence[RayNode]) -> Mapping[str, Facts]:
+    """By the nodes' ids.
+
+    Raises:
+        ClusterError: a node has another Headrace, or none.
+    """
+    asked = {
+        node.id: ray.remote(num_cpus=0, max_retries=0)(_facts)
+        .options(label_selector={"ray.io/node-id": node.id})
+        .remote(node.address)
+        for node in nodes
+    }
+    here = sources_of()
+    facts = {}
+    for node in nodes:
+        sources, port = answered(ray, asked[node.id], node.name)
+        if sources != here:
+            raise ClusterError(other_version(here, sources, node.name))
+        facts[node.id] = Facts(sources=sources, port=port)
+    return facts
+
+
+def answered(ray: Any, reference: Any, node: str) -> Any:
+    """What a node answers.
+
+    Raises:
+        ClusterError: nothing, or an error.
+    """
+    try:
+        return ray.get(reference, timeout=ASKED_S)
+    except ray.exceptions.RayError as error:
+        last = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
+        missing = "No module named" in str(error)
+        step = f"`pip install headrace[ray]` for {sys.executable}" if missing else "`ray status`"
+        raise ClusterError(
+            f"node {node!r} cannot run Headrace; nothing was started\n"
+            f"  got       {last[-1].strip()[:200]}\n"
+            f"  try       {step} on that machine"
+        ) from error
+
+
+def new_secret() -> str:
+    """For one run: whoever does not have it is nobody's agent and nobody's gateway."""
+    return secrets.token_hex(32)

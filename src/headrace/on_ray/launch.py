@@ -1,0 +1,35 @@
+"""`python -m headrace.on_ray.launch PARENT PROGRAM ARGUMENT…`: become the program.
+
+What is started on a node must not outlive the actor that holds it, however that ends: the kernel
+kills it when its parent has died, which stays so when this process becomes the program.
+
+Ray starts all that it starts at niceness 15, at which anything else on the machine goes first; what
+has deadlines must not wait for it. Where this process may, it takes that back.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    parent, *command = sys.argv[1:]
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(parent):
+        sys.exit("the parent has ended already")
+    if (niceness := os.getpriority(os.PRIO_PROCESS, 0)) > 0:
+        try:
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
+        except PermissionError:
+            sys.stderr.write(
+                f"runs at niceness {niceness}, after all else on this machine: start Ray with"
+                " RAY_worker_niceness=0 in its environment\n"
+            )
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main()

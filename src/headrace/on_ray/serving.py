@@ -1,0 +1,178 @@
+"""A plan on a Ray cluster: agents on its nodes, and the gateway, held and watched from here.
+
+The gateway is a process of its own beside this one and knows nothing of Ray: the same that serves
+agents without it. It is started again within a second when it ends; agents keep their workers
+loaded meanwhile. What this process watches is the cluster: a node of the plan that is gone gets
+another node as soon as there is one that fits.
+"""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headrace.domain.errors import ClusterError
+from headrace.domain.plan import Plan
+from headrace.executors.table import ExecutorChoice
+from headrace.on_ray.agents import SECRET, PlacedAgent, facts_of, new_secret, place_agents
+from headrace.on_ray.connection import connected
+from headrace.on_ray.held import HeldProcess
+from headrace.on_ray.matching import match, missing_text, named_resources, wanted_of_plan
+from headrace.on_ray.nodes import nodes_of
+
+logger = logging.getLogger(__name__)
+
+WATCH_S = 0.5
+STOP_S = 3_600.0
+"""A gateway that is told to end answers what it has accepted first; its own limits are shorter."""
+FIRST_READY_S = 600.0
+"""Models are sent, loaded and compiled."""
+
+
+class ServedOnRay:
+    """What serves one plan on a cluster."""
+
+    def __init__(
+        self, ray: Any, plan: Plan, choice: ExecutorChoice, gateway: Sequence[str]
+    ) -> None:
+        """Start it: all agents, then the gateway.
+
+        Args:
+            gateway: arguments of the gateway, without its nodes.
+
+        Raises:
+            ClusterError: a node is missing, short of something, or has another Headrace.
+        """
+        self._ray, self._arguments, self._secret = ray, list(gateway), new_secret()
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self.wanted = wanted_of_plan(plan, choice)
+        there = nodes_of(ray)
+        self._named = named_resources(there)
+        self.found = match(self.wanted, there)
+        if self.found.missing:
+            raise ClusterError(missing_text(self.found))
+        by_id = {node.id: node for node in there}
+        pairs = [(each, by_id[self.found.pairs[each.name]]) for each in self.wanted]
+        self.agents = place_agents(ray, pairs, self._named, self._secret, ())
+        self.gateway = self._start_gateway()
+
+    def ready(self) -> Mapping[str, Any]:
+        """What the gateway says of itself.
+
+        Raises:
+            ClusterError: it ended instead.
+        """
+        return self.gateway.ready(FIRST_READY_S)
+
+    def watch(self) -> int:
+        """Until the gateway has ended as it was told to, or cannot be started; its exit code."""
+        while self.gateway.running and not self._stopping.wait(WATCH_S):
+            try:
+                self._look_after_nodes()
+            except (ClusterError, self._ray.exceptions.RayError) as error:
+                # Serving goes on without Ray; the next look may find it again.
+                logger.warning("%s", str(error).splitlines()[0])
+        return self.gateway.wait()
+
+    def signal(self, number: int) -> None:
+        """SIGTERM, SIGINT: the gateway answers what it has accepted, and all ends. SIGHUP: it reads
+        its plan file again."""
+        if number != signal.SIGHUP:
+            # Not from here: a handler may interrupt whoever holds a lock.
+            threading.Thread(target=self.gateway.stop, args=(STOP_S,), daemon=True).start()
+        else:
+            self.gateway.signal(number)
+
+    def end(self) -> None:
+        """End gateway, agents and workers, and give back what Ray has kept."""
+        self._stopping.set()
+        self.gateway.stop(STOP_S)
+        for agent in self.agents.values():
+            agent.end()
+
+    def _start_gateway(self) -> HeldProcess:
+        nodes = [
+            f"--node={name}={agent.address[0]}:{agent.address[1]}"
+            for name, agent in self.agents.items()
+        ]
+        return HeldProcess([*self._arguments, *nodes], {SECRET: self._secret})
+
+    def _look_after_nodes(self) -> None:
+        """Give nodes of the plan whose machine has left another one."""
+        there = nodes_of(self._ray)
+        alive = {node.id for node in there}
+        lost = [agent for agent in self.agents.values() if agent.node.id not in alive]
+        if not lost:
+            return
+        used = {agent.node.id for agent in self.agents.values() if agent not in lost}
+        free = [node for node in there if node.id not in used]
+        found = match([agent.wanted for agent in lost], free)
+        by_id = {node.id: node for node in free}
+        for agent in lost:
+            id = found.pairs.get(agent.wanted.name)
+            if id is not None:
+                self._replace(agent, PlacedAgent(self._ray, agent.wanted, by_id[id], self._named))
+
+    def _replace(self, lost: PlacedAgent, agent: PlacedAgent) -> None:
+        """
+        Raises:
+            ClusterError: the new node does not give what is needed, or has another Headrace.
+        """
+        name = agent.wanted.name
+        logger.warning("node %s has left; its agent moves to %s", name, agent.node.name)
+        facts = facts_of(self._ray, [agent.node])[agent.node.id]
+        same_machine = agent.node.address == lost.address[0]
+        port = lost.address[1] if same_machine else facts.port
+        lost.end()
+        agent.keep()
+        try:
+            agent.kept()
+            agent.start(port, self._secret, ())
+            agent.ready()
+        except ClusterError:
+            agent.end()
+            raise
+        self.agents[name] = agent
+        if agent.address != lost.address:
+            # The gateway looks for an agent where it was. Another one adopts all workers.
+            logger.warning("node %s has another address: the gateway is started again", name)
+            before, self.gateway = self.gateway, self._start_again()
+            before.stop(STOP_S)
+
+    def _start_again(self) -> HeldProcess:
+        """The old one has to give its port back first."""
+        self.gateway.stop(STOP_S)
+        return self._start_gateway()
+
+
+def serve_on_ray(
+    plan: Plan,
+    choice: ExecutorChoice,
+    gateway: Sequence[str],
+    address: str | None,
+    on_ready: Callable[[Mapping[str, Any], ServedOnRay], None],
+) -> int:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Args:
+        gateway: arguments of the gateway, without its nodes.
+        address: of the cluster.
+        on_ready: called with what the gateway says.
+
+    Returns:
+        The gateway's exit code.
+
+    Raises:
+        ClusterError: no cluster there, or it is not as the plan needs it; nothing was started.
+    """
+    with connected(address) as ray:
+        served = ServedOnRay(ray, plan, choice, gateway)
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, lambda received, _: served.signal(received))
+            on_ready(served.ready(), served)
+            return served.watch()
+        finally:
+            served.end()
