@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from typer.testing import CliRunner
 from headrace.catalog.documents import sha256_file, write_document
 from headrace.cli import app
 from headrace.domain.errors import DocumentError
-from headrace.domain.events import AnyEvent, Opened, Placed, Ran, SlotLost
+from headrace.domain.events import AnyEvent, Opened, Placed, Ran, SlotGained, SlotLost
 from headrace.domain.problem import ProfileRef
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Refusal
@@ -111,6 +113,38 @@ def test_a_worker_that_dies_within_a_pipeline_costs_no_item(tmp_path: Path) -> N
     lost = next(i for i, event in enumerate(events) if isinstance(event, SlotLost))
     after = [event for event in events[lost:] if isinstance(event, Placed)]
     assert len(after[0].slots) == 1, "it goes on at the depth that is left"
+
+
+def test_a_killed_worker_is_back_also_when_the_cache_has_been_removed(tmp_path: Path) -> None:
+    """Twice, so that what was put back is known too."""
+    served = served_items(tmp_path)
+    whole = whole_network(tmp_path)
+    events: list[AnyEvent] = []
+
+    def back(times: int) -> bool:
+        return sum(isinstance(event, SlotGained) for event in events) == 2 * times
+
+    async def test() -> None:
+        engine = served.engine(sink=events.append)
+        await engine.start()
+        try:
+            for times in (1, 2):
+                before = sorted(path.name for path in (tmp_path / "cache").glob("shared/*/*/*"))
+                shutil.rmtree(tmp_path / "cache")
+                for slot in engine.status().slots:
+                    assert slot.process_id is not None
+                    os.kill(slot.process_id, signal.SIGKILL)
+                await until(partial(back, times))
+                rows = pictures(6, times)
+                expected = whole.run(["y"], {"x": rows})[0]
+                answer = classes_of(await send(engine, rows))
+                np.testing.assert_allclose(answer, expected, atol=1e-4)
+                after = sorted(path.name for path in (tmp_path / "cache").glob("shared/*/*/*"))
+                assert after == before, "for whoever starts next"
+        finally:
+            await engine.stop()
+
+    run(test())
 
 
 def test_a_request_that_cannot_be_in_time_is_refused_as_a_whole(tmp_path: Path) -> None:

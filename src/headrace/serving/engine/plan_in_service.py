@@ -148,7 +148,8 @@ class PlanInService:
             options.unenforced_shares,
         )
         self._specs = kept(specs, self._files)
-        self.supervisor = Supervisor(self._specs, self.host)
+        renewed = self._files.renewed if self._files.hold_weights else None
+        self.supervisor = Supervisor(self._specs, self.host, renewed)
         self.plane = DataPlane(
             served.plan,
             served.profiles,

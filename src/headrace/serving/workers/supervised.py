@@ -23,7 +23,7 @@ rings, so that a batch costs no timer: at most the hang is seen one batch's limi
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +47,9 @@ RESTART_DELAYS_S = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 way may be mended at any time, and an attempt in 30 s costs next to nothing."""
 STEADY_S = 10.0
 """A worker that has lived so long is healthy: the row begins anew."""
+
+
+Renewed = Callable[[WorkerSpec], WorkerSpec]
 
 
 class SlotEvents(Protocol):
@@ -189,8 +192,19 @@ class _RunningBatch:
 class SupervisedProcess:
     """Keeps a process alive for one slot, or for several that compute nothing."""
 
-    def __init__(self, slots: Sequence[SupervisedSlot], host: Host, turn: asyncio.Lock) -> None:
-        """`turn`: held while a worker loads after a failure; common to all processes."""
+    def __init__(
+        self,
+        slots: Sequence[SupervisedSlot],
+        host: Host,
+        turn: asyncio.Lock,
+        renewed: Renewed | None = None,
+    ) -> None:
+        """
+        Args:
+            turn: held while a worker loads after a failure; common to all processes.
+            renewed: makes sure that what a worker loads is there, before it is started again; runs
+                in a thread. None: it is.
+        """
         self.restarts = 0
         self.waited_us = 0
         """For a core, since the worker started, as its last beat says."""
@@ -203,6 +217,7 @@ class SupervisedProcess:
         self._what = process_title(self._specs)
         self._host = host
         self._turn = turn
+        self._renewed = renewed
         self._process: WorkerHandle | None = None
         self._lost_now = asyncio.Event()
         self._starting = asyncio.Lock()
@@ -306,6 +321,8 @@ class SupervisedProcess:
     async def _try_again(self) -> None:
         self.restarts += 1
         try:
+            if self._renewed is not None:
+                self._specs = await asyncio.to_thread(_all_renewed, self._renewed, self._specs)
             await self._start_process()
         except (HeadraceError, OSError) as error:
             self._note_failure(error)
@@ -386,3 +403,7 @@ class SupervisedProcess:
                 slot.events.on_slot_lost(slot.number)
         for slot in self._slots.values():
             slot.lost()
+
+
+def _all_renewed(renewed: Renewed, specs: Sequence[WorkerSpec]) -> list[WorkerSpec]:
+    return [renewed(spec) for spec in specs]

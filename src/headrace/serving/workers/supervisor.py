@@ -4,15 +4,22 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from headrace.serving.workers.host import Host
-from headrace.serving.workers.supervised import SlotEvents, SupervisedProcess, SupervisedSlot
+from headrace.serving.workers.supervised import (
+    Renewed,
+    SlotEvents,
+    SupervisedProcess,
+    SupervisedSlot,
+)
 from headrace.serving.workers.worker_process import WorkerSpec
 
 
 class Supervisor:
     """All slots of a plan."""
 
-    def __init__(self, specs: Sequence[WorkerSpec], host: Host) -> None:
-        """`host`: where all of them run."""
+    def __init__(
+        self, specs: Sequence[WorkerSpec], host: Host, renewed: Renewed | None = None
+    ) -> None:
+        """`host`: where all of them run; `renewed`: see `SupervisedProcess`."""
         self.slots = tuple(SupervisedSlot(i, spec, host) for i, spec in enumerate(specs))
         shared: dict[int, list[SupervisedSlot]] = {}
         alone = []
@@ -23,7 +30,7 @@ class Supervisor:
                 shared.setdefault(slot.spec.process, []).append(slot)
         groups = (*alone, *shared.values())
         turn = asyncio.Lock()
-        self._processes = tuple(SupervisedProcess(group, host, turn) for group in groups)
+        self._processes = tuple(SupervisedProcess(group, host, turn, renewed) for group in groups)
 
     def connect(self, events: SlotEvents) -> None:
         """Say whom to tell of runs and losses; before `start`."""
