@@ -111,10 +111,30 @@ def test_high_priority_takes_the_slots_of_low_priority_whatever_becomes_of_it() 
     assert ended_at(events, high) <= 350_000
     assert "deadline" in dropped(events).values()
     assert set(dropped(events)) < {item.id for item in low}  # what was sent came back
-    alike = items_of(40, 200_000, 200_000 + 150_000, 10, priority=1)
-    events = sim_of(topology).run_items([low, alike])
-    assert ended_at(events, low) <= 500_000
-    assert set(dropped(events)) == {item.id for item in alike}
+
+
+def test_of_low_priority_who_needs_most_stands_back_and_of_high_priority_keeps_its_places() -> None:
+    """430 ms on all four slots within 500 ms leave no room for another: one of them is late."""
+    topology = equal_depths(10_000, 4, 4)
+    for priority in (0, 1):
+        long = items_of(0, 0, 500_000, 40, priority=priority)
+        short = items_of(40, 200_000, 200_000 + 150_000, 10, priority=priority)
+        events = sim_of(topology).run_items([long, short])
+        in_time, late = (long, short) if priority == 0 else (short, long)
+        assert ended_at(events, in_time) <= in_time[0].deadline_at_us
+        assert set(dropped(events)) <= {item.id for item in late}
+        assert set(dropped(events).values()) == {"deadline"}
+
+
+def test_who_would_end_too_late_behind_others_items_waits_for_better_places() -> None:
+    """The first stage is short: all items were sent, and wait before the second."""
+    routes = [depth_route([20_000], [range(2)]), depth_route([2_000, 18_000], [range(2)] * 2)]
+    topology = depths_topology(routes, slots=2)
+    first, second = items_of(0, 0, LATE, 8), items_of(8, 20_000, 20_000 + 110_000, 5)
+    events = sim_of(topology).run_items([first, second])
+    assert not dropped(events)
+    assert ended_at(events, second) <= 130_000
+    assert all(e.ends_at_us <= 130_000 for e in events if isinstance(e, Placed) and e.request == 8)
 
 
 def test_a_change_of_depth_costs_what_moving_blocks_costs() -> None:

@@ -3,10 +3,12 @@
 At every event that may change who should have what:
 
 1. Requests that cannot be in time, whatever they are given, are dropped.
-2. Those that wait are taken in order of priority, then deadline. Each is aimed at the fewest places
-   on which it is in time. Missing ones are taken one by one, each from the request whose end it
-   puts off least, of those that are in time without it; if that is not enough and requests of lower
-   priority have enough places, these give theirs up, those with most work left first, and wait.
+2. Those that wait are taken in order of priority, then deadline; those last that stand back, since
+   not all can be in time (`standing_back`). Each is aimed at the fewest places on which it is in
+   time. Missing ones are taken one by one, first from requests of lower priority, then from others,
+   each from the one whose end it puts off least, of those that are in time without it; those of
+   higher priority keep a part of their slack besides. If that is not enough and requests that yield
+   to it have enough places, these give theirs up, those with most work left first, and wait.
    Else it waits: places fall free, and another time it may be taken with more of them.
 3. Requests that would end too late on their places, since these have others' items to finish first,
    get as many more as they need from those that can spare them.
@@ -16,9 +18,9 @@ At every event that may change who should have what:
 5. All that changed is exchanged at once. As soon as a request has sent its last item, its places
    serve others, behind what is still on its way there.
 
-Whether a request is in time without a place is asked of the places that it would have, with all
-that they were given (`ends_if`). So once a request has places on which it ends in time, it is in
-time: later ones of its priority, or of a lower one, take only what it can spare. That is exact
+Whether a request is in time is asked of the places that it would have, with all that they were
+given (`ends_if`). So once a request of high priority has places on which it ends in time, it is in
+time: later ones take only what it can spare. That is exact
 where batches take what is predicted, and no slot is lost.
 
 Cost: O(requests under way x depths) per place that changes hands, O(requests that wait) on top.
@@ -44,6 +46,7 @@ from headrace.dispatch.kernel.malleable.requests import (
     leave_line,
     put_in_line,
 )
+from headrace.dispatch.kernel.malleable.standing_back import line_up, yields
 from headrace.dispatch.kernel.malleable.tables import (
     ends_at,
     fastest_of,
@@ -52,6 +55,12 @@ from headrace.dispatch.kernel.malleable.tables import (
     shallowest_within,
 )
 
+LOWER, OTHERS = range(2)
+"""Whose places are taken: of lower priority than who needs them, or of no lower one."""
+SLACK_KEPT = 1 / 4
+"""Of the time until its deadline, by a request that spares places for one of lower priority: what
+comes next may need them, and high priority at its own limit lost twice as many without."""
+
 
 @kernel
 def give_by_deadline(s: State, now_us: int) -> None:
@@ -59,7 +68,7 @@ def give_by_deadline(s: State, now_us: int) -> None:
     count_spare(s)
     _accept(s, now_us)
     _hasten(s, now_us)
-    _grow(s)
+    _grow(s, now_us)
     _exchange(s, now_us)
 
 
@@ -90,21 +99,40 @@ def _drop_hopeless(s: State, now_us: int) -> None:
 
 @kernel
 def _accept(s: State, now_us: int) -> None:
-    row = s.rules[0].first_waiting
-    exhausted = False
-    while row >= 0:
+    waiting = line_up(s, now_us)
+    exhausted_by = -1  # the priority for which nobody can spare any more
+    for i in range(waiting):
+        row = s.turns[i]
         mine = s.items_of[row]
-        after = mine.after
         route = shallowest_within(s, row, mine.deadline_at - now_us)
-        while route >= 0 and not exhausted and not fits(s, row, route):
-            exhausted = not _take_one(s, now_us)
-        if route >= 0 and not fits(s, row, route) and _give_way(s, row, route):
+        if route < 0:
+            continue
+        while not fits(s, row, route) and _take_one(s, row, LOWER, now_us):
+            pass
+        while exhausted_by != mine.priority and not fits(s, row, route):
+            if not _take_one(s, row, OTHERS, now_us):
+                exhausted_by = mine.priority
+        if not fits(s, row, route):
+            if not _give_way(s, row, route):
+                continue
             s.rules[0].stale = 1  # those that have given way wait, or get what is left
-        if route >= 0 and fits(s, row, route):
+        else:
+            route = _prompt(s, row, route, now_us)
+        if route >= 0:
             leave_line(s, row)
             join(s, row)
             aim(s, row, route)
-        row = after
+
+
+@kernel
+def _prompt(s: State, row: int, route: int, now_us: int) -> int:
+    """That route, or the next deeper one that fits, on which it ends in time, though its places may
+    have others' items to finish first; -1: none."""
+    mine = s.items_of[row]
+    for deeper in range(route, s.models[mine.model].end_route):
+        if fits(s, row, deeper) and ends_if(s, row, deeper, now_us) <= mine.deadline_at:
+            return deeper
+    return -1
 
 
 @kernel
@@ -122,27 +150,34 @@ def _hasten(s: State, now_us: int) -> None:
         for route in range(had + 1, s.models[mine.model].end_route):
             if ends_if(s, row, route, now_us) > mine.deadline_at:
                 continue
-            while not fits(s, row, route) and _take_one(s, now_us):
-                pass
+            for whose in (LOWER, OTHERS):
+                while not fits(s, row, route) and _take_one(s, row, whose, now_us):
+                    pass
             if fits(s, row, route):
                 aim(s, row, route)
             break
 
 
 @kernel
-def _take_one(s: State, now_us: int) -> bool:
-    best, best_cost = -1, NEVER_US
+def _take_one(s: State, row: int, whose: int, now_us: int) -> bool:
+    best, best_cost, priority = -1, NEVER_US, s.items_of[row].priority
     for i in range(s.rules[0].under_way):
-        row = s.under_way[i]
-        mine = s.items_of[row]
-        if mine.route < 0 or mine.target <= s.models[mine.model].first_route or not left(s, row):
+        other = s.under_way[i]
+        theirs = s.items_of[other]
+        if (theirs.priority > priority) != (whose == LOWER):
             continue
-        end_at = ends_if(s, row, mine.target - 1, now_us)
-        if end_at > mine.deadline_at:
+        if theirs.route < 0 or theirs.target <= s.models[theirs.model].first_route:
             continue
-        cost = lasts_us(s, row, mine.target - 1) - lasts_us(s, row, mine.target)
+        if not left(s, other):
+            continue
+        end_at = ends_if(s, other, theirs.target - 1, now_us)
+        if theirs.priority < priority:
+            end_at += int((theirs.deadline_at - now_us) * SLACK_KEPT)
+        if end_at > theirs.deadline_at:
+            continue
+        cost = lasts_us(s, other, theirs.target - 1) - lasts_us(s, other, theirs.target)
         if cost < best_cost:
-            best, best_cost = row, cost
+            best, best_cost = other, cost
     if best >= 0:
         aim(s, best, s.items_of[best].target - 1)
     return best >= 0
@@ -150,15 +185,14 @@ def _take_one(s: State, now_us: int) -> bool:
 
 @kernel
 def _give_way(s: State, row: int, route: int) -> bool:
-    """Take all places of requests of lower priority, first of those with most work left, until that
+    """Take all places of requests that yield to it, first of those with most work left, until that
     route fits; or of none."""
-    mine = s.items_of[row]
     for kind in range(s.rules[0].kinds):
         there = s.kinds[kind].spare - needs(s, route, kind)
         for i in range(s.rules[0].under_way):
-            theirs = s.items_of[s.under_way[i]]
-            if theirs.priority > mine.priority:
-                there += needs(s, theirs.target, kind)
+            other = s.under_way[i]
+            if yields(s, other, row):
+                there += needs(s, s.items_of[other].target, kind)
         if there < 0:
             return False
     while not fits(s, row, route):
@@ -166,7 +200,7 @@ def _give_way(s: State, row: int, route: int) -> bool:
         for i in range(s.rules[0].under_way):
             other = s.under_way[i]
             theirs = s.items_of[other]
-            if theirs.priority > mine.priority and theirs.target >= 0:
+            if theirs.target >= 0 and yields(s, other, row):
                 work_us = lasts_us(s, other, s.models[theirs.model].first_route)
                 if work_us > most_us:
                     best, most_us = other, work_us
@@ -175,13 +209,15 @@ def _give_way(s: State, row: int, route: int) -> bool:
 
 
 @kernel
-def _grow(s: State) -> None:
+def _grow(s: State, now_us: int) -> None:
+    for i in range(s.rules[0].under_way):
+        s.items_of[s.under_way[i]].grown = 0
     while True:
         best, best_route, best_gain = -1, -1, 0.0
         for i in range(s.rules[0].under_way):
             row = s.under_way[i]
             mine = s.items_of[row]
-            if mine.target < 0 or not left(s, row):
+            if mine.target < 0 or mine.grown or not left(s, row):
                 continue
             now_lasts = lasts_us(s, row, mine.target)
             for route in range(mine.target + 1, s.models[mine.model].end_route):
@@ -193,7 +229,11 @@ def _grow(s: State) -> None:
                     best, best_route, best_gain = row, route, gain
         if best < 0:
             return
-        aim(s, best, best_route)
+        mine = s.items_of[best]
+        if ends_if(s, best, best_route, now_us) < ends_if(s, best, mine.target, now_us):
+            aim(s, best, best_route)
+        else:
+            mine.grown = 1  # places that are spare have others' items to finish first
 
 
 @inlined

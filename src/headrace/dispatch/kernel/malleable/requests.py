@@ -30,7 +30,7 @@ def add_row(
     mine.id, mine.model, mine.items = first_id, model, items
     mine.arrived_at, mine.deadline_at, mine.priority = arrived_at, deadline_at, priority
     mine.sent = mine.on_way = mine.back = mine.returned = mine.ready_at = 0
-    mine.last_end_at = mine.lost = 0
+    mine.last_end_at = mine.lost = mine.aside = 0
     mine.first_returned = mine.route = mine.target = mine.behind = -1
     mine.state = FREE
     return row

@@ -55,7 +55,7 @@ TABLES: dict[str, Table] = {
         item=ints(
             *("id", "model", "items", "sent", "on_way", "back", "returned", "first_returned"),
             *("arrived_at", "deadline_at", "priority", "state", "route", "target", "ready_at"),
-            *("last_end_at", "lost", "behind", "before", "after"),
+            *("last_end_at", "lost", "behind", "before", "after", "aside", "grown"),
         ),
         empty={"id": -1, "first_returned": -1, "route": -1, "target": -1, "behind": -1},
     ),
@@ -65,13 +65,15 @@ TABLES: dict[str, Table] = {
     "needs": Table(rows=lambda n: n.routes * n.slots),
     "paces": Table(rows=lambda n: n.stages, item=ints("kind", "us", "rest_us", "widest_us")),
     "chosen": Table(rows=lambda n: n.slots),
+    "turns": Table(rows=lambda n: n.requests),
 }
 """rules      one row: parameters, and heads of lists. `stale`: places must be given anew; `idle`:
            the slot that may take its request's next batch
 items_of   requests. `id`: of its first item, the others follow. Items are not sent yet, returned
            from lost batches, on their way, or back; others are gone. `target`: the route it is
            about to get; `ready_at`: its blocks are moved by then; `last_end_at`: of all batches
-           sent; `behind`: the request whose places it waits for
+           sent; `behind`: the request whose places it waits for; `aside`: it stands back, see
+           `standing_back`; `grown`: more places would not help it now
 held       items_of x stages_max: the slot of each stage of its route
 under_way  rows of `items_of` that have places or batches, the first to get places first
 kinds      slots that are free, and those that would be with all targets met
@@ -79,6 +81,7 @@ needs      routes x slots: slots of each kind
 paces      per stage, at its route's batch size: `us`, and sums and maxima over it and all later
            ones
 chosen     scratch
+turns      scratch: rows of requests
 """
 
 
