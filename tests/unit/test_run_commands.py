@@ -13,13 +13,17 @@ import pytest
 
 from headrace import cli
 from headrace.catalog.documents import sha256_file, write_document
-from headrace.domain.problem import ProfileRef
+from headrace.domain.problem import Items, ProfileRef
 from headrace.load.token import token_for
 from headrace.metrics import Report
 from headrace.serving.changes import vetting
 from headrace.serving.front.access import AccessError
+from headrace.simulation.offered.arrivals import Arrival
+from headrace.simulation.offered.items import items_of
 from helpers.fake_v2_server import Call, FakeServer, fake_server, response
+from helpers.onnx_models import saved
 from helpers.served import plan_by_hand, profile_by_hand
+from helpers.served_items import convolutions, network_profile, planned_items
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -253,6 +257,33 @@ def test_load_takes_models_and_rates_from_a_plan(
 
     assert code == 0
     assert msgspec.json.decode(out, type=Report).models["m"].arrived == 50
+
+
+def test_load_draws_items_as_the_simulator_does_or_sends_as_many_as_asked(
+    run: Run, server: FakeServer, tmp_path: Path
+) -> None:
+    profile = network_profile(saved(convolutions(), tmp_path / "net.onnx"))
+    _, plan = planned_items(profile, max_items=9)
+    items = Items(mean=6, distribution="log-normal", sigma=0.5)
+    demands = tuple(msgspec.structs.replace(each, items=items) for each in plan.demands)
+    plan = msgspec.structs.replace(plan, demands=demands)
+    path = tmp_path / "plan.json"
+    write_document(plan, path)
+    server.models = ("net",)
+    at_us = range(0, 200_000, 10_000)
+    drawn = items_of([Arrival(at_us=us, model="net") for us in at_us], plan, 3).tolist()
+    assert len(set(drawn)) > 1
+    assert max(drawn) <= 9
+
+    asked = ("load", server.url, "--plan", str(path), "--rps", "100", "--duration-s", "0.2")
+    for more, expected in (((), drawn), (("--items", "4"), [4] * len(drawn))):
+        server.calls.clear()
+        code, _, err = run(*asked, "--arrivals", "uniform", "--seed", "3", *more)
+        assert code == 0, err
+        # A row of the fake server's model has 16 float32.
+        length = b"inference-header-content-length"
+        sent = [(len(call.body) - int(call.headers[length])) // 64 for call in server.calls]
+        assert sorted(sent) == sorted(expected)
 
 
 def test_load_sends_the_files_of_a_models_folder_in_turn(
