@@ -129,7 +129,7 @@ MUTANTS = {
     ),
     "deadlines-are-ignored": Mutant(
         module=KERNEL + "malleable.by_deadline",
-        source="if end_at > mine.deadline_at:",
+        source="if end_at > theirs.deadline_at:",
         mistaken="if end_at < 0:",
         of_items=True,
     ),
