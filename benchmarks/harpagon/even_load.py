@@ -2,7 +2,7 @@
 
     python -m benchmarks.harpagon.even_load [--count 1131] [--rate 15000]
 
-`least-cost` (decision 0065) against `harpagon-optimal`, the optimum of the form in which the paper's
+`least-cost` (decision 0065) against `harpagon-optimal`, the best of the form in which the paper's
 heuristics write plans: full machines, and one with a part of a load. On public profiles and on
 workloads drawn in the paper's range; then the five apps at a rate that needs hundreds of machines.
 """
@@ -27,7 +27,9 @@ FORMS: tuple[Form, ...] = ("even", "part")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=COUNT)
-    parser.add_argument("--rate", type=float, default=15_000.0, help="of the large apps, per second")
+    parser.add_argument(
+        "--rate", type=float, default=15_000.0, help="of the large apps, per second"
+    )
     asked = parser.parse_args()
     library = load()
     public = workloads(library, asked.count)
