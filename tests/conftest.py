@@ -31,15 +31,9 @@ def _keep_bytecode() -> None:
 def _compile_kernels() -> None:
     """In a process per core, each of which takes the next policy from a pipe: where nothing is kept
     yet, every one takes some ten seconds, and some take twice as long as others."""
-<<<<<<< HEAD
     from headrace.dispatch.policies import MALLEABLE, POLICIES, PROVISIONING
 
     named = {**MALLEABLE, **POLICIES, **PROVISIONING}
-=======
-    from headrace.dispatch.policies import MALLEABLE, POLICIES
-
-    named = {**MALLEABLE, **POLICIES}
->>>>>>> m
     of_modules = {policy.module.__name__: name for name, policy in named.items()}
     names, cores = list(of_modules.values()), len(os.sched_getaffinity(0))
     reader, writer = os.pipe()

@@ -1,60 +1,70 @@
-"""What decision 0015 leaves out: machines of one configuration that share its load evenly.
+"""What machines that share their load evenly save, and how soon large apps are proven.
 
-    python -m benchmarks.harpagon.even_load [--count 1131]
+    python -m benchmarks.harpagon.even_load [--count 1131] [--rate 15000]
 
-Read to the letter, Theorem 1 lets n machines of one configuration, none quite full, collect their
-batches at the module's whole rate. One configuration per module is then the cheapest: load x price
-/ throughput, worst case d + b / T. This prints by how much such plans would be cheaper.
+`least-cost` (decision 0065) against `harpagon-optimal`, the best of the form in which the paper's
+heuristics write plans: full machines, and one with a part of a load. On public profiles and on
+workloads drawn in the paper's range; then the five apps at a rate that needs hundreds of machines.
 """
 
 import argparse
+import time
+from collections.abc import Sequence
 
 import numpy as np
+from benchmarks.harpagon.drawn import drawn_workloads
 from benchmarks.harpagon.profiles import load
-from benchmarks.harpagon.workloads import COUNT, workloads
+from benchmarks.harpagon.workloads import APPS, COUNT, Workload, workload, workloads
 
-from headrace.planning.apps.candidates import AppCase, ModuleCase, collect_us
-from headrace.planning.apps.exact.combine import CostCurve, least_cost
-from headrace.planning.apps.order import decompose
+from headrace.planning.apps.exact.fronts import Form
 from headrace.planning.apps.solve import plan_least_cost
 
+SEED = 1
 
-def even_curve(module: ModuleCase) -> CostCurve:
-    """Undominated (d + b / T, cost) of single configurations."""
-    points = sorted(
-        (
-            c.duration_us + collect_us(c.batch, c.duration_us, module.rate_rps),
-            module.rate_rps / c.per_price,
-        )
-        for c in module.candidates
-    )
-    kept = [points[0]]
-    for point in points[1:]:
-        if point[1] < kept[-1][1]:
-            kept.append(point)
-    return CostCurve(np.array([p[0] for p in kept], np.int64), np.array([p[1] for p in kept]))
-
-
-def even_cost(case: AppCase) -> float:
-    curves = [even_curve(module) for module in case.modules]
-    chosen = least_cost(decompose(case.before), curves, case.before, case.budget_us)
-    if chosen is None:
-        return float("nan")
-    return float(sum(curve.cost[i] for curve, i in zip(curves, chosen, strict=True)))
+FORMS: tuple[Form, ...] = ("even", "part")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument(
+        "--rate", type=float, default=15_000.0, help="of the large apps, per second"
+    )
     asked = parser.parse_args()
+    library = load()
+    public = workloads(library, asked.count)
+    _print_saved("public profiles", public)
+    _print_saved("the paper's range", drawn_workloads(asked.count, SEED))
+    slos = {one.app: one.slo_us for one in public[: len(APPS)]}
+    for app, slo_us in slos.items():
+        _print_large(workload(library, app, asked.rate, slo_us))
+
+
+def _print_saved(name: str, some: Sequence[Workload]) -> None:
     ratios = []
-    for workload in workloads(load(), asked.count):
-        planned = plan_least_cost(workload.case)
-        ratios.append(even_cost(workload.case) / planned.cost if planned else np.nan)
+    for one in some:
+        even, full = (plan_least_cost(one.case, form=form) for form in FORMS)
+        if even is not None and full is not None:
+            ratios.append(even.cost / full.cost)
     saved = 1 - np.array(ratios)
     print(
-        f"even load against least-cost, {len(ratios)} workloads: {np.nanmean(saved):.1%} cheaper on"
-        f" average, {np.nanmax(saved):.1%} at most, cheaper on {np.mean(saved > 1e-9):.1%}"
+        f"{name}: even load against full machines, {len(ratios)} of {len(some)} workloads:"
+        f" {saved.mean():.2%} cheaper on average, {saved.max():.1%} at most, cheaper on"
+        f" {np.mean(saved > 1e-9):.1%}, dearer on {np.mean(saved < -1e-9):.1%}"
+    )
+
+
+def _print_large(one: Workload) -> None:
+    began = time.process_time()
+    found = plan_least_cost(one.case)
+    took_s = time.process_time() - began
+    if found is None or found.bound is None:
+        print(f"{one.app} at {one.rate_rps:g} rps: no plan")
+        return
+    machines = ", ".join(f"{sum(e.machines for e in m.entries):.0f}" for m in found.modules)
+    print(
+        f"{one.app} at {one.rate_rps:g} rps: machines {machines}; {found.stopped}, gap"
+        f" {1 - found.bound / found.cost:.2%}, CPU {took_s:.3f} s"
     )
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 from benchmarks.harpagon.figures import (
-    ABLATIONS,
-    BASELINES,
     LATENCY_7A,
     LEFT_10,
     MODULES_7B,
@@ -18,6 +16,7 @@ from benchmarks.harpagon.figures import (
     left_over,
     lower,
 )
+from benchmarks.harpagon.fit import ABLATIONS, BASELINES
 from benchmarks.harpagon.runs import extra
 from benchmarks.harpagon.workloads import Workload
 from benchmarks.ppipe.plots import draw

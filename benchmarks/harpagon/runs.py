@@ -13,7 +13,7 @@ from benchmarks.harpagon.workloads import Workload
 
 from headrace.planning.apps.heuristics.schemes import SCHEMES, AppSchedule, plan_scheme
 from headrace.planning.apps.machines import Schedule
-from headrace.planning.apps.solve import plan_least_cost
+from headrace.planning.apps.solve import FORMS, plan_least_cost
 
 Floats = npt.NDArray[np.float64]
 
@@ -26,7 +26,7 @@ class Run:
     modules: tuple[tuple[Schedule, ...] | None, ...]
     """Per workload; None: the planner found nothing."""
     details: tuple[AppSchedule | None, ...]
-    """Of schemes; empty for least-cost."""
+    """Of schemes; empty for the exact planners."""
     runtime_ms: Floats
     """Shape (N,)."""
     proven: int
@@ -63,8 +63,8 @@ def run_planner(planner: str, workloads: Sequence[Workload]) -> Run:
 def _plan(
     planner: str, workload: Workload
 ) -> tuple[tuple[Schedule, ...] | None, AppSchedule | None, bool]:
-    if planner == "least-cost":
-        exact = plan_least_cost(workload.case)
+    if planner in FORMS:
+        exact = plan_least_cost(workload.case, form=FORMS[planner])
         return (exact.modules, None, exact.stopped == "optimal") if exact else (None, None, True)
     found = plan_scheme(workload.case, SCHEMES[planner])
     return (found.modules if found else None), found, False

@@ -121,13 +121,8 @@ def test_a_killed_worker_is_back_also_when_the_cache_has_been_removed(tmp_path: 
     whole = whole_network(tmp_path)
     events: list[AnyEvent] = []
 
-<<<<<<< HEAD
-    def gained() -> int:
-        return sum(isinstance(event, SlotGained) for event in events)
-=======
     def back(times: int) -> bool:
         return sum(isinstance(event, SlotGained) for event in events) == 2 * times
->>>>>>> m
 
     async def test() -> None:
         engine = served.engine(sink=events.append)
@@ -139,11 +134,7 @@ def test_a_killed_worker_is_back_also_when_the_cache_has_been_removed(tmp_path: 
                 for slot in engine.status().slots:
                     assert slot.process_id is not None
                     os.kill(slot.process_id, signal.SIGKILL)
-<<<<<<< HEAD
-                await until(lambda times=times: gained() == 2 * times)
-=======
                 await until(partial(back, times))
->>>>>>> m
                 rows = pictures(6, times)
                 expected = whole.run(["y"], {"x": rows})[0]
                 answer = classes_of(await send(engine, rows))

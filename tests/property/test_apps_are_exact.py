@@ -5,7 +5,9 @@ import os
 import random
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.planning.apps.candidates import worst_case_us
-from headrace.planning.apps.exact.any_dummy import PointSearch
-from headrace.planning.apps.exact.fronts import SlotLimits, front_schedule, module_front
+from headrace.planning.apps.exact.fronts import Form, SlotLimits, front_schedule, module_front
 from headrace.planning.apps.exhaustive import (
     TooManyError,
     module_front_by_trying,
@@ -36,16 +37,17 @@ from helpers.apps import (
 GRAPHS = [((),), ((), (0,)), ((), (0,), (0,)), DIAMOND, CROSSED, ((), (0,), (1,))]
 
 
+@pytest.mark.parametrize("form", get_args(Form))
 @pytest.mark.parametrize("seed", range(150))
-def test_a_modules_front_is_what_brute_force_finds(seed: int) -> None:
+def test_a_modules_front_is_what_brute_force_finds(seed: int, form: Form) -> None:
     rng = random.Random(seed)
     module, budget_us = random_module(rng), rng.randint(20, 600) * 1000
     try:
-        tried = module_front_by_trying(module, budget_us)
+        tried = module_front_by_trying(module, budget_us, even=form == "even")
     except TooManyError:
         pytest.skip("too many stacks to try")
 
-    front = module_front(module, budget_us)
+    front = module_front(module, budget_us, form=form)
 
     assert front.proven
     assert front.latency_us.tolist() == [schedule.worst_case_us for schedule in tried]
@@ -86,12 +88,12 @@ def test_batch_aware_dispatch_never_waits_longer_than_machine_rates_do(
     module = random_module(random.Random(seed))
     entries = greedy(module.candidates, module.rate_rps, budget_ms * 1000, "remaining") or []
     for entry, left in zip(entries, remaining_rps(entries), strict=True):
-        ours, group, single = (
+        ours, pair, single = (
             worst_case_us(reading, entry.candidate, left, entry.machines)
-            for reading in ("remaining", "group", "twice")
+            for reading in ("remaining", "pair", "twice")
         )
-        assert ours <= group + 1
-        assert group <= single + 1
+        assert ours <= pair + 1
+        assert pair <= single + 1
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
@@ -114,7 +116,7 @@ def test_theorem_two_does_not_hold_of_every_cheapest_schedule() -> None:
     """
     module = make_module("m", 33.0, [(3, 184, 0.5), (2, 66, 1.0)])
 
-    front = module_front(module, 280_000)
+    front = module_front(module, 280_000, form="part")
     best = front_schedule(module, front, len(front) - 1)
 
     first, behind = best.entries[0], remaining_rps(best.entries)[1]
@@ -149,7 +151,7 @@ def test_candidates_are_ranked_by_throughput_per_price() -> None:
 
 
 def answers(seeds: int) -> list[object]:
-    """What the search says of random modules: without limits, within some, with any dummy load."""
+    """What the search says of random modules: of both forms, without limits and within some."""
     found: list[object] = []
     for seed in range(seeds):
         rng = random.Random(seed)
@@ -159,10 +161,9 @@ def answers(seeds: int) -> list[object]:
             room=np.array([rng.randint(0, 3), rng.randint(1, 3)]),
             charge=np.array([0.0, 0.5]),
         )
-        for front in (module_front(module, budget_us), module_front(module, budget_us, limits)):
+        for asked, form in product((None, limits), get_args(Form)):
+            front = module_front(module, budget_us, asked, form=form)
             found.append([front.latency_us.tolist(), front.cost.tolist(), front.whole.tolist()])
-        point = PointSearch(module).cheapest(budget_us, 0.0)
-        found.append(point and [float(point.cost), int(point.latency_us), int(point.least_us)])
     return found
 
 

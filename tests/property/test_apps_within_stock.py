@@ -13,6 +13,7 @@ import pytest
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
 from headrace.planning.apps.exact import fronts
+from headrace.planning.apps.exact.walk import Effort
 from headrace.planning.apps.exhaustive import stacks
 from headrace.planning.apps.machines import Entry, schedule_of
 from headrace.planning.apps.order import path_us
@@ -235,7 +236,7 @@ def test_a_search_that_ends_early_claims_no_more_than_is_true(seed: int) -> None
 def test_walks_that_are_cut_short_claim_no_more_than_is_true(
     seed: int, nodes_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fronts, "NODES_MAX_LIMITED", nodes_max)
+    monkeypatch.setattr(fronts, "NODES_LIMITED", Effort(nodes_max, 1 << 60))
     small = make_small(random.Random(f"short {seed}"), (CHAIN, ONE))
     tried = cheapest_by_trying(small)
     stock = DeviceStock.of(small.cluster, flat(small.cases), small.weights_bytes)

@@ -66,7 +66,7 @@ def test_the_baselines_differ_as_table_three_says() -> None:
 
     assert columns == {
         "nexus": ("twice", 2, False, "quantised"),
-        "scrooge": ("group", 2, True, "throughput"),
+        "scrooge": ("pair", 2, True, "throughput"),
         "inferline": ("twice", 1, True, "throughput"),
         "clipper": ("twice", 1, False, "even"),
     }

@@ -3,7 +3,8 @@
 import pytest
 
 from headrace.planning.apps.candidates import worst_case_us
-from headrace.planning.apps.exact.fronts import module_front
+from headrace.planning.apps.exact.fronts import front_schedule, module_front
+from headrace.planning.apps.exact.walk import Effort
 from headrace.planning.apps.heuristics.scheduling import schedule_module
 from headrace.planning.apps.heuristics.splitting import Splitter, latency_cost, module_options
 from headrace.planning.apps.machines import Schedule
@@ -48,10 +49,23 @@ def test_the_last_schedule_of_table_two_has_two_dummy_requests_per_second() -> N
 
 
 def test_no_schedule_of_that_form_is_cheaper_than_the_last_of_table_two() -> None:
-    front = module_front(make_module("M3", 198.0, M3), 1_000_000)
+    front = module_front(make_module("M3", 198.0, M3), 1_000_000, form="part")
 
     assert front.proven
     assert front.cost[-1] == pytest.approx(5.0)
+
+
+def test_five_machines_that_share_the_load_of_table_two_evenly_cost_less_than_full_ones() -> None:
+    module = make_module("M3", 198.0, M3)
+    front = module_front(module, 1_000_000)
+    best = front_schedule(module, front, len(front) - 1)
+
+    assert front.proven
+    assert best.cost == pytest.approx(4.95)
+    assert [entry.machines for entry in best.entries] == [pytest.approx(4.95)]
+    # All of them collect at the module's whole rate.
+    assert best.worst_case_us == 800_000 + 161_617
+    assert best.dummy_rps == 0
 
 
 def test_batch_aware_dispatch_of_figure_four_waits_2_75_s() -> None:
@@ -101,9 +115,9 @@ def test_a_walk_that_is_cut_short_says_so_and_states_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     case = make_case([("M3", 198.0, M3)], budget_ms=1000)
-    monkeypatch.setattr("headrace.planning.apps.exact.fronts.NODES_MAX", 3)
+    monkeypatch.setattr("headrace.planning.apps.solve.FIRST", Effort(3, 3))
 
-    found = solve_app(case, "least-cost")
+    found = solve_app(case, "harpagon-optimal", time_limit_s=0.0)
 
     assert found is not None
     assert found.stopped == "time-limit"

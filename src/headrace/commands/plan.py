@@ -34,7 +34,8 @@ PlannerOption = Annotated[
         " Requests of many items: malleable, each model cut over one slot, two and so on"
         " (Accordion)."
         " Apps: least-cost, exact; least-cost-dummy, often cheaper still, with any amount of"
-        " dummy load; harpagon, the paper's heuristics; exhaustive, small apps;"
+        " dummy load; harpagon, the paper's heuristics; harpagon-optimal, the optimum of their"
+        " form; exhaustive, small apps;"
         " baselines nexus, scrooge, inferline, clipper; ablations harp-2d, harp-1c, …",
     ),
 ]

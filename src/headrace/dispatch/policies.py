@@ -107,7 +107,7 @@ none that a predictor gives up."""
 BY_READING: dict[Reading, str] = {
     "remaining": "batch-aware",
     "twice": "round-robin",
-    "group": "machine-rate",
+    "pair": "machine-rate",
     "turns": "reservation",
 }
 """The policy under which a plan of apps keeps its worst cases."""

@@ -118,12 +118,13 @@ class MachineLoad(Record, frozen=True, kw_only=True):
     """
 
     machines: float
-    """n: whole, or below 1 for the last one, which has less load than it could take. Of a turn on a
-    slot with a duty cycle: the part of the cycle that it takes."""
+    """n: how many machines the load would fill. Whole, but for the last entry, whose machines (n,
+    rounded up) share it evenly. Of a turn on a slot with a duty cycle: the part of the cycle that
+    it takes."""
     rate_rps: float
     """Of all machines of the entry, dummy load included; n x the throughput of one."""
     machine_rps: float
-    """What one machine is given: its full throughput, or `rate_rps` where it is the last one."""
+    """What one machine is given: its full throughput, or an even share of `rate_rps`."""
     remaining_rps: float
     """w: its own load and that of all entries behind it (Theorem 1)."""
     collect_us: int
@@ -177,12 +178,12 @@ class Deployment(Record, frozen=True, kw_only=True):
         return self.model if self.app is None else f"{self.app}.{self.module}"
 
 
-Reading = Literal["remaining", "twice", "group", "turns"]
+Reading = Literal["remaining", "twice", "pair", "turns"]
 """How long a full batch takes to collect, after the dispatch policy (Harpagon, Table III):
 
 remaining  d + b / w: batch-aware; w is the load of this and all later machines (Theorem 1)
 twice      2 d: request by request in turn; a machine collects at its own throughput
-group      d + b / t: t is the throughput of all machines of the same configuration
+pair       d + b / t: t is the throughput of two machines of the same configuration
 turns      d + D: every entry is a turn on one slot with a duty cycle D, among models or modules
 """
 

@@ -22,7 +22,7 @@ _SAME = 1e-6
 _READINGS = {
     "remaining": "batches of consecutive requests (d + b/w)",
     "twice": "one request at a time, in turn (2 d)",
-    "group": "batches among the machines of a configuration (d + b/t)",
+    "pair": "batches among pairs of machines (d + b/t, t of two)",
     "turns": "turns on shared slots, beside models (d + D)",
 }
 

@@ -5,13 +5,14 @@ k = 1..K are its pipelines in the plan's order: n_k machines with batch size b_k
 (p99), throughput t_k of one machine and price p_k (of the device x share).
 
 rank        t_k / p_k falls with k (throughput-cost dispatch, III.B)
-load        entry k carries n_k t_k; n_k is whole but for the last entry, whose single machine may
-            have less load than it could take (n_K < 1)
+load        entry k carries n_k t_k, shared evenly by ceil(n_k) machines; n_k is whole but for the
+            last entry, whose machines may have less load than they could take
 remaining   w_k = sum over j >= k of n_j t_j: its load and that of all behind it
 worst case  d_k + collecting a batch, by the plan's reading of the policy: b_k / w_k (remaining,
-            Theorem 1); d_k on whole machines, else b_k / (n_k t_k) (twice); b_k / (n_k t_k) (group,
-            Table III); for b_k = 1 at most d_k. The module's is the largest, at most its budget;
-            the app's is the longest path over its modules, and budgets along every path fit too
+            Theorem 1); d_k on whole machines, else b_k / (n_k t_k) (twice); b_k over what at most
+            two of its machines take (pair, Table III); for b_k = 1 at most d_k. The module's is the
+            largest, at most its budget; the app's is the longest path over its modules, and budgets
+            along every path fit too
 budget      SLO x (1 - margin), less the longest path of code before a module and gateway x calls
             of it, less the code after all
 gateway     rate x calls x gateway, summed over modules, is at most a second per second
@@ -226,8 +227,8 @@ def _check_entry(
     if load.follows:
         case.report("load", where, "follows others", "a slot with a duty cycle", "none")
     whole = same(load.machines, float(round(load.machines))) and load.machines >= 1
-    if not (whole or (last and 0 < load.machines < 1)) or slots != ceil(load.machines - 1e-9):
-        needed = f"a whole number, or below 1 in the last entry; {slots} slots hold it"
+    if not (whole or (last and load.machines > 0)) or slots != ceil(load.machines - 1e-9):
+        needed = f"a whole number but in the last entry; {slots} slots hold it"
         case.report("load", where, "machines", needed, load.machines)
     one_rps = stage.throughput_rps / slots
     case.expect("load", where, "load (rps)", load.machines * one_rps, load.rate_rps)
@@ -251,7 +252,7 @@ def _collect_us(
     batch, duration_us = pipeline.batch_size, pipeline.stages[0].latency_us
     if reading == "twice" and load.machines >= 1:
         return duration_us
-    rate_rps = remaining_rps if reading == "remaining" else load.machines * one_rps
+    rate_rps = remaining_rps if reading == "remaining" else min(load.machines, 2.0) * one_rps
     wait_us = NEVER_US
     if rate_rps * NEVER_US > 1e6 * batch:
         wait_us = ceil(1e6 * batch / rate_rps - 1e-3)

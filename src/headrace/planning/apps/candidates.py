@@ -9,11 +9,13 @@ Three readings of a full batch's worst case (Table III; `domain.plan.Reading`):
 
 remaining  d + b / w       Harpagon: each machine is given b consecutive requests
 twice      d + b / own     own rate of the machine: 2 d at full load, more on one with less load
-group      d + b / (n t)   n machines of one configuration share its part of the load in batches
+pair       d + b / (2 t)   two machines of one configuration share their part in batches; one
+                           alone collects at t, a part of one at its own rate
 
-The paper writes Scrooge's as d + b / t. With t the throughput of one machine that would be 2 d,
-yet Figure 6 separates the two (44.1 % against 79.6 %) and so does Figure 7; t must be more than
-one machine's, and the least that it can be is all those of the configuration.
+The paper writes Scrooge's as d + b / t. With t the throughput of one machine that would be 2 d, yet
+Figures 6 and 7 separate the two. Figure 7a says by how much: on the same machines 2 d takes 1.904
+times as long as d + b / w, and d + b / t 1.428 times. The one is 0.750 of the other, so that
+b / t = d / 2: t is what two machines take (decision 0064).
 
 A batch of one is never collected: at worst its request finds the machine busy with the one
 before, so that all three readings end at d + min(1 / w, d). The paper's examples, whose batches
@@ -131,7 +133,7 @@ def worst_case_us(
     duration = candidate.duration_us
     if reading == "twice" and machines >= 1:
         return 2 * duration
-    rate_rps = remaining_rps if reading == "remaining" else machines * candidate.rate_rps
+    rate_rps = remaining_rps if reading == "remaining" else min(machines, 2) * candidate.rate_rps
     return duration + collect_us(candidate.batch, duration, rate_rps)
 
 

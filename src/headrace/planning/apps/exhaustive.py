@@ -42,14 +42,19 @@ def plan_exhaustively(case: AppCase) -> list[Schedule] | None:
     return best[1] if best else None
 
 
-def module_front_by_trying(module: ModuleCase, budget_us: int) -> list[Schedule]:
+def module_front_by_trying(
+    module: ModuleCase, budget_us: int, *, even: bool = True
+) -> list[Schedule]:
     """Every undominated schedule within the budget, fastest first.
+
+    Args:
+        even: see `stacks`.
 
     Raises:
         TooManyError: there are too many stacks.
     """
     schedules = []
-    for tried, stack in enumerate(stacks(module.candidates, module.rate_rps)):
+    for tried, stack in enumerate(stacks(module.candidates, module.rate_rps, even=even)):
         if tried == STACKS_MAX:
             raise TooManyError(f"{module.name}: more than {STACKS_MAX:,} stacks of machines")
         schedule = schedule_of(stack, module.rate_rps, "remaining")
@@ -63,16 +68,26 @@ def module_front_by_trying(module: ModuleCase, budget_us: int) -> list[Schedule]
     return front
 
 
-def stacks(candidates: Sequence[Candidate], load: float) -> Iterator[list[Entry]]:
-    """All that decision 0015 allows: whole machines in order of rank, then a last machine.
+def stacks(
+    candidates: Sequence[Candidate], load: float, *, even: bool = True
+) -> Iterator[list[Entry]]:
+    """All that decisions 0015 and 0065 allow: whole machines in order of rank, then the last ones.
 
-    The last one either has what is left, or is whole and filled up with dummy load.
+    These are whole and filled up with dummy load, or have what is left.
+
+    Args:
+        even: machines of one configuration share it evenly; else one machine alone has it.
     """
-    return _stacks(candidates, load, 0, [], load)
+    return _stacks(candidates, load, 0, [], load, even)
 
 
 def _stacks(
-    candidates: Sequence[Candidate], left: float, first: int, above: list[Entry], load: float
+    candidates: Sequence[Candidate],
+    left: float,
+    first: int,
+    above: list[Entry],
+    load: float,
+    even: bool,
 ) -> Iterator[list[Entry]]:
     for k in range(first, len(candidates)):
         candidate = candidates[k]
@@ -80,7 +95,7 @@ def _stacks(
         n = left / candidate.rate_rps
         whole = int(n + WHOLE)
         exact = left - whole * candidate.rate_rps <= WHOLE * max(1.0, load)
-        if whole == 0 and not exact:
+        if (even or whole == 0) and not exact:
             yield [*above, Entry(candidate=candidate, machines=n)]
         if same:
             continue
@@ -89,5 +104,5 @@ def _stacks(
             rest = left - machines * candidate.rate_rps
             entry = Entry(candidate=candidate, machines=float(machines))
             # Only below all the machines that it fills may the same configuration have a part.
-            after = k if machines == whole else k + 1
-            yield from _stacks(candidates, rest, after, [*above, entry], load)
+            after = k if machines == whole and not even else k + 1
+            yield from _stacks(candidates, rest, after, [*above, entry], load, even)

@@ -1,7 +1,7 @@
 """The machines of one module, as every planner of apps writes them down.
 
-A schedule is a list of entries in the order of dispatch: n whole machines of one configuration,
-or one machine at the end that has a part n < 1 of the load it could take.
+A schedule is a list of entries in the order of dispatch: n whole machines of one configuration; or,
+at the end, as many as it takes for a load that would fill n of them, and that they share evenly.
 """
 
 from collections.abc import Sequence

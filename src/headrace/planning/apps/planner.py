@@ -43,13 +43,16 @@ def _plan_fraction(problem: Problem, planner: str) -> PlanResult:
     began = time.perf_counter()
     _check(problem, planner)
     planned = []
-    for app in problem.apps:
+    for number, app in enumerate(problem.apps):
         case = app_case(problem, app)
         refusal = _unservable(case)
         solution = None
+        # What is left is shared by the apps that are left.
+        left_s = began + problem.options.time_limit_s - time.perf_counter()
+        limit_s = max(0.0, left_s) / (len(problem.apps) - number)
         if refusal is None:
             try:
-                solution = solve_app(case, planner)
+                solution = solve_app(case, planner, limit_s)
             except TooManyError as error:
                 refusal = f"{error}\n  try       --planner least-cost"
         if solution is None:
@@ -92,7 +95,7 @@ def _check(problem: Problem, planner: str) -> None:
 def _refused(
     refusal: str, planner: str, began: float, stopped: Stopped | None = None
 ) -> PlanResult:
-    exact = planner in ("least-cost", "least-cost-dummy", "exhaustive")
+    exact = planner in ("least-cost", "least-cost-dummy", "harpagon-optimal", "exhaustive")
     return PlanResult(
         plan=None,
         stopped=stopped or ("infeasible" if exact else "heuristic"),

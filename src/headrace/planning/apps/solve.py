@@ -1,18 +1,44 @@
 """One app, planned by name: schedules, and what is proven of them."""
 
-from dataclasses import dataclass
-
-import numpy as np
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 from headrace.domain.plan import Reading, Stopped
-from headrace.planning.apps.candidates import AppCase, ModuleCase, collect_us
+from headrace.planning.apps.candidates import AppCase
 from headrace.planning.apps.exact.bracket import OPTIMAL_GAP, least_cost_with_dummy
-from headrace.planning.apps.exact.combine import CostCurve, least_cost
-from headrace.planning.apps.exact.fronts import ModuleFront, front_schedule, module_front
+from headrace.planning.apps.exact.combine import least_cost
+from headrace.planning.apps.exact.fronts import (
+    PROVEN,
+    Form,
+    ModuleFront,
+    front_schedule,
+    module_front,
+)
+from headrace.planning.apps.exact.walk import Effort
 from headrace.planning.apps.exhaustive import plan_exhaustively
 from headrace.planning.apps.heuristics.schemes import SCHEMES, plan_scheme
 from headrace.planning.apps.machines import Schedule
-from headrace.planning.apps.order import decompose, rest_us
+from headrace.planning.apps.order import Part, decompose, rest_us
+
+TIME_LIMIT_S = 60.0
+
+FORMS: Mapping[str, Form] = {"least-cost": "even", "harpagon-optimal": "part"}
+"""What machines the exact planners look at (decisions 0015 and 0065)."""
+
+FIRST = Effort(500_000, 2_000_000)
+"""Nodes of the first round, some 40 ms per module. In the studies it proves everything."""
+
+MORE = 8
+"""From round to round, that many times as many."""
+
+NODES_PER_S = 25_000_000
+"""No fewer."""
+
+LATER = (PROVEN / 4, 1e-4, 1e-3)
+"""From the second round on a point need only be this close to the least: as far as is called
+proven, or what a walk that is cut short proves at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +48,7 @@ class AppSolution:
     modules: tuple[Schedule, ...]
     reading: Reading
     bound: float | None
-    """No plan of the form of decision 0015 costs less; None: nothing is proven."""
+    """No plan of the planner's form costs less; None: nothing is proven."""
     stopped: Stopped
 
     @property
@@ -30,16 +56,21 @@ class AppSolution:
         return sum(module.cost for module in self.modules)
 
 
-def solve_app(case: AppCase, planner: str) -> AppSolution | None:
+def solve_app(
+    case: AppCase, planner: str, time_limit_s: float = TIME_LIMIT_S
+) -> AppSolution | None:
     """Plan one app; None where the planner finds nothing within the budget.
+
+    Args:
+        time_limit_s: after which the exact planners return what they have, and what they know.
 
     Raises:
         TooManyError: `exhaustive` would take too long.
     """
-    if planner == "least-cost":
-        return plan_least_cost(case)
+    if planner in FORMS:
+        return plan_least_cost(case, form=FORMS[planner], time_limit_s=time_limit_s)
     if planner == "least-cost-dummy":
-        return _with_any_dummy_load(case)
+        return _with_any_dummy_load(case, time_limit_s)
     if planner == "exhaustive":
         tried = plan_exhaustively(case)
         if tried is None:
@@ -55,26 +86,82 @@ def solve_app(case: AppCase, planner: str) -> AppSolution | None:
     )
 
 
-def plan_least_cost(case: AppCase) -> AppSolution | None:
-    """The least cost, proven."""
-    fronts = app_fronts(case)
-    part = decompose(case.before)
-    chosen = least_cost(part, fronts, case.before, case.budget_us)
-    if chosen is None:
+def plan_least_cost(
+    case: AppCase, *, form: Form = "even", time_limit_s: float = TIME_LIMIT_S
+) -> AppSolution | None:
+    """The least cost of a form, proven; past the limit, the cheapest found and a bound.
+
+    Fronts that a few nodes do not prove are searched again with more, from round to round, as long
+    as the limit allows and plan and bound differ.
+    """
+    stop_at = time.perf_counter() + time_limit_s
+    part, effort = decompose(case.before), FIRST
+    fronts = app_fronts(case, form=form, nodes=effort)
+    best = _chosen(part, fronts, case)
+    while True:
+        left_s = stop_at - time.perf_counter()
+        effort = Effort(
+            MORE * effort.a_walk, min(MORE * effort.in_all, int(left_s * NODES_PER_S / len(fronts)))
+        )
+        is_proven = all(front.proven for front in fronts) or best.gap <= PROVEN
+        if is_proven or effort.in_all <= 0:
+            break
+        fronts = [
+            front
+            if front.proven
+            else module_front(module, room, form=form, nodes=effort, slacks=LATER)
+            for module, front, room in zip(case.modules, fronts, _rooms(case), strict=True)
+        ]
+        best = _cheaper(best, _chosen(part, fronts, case))
+    if best.modules is None:
         return None
+    return AppSolution(
+        modules=best.modules,
+        reading="remaining",
+        bound=best.cost if is_proven else best.bound,
+        stopped="optimal" if is_proven else "time-limit",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """The cheapest machines of fronts, and what none cost less than."""
+
+    modules: tuple[Schedule, ...] | None
+    cost: float
+    """Infinite: nothing fits."""
+    bound: float
+
+    @property
+    def gap(self) -> float:
+        return inf if self.modules is None else 1 - self.bound / self.cost
+
+
+def _chosen(part: Part, fronts: Sequence[ModuleFront], case: AppCase) -> _Chosen:
+    curves = [front.at_least or front for front in fronts]
+    lowest, found = (least_cost(part, c, case.before, case.budget_us) for c in (curves, fronts))
+    bound = inf
+    if lowest is not None:
+        bound = sum(float(c.cost[i]) for c, i in zip(curves, lowest, strict=True))
+    if found is None:
+        return _Chosen(modules=None, cost=inf, bound=bound)
     modules = tuple(
         front_schedule(module, front, point)
-        for module, front, point in zip(case.modules, fronts, chosen, strict=True)
+        for module, front, point in zip(case.modules, fronts, found, strict=True)
     )
     cost = sum(module.cost for module in modules)
-    if all(front.proven for front in fronts):
-        return AppSolution(modules=modules, reading="remaining", bound=cost, stopped="optimal")
-    bound = min(cost, _relaxed_bound(case))
-    return AppSolution(modules=modules, reading="remaining", bound=bound, stopped="time-limit")
+    return _Chosen(modules=modules, cost=cost, bound=min(cost, bound))
 
 
-def _with_any_dummy_load(case: AppCase) -> AppSolution | None:
-    found = least_cost_with_dummy(case)
+def _cheaper(one: _Chosen, other: _Chosen) -> _Chosen:
+    """The cheaper machines, and the better bound."""
+    bound = max(one.bound, other.bound)
+    best = one if one.cost <= other.cost else other
+    return replace(best, bound=min(best.cost, bound))
+
+
+def _with_any_dummy_load(case: AppCase, time_limit_s: float) -> AppSolution | None:
+    found = least_cost_with_dummy(case, time.perf_counter() + time_limit_s)
     if found is None:
         return None
     is_proven = found.bound >= found.cost * (1 - OPTIMAL_GAP)
@@ -86,39 +173,22 @@ def _with_any_dummy_load(case: AppCase) -> AppSolution | None:
     )
 
 
-def app_fronts(case: AppCase, budget_us: int | None = None) -> list[ModuleFront]:
+def app_fronts(
+    case: AppCase,
+    budget_us: int | None = None,
+    *,
+    form: Form = "even",
+    nodes: Effort | None = None,
+) -> list[ModuleFront]:
     """Every module's front, up to what the others' least durations leave it."""
-    budget = case.budget_us if budget_us is None else budget_us
-    least = [int(module.duration_us.min()) for module in case.modules]
     return [
-        module_front(module, budget - rest)
-        for module, rest in zip(case.modules, rest_us(case.before, least), strict=True)
+        module_front(module, room, form=form, nodes=nodes)
+        for module, room in zip(case.modules, _rooms(case, budget_us), strict=True)
     ]
 
 
-def _relaxed_bound(case: AppCase) -> float:
-    """What the app costs at least: all load at the price of each module's best configuration.
-
-    The first machines of a stack see at most the module's load and one machine's dummy load, and
-    none is better than they are.
-    """
-    curves = [_relaxed(module) for module in case.modules]
-    chosen = least_cost(decompose(case.before), curves, case.before, case.budget_us)
-    assert chosen is not None, "a plan was found, so its relaxation is feasible"
-    return float(sum(curve.cost[i] for curve, i in zip(curves, chosen, strict=True)))
-
-
-def _relaxed(module: ModuleCase) -> CostCurve:
-    most = module.rate_rps + float(module.rates_rps.max())
-    points = sorted(
-        (c.duration_us + collect_us(c.batch, c.duration_us, most), module.rate_rps / c.per_price)
-        for c in module.candidates
-    )
-    kept: list[tuple[int, float]] = []
-    for latency, cost in points:
-        if not kept or cost < kept[-1][1]:
-            kept.append((latency, cost))
-    return CostCurve(
-        np.array([latency for latency, _ in kept], np.int64),
-        np.array([cost for _, cost in kept], np.float64),
-    )
+def _rooms(case: AppCase, budget_us: int | None = None) -> list[int]:
+    """What the others' least durations leave each module of the budget."""
+    budget = case.budget_us if budget_us is None else budget_us
+    least = [int(module.duration_us.min()) for module in case.modules]
+    return [budget - rest for rest in rest_us(case.before, least)]

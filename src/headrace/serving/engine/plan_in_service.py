@@ -176,7 +176,6 @@ class PlanInService:
             options.unenforced_shares,
         )
         self._specs = kept(specs, self._files)
-<<<<<<< HEAD
         # This machine stands in for all nodes of the plan, and so for the links between them.
         transport: Transport = TimedLinks(SharedMemory(self.arena), clock)
         hosts: list[Host] = [self.host] * len(specs)
@@ -194,10 +193,6 @@ class PlanInService:
         self.supervisor = Supervisor(self._specs, hosts, renewed)
         if served.plan.is_provisioned:
             self.weights = await self._checked_weights(stages, self.supervisor, worker_cores)
-=======
-        renewed = self._files.renewed if self._files.hold_weights else None
-        self.supervisor = Supervisor(self._specs, self.host, renewed)
->>>>>>> m
         self.plane = DataPlane(
             served.plan,
             served.profiles,

@@ -250,11 +250,7 @@ class SupervisedProcess:
     ) -> None:
         """
         Args:
-<<<<<<< HEAD
             turn: held while a worker loads after a failure; common to all of a host.
-=======
-            turn: held while a worker loads after a failure; common to all processes.
->>>>>>> m
             renewed: makes sure that what a worker loads is there, before it is started again; runs
                 in a thread. None: it is.
         """

@@ -18,7 +18,6 @@ class Supervisor:
     """All slots of a plan."""
 
     def __init__(
-<<<<<<< HEAD
         self,
         specs: Sequence[WorkerSpec],
         hosts: Host | Sequence[Host],
@@ -35,31 +34,17 @@ class Supervisor:
             for i, (spec, host) in enumerate(zip(specs, host_of, strict=True))
         )
         shared: dict[tuple[int, int], list[SupervisedSlot]] = {}
-=======
-        self, specs: Sequence[WorkerSpec], host: Host, renewed: Renewed | None = None
-    ) -> None:
-        """`host`: where all of them run; `renewed`: see `SupervisedProcess`."""
-        self.slots = tuple(SupervisedSlot(i, spec, host) for i, spec in enumerate(specs))
-        shared: dict[int, list[SupervisedSlot]] = {}
->>>>>>> m
         alone = []
         for slot in self.slots:
             if slot.spec.process is None:
                 alone.append([slot])
             else:
-<<<<<<< HEAD
                 shared.setdefault((id(slot.host), slot.spec.process), []).append(slot)
         turns: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._processes = tuple(
             SupervisedProcess(group, group[0].host, turns[id(group[0].host)], renewed)
             for group in (*alone, *shared.values())
         )
-=======
-                shared.setdefault(slot.spec.process, []).append(slot)
-        groups = (*alone, *shared.values())
-        turn = asyncio.Lock()
-        self._processes = tuple(SupervisedProcess(group, host, turn, renewed) for group in groups)
->>>>>>> m
 
     def connect(self, events: SlotEvents) -> None:
         """Say whom to tell of runs and losses; before `start`."""

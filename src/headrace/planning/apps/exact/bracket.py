@@ -4,18 +4,20 @@ Every module has points (`any_dummy`) of which each says what plans within somew
 from `least_us` to `latency_us`, cost at least. So there are two cost curves per module:
 
 (latency_us, cost)   plans; the least cost of an app over these (`combine`) is a plan's
-(least_us, bound)    bounds; the least cost over these is one that no plan stays below
+(least_us, cost)     bounds; the least cost over these is one that no plan stays below
 
 Where the two differ, the points that the bound chose are split: one more search per module at a
 budget inside its point's range. Where one module alone has a range left, at the budget that the
 others leave, which ends it at once; where several have, in halves. It ends when plan and bound meet
-to half of `OPTIMAL_GAP`, when nothing is left to split, or after `ROUNDS`: with two modules that
-carry dummy load at once costs near the best budgets are so flat that 300 may leave 0.012 %. A round
-takes one search per module (`walk`, 4 to 8 us) and one combination of the curves.
+to half of `OPTIMAL_GAP`, when nothing is left to split, after `ROUNDS` or in time: with two modules
+that carry dummy load at once costs near the best budgets are so flat that 300 may leave 0.012 %. A
+round takes one point per module and one combination of the curves.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -29,7 +31,6 @@ ROUNDS = 300
 PLAN_EVERY = 8
 OPTIMAL_GAP = 1e-6
 """Relative. Half of it is looked for."""
-SAME = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ class _Bracket:
     def bounds(self) -> CostCurve:
         return CostCurve(
             np.array([p.least_us for p in self.points], np.int64),
-            np.array([p.bound for p in self.points]),
+            np.array([p.cost for p in self.points]),
         )
 
     def split(self, index: int, budget_us: int) -> bool:
@@ -71,7 +72,7 @@ class _Bracket:
         budget_us = min(max(budget_us, upper.least_us), upper.latency_us - 1)
         if budget_us < upper.least_us:
             return False
-        below = self._search.cheapest(budget_us, upper.bound)
+        below = self._search.cheapest(budget_us)
         narrowed = replace(upper, least_us=budget_us + 1)
         if below is None:
             self.points[index] = narrowed
@@ -81,15 +82,17 @@ class _Bracket:
             self.points[index] = below  # As cheap, and faster.
         elif index == 0 or below.cost < self.points[index - 1].cost:
             self.points[index : index + 1] = [below, narrowed]
-        elif below.cost <= self.points[index - 1].bound * (1 + SAME):
-            self.points[index] = narrowed  # The faster point's own machines.
         else:
-            return False  # A search that was cut short found worse than is known.
+            self.points[index] = narrowed  # The faster point's own machines.
         return True
 
 
-def least_cost_with_dummy(case: AppCase) -> Found | None:
-    """The cheapest plan found, and the bound; None where nothing fits the budget."""
+def least_cost_with_dummy(case: AppCase, stop_at: float = inf) -> Found | None:
+    """The cheapest plan found, and the bound; None where nothing fits the budget.
+
+    Args:
+        stop_at: with what is known by then, on the clock `time.perf_counter`.
+    """
     least = [int(module.duration_us.min()) for module in case.modules]
     brackets = [
         _Bracket(module, case.budget_us - rest)
@@ -103,8 +106,8 @@ def least_cost_with_dummy(case: AppCase) -> Found | None:
         if hoped is None:
             return None
         chosen = [one.points[i] for one, i in zip(brackets, hoped, strict=True)]
-        bound = sum(point.bound for point in chosen)
-        is_split = _split(case, brackets, hoped, chosen)
+        bound = sum(point.cost for point in chosen)
+        is_split = time.perf_counter() < stop_at and _split(case, brackets, hoped, chosen)
         if turn % PLAN_EVERY == 0 or not is_split or turn + 1 == ROUNDS:
             best = _cheaper(best, _choose(part, case, brackets))
         if not is_split or (best is not None and bound >= _cost(best) * (1 - OPTIMAL_GAP / 2)):

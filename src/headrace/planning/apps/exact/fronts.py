@@ -5,25 +5,46 @@ plan still, and `at_least` says what is proven instead.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from headrace.planning.apps.candidates import ModuleCase
 from headrace.planning.apps.exact.combine import CostCurve
-from headrace.planning.apps.exact.walk import CANDIDATE, ENDLESS, POINT, Rows, find_front
+from headrace.planning.apps.exact.walk import (
+    CANDIDATE,
+    ENDLESS,
+    EVEN,
+    FILLED,
+    PART,
+    POINT,
+    Effort,
+    Rows,
+    find_front,
+)
 from headrace.planning.apps.machines import Entry, Schedule, schedule_of
 from headrace.planning.common.candidates import Floats, Ints
 
-NODES_MAX = 5_000_000
-"""Per walk without limits on slots, some 0.1 s. Past it the point is good but not proven, and the
-planner says so. Hundreds of machines of candidates that hardly differ in throughput / price get
-there."""
+Form = Literal["even", "part"]
+"""How machines share what is left behind the full ones: those of the last configuration evenly
+(decision 0065), or one machine alone has it (Harpagon's, decision 0015). Dummy load fills a machine
+in both."""
 
-NODES_MAX_LIMITED = 1_000_000
-"""Per walk with limits, some 20 ms."""
+_LEAVES = {"even": (EVEN, FILLED), "part": (PART, FILLED)}
 
+NODES = Effort(5_000_000, 50_000_000)
+"""Without limits on slots, some 0.1 s a walk and 1 s a front. Past it a point is good but not
+proven. Hundreds of machines of candidates that hardly differ in throughput / price get there."""
+
+NODES_LIMITED = Effort(1_000_000, 1 << 60)
+"""With limits, some 20 ms a walk."""
+
+EXACTLY = (0.0,)
 SLACKS = (0.0, 1e-3, 1e-2)
 """Where a walk with limits takes longer, its point need only be this close to the least."""
+
+PROVEN = 1e-6
+"""A point no farther above what is known of it, relatively, is as good as the least."""
 
 FRONT_MAX = 4096
 
@@ -51,9 +72,9 @@ class ModuleFront:
     whole: Ints
     """Shape (P, K): whole machines of each candidate."""
     last: Ints
-    """Shape (P,): the candidate of the machine with less load than it can take; -1: none."""
+    """Shape (P,): the candidate that carries what the whole machines leave; -1: nothing is left."""
     part: Floats
-    """Shape (P,): the part of its throughput that it is given."""
+    """Shape (P,): how many of its machines that would fill; they share it evenly."""
     at_least: CostCurve | None
     """Per latency, a cost that no machines as fast stay below; None: the front itself, proven."""
 
@@ -66,12 +87,19 @@ class ModuleFront:
 
 
 def module_front(
-    module: ModuleCase, budget_us: int, limits: SlotLimits | None = None
+    module: ModuleCase,
+    budget_us: int,
+    limits: SlotLimits | None = None,
+    *,
+    form: Form = "even",
+    nodes: Effort | None = None,
+    slacks: tuple[float, ...] | None = None,
 ) -> ModuleFront:
     """Every undominated (worst case, cost) within the budget; empty where nothing fits.
 
     Args:
         limits: None: as many slots of every kind as it takes, at their price alone.
+        nodes, slacks: None: `NODES` and exactly, with limits `NODES_LIMITED` and `SLACKS`.
     """
     count = len(module.candidates)
     points = np.empty(FRONT_MAX + 1, POINT)
@@ -83,15 +111,16 @@ def module_front(
         machines,
         module.rate_rps,
         budget_us,
-        np.array(SLACKS[:1] if limits is None else SLACKS),
-        NODES_MAX if limits is None else NODES_MAX_LIMITED,
+        np.array(_LEAVES[form]),
+        np.array(slacks or (EXACTLY if limits is None else SLACKS)),
+        nodes or (NODES if limits is None else NODES_LIMITED),
     )
     # Fastest first, as everyone else wants them.
     ranked, machines = points[:found][::-1], machines[:found][::-1].copy()
     whole, last = machines[:, :count], machines[:, count]
     left = module.rate_rps - whole @ module.rates_rps
     at_least = None
-    if not (ends and (ranked["at_least"] == ranked["cost"]).all()):
+    if not (ends and (ranked["at_least"] >= ranked["cost"] * (1 - PROVEN / 2)).all()):
         known = points[: found if ends else found + 1][::-1].copy()
         if not ends:
             known["latency_us"][0] = module.duration_us.min()
@@ -124,7 +153,7 @@ def front_schedule(module: ModuleCase, front: ModuleFront, point: int) -> Schedu
 
 
 def machines_schedule(module: ModuleCase, whole: Ints, last: int, part: float) -> Schedule:
-    """Whole machines of each candidate, shape (K,), and a part of one of candidate `last`."""
+    """Whole machines of each candidate, shape (K,), and of `last` as many as are left `part`ly."""
     entries = []
     for k, candidate in enumerate(module.candidates):
         if whole[k]:

@@ -1,16 +1,16 @@
 """The cheapest machines of one module within a budget: depth-first branch and bound, compiled.
 
-**What is searched** (decision 0015). Candidates stand in the order of throughput / price, which is
-the order of dispatch. A *prefix* is whole machines of some candidates in that order, fully loaded,
-one level of the tree per candidate. Its children put machines of one more candidate behind. A leaf
-is a prefix and a *last machine* behind it that carries what is left, in one of three ways:
+**What is searched** (decisions 0015 and 0065). Candidates stand in the order of throughput / price,
+which is the order of dispatch. A *prefix* is whole machines of some candidates in that order, fully
+loaded, one level of the tree per candidate. Its children put machines of one more candidate behind.
+A leaf is a prefix and what carries the rest behind it, in one of three ways:
 
-PART      the last machine has just what is left (Harpagon, Algorithm 1)
-FILLED    it is filled up with dummy load, so that all machines are whole (Theorem 2)
-ANY_LOAD  it may carry any dummy load up to its throughput; contains both
+EVEN      machines of one candidate, as many as it takes, share what is left evenly
+PART      one machine has what is left, and all before it are full (Harpagon, Algorithm 1)
+FILLED    dummy load fills the last machine up, so that all are whole (Theorem 2)
 
-**Worst case** (Theorem 1). A machine of candidate k with load w on itself and all behind it ends
-within d_k + b_k / w. So k meets the budget if and only if w reaches
+**Worst case** (Theorem 1). A machine of candidate k with load w on its configuration and all behind
+ends within d_k + b_k / w. So k meets the budget if and only if w reaches
 
     needed_k = b_k / (budget - d_k),    0 for a batch of one with 2 d_k <= budget
 
@@ -27,15 +27,23 @@ and a prefix is worth something only while no more is lacking than one machine c
 may cost a `charge` beside its price: what it is worth to other modules (`stock.prices`). A part of
 a machine pays for its part, and the full charge.
 
-**Bound.** left + lacking cost at least what they would in parts of machines: of the kinds that may
-still follow, cheapest per load first, each as far as its slots carry it. A branch ends where its
+**Even load without limits** needs no search: the first of all candidates has w = load, the most
+there is, and none that meets the budget is better per price than the best that does. So that one
+carries everything, and the walk ends where it finds it. FILLED can only be cheaper with a first
+candidate that needs more than the load, by at most one machine's.
+
+**Bound.** left + lacking cost at least what they would in parts of machines: of the candidates that
+may still follow and can be in time, the cheapest per load; with limits, of the kinds, each as far
+as its slots carry it. A branch ends where its
 cost and this bound exceed the best leaf. Without limits on slots, one machine fewer never makes a
 bound cheaper: the first that is too dear ends them all. With limits, slots may go to better use.
+A walk that is cut short leaves the bound of one configuration, divisible and with any dummy load:
+max(load, needed_k) at the price of k, of all k the least (`_floor`).
 
 **Order.** The most machines of the best candidate first, so that the first leaf is Algorithm 1's.
-Of leaves that cost the same (to 1e-12) the fastest is kept, of those the first; with ANY_LOAD the
-first. Exponential in the number of candidates at worst; in the study (16 to 27 candidates, 0.01 to
-36 machines) some ten to some thousand nodes of 10 to 20 ns.
+Of leaves that cost the same (to 1e-12) the fastest is kept, of those the first. Exponential in the
+number of candidates at worst; in the study (16 to 27 candidates, 0.01 to 36 machines) some ten to
+some thousand nodes of 10 to 20 ns.
 
 Theorem 2 (what is left behind k is less than one machine of k) is not used: its proof takes for
 granted that the rest costs about as much per request as before, which need not be so.
@@ -58,8 +66,10 @@ def _row(ints: str, floats: str) -> "np.dtype[np.void]":
     return np.dtype((np.record, fields))
 
 
-CANDIDATE = _row("batch duration_us kind", "rate_rps price charge needed_rps dummy_max_rps")
-"""Best throughput / price first; `kind` is of its slot. The walk writes the last two (`_ask`)."""
+CANDIDATE = _row(
+    "batch duration_us kind", "rate_rps price charge needed_rps dummy_max_rps least_per_rps"
+)
+"""Best throughput / price first; `kind` is of its slot. The walk writes the last three (`_ask`)."""
 
 TAIL = _row("kind", "cost_per_rps rate_rps")
 """Of candidates j and behind: a kind of slot, its least cost per load, most load of one slot."""
@@ -67,19 +77,19 @@ TAIL = _row("kind", "cost_per_rps rate_rps")
 LEVEL = _row("next chosen machines", "left_rps cost lacking_rps")
 """What is left behind the prefix above, the candidate to try next, and the one chosen now."""
 
-BEST = _row("latency_us", "cost load_rps")
-"""The best leaf so far; `load_rps` is its last machine's, with ANY_LOAD."""
+BEST = _row("latency_us nodes", "cost")
+"""The best leaf so far, and the nodes of all walks."""
 
 POINT = _row("latency_us", "cost at_least")
 """A point of a front; no machines as fast cost less than `at_least`."""
 
-PART, FILLED, ANY_LOAD = 0, 1, 2
+EVEN, PART, FILLED = 0, 1, 2
 
 ENDLESS = 1 << 40
 """Slots of a kind that is not limited."""
 
-STEP = 0.05
-"""From one point to the next with ANY_LOAD, the same machines cost this part more."""
+LEAST_NODES = 1_000
+"""Of a walk, however many were walked before: enough for a good leaf."""
 
 _TINY = 1e-9
 _SAME = 1e-12
@@ -99,7 +109,8 @@ class Tables(NamedTuple):
     levels: Rows
     best: Rows
     machines: Ints
-    """Shape (K + 1,), of the best leaf: whole machines, and the last machine's candidate or -1."""
+    """Shape (K + 1,), of the best leaf: whole machines, and the candidate that carries what these
+    leave, or -1."""
 
 
 class Question(NamedTuple):
@@ -108,10 +119,17 @@ class Question(NamedTuple):
     load_rps: float
     budget_us: int
     last: int
-    """PART, FILLED or ANY_LOAD."""
+    """EVEN, PART or FILLED."""
     slack: float
     """A leaf is passed over that would save no more than this part of the cost."""
     nodes_max: int
+
+
+class Effort(NamedTuple):
+    """Nodes after which a walk is cut short, of each and of all of a front (but `LEAST_NODES`)."""
+
+    a_walk: int
+    in_all: int
 
 
 @hot
@@ -127,23 +145,43 @@ def _collect_us(batch: int, duration_us: int, rate_rps: float) -> int:
 
 @hot
 def _ask(t: Tables, q: Question) -> None:
-    """Write down what each candidate needs within the budget, and what dummy load can be behind.
+    """Write down what each candidate needs within the budget, and what can be behind it.
 
-    `_collect_us` rounds up all but a thousandth of a microsecond. All of it is allowed for where a
-    leaf's worst case is looked at anyway; half where dummy load is chosen to reach the budget.
+    `_collect_us` rounds up all but a thousandth of a microsecond. All of it is allowed for here: a
+    leaf's worst case is looked at anyway.
     """
-    rounding = 5e-4 if q.last == ANY_LOAD else 1e-3 * (1 + _TINY)
-    most = 0.0
+    most, least = 0.0, np.inf
     for k in range(t.candidates.shape[0] - 1, -1, -1):
         c = t.candidates[k]
-        c.needed_rps = 1e6 * c.batch / (q.budget_us - c.duration_us + rounding)
-        if c.duration_us >= q.budget_us:
-            c.needed_rps = -1.0  # In no case in time.
-        elif c.batch == 1 and 2 * c.duration_us <= q.budget_us:
-            c.needed_rps = 0.0
-        if c.needed_rps >= 0 and q.last != PART:
+        c.needed_rps = _needed_rps(c.batch, c.duration_us, q.budget_us)
+        if c.needed_rps >= 0 and q.last == FILLED:
             most = max(most, c.rate_rps)
         c.dummy_max_rps = most
+        if c.needed_rps >= 0 and c.needed_rps <= (q.load_rps + most) * (1 + _TINY):
+            least = min(least, c.price / c.rate_rps)
+        c.least_per_rps = least
+
+
+@hot
+def _needed_rps(batch: int, duration_us: int, budget_us: int) -> float:
+    """The rate at which a batch is collected in time; below 0: at none."""
+    if duration_us >= budget_us:
+        return -1.0
+    if batch == 1 and 2 * duration_us <= budget_us:
+        return 0.0
+    return 1e6 * batch / (budget_us - duration_us + 1e-3 * (1 + _TINY))
+
+
+@hot
+def _floor(t: Tables, load_rps: float, budget_us: int) -> float:
+    """What no machines within the budget cost less than, looked at one configuration at a time."""
+    least = np.inf
+    for k in range(t.candidates.shape[0]):
+        c = t.candidates[k]
+        needed = _needed_rps(c.batch, c.duration_us, budget_us)
+        if needed >= 0:
+            least = min(least, max(load_rps, needed) * c.price / c.rate_rps)
+    return least * (1 - _TINY)
 
 
 @hot
@@ -166,7 +204,7 @@ def _least_cost(t: Tables, q: Question, depth: int, j: int) -> float:
     level = t.levels[depth]
     cost, carried = level.cost, level.left_rps + level.lacking_rps
     if not t.limited:
-        return cost + carried * t.tails[j, 0].cost_per_rps
+        return cost + carried * t.candidates[j].least_per_rps
     tiny = _TINY * max(1.0, q.load_rps)
     for place in range(t.tails.shape[1]):
         tail = t.tails[j, place]
@@ -184,12 +222,12 @@ def _too_dear(t: Tables, q: Question, cost: float) -> bool:
 
 
 @hot
-def _keep(t: Tables, depth: int, j: int, whole: int, is_part: bool) -> None:
-    """Write the best leaf down: the prefix, and `whole` machines of j or j as the last machine."""
+def _keep(t: Tables, depth: int, j: int, whole: int, is_rest: bool) -> None:
+    """Write the best leaf down: the prefix, and `whole` machines of j, or j for what is left."""
     count = t.candidates.shape[0]
     for k in range(count):
         t.machines[k] = 0
-    t.machines[count] = j if is_part else -1
+    t.machines[count] = j if is_rest else -1
     for above in range(depth):
         t.machines[t.levels[above].chosen] += t.levels[above].machines
     t.machines[j] += whole
@@ -197,7 +235,7 @@ def _keep(t: Tables, depth: int, j: int, whole: int, is_part: bool) -> None:
 
 @hot
 def _end_here(t: Tables, q: Question, depth: int, j: int, full: int, ends: bool) -> None:
-    """The leaf with the last machine of candidate j, PART or FILLED.
+    """The leaf whose last machines are of candidate j.
 
     Args:
         full: machines that what is left fills.
@@ -206,60 +244,28 @@ def _end_here(t: Tables, q: Question, depth: int, j: int, full: int, ends: bool)
     c, level, best = t.candidates[j], t.levels[depth], t.best[0]
     again = depth > 0 and t.levels[depth - 1].chosen == j
     unit, here = c.price + c.charge, level.left_rps
-    dummy = 0.0
+    dummy, slots = 0.0, full + (0 if ends else 1)
+    if slots > t.room[c.kind]:
+        return
     if q.last == FILLED:
-        if ends or full + 1 > t.room[c.kind]:
+        if ends:
             return
-        whole, cost = full + 1, level.cost + (full + 1) * unit
-        dummy = whole * c.rate_rps - here
+        whole, cost = slots, level.cost + slots * unit
+        dummy = slots * c.rate_rps - here
     elif ends:
-        if again or full > t.room[c.kind]:
+        if again:
             return
         whole, cost = full, level.cost + full * unit
-    elif full:
+    elif full and q.last == PART:
         return
     else:
-        whole, cost = 0, level.cost + (c.price * here / c.rate_rps + c.charge)
+        whole, cost = 0, level.cost + (c.price * here / c.rate_rps + c.charge * slots)
     if cost > best.cost * (1 + _SAME):
         return
     latency = _worst_us(t, depth, j, dummy)
     if latency <= q.budget_us and (cost < best.cost * (1 - _SAME) or latency < best.latency_us):
         best.cost, best.latency_us = min(best.cost, cost), latency
-        _keep(t, depth, j, whole, q.last == PART and not ends)
-
-
-@hot
-def _offer(t: Tables, depth: int, j: int, whole: int, load_rps: float, cost: float) -> None:
-    """A leaf within the budget: keep it if it is the cheapest. `load_rps` is a last machine's."""
-    best = t.best[0]
-    if cost < best.cost * (1 - _SAME):
-        best.cost, best.load_rps = cost, load_rps
-        _keep(t, depth, j, whole, load_rps > 0)
-
-
-@hot
-def _end_with_any_load(t: Tables, q: Question, depth: int) -> None:
-    """All leaves of a prefix with ANY_LOAD: nothing behind it, whole machines, or a part of one.
-
-    They are looked at before the prefix grows: the sooner a good leaf, the fewer nodes.
-    """
-    level = t.levels[depth]
-    here, above = level.left_rps, t.levels[depth - 1].chosen if depth else -1
-    if depth and here <= 0 and level.lacking_rps <= 0:
-        _offer(t, depth, 0, 0, 0.0, level.cost)
-    for j in range(max(0, above), t.candidates.shape[0]):
-        if _too_dear(t, q, _least_cost(t, q, depth, j)):
-            return
-        c = t.candidates[j]
-        if c.needed_rps < 0 or t.room[c.kind] == 0:
-            continue
-        carried = max(here + level.lacking_rps, c.needed_rps)
-        full = int(np.ceil(here / c.rate_rps - _TINY))
-        if j != above and 0 < full <= t.room[c.kind] and full * c.rate_rps >= carried:
-            _offer(t, depth, j, full, 0.0, level.cost + full * (c.price + c.charge))
-        if 0 < carried <= c.rate_rps * (1 + _SAME):
-            cost = level.cost + carried * c.price / c.rate_rps + c.charge
-            _offer(t, depth, j, 0, min(carried, c.rate_rps), cost)
+        _keep(t, depth, j, whole, q.last != FILLED and not ends)
 
 
 @hot
@@ -278,10 +284,9 @@ def _go_on(t: Tables, q: Question, depth: int, j: int) -> int:
     n = int(np.floor(here / c.rate_rps + _TINY))
     tiny = _TINY * max(1.0, q.load_rps)
     ends = here - n * c.rate_rps <= tiny
-    if q.last != ANY_LOAD:
-        _end_here(t, q, depth, j, n, ends)
-        # With the load gone, one machine fewer, and others behind it.
-        n -= ends
+    _end_here(t, q, depth, j, n, ends)
+    # With the load gone, one machine fewer, and others behind it.
+    n -= ends
     machines = min(n, t.room[c.kind])
     if machines == 0 or (depth and t.levels[depth - 1].chosen == j):
         return depth
@@ -331,20 +336,16 @@ def _walk(t: Tables, q: Question) -> bool:
     _ask(t, q)
     start = t.levels[0]
     start.next, start.left_rps, start.cost, start.lacking_rps = 0, q.load_rps, 0.0, 0.0
-    depth, nodes, is_new = 0, 0, True
+    depth, nodes = 0, 0
     while depth >= 0:
         nodes += 1
-        if is_new and q.last == ANY_LOAD:
-            _end_with_any_load(t, q, depth)
         j = t.levels[depth].next
         done = nodes > q.nodes_max
         if done or j >= t.candidates.shape[0] or _too_dear(t, q, _least_cost(t, q, depth, j)):
-            after = _one_fewer(t, q, depth, done)
-            is_new = after == depth
+            depth = _one_fewer(t, q, depth, done)
         else:
-            after = _go_on(t, q, depth, j)
-            is_new = after > depth
-        depth = after
+            depth = _go_on(t, q, depth, j)
+    t.best[0].nodes += nodes
     return nodes <= q.nodes_max
 
 
@@ -391,20 +392,22 @@ def _tables(candidates: Rows, room: Ints, machines: Ints) -> Tables:
 
 @hot
 def _cheapest(
-    t: Tables, load_rps: float, budget_us: int, slacks: Floats, nodes_max: int, at_least: float
+    t: Tables, load_rps: float, budget_us: int, forms: Ints, slacks: Floats, effort: Effort
 ) -> tuple[float, bool]:
-    """The best leaf within the budget, PART or FILLED; what none costs less than, if that is known.
+    """The best leaf of these forms within the budget; what none costs less than, if that is known.
 
     A walk that takes too long is repeated for a leaf that is only close to the best.
     """
-    t.best[0].cost, t.best[0].latency_us = np.inf, NEVER_US
+    best = t.best[0]
+    best.cost, best.latency_us = np.inf, NEVER_US
     for slack in slacks:
         known = True
-        for last in (PART, FILLED):
+        for last in forms:
+            nodes_max = min(effort.a_walk, max(LEAST_NODES, effort.in_all - best.nodes))
             known = _walk(t, Question(load_rps, budget_us, last, slack, nodes_max)) and known
         if known:
-            return max(at_least, t.best[0].cost * (1 - slack)), True
-    return at_least, False
+            return best.cost * (1 - slack), True
+    return 0.0, False
 
 
 @compiled
@@ -415,8 +418,9 @@ def find_front(
     machines: Ints,
     load_rps: float,
     budget_us: int,
+    forms: Ints,
     slacks: Floats,
-    nodes_max: int,
+    effort: Effort,
 ) -> tuple[int, bool]:
     """A module's front, cheapest first: the cheapest within the budget, then the cheapest that is
     faster than that, until nothing is.
@@ -426,17 +430,20 @@ def find_front(
         room: shape (Q,), slots of each kind.
         points: shape (P + 1,), POINT, out; in the row after the last, what is known of faster ones.
         machines: shape (P, K + 1), out.
-        slacks: where a walk takes more than `nodes_max` nodes, a point need only be this close
-            to the least, one after the other.
+        forms: of leaves, two of EVEN, PART and FILLED.
+        slacks: where a walk takes too many nodes, a point need only be this close to the least, one
+            after the other.
 
     Returns:
         Number of points, and whether it is known that nothing is faster.
     """
     t = _tables(candidates, room, np.zeros(candidates.shape[0] + 1, np.int64))
     best, found = t.best[0], 0
+    best.nodes = 0
     at_least = load_rps * t.tails[0, 0].cost_per_rps
     while found < machines.shape[0]:
-        at_least, known = _cheapest(t, load_rps, budget_us, slacks, nodes_max, at_least)
+        least, known = _cheapest(t, load_rps, budget_us, forms, slacks, effort)
+        at_least = max(at_least, least, _floor(t, load_rps, budget_us))
         if best.cost == np.inf:
             points[found].at_least = at_least
             return found, known
@@ -451,50 +458,3 @@ def find_front(
     # What is faster is not cheaper.
     points[found].at_least = at_least
     return found, False
-
-
-@hot
-def _latency_us(t: Tables, load_rps: float) -> int:
-    """Worst case of the best leaf with a load on its last machine; as `machines.schedule_of`."""
-    behind, worst = 0.0, 0
-    for k in range(t.candidates.shape[0] - 1, -1, -1):
-        c = t.candidates[k]
-        # A last machine of the same candidate stands behind the whole ones.
-        for own in (load_rps if k == t.machines[-1] else 0.0, t.machines[k] * c.rate_rps):
-            if own > 0:
-                behind += own
-                worst = max(worst, c.duration_us + _collect_us(c.batch, c.duration_us, behind))
-    return worst
-
-
-@compiled
-def find_point(
-    candidates: Rows, room: Ints, machines: Ints, load_rps: float, budget_us: int, nodes_max: int
-) -> tuple[float, float, int, int, bool]:
-    """The cheapest machines within the budget, with any dummy load.
-
-    Args:
-        candidates, room: as of `find_front`.
-        machines: shape (K + 1,), out: whole machines, and the last machine's candidate or -1.
-
-    Returns:
-        Cost (infinite: there are none), load of the last machine, worst case, the budget to look at
-        next (dummy load would cost `STEP` more there), and whether the walk came to its end.
-    """
-    t = _tables(candidates, room, machines)
-    t.best[0].cost, t.best[0].load_rps = np.inf, 0.0
-    proven = _walk(t, Question(load_rps, budget_us, ANY_LOAD, 2 * _SAME, nodes_max))
-    cost, load = t.best[0].cost, t.best[0].load_rps
-    if cost == np.inf:
-        return cost, 0.0, 0, 0, proven
-    latency = _latency_us(t, load)
-    following, last = latency - 1, machines[-1]
-    if last >= 0:
-        rest = load_rps
-        for k in range(candidates.shape[0]):
-            rest -= machines[k] * candidates[k].rate_rps
-        c = candidates[last]
-        if load > rest * (1 + _TINY) and load < c.rate_rps:
-            more = min(c.rate_rps, load + STEP * cost * (c.rate_rps / c.price))
-            following = min(following, _latency_us(t, more))
-    return cost, load, latency, following, proven

@@ -99,7 +99,11 @@ def schedule_module(
     if entries is None:
         stacks = _rounded_up(candidates, load, budget_us, make, reading)
     elif dummy:
-        stacks = [entries, *_filled(candidates, load, entries)]
+        # With a fixed number of configurations, only those that the module has: one that it has no
+        # machine of would be one more.
+        used = {id(entry.candidate) for entry in entries}
+        fillable = [c for c in candidates if configurations is None or id(c) in used]
+        stacks = [entries, *_filled(fillable, load, entries)]
     else:
         stacks = [entries]
     schedules = [schedule_of(stack, load, reading) for stack in stacks]
@@ -110,11 +114,12 @@ def schedule_module(
 def _filled(
     candidates: Sequence[Candidate], load: float, entries: Sequence[Entry]
 ) -> Iterator[list[Entry]]:
-    """What configurations leave over as one more machine of theirs, filled up with dummy load.
+    """What configurations leave over as more machines of theirs, filled up with dummy load.
 
     Theorem 2: u_i, the load behind configuration i, is below t_i, so dum_i = t_i - u_i. It is of
-    every configuration of the module, also one that Algorithm 1 has no machine of: with n_i = 0,
-    all of the load that those ranked before it leave over may fill its first machine.
+    every configuration of the module, also one that Algorithm 1 has no machine of because it would
+    collect too slowly without: with n_i = 0, all of the load that those ranked before it leave over
+    may fill its machines, as many as that takes.
     """
     cost = sum(entry.cost for entry in entries)
     machines: dict[int, int] = {}
@@ -129,9 +134,9 @@ def _filled(
         paid += whole * candidate.price
         if left <= LEAST_RPS:
             return
-        fills = left < candidate.rate_rps - LEAST_RPS
-        if fills and paid + candidate.price < cost:
-            yield [*kept, Entry(candidate=candidate, machines=float(whole + 1))]
+        more = ceil(left / candidate.rate_rps - WHOLE)
+        if paid + more * candidate.price < cost:
+            yield [*kept, Entry(candidate=candidate, machines=float(whole + more))]
         if whole:
             kept.append(Entry(candidate=candidate, machines=float(whole)))
 

@@ -62,7 +62,7 @@ SCHEMES: Mapping[str, Scheme] = {
         step_us=10_000,
     ),
     "scrooge": Scheme(
-        reading="group", configurations=2, dummy=False, reassignments=0, split="throughput"
+        reading="pair", configurations=2, dummy=False, reassignments=0, split="throughput"
     ),
     "inferline": Scheme(
         reading="twice", configurations=1, dummy=False, reassignments=0, split="throughput"
@@ -76,7 +76,7 @@ SCHEMES: Mapping[str, Scheme] = {
         split="even",
     ),
     "harp-2d": replace(HARPAGON, reading="twice"),
-    "harp-dt": replace(HARPAGON, reading="group"),
+    "harp-dt": replace(HARPAGON, reading="pair"),
     "harp-1c": replace(HARPAGON, configurations=1),
     "harp-2c": replace(HARPAGON, configurations=2),
     "harp-nb": replace(HARPAGON, batching=False),

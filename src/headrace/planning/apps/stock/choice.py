@@ -16,7 +16,7 @@ from headrace.planning.apps.exact.fronts import (
     module_front,
 )
 from headrace.planning.apps.exact.prime import Curve
-from headrace.planning.apps.machines import Schedule
+from headrace.planning.apps.machines import WHOLE, Schedule
 from headrace.planning.apps.order import decompose, rest_us
 from headrace.planning.apps.stock.devices import DeviceStock
 from headrace.planning.common.candidates import Floats, Ints
@@ -147,12 +147,13 @@ def _one(front: ModuleFront, point: int) -> ModuleFront:
 
 
 def _slots(front: ModuleFront, kind: Ints, kinds: int) -> Ints:
-    """Per point and kind of slot: one per machine, also for a part of a machine. Shape (P, Q)."""
+    """Per point and kind of slot: one per machine, whatever its load. Shape (P, Q)."""
     of_kind = np.zeros((len(kind), kinds), np.int64)
     of_kind[np.arange(len(kind)), kind] = 1
     slots: Ints = front.whole @ of_kind
     parts = np.flatnonzero(front.last >= 0)
-    slots[parts, kind[front.last[parts]]] += 1
+    of_rest = np.ceil(front.part[parts] - WHOLE).astype(np.int64)
+    slots[parts, kind[front.last[parts]]] += np.maximum(1, of_rest)
     return slots
 
 
