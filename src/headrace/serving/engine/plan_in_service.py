@@ -14,6 +14,7 @@ from headrace.dispatch.policies import chosen_for, policy_for
 from headrace.dispatch.protocols import BatchCounts, Clock, EventSink
 from headrace.dispatch.topology import Topology
 from headrace.domain.base import encode_fraction
+from headrace.domain.errors import PlanError
 from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
@@ -106,6 +107,11 @@ class PlanInService:
         self._policy = options.policy or policy_for(served.plan)
         chosen_for(self.topology, self._policy)  # or it says why not
         if options.cluster is not None:
+            if served.plan.is_provisioned:
+                raise PlanError(
+                    "models of this plan come and go, and agents load what they start with, once\n"
+                    "  try       the plan on this machine, without --agents, --node and --cluster"
+                )
             options.cluster.require([slot.node for slot in served.plan.slots])
         self._specs: tuple[WorkerSpec, ...] = ()
         self._links: Mapping[str, AgentLink] = {}

@@ -9,7 +9,7 @@ from msgspec.structs import replace as with_fields
 
 from headrace.domain.errors import HeadraceError, ModelError
 from headrace.serving.workers.activity import Activity
-from headrace.serving.workers.frames import AnyFrame, Run
+from headrace.serving.workers.frames import AnyFrame, Load, Run, Unload
 from headrace.serving.workers.remote.files import file_ref
 from headrace.serving.workers.remote.frames import (
     CHUNK_BYTES,
@@ -186,9 +186,10 @@ class RemoteWorker:
     def descriptor(self) -> int | None:
         return self._link.descriptor
 
-    def send(self, run: Run) -> None:
+    def send(self, frame: Run | Load | Unload) -> None:
+        assert isinstance(frame, Run), "plans whose models come and go are not served by agents"
         if self._number is not None:
-            self._link.order(self._number, run, self._host.wanted_bytes(run))
+            self._link.order(self._number, frame, self._host.wanted_bytes(frame))
 
     async def load(self, timeout_s: float) -> None:
         """Wait for the agent, then have it load all stages, or find the worker that has.
