@@ -86,7 +86,7 @@ async def written(to: socket.socket, data: bytes) -> None:
     await asyncio.get_running_loop().sock_sendall(to, data)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     sizes=st.lists(
         st.sampled_from([0, 1, 63, BUFFER_BYTES - 20, BUFFER_BYTES, 100_000]), max_size=6
