@@ -1,7 +1,7 @@
 """The commands that the documentation shows run, page by page, in the order in which they stand.
 
-Those that need no server and time nothing: plan, verify, simulate, trace, schema. Profiles are made
-up; files that other commands would have left (a plan, event logs) are there.
+Those that need no server, no Ray cluster and time nothing: plan, verify, simulate, trace, schema.
+Profiles are made up; files that other commands would have left (a plan, event logs) are there.
 """
 
 import json
@@ -32,6 +32,7 @@ def commands_of(page: Path, *, app: bool) -> list[str]:
         if block.page == page and (block.test == "app") == app and block.test != "console"
         for line in block.commands()
         if line.startswith(tuple(f"headrace {name} " for name in RUN))
+        and "--cluster ray" not in line
     ]
 
 

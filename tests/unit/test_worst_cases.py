@@ -70,8 +70,10 @@ def one_module(devices: list[Device], *, rate_rps: float, slo_ms: int, stock: in
 
 
 def too_full() -> Problem:
-    """The cheapest plan: batches of four, and of two on a machine that is loaded to 98 %."""
-    return one_module([("gpu", 4, 142, 1.7)], rate_rps=46.6, slo_ms=238)
+    """The cheapest plan of full machines: batches of four, and of two on a machine that is loaded
+    to 98 %. Where machines share their load evenly, none is so full."""
+    problem = one_module([("gpu", 4, 142, 1.7)], rate_rps=46.6, slo_ms=238)
+    return replace(problem, options=replace(problem.options, planner="harpagon-optimal"))
 
 
 def planned(problem: Problem) -> Plan:

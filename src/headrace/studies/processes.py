@@ -5,6 +5,7 @@ calls themselves take none of this process's time. Processes begin with the firs
 nothing. Closing ends them at once, in the middle of a call.
 """
 
+import os
 import queue
 import subprocess
 import sys
@@ -85,6 +86,8 @@ class Processes:
                 [sys.executable, "-m", "headrace.studies.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                # Functions are found by name: where this process finds them.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
             self._running.add(process)
             return process

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec.structs import replace as with_fields
 
-from headrace.catalog.shared_stages import WEIGHTS, is_shared
+from headrace.catalog.shared_stages import HASHES, WEIGHTS, is_shared
 from headrace.catalog.weights_files import ExternalWeights, weights_in
 from headrace.domain.errors import ModelError
 from headrace.serving.workers.worker_process import WorkerSpec
@@ -54,7 +54,8 @@ class KeptFiles:
         held = {self._open(load.path) for load in spec.loads if load.path}
         for load in spec.loads:
             if load.weights is not None and is_shared(load.weights):
-                self._open(str(Path(load.weights.folder) / WEIGHTS))
+                for name in (WEIGHTS, HASHES):
+                    self._open(str(Path(load.weights.folder) / name))
                 self._now[load.weights.folder] = load.weights
         return replace(spec, loads=loads, files=tuple(sorted(held)))
 
