@@ -123,13 +123,13 @@ class ValueFunction:
         self._state.value[0, 0] = 0.0
         first = np.searchsorted(patterns.use[:, 0], np.arange(shape[0] + 1))
         self._first = first.tolist()
-        self._fill = worth_compiling(_fill, shape[0] * shape[1])
+        self._fill: Any = worth_compiling(_fill, shape[0] * shape[1])
         arrays: tuple[Any, ...] = (patterns.use, patterns.carried_rps, patterns.waste)
         state: Any = self._state
         if self._fill is not _fill:
-            # Plain Python reads these twice as fast.
-            arrays = tuple(memoryview(np.ascontiguousarray(array)) for array in arrays)
-            state = _ValueTable(*(memoryview(array) for array in state))
+            views: Any = memoryview  # which plain Python reads twice as fast
+            arrays = tuple(views(np.ascontiguousarray(array)) for array in arrays)
+            state = _ValueTable(*map(views, self._state))
         self._tables, self._views = arrays, state
 
     @property
@@ -151,7 +151,7 @@ class ValueFunction:
 
         False if there are more than GENERATORS_MAX generators.
         """
-        full = self._fill(
+        full: bool = self._fill(
             row,
             self._first[row],
             self._first[row + 1],
