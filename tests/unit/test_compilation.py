@@ -10,8 +10,15 @@ import numba
 import numpy as np
 import pytest
 
-from headrace.compilation import internals
-from headrace.compilation.loops import entry, kernel, ready, source_key
+from headrace.compilation import internals, loops
+from headrace.compilation.loops import (
+    compiled,
+    entry,
+    kernel,
+    ready,
+    source_key,
+    worth_compiling,
+)
 from headrace.compilation.tables import CheckedTables, TableKind, Where, table_at
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +42,16 @@ def _fill(s: Any, start: int) -> None:
         s.items[i].count = s.rule.apply(start + i)
         s.items[i].speed = s.items[i].count / 4
     s.numbers[1] = s.numbers[0] + 5
+
+
+@compiled
+def _after(number: int) -> int:
+    return number + 1
+
+
+@compiled
+def triangle(number: int) -> int:
+    return number * _after(number) // 2
 
 
 def _entry(key: int) -> Any:
@@ -159,3 +176,12 @@ def test_plain_python_reads_and_writes_the_same_memory() -> None:
     assert given["numbers"][0] == 8
     with pytest.raises(AttributeError):
         checked.items[0].cuont = 1
+
+
+def test_little_work_is_done_as_plain_python_until_a_process_has_done_much_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loops, "_plain_steps", 0.0)
+    assert worth_compiling(triangle, loops.PLAIN_STEPS)(4) == 10
+    assert worth_compiling(triangle, 1) is triangle
+    assert triangle(4) == 10

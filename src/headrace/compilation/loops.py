@@ -3,19 +3,28 @@
 Functions that stand alone are `compiled`. The dispatcher and the simulator's loop, which are many
 functions on one set of tables, are an `entry` that calls functions of the other three kinds; these
 allocate nothing and count no references.
+
+Numba takes a fifth of a second to import, and the first compilation on a machine some seconds. So
+it is imported when a function is called for the first time, and a caller that knows how much work
+there is asks `worth_compiling`: little of it is done as plain Python sooner (decision 0071).
 """
 
+import os
 from collections.abc import Callable, Iterable
+from functools import update_wrapper
 from hashlib import sha256
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar, cast
-
-import numba
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-UNCOMPILED = bool(numba.config.DISABLE_JIT)
+UNCOMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 """Everything runs as plain Python: slowly, and with a debugger."""
+
+PLAIN_STEPS = 500_000
+"""Of a process, a microsecond or less each: to load numba and machine code from disk takes as long
+as half of them, to compile ten times as long as all."""
 
 
 def compiled(function: Function) -> Function:
@@ -24,7 +33,70 @@ def compiled(function: Function) -> Function:
     A cached function is renewed when its own file changes, not when another file does: it calls
     only compiled functions of its own file.
     """
-    return cast(Function, _whole(function))
+    return function if UNCOMPILED else cast(Function, _Compiled(function))
+
+
+def worth_compiling(function: Function, steps: float) -> Function:
+    """A `compiled` function for work of so many steps: as plain Python while there is little.
+
+    Both give the same, digit by digit. Plain Python takes memoryviews in place of arrays, which it
+    reads twice as fast.
+
+    Args:
+        steps: about a microsecond of plain Python each. Those of a process add up: whoever plans
+            many problems is soon served by machine code.
+    """
+    if not isinstance(function, _Compiled) or not _is_little(steps):
+        return function
+    return cast(Function, function.plain())
+
+
+_plain_steps = 0.0
+
+
+def _is_little(steps: float) -> bool:
+    global _plain_steps
+    _plain_steps += steps
+    return _plain_steps <= PLAIN_STEPS
+
+
+class _Compiled:
+    """A function that stands alone: compiled, or loaded from disk, when it is first called."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._dispatcher: Any = None
+        update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.machine_code()(*arguments)
+
+    def machine_code(self) -> Any:
+        """Numba's dispatcher; what it calls of its file is compiled with it."""
+        if self._dispatcher is None:
+            namespace = dict(self._function.__globals__)
+            for name in self._function.__code__.co_names:
+                inner = namespace.get(name)
+                if isinstance(inner, _Compiled):
+                    namespace[name] = inner.machine_code()
+            self._dispatcher = _whole(_within(namespace, self._function))
+        return self._dispatcher
+
+    def plain(self) -> Any:
+        """The function as it was written, and those of its file that it calls."""
+        namespace = dict(self._function.__globals__)
+        for name, inner in self._function.__globals__.items():
+            if isinstance(inner, _Compiled):
+                namespace[name] = _within(namespace, inner._function)
+        return _within(namespace, self._function)
+
+
+def _within(namespace: dict[str, Any], function: Any) -> Any:
+    """The same function with other globals."""
+    code, name = function.__code__, function.__name__
+    copy = FunctionType(code, namespace, name, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return update_wrapper(copy, function)
 
 
 def compiled_into_callers(function: Function) -> Function:
@@ -32,6 +104,8 @@ def compiled_into_callers(function: Function) -> Function:
     arguments than for their work, since every array handed over is counted."""
     if UNCOMPILED:
         return function
+    import numba
+
     from headrace.compilation.internals import kept_on_disk
 
     return cast(Function, kept_on_disk(numba.njit(cache=True, inline="always")(function)))
@@ -44,6 +118,8 @@ def inlined(function: Function) -> Function:
     """
     if UNCOMPILED:
         return function
+    import numba
+
     from headrace.compilation.internals import UNCOUNTED
 
     return cast(Function, numba.njit(inline="always", **UNCOUNTED)(function))

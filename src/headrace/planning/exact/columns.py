@@ -21,11 +21,14 @@ from math import lcm
 
 import numpy as np
 
-from headrace.compilation.loops import compiled
+from headrace.compilation.loops import compiled, worth_compiling
 from headrace.planning.common.candidates import Floats, Ints, Pipelines, Rows, SlotKind
 
 _ROUNDING = 1e-12
 """Relative; two ways of computing the same units per request differ by less."""
+
+STEPS_PER_COLUMN = 10
+"""A column is compared with few others, as a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,8 @@ def undominated_columns(columns: Columns, units: Ints) -> Ints:
     depth = (columns.pools >= 0).sum(axis=1)
     # A cover is shorter, or equally long and cheaper in all, or equal and finer.
     order = np.lexsort((units.sum(axis=1), per_rps.sum(axis=1), depth))
-    kept = _sieve(order, compact, units, per_rps, depth, int(compact.max()) + 1)
+    sieve = worth_compiling(_sieve, STEPS_PER_COLUMN * len(order))
+    kept = sieve(order, compact, units, per_rps, depth, int(compact.max()) + 1)
     return np.sort(order[kept])
 
 

@@ -27,7 +27,7 @@ from headrace.planning.exact.prices import CostPrices, price_rates
 from headrace.planning.exact.search import ExactResult
 from headrace.planning.exact.sets import TOLERANCE
 from headrace.planning.exact.staircases import TOO_MANY_UNITS, joined, split, staircase
-from headrace.planning.exact.values import ValueFunction
+from headrace.planning.exact.values import ValueFunction, unit_steps
 
 FIRST_STEP = 1 / 1024
 STEP_GROWTH = 3.0
@@ -74,8 +74,9 @@ class _CostSearch:
         deadline: Deadline,
     ) -> None:
         self._stock, self._wanted, self._columns = stock, wanted, columns
-        self._prices, self._per_device = prices, units_per_device
-        self._deadline = deadline
+        self._prices, self._deadline = prices, deadline
+        self._steps = unit_steps(stock, columns, units_per_device)
+        self._per_device = units_per_device // self._steps
         # A cluster of one device type has none of a second.
         self._devices = np.append(stock.increments // units_per_device, 0)[:2]
         self._costs = np.append(device_costs, 0.0)[:2]
@@ -135,6 +136,7 @@ class _CostSearch:
                 self._unit_prices,
                 float(request_price),
                 units,
+                self._steps,
                 gap=gap,
                 enough_rps=want.least_rps,
                 deadline=self._deadline,
@@ -145,7 +147,7 @@ class _CostSearch:
         ]
 
     def _affordable(self, limit: float) -> Ints:
-        """Shape (2,): units of whole devices of either type alone within the stock and `limit`."""
+        """Shape (2,): steps of whole devices of either type alone within the stock and `limit`."""
         with np.errstate(divide="ignore", invalid="ignore"):
             most = np.floor((limit + self._tolerance) / self._costs)
         most = np.where(self._costs > 0, np.minimum(most, self._devices), self._devices)
@@ -155,9 +157,10 @@ class _CostSearch:
     def _cheapest(self, total: Ints, columns: int) -> tuple[int, float]:
         """The row of the joined staircase that costs least, and its cost; infinite if none fits."""
         rows = np.arange(len(total))
-        first, second = -(-rows // self._per_device), -(-total // self._per_device)
+        first, second = -(-rows // self._per_device[0]), -(-total // self._per_device[1])
         fits = (total < TOO_MANY_UNITS) & (total < columns)
         costs = np.where(fits, self._costs[0] * first + self._costs[1] * second, np.inf)
         cheapest = costs <= costs.min() + self._tolerance
-        ranked = np.lexsort((rows + total, first + second, ~cheapest))
+        units = rows * self._steps[0] + total * self._steps[1]
+        ranked = np.lexsort((units, first + second, ~cheapest))
         return int(ranked[0]), float(costs[ranked[0]])

@@ -26,7 +26,7 @@ from headrace.planning.exact.prices import UnitPrices, price, relaxed_bound, tar
 from headrace.planning.exact.search import ExactResult
 from headrace.planning.exact.sets import TOLERANCE, PipelineSet
 from headrace.planning.exact.staircases import TOO_MANY_UNITS, joined, split, staircase
-from headrace.planning.exact.values import ValueFunction, best_patterns
+from headrace.planning.exact.values import ValueFunction, best_patterns, unit_steps
 
 CELLS_MAX = 1_500_000
 """Vectors of units; with more, the tables take seconds to fill."""
@@ -44,7 +44,7 @@ class OutOfReach(Exception):
 
 
 def within_reach(stock: PoolStock, units: Ints) -> bool:
-    """One or two device types, and not too many vectors of at most `units`, shape (K,)."""
+    """One or two device types, and not too many vectors of at most `units`, shape (2,)."""
     few = float(np.prod(units.astype(float) + 1)) <= CELLS_MAX
     return few and stock.increment == 1 and len(stock.increments) <= 2
 
@@ -55,6 +55,7 @@ def fill_values(
     unit_prices: Floats,
     request_price: float,
     units: Ints,
+    steps: Ints,
     *,
     gap: float,
     enough_rps: float,
@@ -63,7 +64,9 @@ def fill_values(
     """The value function of one demand: all sets within `units` that waste at most `gap`.
 
     Args:
-        unit_prices: shape (2,), as `units`; a cluster of one device type has none of a second.
+        unit_prices: shape (2,); a cluster of one device type has none of a second.
+        units: shape (2,), in steps.
+        steps: shape (2,), as `unit_steps` gives them.
         enough_rps: throughput beyond which more is of no use.
 
     Raises:
@@ -77,10 +80,11 @@ def fill_values(
     except TooManyPatterns as error:
         raise OutOfReach from error
     values = ValueFunction(
-        best_patterns(columns, patterns, units), units, gap=gap, enough_rps=enough_rps
+        best_patterns(columns, patterns, units, steps), units, gap=gap, enough_rps=enough_rps
     )
+    step_prices = unit_prices * steps
     for row in range(values.rows):
-        if deadline.passed or not values.fill(row, unit_prices, request_price):
+        if deadline.passed or not values.fill(row, step_prices, request_price):
             raise OutOfReach
     return values
 
@@ -107,12 +111,16 @@ def search_freely(
     Raises:
         OutOfReach, OutOfTime: also where `within_reach` does not hold.
     """
-    if not within_reach(stock, stock.units):
+    if len(stock.increments) > 2:
+        raise OutOfReach
+    steps = unit_steps(stock, columns, units_per_device)
+    # A cluster of one device type has none of a second.
+    if not within_reach(stock, np.append(stock.units, 0)[:2] // steps):
         raise OutOfReach
     prices = price(stock, wanted, columns, deadline)
     if prices is None:
         return ExactResult(chosen=None, objective=0.0, bound=0.0)
-    return _FreeSearch(stock, wanted, columns, prices, units_per_device, deadline).run()
+    return _FreeSearch(stock, wanted, columns, prices, steps, units_per_device, deadline).run()
 
 
 class _FreeSearch:
@@ -122,14 +130,14 @@ class _FreeSearch:
         wanted: Sequence[Wanted],
         columns: Sequence[Columns],
         prices: UnitPrices,
+        steps: Ints,
         units_per_device: int,
         deadline: Deadline,
     ) -> None:
         self._stock, self._wanted, self._columns = stock, wanted, columns
-        self._prices, self._units_per_device = prices, units_per_device
-        self._deadline = deadline
-        # A cluster of one device type has none of a second.
-        self._units = np.append(stock.units, 0)[:2]
+        self._prices, self._deadline = prices, deadline
+        self._steps, self._per_device = steps, units_per_device // steps
+        self._units = np.append(stock.units, 0)[:2] // steps
         self._unit_prices = np.append(prices.unit, 0.0)[:2]
         self._highest = relaxed_bound(prices, wanted)
 
@@ -163,6 +171,7 @@ class _FreeSearch:
                 self._unit_prices,
                 float(request_price),
                 self._units,
+                self._steps,
                 gap=gap,
                 enough_rps=float(enough_rps),
                 deadline=self._deadline,
@@ -208,6 +217,7 @@ class _FreeSearch:
     def _fewest_devices(self, total: Ints) -> int:
         """The row of the joined staircase with the fewest devices, then the fewest units."""
         rows = np.arange(len(total))
-        devices = -(-rows // self._units_per_device) - (-total // self._units_per_device)
+        devices = -(-rows // self._per_device[0]) - (-total // self._per_device[1])
         devices[total > self._units[1]] = TOO_MANY_UNITS
-        return int(np.lexsort((rows + total, devices))[0])
+        units = rows * self._steps[0] + total * self._steps[1]
+        return int(np.lexsort((units, devices))[0])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.compilation.loops import compiled
+from headrace.compilation.loops import compiled, worth_compiling
 from headrace.planning.common.candidates import Floats, Ints
 from headrace.planning.exact.columns import Columns, prefix_codes
 
@@ -19,6 +19,8 @@ EPSILON = 1e-9
 
 PATTERNS_MAX = 5_000_000
 
+STEPS_PER_PATTERN = 5
+"""Of plain Python, in microseconds about."""
 
 COVERS_MAX = 1_000
 """With how many patterns on the same pools one is compared; the rest may stay, needless."""
@@ -56,15 +58,22 @@ def patterns_within(
     arguments = (columns.pools, columns.rates_rps, stage_prices, request_price, most_rps, waste_max)
     stages, nowhere = columns.pools.shape[1], np.zeros(0)
     first = np.zeros(len(columns) + 1, np.int64)
-    counts = _list(*arguments, first, np.zeros((0, stages), np.int64), nowhere, nowhere)
+    listed = worth_compiling(_list, _steps(columns, most_rps))
+    counts = listed(*arguments, first, np.zeros((0, stages), np.int64), nowhere, nowhere)
     first[1:] = np.cumsum(counts)
     if first[-1] > PATTERNS_MAX:
         raise TooManyPatterns
     slots = np.zeros((first[-1], stages), np.int64)
     carried, waste = np.zeros(first[-1]), np.zeros(first[-1])
-    _list(*arguments, first, slots, carried, waste)
+    listed(*arguments, first, slots, carried, waste)
     order = np.lexsort((waste, np.repeat(np.arange(len(columns)), counts)))
     return Patterns(first=first, slots=slots[order], carried_rps=carried[order], waste=waste[order])
+
+
+def _steps(columns: Columns, most_rps: float) -> float:
+    """At most so many are looked at, were all affordable."""
+    rates = np.where(columns.pools >= 0, columns.rates_rps, np.inf)
+    return STEPS_PER_PATTERN * (len(columns) + float((most_rps / rates).sum()))
 
 
 def needed_patterns(columns: Columns, patterns: Patterns) -> Patterns:

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.compilation.loops import compiled
 from headrace.planning.common.candidates import Floats, Ints
 
 TOO_MANY_UNITS = 1 << 40
@@ -49,15 +48,12 @@ def split(sums: Sequence[Ints], stairs: Sequence[Ints], row: int) -> list[int]:
     return [row, *reversed(rows)]
 
 
-@compiled
 def _join(one: Ints, other: Ints) -> Ints:
-    total = np.full(len(one), TOO_MANY_UNITS)
-    for first in range(len(one)):
-        if one[first] < TOO_MANY_UNITS and (first == 0 or one[first] < one[first - 1]):
-            for second in range(len(one) - first):
-                both = one[first] + other[second]
-                if both < total[first + second]:
-                    total[first + second] = both
-    for row in range(1, len(total)):
-        total[row] = min(total[row], total[row - 1])
-    return total
+    size = len(one)
+    total = np.full(size, TOO_MANY_UNITS)
+    lower = np.append(True, one[1:] < one[:-1]) & (one < TOO_MANY_UNITS)
+    for first in np.flatnonzero(lower):
+        both = one[first] + other[: size - first]
+        np.minimum(total[first:], both, out=total[first:])
+    least: Ints = np.minimum.accumulate(total)
+    return least
