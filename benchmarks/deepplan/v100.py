@@ -10,8 +10,8 @@
             a LayerNorm for each row
 
 The constants below are one set for all eight networks. Figures 2 and 11 and Table 4 of the paper
-say how far they are off; `single_start` prints it, and profiles state `ERROR`. Other devices are the
-same model with rates in proportion to what their makers publish: nothing of them was fitted.
+say how far they are off; `single_start` prints it, and profiles state `ERROR`. Other devices are
+the same model with rates in proportion to what their makers publish: nothing of them was fitted.
 """
 
 from dataclasses import dataclass
