@@ -23,7 +23,9 @@ MEMORY_BYTES = 10_450 << 20
 SLO_US = 100_000
 
 SERVER = Cluster(
-    device_types=(DeviceType(name=DEVICE, memory_bytes=MEMORY_BYTES, copy_stream=True),),
+    device_types=(
+        DeviceType(name=DEVICE, memory_bytes=MEMORY_BYTES, copy_stream=True, devices_per_link=2),
+    ),
     nodes=(Node(name="p3", devices={DEVICE: DEVICES}),),
 )
 

@@ -71,6 +71,12 @@ MUTANTS = {
         mistaken="",
         of_starts=True,
     ),
+    "switches-are-not-shared": Mutant(
+        module=KERNEL + "provision.loads",
+        source="    return s.slots[slot].link\n",
+        mistaken="    return slot\n",
+        of_starts=True,
+    ),
     "ties-reversed": Mutant(
         module=LOOP,
         source="one.at_us == at_us and one.sequence < sequence",

@@ -44,6 +44,8 @@ def provisioned_topology(rng: np.random.Generator) -> Topology:
     copies = bool(rng.random() < 0.75)
     helped = copies and slots > 1
     helpers = tuple((slot + 1) % slots if helped else -1 for slot in range(slots))
+    shared = copies and rng.spawn(1)[0].random() < 0.5
+    links = tuple(slot - slot % 2 if shared else slot for slot in range(slots))
     return replace(
         topology,
         models=tuple(
@@ -53,6 +55,7 @@ def provisioned_topology(rng: np.random.Generator) -> Topology:
         memory_bytes=tuple(int(rng.integers(4, 13)) for _ in range(slots)),
         copy_streams=(copies,) * slots,
         helpers=helpers,
+        links=links,
     )
 
 
@@ -91,7 +94,8 @@ def provisioned_trace(seed: int, requests: int = 60, faults: bool = True) -> Tra
 
 def assert_memory_is_kept(events: list[AnyEvent], topology: Topology) -> None:
     """No slot ever holds more than fits, no batch runs of a model that is not there or on its way,
-    none leaves while a batch of it is promised, and a link brings one model at a time."""
+    none leaves while a batch of it is promised, and a link brings one model at a time, whichever
+    of the slots that share it."""
     sizes = [model.start.resident_bytes for model in topology.models if model.start]
     there: dict[int, set[int]] = defaultdict(set)
     on_way: dict[int, tuple[int, int]] = {}
@@ -138,7 +142,7 @@ def _links(topology: Topology, slot: int, model: int) -> set[int]:
     start = topology.models[model].start
     assert start is not None
     helper = topology.helpers[slot] if start.uses_helper else -1
-    return {slot} if helper < 0 else {slot, helper}
+    return {topology.links[each] for each in (slot, helper) if each >= 0}
 
 
 def late_requests(events: list[AnyEvent]) -> list[int]:

@@ -7,12 +7,13 @@ from functools import cache
 
 from msgspec.structs import replace
 
+from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.plan import Plan
-from headrace.domain.problem import Items, PlanOptions, Problem
+from headrace.domain.problem import Demand, Items, PlanOptions, Problem
 from headrace.domain.profile import Profile
 from headrace.planning.provisioning.of_plan import with_starts
 from helpers.layers import with_layers
-from helpers.problems import make_cluster, make_plan, make_problem, make_profile
+from helpers.problems import make_cluster, make_plan, make_problem, make_profile, profile_ref
 from helpers.shared import shared_problem
 from helpers.together import cluster_of, together_problem
 
@@ -159,6 +160,26 @@ def together() -> Planned:
     )
 
 
+def provisioned() -> Planned:
+    """More models than memory, over four devices that share links two by two."""
+    profiles = {
+        name: with_layers(
+            make_profile(name, blocks=2, devices={"gpu": 1.0}, block_us=800, max_batch=2), ("gpu",)
+        )
+        for name in ("m0", "m1", "m2", "m3", "m4", "m5")
+    }
+    kind = DeviceType(name="gpu", memory_bytes=16_000_000, copy_stream=True, devices_per_link=2)
+    return _planned(
+        Problem(
+            cluster=Cluster(device_types=(kind,), nodes=(Node(name="n0", devices={"gpu": 4}),)),
+            demands=tuple(Demand(model=name, slo_us=100_000) for name in profiles),
+            profiles=profiles,
+            profile_refs=tuple(profile_ref(profile) for profile in profiles.values()),
+            options=PlanOptions(planner="provisioned", provision="deepplan+pt", margin=0.0),
+        )
+    )
+
+
 SHAPES: Mapping[str, Callable[[], Planned]] = {
     "single": cache(single),
     "started": cache(started),
@@ -168,4 +189,5 @@ SHAPES: Mapping[str, Callable[[], Planned]] = {
     "turns": cache(turns),
     "malleable": cache(malleable),
     "together": cache(together),
+    "provisioned": cache(provisioned),
 }

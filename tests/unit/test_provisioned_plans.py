@@ -59,6 +59,7 @@ def test_every_model_is_planned_on_every_device_and_every_claim_holds(provision:
     assert topology.memory_bytes == (MEMORY, MEMORY)
     assert all(model.routes[0].stages[0].slots == (0, 1) for model in topology.models)
     helped = {model.start is not None and model.start.uses_helper for model in topology.models}
+    assert topology.links == (0, 1)
     assert (topology.helpers == (1, 0)) == (provision == "exact+pt") == (True in helped)
 
 
@@ -84,6 +85,44 @@ def test_what_a_plan_says_of_models_that_come_and_go_is_recomputed() -> None:
     demands = tuple(replace(each, slo_us=4_000) for each in plan.demands)
     late = replace(plan, deployments=slow, demands=demands)
     assert "slo" in {each.check for each in verify(late, of.profiles)}
+
+
+def test_devices_of_one_switch_share_a_link_and_are_helped_from_behind_another() -> None:
+    kind = DeviceType(name="gpu", memory_bytes=MEMORY, copy_stream=True, devices_per_link=2)
+    options = PlanOptions(planner="provisioned", provision="exact+pt", margin=0.0)
+    nodes = (Node(name="n0", devices={"gpu": 4}), Node(name="n1", devices={"gpu": 3}))
+    of = problem(cluster=Cluster(device_types=(kind,), nodes=nodes), options=options)
+    plan = planned(of)
+    assert verify(plan, of.profiles) == []
+    topology = Topology.from_plan(plan, of.profiles)
+    assert topology.links == (0, 0, 2, 2, 4, 4, 6)
+    assert topology.helpers == (2, 3, 0, 1, 6, 6, 4)
+    pair = Cluster(device_types=(kind,), nodes=(Node(name="n0", devices={"gpu": 2}),))
+    with pytest.raises(DocumentError, match="one link on node 'n0'"):
+        solve(problem(cluster=pair, options=options))
+
+
+def test_links_that_are_shared_carry_less() -> None:
+    rates = []
+    for per in (1, 4):
+        kind = DeviceType(name="gpu", memory_bytes=MEMORY, copy_stream=True, devices_per_link=per)
+        of = problem(
+            cluster=Cluster(device_types=(kind,), nodes=(Node(name="n0", devices={"gpu": 4}),)),
+            options=PlanOptions(planner="provisioned", provision="pipeswitch", margin=0.0),
+        )
+        plan = planned(of)
+        assert verify(plan, of.profiles) == []
+        rates.append(plan.objective)
+    assert rates[1] < rates[0]
+
+
+def test_of_a_slot_that_holds_one_model_and_a_half_one_counts() -> None:
+    options = PlanOptions(planner="provisioned", provision="pipeswitch", margin=0.0)
+    plan = planned(problem(options=options))
+    size = sum(layer.weights_bytes for layer in _profile("m0").layers)
+    assert MEMORY // size == 1
+    shares = [each.cold_share for each in plan.deployments]
+    assert shares == pytest.approx([1 - 2 / MODELS] * MODELS)
 
 
 def test_a_model_larger_than_memory_is_refused_with_what_it_needs_and_what_is_there() -> None:

@@ -26,6 +26,7 @@ def slots_with(memory: int, models: int, slots: int = 1, copy_streams: bool = Tr
         memory_bytes=(memory,) * slots,
         copy_streams=(copy_streams,) * slots,
         helpers=(-1,) * slots,
+        links=tuple(range(slots)),
     )
 
 

@@ -38,6 +38,9 @@ class DeviceEntry(Record, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     copy_stream: bool = False
     """Whether weights are copied to it while it executes, as to a GPU."""
+    devices_per_link: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    """How many devices of a machine share one link to host memory, as GPUs behind one PCIe switch
+    do: the first so many of them, the next, and so on."""
     max_utilisation: float = 1.0
     """Fraction of its time that a slot may be planned busy."""
 

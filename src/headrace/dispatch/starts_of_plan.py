@@ -25,6 +25,7 @@ class SlotsOfStarts:
     memory_bytes: tuple[int, ...] = ()
     copy_streams: tuple[bool, ...] = ()
     helpers: tuple[int, ...] = ()
+    links: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, plan: Plan) -> "SlotsOfStarts":
@@ -43,7 +44,8 @@ class SlotsOfStarts:
             )
         index = {slot.name: i for i, slot in enumerate(plan.slots)}
         kinds = {kind.name: kind for kind in plan.cluster.device_types}
-        memory, streams, helpers = [], [], []
+        memory, streams, helpers, links = [], [], [], []
+        first: dict[tuple[str, str, int], int] = {}
         for slot in plan.slots:
             kind = kinds.get(slot.device)
             if kind is None or kind.memory_bytes is None:
@@ -62,4 +64,5 @@ class SlotsOfStarts:
             memory.append(int(kind.memory_bytes * slot.share))
             streams.append(kind.copy_stream)
             helpers.append(-1 if slot.helper is None else index[slot.helper])
-        return cls(tuple(memory), tuple(streams), tuple(helpers))
+            links.append(first.setdefault(slot.link(kind), index[slot.name]))
+        return cls(tuple(memory), tuple(streams), tuple(helpers), tuple(links))

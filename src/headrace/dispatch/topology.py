@@ -186,6 +186,8 @@ class Topology:
     """With starts, of each slot: whether models are loaded while others execute."""
     helpers: tuple[int, ...] = ()
     """With starts, of each slot: the slot over whose link part of a start comes; -1: none."""
+    links: tuple[int, ...] = ()
+    """With starts, of each slot: the first slot that shares its link to host memory."""
     move_us: int = 0
     """With depths: how long a change of depth holds a request up."""
 
@@ -281,6 +283,7 @@ class Topology:
                 memory_bytes=placed.memory_bytes,
                 copy_streams=placed.copy_streams,
                 helpers=placed.helpers,
+                links=placed.links,
                 move_us=round(1_000 * plan.options.move_ms),
             )
         except KeyError as error:

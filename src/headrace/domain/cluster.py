@@ -29,6 +29,9 @@ class DeviceType(Record, frozen=True, kw_only=True):
     copy_stream: bool = False
     """Weights are copied to it while it executes, as to a GPU. False: a start of a model that is
     not in its memory takes it whole, from the first copy on."""
+    devices_per_link: int = 1
+    """With a copy stream: how many devices of a node share one link to host memory, as GPUs behind
+    one PCIe switch do: the first so many of them by index, the next, and so on."""
     max_utilisation: float = 1.0
     """Fraction of its time that a slot may be planned busy; below 1 where the server itself, or
     anything else, shares the device."""
@@ -45,6 +48,11 @@ class DeviceType(Record, frozen=True, kw_only=True):
             raise DocumentError(f"device type {self.name!r}: price_per_hour is negative")
         if self.cores < 1:
             raise DocumentError(f"device type {self.name!r}: cores {self.cores} must be at least 1")
+        if self.devices_per_link < 1:
+            raise DocumentError(
+                f"device type {self.name!r}: devices_per_link {self.devices_per_link} must be at"
+                " least 1"
+            )
         halved = [share for share in self.shares if self.cores > 1 and share * self.cores % 1]
         if halved:
             raise DocumentError(

@@ -9,7 +9,7 @@ from typing import Literal
 
 from headrace.domain.app import App
 from headrace.domain.base import Record
-from headrace.domain.cluster import Cluster
+from headrace.domain.cluster import Cluster, DeviceType
 from headrace.domain.interference import Interference
 from headrace.domain.layers import Residency
 from headrace.domain.problem import MINIMISED, Demand, PlanOptions, ProfileRef
@@ -43,6 +43,17 @@ class Slot(Record, frozen=True, kw_only=True):
     duty_us: int | None = None
     """Duty cycle D: every tenant runs at most one batch, of its pipeline's size, in each D
     (gpu-lets, section 2.2). None: the slot runs what it is given whenever it is free."""
+
+    def link(self, kind: DeviceType) -> tuple[str, str, int]:
+        """What its link to host memory is known by: equal for slots that share one.
+
+        Args:
+            kind: its device's. Without a copy stream a core brings the weights, and nothing is
+                shared.
+        """
+        if not kind.copy_stream:
+            return (self.node, self.name, -1)
+        return (self.node, self.device, self.device_index // kind.devices_per_link)
 
 
 class Stage(Record, frozen=True, kw_only=True):

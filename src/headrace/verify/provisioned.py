@@ -7,11 +7,14 @@ memory      of a device is stated; every model alone fits a slot's part of it, l
 latency     of a batch once the model is loaded: the profile's, and what layers on the host take
             more
 slo         the start, and such a batch, keep the model's budget
-start       what comes over a helper has one: a slot of another device of the same node and type
+start       what comes over a helper has one: a slot of another device of the same node and type,
+            behind another link to host memory
 absent      the part of requests that find their model absent: random arrivals at rates as stated,
             or in proportion to weights, and LRU: the time T after which an unused model is gone has
-            sum of bytes (1 - exp(-r T)) = memory of all slots, absent = exp(-r T) (Che's)
-carried     the stated throughputs fit on the slots' time and on their links, by medians
+            sum of bytes (1 - exp(-r T)) = memory of all slots, absent = exp(-r T) (Che's). Of a
+            slot's memory, only whole models count: as many as fit of each, in the mean by rates
+carried     the stated throughputs fit on the slots' time and on their links, by medians; a link is
+            shared by the slots of `devices_per_link` devices of a node, by index
 """
 
 from collections import defaultdict
@@ -80,9 +83,13 @@ def _check_slot(case: Case, slot: Slot) -> None:
     apart = other is not None and (
         (other.node, other.device) == (slot.node, slot.device)
         and other.device_index != slot.device_index
+        and (
+            kind is None
+            or _link(other, kind.devices_per_link) != _link(slot, kind.devices_per_link)
+        )
     )
     if not apart or (kind is not None and not kind.copy_stream):
-        needed = "a slot of another device of its node and type, with copy streams"
+        needed = "a slot of another device of its node and type, behind another link"
         case.report("start", where, "helper", needed, slot.helper)
 
 
@@ -142,12 +149,24 @@ def _slots_of(case: Case, kind: tuple[str, Fraction]) -> int:
     return sum((slot.device, slot.share) == kind for slot in case.plan.slots)
 
 
+def _link(slot: Slot, devices_per_link: int) -> tuple[str, int]:
+    return slot.node, slot.device_index // devices_per_link
+
+
+def _links_of(case: Case, kind: tuple[str, Fraction]) -> int:
+    per = case.types[kind[0]].devices_per_link
+    ours = [slot for slot in case.plan.slots if (slot.device, slot.share) == kind]
+    return len({_link(slot, per) for slot in ours})
+
+
 def _check_absent(case: Case, known: Mapping[str, _Model]) -> dict[str, float]:
     rates, absent = _rates(case, known), {}
     for kind in {each.kind for each in known.values()}:
         ours = [model for model, each in known.items() if each.kind == kind]
-        memory = int((case.types[kind[0]].memory_bytes or 0) * kind[1]) * _slots_of(case, kind)
+        memory = int((case.types[kind[0]].memory_bytes or 0) * kind[1])
         sizes = {model: known[model].size_bytes for model in ours}
+        left = sum(rates[model] * (memory % size) for model, size in sizes.items() if size)
+        memory = round(memory - left / sum(rates[model] for model in ours)) * _slots_of(case, kind)
         after = _gone_after({model: rates[model] for model in ours}, sizes, memory)
         absent.update({model: exp(-rates[model] * after) if after < inf else 0.0 for model in ours})
     for deployment in case.plan.deployments:
@@ -194,6 +213,7 @@ def _check_carried(
         where = f"slots of {kind[1]} {kind[0]!r}"
         case.limit("throughput", where, "time (us of every second)", needed_us, there_us)
         what = "time of their links (us of every second)"
+        there_us = _links_of(case, kind) * US_PER_S * case.types[kind[0]].max_utilisation
         case.limit("throughput", where, what, copies_us[kind], there_us)
     gateway_us = sum(
         case.profiles[model].gateway_us * rps

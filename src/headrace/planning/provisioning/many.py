@@ -5,7 +5,7 @@ Which devices: all of the cluster, or as few as carry the rates. Per model, one 
 on which it starts soonest. What all devices carry:
 
     execution   sum of r_i (absent_i exec_i + (1 - absent_i) batch_i)  <=  slots x max_utilisation
-    copies      sum of r_i absent_i load_i (twice with a helper)       <=  slots x max_utilisation
+    copies      sum of r_i absent_i load_i (twice with a helper)       <=  links x max_utilisation
 
 with absent_i as for LRU and random arrivals (`residents`), which the dispatcher's own eviction is
 meant to improve on, and times by medians. Where a device has no copy stream, a start takes it
@@ -26,7 +26,7 @@ from headrace.planning.common.candidates import budget_us
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.provisioning.planners import NEED_HELPER, Start
 from headrace.planning.provisioning.residency import stated
-from headrace.planning.provisioning.residents import absent_shares
+from headrace.planning.provisioning.residents import absent_shares, usable_bytes
 from headrace.planning.provisioning.served import plan_served_start
 from headrace.start_times import predicted_start, with_host_layers
 from headrace.starts import chain_of
@@ -131,12 +131,17 @@ def _check(problem: Problem) -> None:
 
 def _check_helpers(problem: Problem) -> None:
     for kind in problem.cluster.device_types:
-        alone = [node.name for node in problem.cluster.nodes if node.devices.get(kind.name) == 1]
+        alone = [
+            node.name
+            for node in problem.cluster.nodes
+            if 0 < node.devices.get(kind.name, 0) <= kind.devices_per_link
+        ]
         if alone or (problem.cluster.count(kind.name) and not kind.copy_stream):
-            has = f"one on node {alone[0]!r}" if alone else "no copy_stream"
+            has = f"one link on node {alone[0]!r}" if alone else "no copy_stream"
             raise DocumentError(
-                f"--provision {problem.options.provision}: copies over a second device while the"
-                f" first executes, and {kind.name!r} has {has}\n  try    a planner without +pt"
+                f"--provision {problem.options.provision}: copies over a second device, behind"
+                f" another link, while the first executes, and {kind.name!r} has {has}\n"
+                "  try    a planner without +pt"
             )
 
 
@@ -254,10 +259,9 @@ def _absent(problem: Problem, placed: Sequence[_Placed], devices: int | None = N
     for kind in {(each.device, each.share) for each in placed}:
         rows = [i for i, each in enumerate(placed) if (each.device, each.share) == kind]
         slots = _slot_count(problem, *kind) if devices is None else devices * int(1 / kind[1])
-        held = int((problem.cluster.device_type(kind[0]).memory_bytes or 0) * kind[1]) * slots
-        shares = absent_shares(
-            [weights[i] for i in rows], [placed[i].resident_bytes for i in rows], held
-        )
+        memory = int((problem.cluster.device_type(kind[0]).memory_bytes or 0) * kind[1])
+        rates, sizes = [weights[i] for i in rows], [placed[i].resident_bytes for i in rows]
+        shares = absent_shares(rates, sizes, slots * usable_bytes(rates, sizes, memory))
         for i, part in zip(rows, shares.tolist(), strict=True):
             absent[i] = part
     return absent
@@ -277,11 +281,26 @@ def _slot_count(problem: Problem, device: str, share: Fraction) -> int:
     return problem.cluster.count(device) * int(1 / share)
 
 
+def _link_count(problem: Problem, device: str, devices: int | None) -> int:
+    """Of so many devices, the first ones of the first nodes; None: of all."""
+    per, count = problem.cluster.device_type(device).devices_per_link, 0
+    left = problem.cluster.count(device) if devices is None else devices
+    for node in problem.cluster.nodes:
+        here = min(node.devices.get(device, 0), left)
+        left -= here
+        count += -(-here // per)
+    return count + left // per
+
+
 def _part(
     problem: Problem, placed: Sequence[_Placed], absent: Sequence[float], devices: int | None
 ) -> dict[tuple[str, Fraction], float]:
     """Kind -> what rates as the weights need of its slots' time, or of their links'; at most 1
-    where they carry them."""
+    where they carry them.
+
+    Args:
+        devices: so many; None: all that the cluster has. More than it has are thought to be alike.
+    """
     need: dict[tuple[str, Fraction], float] = {}
     for kind in {(each.device, each.share) for each in placed}:
         exec_us = copy_us = 0.0
@@ -290,8 +309,9 @@ def _part(
                 exec_us += weight * (part * each.exec_us + (1 - part) * each.batch_us[0])
                 copy_us += weight * part * each.load_us * each.links
         slots = _slot_count(problem, *kind) if devices is None else devices * int(1 / kind[1])
-        there_us = slots * US_PER_S * problem.cluster.device_type(kind[0]).max_utilisation
-        need[kind] = max(exec_us, copy_us) / there_us
+        links = _link_count(problem, kind[0], devices)
+        part = max(exec_us / slots, copy_us / max(1, links))
+        need[kind] = part / US_PER_S / problem.cluster.device_type(kind[0]).max_utilisation
     return need
 
 
@@ -373,8 +393,8 @@ def _fewest(problem: Problem, placed: Sequence[_Placed]) -> int:
 def _slots(
     problem: Problem, planner: str, placed: Sequence[_Placed], devices: int | None
 ) -> Iterator[Slot]:
-    """Of every device that some model may run on; each helped by the one that is half the node's
-    devices away, which PCIe switches of the usual servers have between them."""
+    """Of every device that some model may run on; each helped by one behind the link that is half
+    of the node's links away."""
     kinds = {each.device for each in placed}
     left = {device: problem.cluster.count(device) for device in kinds}
     if devices is not None:
@@ -383,9 +403,12 @@ def _slots(
         for node in problem.cluster.nodes:
             count = min(node.devices.get(device, 0), left[device])
             left[device] -= count
-            helps = planner in NEED_HELPER and count > 1 and share == 1
+            per = problem.cluster.device_type(device).devices_per_link
+            links = -(-count // per)
+            helps = planner in NEED_HELPER and links > 1 and share == 1
             for index in range(count):
-                other = (index + count // 2) % count
+                link = (index // per + links // 2) % links
+                other = min(link * per + index % per, count - 1)
                 for position in range(int(1 / share)):
                     yield Slot(
                         name=_slot_name(node.name, device, index, position, share),

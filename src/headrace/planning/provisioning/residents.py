@@ -7,6 +7,11 @@ gone, nearly the same for all (Che, Tung and Wang, "Hierarchical Web Caching Sys
     sum over i of bytes_i (1 - exp(-r_i T)) = C            absent_i = exp(-r_i T)
 
 The part does not change when all rates do by one factor.
+
+A slot of M bytes does not hold M: what is left over is too small for one more. Of models of one
+size it holds floor(M / bytes) of them; of several sizes, the mean of that, by rates:
+
+    C = slots x (sum over i of r_i floor(M / bytes_i) bytes_i) / (sum over i of r_i)
 """
 
 from collections.abc import Sequence
@@ -15,6 +20,19 @@ import numpy as np
 import numpy.typing as npt
 
 HALVINGS = 200
+
+
+def usable_bytes(rates: Sequence[float], sizes_bytes: Sequence[int], slot_bytes: int) -> int:
+    """What of one slot's memory models take in the mean, as long as not all of them are there.
+
+    >>> usable_bytes([1.0, 1.0], [4, 4], 10), usable_bytes([1.0, 3.0], [4, 5], 11)
+    (8, 10)
+    """
+    taken = sum(
+        rate * (slot_bytes // size * size if size else slot_bytes)
+        for rate, size in zip(rates, sizes_bytes, strict=True)
+    )
+    return round(taken / sum(rates))
 
 
 def absent_shares(

@@ -1,7 +1,8 @@
 """What is brought to a slot, and when.
 
 A load waits until the links that it takes are free (its slot's, and its helper's where part of it
-comes from there), every load with a lower number that takes one of them has begun, and its memory
+comes from there; slots of devices behind one switch have one link together, and take turns), every
+load with a lower number that takes one of them has begun, and its memory
 is there. So it begins no later than foreseen when it was ordered, if copies take no longer. Slots
 without a copy stream of their own load when the batch that needs it starts, and hold execution.
 
@@ -135,15 +136,22 @@ def evict(s: State, slot: int, model: int, now_us: int) -> None:
 
 
 @inlined
+def link_of(s: State, slot: int) -> int:
+    """The slot in whose row its link is kept."""
+    return s.slots[slot].link
+
+
+@inlined
 def helper_of(s: State, slot: int, model: int) -> int:
-    """The slot whose link its load takes besides; -1: none."""
-    return s.slots[slot].helper if s.starts[model].helper else -1
+    """The link that its load takes besides; -1: none."""
+    helper = s.slots[slot].helper
+    return s.slots[helper].link if helper >= 0 and s.starts[model].helper else -1
 
 
 @kernel
-def link_free_at(s: State, slot: int, now_us: int) -> int:
+def link_free_at(s: State, link: int, now_us: int) -> int:
     """When the load that has the link now is over, as foreseen."""
-    owner = s.slots[slot].copying
+    owner = s.slots[link].copying
     if owner < 0:
         return now_us
     model = s.slots[owner].bringing
@@ -154,9 +162,9 @@ def link_free_at(s: State, slot: int, now_us: int) -> int:
 @kernel
 def links_free_at(s: State, slot: int, model: int, now_us: int) -> int:
     """Of all links that a load takes, those that wait not counted; later than now if one is not."""
-    helper, at_us = helper_of(s, slot, model), now_us
-    if s.slots[slot].copying >= 0:
-        at_us = max(now_us + 1, link_free_at(s, slot, now_us))
+    link, helper, at_us = link_of(s, slot), helper_of(s, slot, model), now_us
+    if s.slots[link].copying >= 0:
+        at_us = max(now_us + 1, link_free_at(s, link, now_us))
     if helper >= 0 and s.slots[helper].copying >= 0:
         at_us = max(at_us, now_us + 1, link_free_at(s, helper, now_us))
     return at_us
@@ -165,9 +173,9 @@ def links_free_at(s: State, slot: int, model: int, now_us: int) -> int:
 @kernel
 def foresee(s: State, now_us: int) -> None:
     """When each load that waits begins, in the order of their numbers. Afterwards `free_at` of a
-    slot is when its link has done all of them."""
-    for slot in range(s.world[0].slots):
-        s.slots[slot].free_at = link_free_at(s, slot, now_us)
+    link is when it has done all of them."""
+    for link in range(s.world[0].slots):
+        s.slots[link].free_at = link_free_at(s, link, now_us)
     row = s.rules[0].first_load
     while row >= 0:
         stay = s.stays[row]
@@ -180,14 +188,14 @@ def foresee(s: State, now_us: int) -> None:
 @kernel
 def _begins_at(s: State, slot: int, model: int, not_before_us: int) -> int:
     helper = helper_of(s, slot, model)
-    begins_at = max(not_before_us, s.slots[slot].free_at)
+    begins_at = max(not_before_us, s.slots[link_of(s, slot)].free_at)
     return max(begins_at, s.slots[helper].free_at) if helper >= 0 else begins_at
 
 
 @inlined
 def _take_links(s: State, slot: int, model: int, begins_at: int) -> None:
     helper = helper_of(s, slot, model)
-    s.slots[slot].free_at = begins_at + s.starts[model].load_us
+    s.slots[link_of(s, slot)].free_at = begins_at + s.starts[model].load_us
     if helper >= 0:
         s.slots[helper].free_at = begins_at + s.starts[model].load_us
 
@@ -250,18 +258,18 @@ def begin_loads(s: State, now_us: int) -> None:
     """Begin all that may begin now."""
     if s.rules[0].first_load < 0:
         return
-    for slot in range(s.world[0].slots):
-        s.slots[slot].taken = int(s.slots[slot].copying >= 0)
+    for each in range(s.world[0].slots):
+        s.slots[each].taken = int(s.slots[each].copying >= 0)
     row = s.rules[0].first_load
     while row >= 0:
         after = s.stays[row].next_load
         slot, model = row // len(s.models), row % len(s.models)
-        helper = helper_of(s, slot, model)
-        taken = s.slots[slot].taken or (helper >= 0 and s.slots[helper].taken)
+        link, helper = link_of(s, slot), helper_of(s, slot, model)
+        taken = s.slots[link].taken or (helper >= 0 and s.slots[helper].taken)
         if not taken and _make_room(s, slot, model, now_us):
             _leave_line(s, row)
             begin(s, slot, model, now_us)
-        s.slots[slot].taken = 1
+        s.slots[link].taken = 1
         if helper >= 0:
             s.slots[helper].taken = 1
         row = after
@@ -273,7 +281,7 @@ def begin(s: State, slot: int, model: int, now_us: int) -> None:
     stay, helper = s.stays[stay_of(s, slot, model)], helper_of(s, slot, model)
     change(s, slot, model, LOADING, stay.pending, stay.leaving)
     stay.begins_at = now_us
-    s.slots[slot].copying, s.slots[slot].bringing = slot, model
+    s.slots[link_of(s, slot)].copying, s.slots[slot].bringing = slot, model
     if helper >= 0:
         s.slots[helper].copying = slot
     note(s, IS_LOADING, now_us, stay.load, slot, model)

@@ -301,10 +301,13 @@ def reroute(_s: State, _batch: int, _first_stage: int, _now_us: int) -> int:
 
 
 @kernel
-def _settle_all(s: State, now_us: int) -> None:
+def _settle_all(s: State, behind: int, now_us: int) -> None:
+    """From the slot behind this one on, so that those that share a link take turns."""
     begin_loads(s, now_us)
     foresee(s, now_us)
-    for slot in range(s.world[0].slots):
+    slots = s.world[0].slots
+    for number in range(slots):
+        slot = (behind + 1 + number) % slots
         if s.slots[slot].alive:
             settle(s, slot, now_us)
             advance_slot(s, slot, now_us)
@@ -318,13 +321,13 @@ def on_level_changed(s: State, _stage: int, place: int, now_us: int) -> None:
 @kernel
 def on_slot_lost(s: State, slot: int) -> None:
     forget_slot(s, slot)
-    _settle_all(s, s.world[0].now_us)
+    _settle_all(s, slot, s.world[0].now_us)
 
 
 @kernel
-def on_slot_gained(s: State, _slot: int, now_us: int) -> None:
+def on_slot_gained(s: State, slot: int, now_us: int) -> None:
     """It holds nothing."""
-    _settle_all(s, now_us)
+    _settle_all(s, slot, now_us)
 
 
 @kernel
@@ -341,7 +344,7 @@ def on_loaded(s: State, load: int, slot: int, started_at: int, now_us: int) -> N
     free_links(s, slot)
     if s.starts[model].closed and stay.pending == 0:
         evict(s, slot, model, now_us)
-    _settle_all(s, now_us)
+    _settle_all(s, slot, now_us)
 
 
 @kernel
@@ -363,7 +366,7 @@ def on_load_failed(s: State, load: int, slot: int, now_us: int) -> None:
         drop_batch(s, batch, FAILED, RETRY_US, now_us)
         batch = _next_of(s, slot, model)
     on_admitted(s, model, 0, now_us)
-    _settle_all(s, now_us)
+    _settle_all(s, slot, now_us)
 
 
 @kernel

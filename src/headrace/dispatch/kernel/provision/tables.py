@@ -58,6 +58,7 @@ FIELDS = {
         "leaving_bytes": 0,
         "copies": 0,
         "helper": -1,
+        "link": 0,
         "copying": -1,
         "bringing": 0,
         "free_at": 0,
@@ -69,7 +70,8 @@ FIELDS = {
 """Of slots: `held_bytes` are of models that are loaded or being loaded, `promised_bytes` of those
 that a batch was promised or that are on their way, unless they are leaving (`leaving_bytes`):
 neither of the two is ever above `memory_bytes`. `copies`: the copy stream runs beside execution.
-`copying`: the slot whose load has this one's link now, its own or the one that it helps;
+`link`: the first slot whose link to host memory it shares, itself if no other; only in that one's
+row `copying`, `free_at` and `taken` count. `copying`: the slot whose load has the link now;
 `bringing`: the model of its own last load. `free_at`, `taken`: scratch of `loads`. `first_there`:
 of its batches that have not ended, in the order in which they run. Of batches: their neighbours in
 that list, and the slot whose list it is; -1: none. `cold`: it was the first to need the load that
@@ -101,4 +103,5 @@ def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> No
         row["more_us"] = start.exec_us - each.routes[0].stages[0].p50_us[0]
     slots = state.slots
     slots["memory_bytes"], slots["helper"] = topology.memory_bytes, topology.helpers
+    slots["link"] = topology.links
     slots["copies"] = topology.copy_streams if parameters.get("ahead") else 0
