@@ -122,7 +122,7 @@ def test_every_slot_keeps_room_for_the_largest_run_and_models_count_as_measured(
 
 
 def test_a_model_that_fits_alone_but_not_beside_the_largest_run_is_refused() -> None:
-    of = _measured(m0=(1, 8_000_000), m1=(10_000_000, 0))
+    of = _measured(m0=(1, 1_500_000), m1=(15_000_000, 0))
     assert "to load and run 'm0'" in (solve(of).refusal or "")
     plan = planned(problem())
     assert "memory" in {each.check for each in verify(plan, of.profiles)}
