@@ -73,20 +73,16 @@ ON_DEMAND = System("on demand", "bound-lru", prepared=False)
 # -- plan and profiles -------------------------------------------------------------------------
 
 
-def profile_of(folder: Path, model: str, times: Times, *, whole: bool = False) -> Profile:
-    """Of one instance; two layers, where it has a table that a run reads a few rows of.
-
-    Args:
-        whole: the table is part of what a worker was seen to hold.
-    """
+def profile_of(folder: Path, model: str, times: Times) -> Profile:
+    """Of one instance; two layers, where it has a table that a run reads a few rows of."""
     kind = kinds()[model.split("-")[0]]
     path = folder / f"{model}.onnx"
     answers = np.load(path.with_suffix(".npz"))
     outputs = tuple(_spec(name, answers[name]) for name in answers.files)
     inputs = tuple(_spec(name, array) for name, array in kind.feed.items())
-    size, table_bytes = path.stat().st_size, kind.host_bytes if whole else 0
-    # What a worker really takes: also its part in working memory, and both forms while it packs.
-    layers = [Layer(name="all", weights_bytes=max(1, times.held_bytes - table_bytes))]
+    size = path.stat().st_size
+    # What a worker really takes of memory.
+    layers = [Layer(name="all", weights_bytes=max(1, size - kind.host_bytes))]
     if kind.host_bytes:
         layers.insert(0, Layer(name="words", kind="Embedding", weights_bytes=kind.host_bytes))
     (load50, load99), (run50, run99) = times.load_us, times.run_us
@@ -115,6 +111,8 @@ def profile_of(folder: Path, model: str, times: Times, *, whole: bool = False) -
                 inside_p99_us=(*zero, run99),
                 host_p50_us=(*zero, 2 * run50),
                 host_p99_us=(*zero, 2 * run99),
+                held_bytes=times.held_bytes,
+                working_bytes=times.working_bytes,
             ),
         ),
     )
@@ -372,10 +370,7 @@ def main() -> None:
                 f"{system.name:10} {kind:10} loads {each.load_us} us, runs {each.run_us} us, holds"
                 f" {each.held_bytes / 1e6:.0f} MB"
             )
-        profiles = {
-            m: profile_of(asked.folder, m, times[m.split("-")[0]], whole=not system.prepared)
-            for m in models
-        }
+        profiles = {m: profile_of(asked.folder, m, times[m.split("-")[0]]) for m in models}
         weights = sum(profile.blocks[0].weights_bytes for profile in profiles.values())
         memory = round(asked.memory_for * weights)
         setups[system] = (planned(profiles, system, memory), profiles, memory)

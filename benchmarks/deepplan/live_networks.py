@@ -37,7 +37,9 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     """From the order to load until the first answer, less a run; and the eviction before it."""
     run_us: tuple[int, int]
     held_bytes: int
-    """The most that a worker has in memory of one, from its load to its last run."""
+    """What a worker has in memory of one that is loaded and idle."""
+    working_bytes: int
+    """The most that it has beside, while it loads and runs one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +54,10 @@ class Kind:
 
 
 class _Watch:
-    """Looks all the time what this process has in memory, counted from when it begins."""
+    """Looks all the time what this process has in memory."""
 
     def __init__(self) -> None:
-        self._before = self._most = pss_bytes()
+        self._most = pss_bytes()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._look)
         self._thread.start()
@@ -67,7 +69,7 @@ class _Watch:
     def most_bytes(self) -> int:
         self._ends.set()
         self._thread.join()
-        return self._most - self._before
+        return self._most
 
 
 def ocr_file(word: str) -> Path:
@@ -158,10 +160,11 @@ def _time_all(folder: Path, *, prepared: bool) -> None:
     memory = TensorMemory(map_arena(os.dup(arena.descriptor), arena.size_bytes))
     worker = Worker(memory)
     assert isinstance(worker.answer(Expect("onnx")), Loaded)
+    base = pss_bytes()
     found: dict[str, dict[str, Any]] = {}
-    rough = Times(load_us=(1, 1), run_us=(1, 1), held_bytes=1)
+    rough = Times(load_us=(1, 1), run_us=(1, 1), held_bytes=1, working_bytes=0)
     for name, kind in kinds().items():
-        loads, runs, held = [], [], []
+        loads, runs, held, most = [], [], [], []
         for number in range(ROUNDS + 3):
             which = f"{name}-{number % 3}"
             profile = profile_of(folder, which, rough)
@@ -196,15 +199,19 @@ def _time_all(folder: Path, *, prepared: bool) -> None:
             if watch is not None:
                 time.sleep(PAUSE_S)  # in which it may be packed
                 worker.answer(run)
-                held.append(watch.most_bytes())
+                most.append(watch.most_bytes() - base)
+                loaded_bytes = pss_bytes()
             began_ns = time.perf_counter_ns()
             worker.answer(Unload(0))
             dropped_us = (time.perf_counter_ns() - began_ns) // 1_000
+            if watch is not None:
+                held.append(loaded_bytes - pss_bytes())
             if 0 < number <= ROUNDS:  # the first one fills caches
                 took = first.ended_at_us - first.started_at_us + loaded.took_us
                 loads.append(max(1, took - round(float(np.median(later))) + dropped_us))
                 runs += later
-        found[name] = {"held_bytes": max(held)} | {
+        # Beside: what is the process's since it began, of the kinds before too.
+        found[name] = {"held_bytes": max(held), "working_bytes": max(most) - min(held)} | {
             what: [round(float(np.percentile(us, q))) for q in (50, 99)]
             for what, us in (("load_us", loads), ("run_us", runs))
         }

@@ -37,6 +37,8 @@ class Start:
     """Of the slot's memory, from its first copy until it is evicted."""
     uses_helper: bool = False
     """Part of it comes over another device's link, which is busy as long."""
+    working_bytes: int = 0
+    """Of the slot's memory, while it is loaded or run."""
 
     @property
     def alone_us(self) -> int:
@@ -57,7 +59,8 @@ def predicted_start(residency: Residency, profile: Profile) -> Start:
         exec_us=exec_us,
         last_us=last_us,
         slack_us=max(0, max(exec99_us, last99_us) - max(exec_us, last_us)),
-        resident_bytes=resident_bytes(profile, residency),
+        resident_bytes=max(times.held_bytes, resident_bytes(profile, residency)),
+        working_bytes=times.working_bytes,
         uses_helper=any(transfer.helper for transfer in residency.transfers),
     )
 

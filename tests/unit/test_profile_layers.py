@@ -15,6 +15,7 @@ from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
 from headrace.executors.onnx_layers import SavedLayer
 from headrace.load.gateway_cost import GatewayCost
+from headrace.profiling.held import held_memory
 from headrace.profiling.items import random_items
 from headrace.profiling.layers import Parted, part, with_layers
 from headrace.profiling.options import ProfileOptions, ProfileProgress
@@ -137,3 +138,13 @@ def test_from_profile_to_a_planned_start(tmp_path: Path, monkeypatch: pytest.Mon
     start = read_plan(tmp_path / "plan.json").deployments[0].start
     assert start is not None
     assert start.bound_us == start.start_us
+
+
+def test_what_a_model_takes_of_memory_is_measured_as_a_worker_holds_it(tmp_path: Path) -> None:
+    path = saved(chain_model(layers=8, width=1024), tmp_path / "chain.onnx")
+    weights_bytes = 8 * 4 * 1024 * 1024
+    found = held_memory(profiled(path), tmp_path, "cpu")
+    if found is None:
+        pytest.skip("this system does not tell what a process has in memory")
+    assert weights_bytes * 0.9 < found.held_bytes < 4 * weights_bytes
+    assert found.working_bytes >= 0

@@ -133,6 +133,40 @@ def test_a_model_larger_than_memory_is_refused_with_what_it_needs_and_what_is_th
     assert "4,000,000" in refusal
 
 
+def _measured(**memory: tuple[int, int]) -> Problem:
+    """As `problem`, with what some models hold and work with measured, bytes."""
+    profiles = dict(problem().profiles)
+    for name, (held, working) in memory.items():
+        times = tuple(
+            replace(each, held_bytes=held, working_bytes=working)
+            for each in profiles[name].layer_times
+        )
+        profiles[name] = replace(profiles[name], layer_times=times)
+    refs = tuple(profile_ref(each) for each in profiles.values())
+    return problem(profiles=profiles, profile_refs=refs)
+
+
+def test_every_slot_keeps_room_for_the_largest_run_and_models_count_as_measured() -> None:
+    of = _measured(m0=(7_000_000, 2_000_000))
+    plan = planned(of)
+    assert verify(plan, of.profiles) == []
+    topology = Topology.from_plan(plan, of.profiles)
+    assert topology.memory_bytes == (MEMORY - 2_000_000, MEMORY - 2_000_000)
+    sizes = [model.start.resident_bytes for model in topology.models if model.start]
+    assert sizes[0] == 7_000_000
+    assert max(sizes[1:]) < 7_000_000
+    # What was planned without it is told that it does not hold.
+    unaware = planned(problem())
+    assert {each.check for each in verify(unaware, of.profiles)} >= {"start"}
+
+
+def test_a_model_that_fits_alone_but_not_beside_the_largest_run_is_refused() -> None:
+    of = _measured(m0=(1, 1_500_000), m1=(15_000_000, 0))
+    assert "to load and run 'm0'" in (solve(of).refusal or "")
+    plan = planned(problem())
+    assert "memory" in {each.check for each in verify(plan, of.profiles)}
+
+
 def test_a_start_beyond_the_objective_is_refused_with_the_least_objective() -> None:
     demands = tuple(Demand(model=f"m{i}", slo_us=4_000) for i in range(MODELS))
     refusal = solve(problem(demands=demands)).refusal or ""

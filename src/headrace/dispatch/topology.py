@@ -249,7 +249,6 @@ class Topology:
             PlanError: a profile or a slot that the plan names is missing, or something is left
                 without which nothing runs. Whether the numbers are right is the verifier's matter.
         """
-        placed = SlotsOfStarts.of(plan)
         slot_index = {slot.name: i for i, slot in enumerate(plan.slots)}
         slowed = slowdowns(plan)
         node_index = {node.name: i for i, node in enumerate(plan.cluster.nodes)}
@@ -258,6 +257,7 @@ class Topology:
         rounds = Rounds(plan, asked)
         kinds = _kinds(plan)
         try:
+            placed = SlotsOfStarts.of(plan, profiles)
             return cls(
                 models=tuple(
                     _model_routes(

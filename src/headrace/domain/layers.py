@@ -41,6 +41,12 @@ class LayerTimes(Record, frozen=True, kw_only=True):
     """To copy it from a second device of this type, behind another switch; none: there is none."""
     forward_call_us: int = 0
     """Of each copy from there, beside its layers'."""
+    held_bytes: int = 0
+    """Measured: what a slot's memory holds of the model, from its load on; 0: only weights count,
+    those that its start brings."""
+    working_bytes: int = 0
+    """Measured: the most that loading and running it take for a while; a slot does so with one
+    model after the other, and keeps room for the largest."""
 
     def __post_init__(self) -> None:
         where = f"layer times on {self.device} {self.share} at batch size {self.batch_size}"
@@ -50,6 +56,8 @@ class LayerTimes(Record, frozen=True, kw_only=True):
         )  # fmt: skip
         if self.batch_size < 1 or self.forward_call_us < 0:
             raise ProfileError(f"{where}: batch size below 1, or a negative forward_call_us")
+        if min(self.held_bytes, self.working_bytes) < 0:
+            raise ProfileError(f"{where}: negative held_bytes or working_bytes")
         if len({len(row) for row in rows}) != 1 or not self.load_p50_us:
             raise ProfileError(f"{where}: not one figure of each kind per layer")
         if self.forward_us and len(self.forward_us) != len(self.load_p50_us):

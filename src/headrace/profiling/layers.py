@@ -15,6 +15,8 @@ planned of (`domain.layers`).
     inside   the first run with weights repacked
     host     the first run with weights in place: it is the one that touches their pages
 
+What the model takes of memory when a worker loads it is measured too (`held`).
+
 First runs, since a start is one. A layer without weights loads in no time, and runs in place as
 loaded. A weight that two layers read counts in both. Cost: about three openings and two runs of the
 model a round, and as many bytes of temporary files as its weights.
@@ -48,6 +50,7 @@ from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import LayerToMeasure, Measurement, OpenedModel
 from headrace.executors.table import measurement
 from headrace.profiling.cut_model import cut_crossings
+from headrace.profiling.held import held_memory
 from headrace.profiling.items import random_items, tiled
 from headrace.profiling.machine import one_quiet_core
 from headrace.profiling.observe import Observed, UsableCut, observe
@@ -104,11 +107,16 @@ def with_layers(
         visits = _opened(graph, how, parts, Path(scratch), tiled(items, BATCH_SIZE))
         with one_quiet_core():
             _time(visits, how, budget_s, progress)
+    times = _stated(device, parts, visits)
+    if memory := held_memory(profile, folder, device):
+        times = msgspec.structs.replace(
+            times, held_bytes=memory.held_bytes, working_bytes=memory.working_bytes
+        )
     progress(ProfileProgress(step="layers", done=1.0))
     return msgspec.structs.replace(
         profile,
         layers=tuple(each.layer for each in parts),
-        layer_times=(*profile.layer_times, _stated(device, parts, visits)),
+        layer_times=(*profile.layer_times, times),
     )
 
 

@@ -2,8 +2,8 @@
 
 Every model may run on every slot of its pool, and is brought there when it is asked for. Restated:
 
-memory      of a device is stated; every model alone fits a slot's part of it, less what its start
-            leaves on the host
+memory      of a device is stated; every model alone, with what its runs take for a while, fits a
+            slot's part of it, less what its start leaves on the host, or as measured
 latency     of a batch once the model is loaded: the profile's, and what layers on the host take
             more
 slo         the start, and such a batch, keep the model's budget
@@ -11,8 +11,9 @@ start       what comes over a helper has one: a slot of another device of the sa
             behind another link to host memory
 absent      the part of requests that find their model absent: random arrivals at rates as stated,
             or in proportion to weights, and LRU: the time T after which an unused model is gone has
-            sum of bytes (1 - exp(-r T)) = memory of all slots, absent = exp(-r T) (Che's). Of a
-            slot's memory, only whole models count: as many as fit of each, in the mean by rates
+            sum of bytes (1 - exp(-r T)) = memory of all slots, absent = exp(-r T) (Che's). Each slot
+            keeps room for the largest run; of the rest, only whole models count: as many as fit of
+            each, in the mean by rates
 carried     the stated throughputs fit on the slots' time and on their links, by medians; a link is
             shared by the slots of `devices_per_link` devices of a node, by index
 """
@@ -40,6 +41,7 @@ class _Model:
     batch_us: float
     start: Median
     size_bytes: int
+    working_bytes: int
     helped: bool
 
 
@@ -123,8 +125,7 @@ def _check_model(case: Case, deployment: Deployment, profile: Profile) -> _Model
     case.limit("slo", model, "start (us), gateway included", needed_us, deployment.budget_us)
     size = sum(layer.weights_bytes for layer in profile.layers)
     size -= sum(profile.layers[i].weights_bytes for i in start.host)
-    memory = 0 if kind.memory_bytes is None else int(kind.memory_bytes * stage.share)
-    case.limit("memory", model, "bytes that it brings to a slot", size, memory)
+    size = max(size, times.held_bytes)
     helped = any(transfer.helper for transfer in start.transfers)
     for name in stage.pool:
         slot = case.slots.get(name)
@@ -134,7 +135,7 @@ def _check_model(case: Case, deployment: Deployment, profile: Profile) -> _Model
     told = median_start(times, [layer.weights_bytes for layer in profile.layers], start)
     if told is None:
         return None
-    return _Model((stage.device, stage.share), batch50, told, size, helped)
+    return _Model((stage.device, stage.share), batch50, told, size, times.working_bytes, helped)
 
 
 def _rates(case: Case, known: Mapping[str, _Model]) -> dict[str, float]:
@@ -163,8 +164,13 @@ def _check_absent(case: Case, known: Mapping[str, _Model]) -> dict[str, float]:
     rates, absent = _rates(case, known), {}
     for kind in {each.kind for each in known.values()}:
         ours = [model for model, each in known.items() if each.kind == kind]
-        memory = int((case.types[kind[0]].memory_bytes or 0) * kind[1])
         sizes = {model: known[model].size_bytes for model in ours}
+        each_slot = int((case.types[kind[0]].memory_bytes or 0) * kind[1])
+        each_slot -= max(known[model].working_bytes for model in ours)
+        what = "bytes that it takes of a slot, beside the largest run on it"
+        for model in ours:
+            case.limit("memory", model, what, sizes[model], max(0, each_slot))
+        memory = max(0, each_slot)
         left = sum(rates[model] * (memory % size) for model, size in sizes.items() if size)
         memory = round(memory - left / sum(rates[model] for model in ours)) * _slots_of(case, kind)
         after = _gone_after({model: rates[model] for model in ours}, sizes, memory)

@@ -51,6 +51,7 @@ class _Placed:
     load_us: int
     links: int
     resident_bytes: int
+    working_bytes: int
 
 
 def fits(problem: Problem) -> bool:
@@ -93,6 +94,8 @@ def plan_provisioned(problem: Problem) -> PlanResult:
         if best is None or mean_us < best_us:
             best, best_us = placed, mean_us
     assert best is not None
+    if refusal := _without_room(problem, best):
+        return _refused(refusal, deadline)
     return _carried(problem, planner, best, deadline)
 
 
@@ -193,9 +196,11 @@ def _on(
     residency = stated(profile.layers, times, start, planner)
     told = predicted_start(residency, profile)
     memory = int((kind.memory_bytes or 0) * times.share)
-    if told.resident_bytes > memory:
+    needed = told.resident_bytes + told.working_bytes
+    if needed > memory:
+        beside = f", {told.working_bytes:,} of them to load and run it" * bool(told.working_bytes)
         return (
-            f"model {demand.model!r}: needs {told.resident_bytes:,} bytes of a {times.device!r},"
+            f"model {demand.model!r}: needs {needed:,} bytes of a {times.device!r}{beside},"
             f" and {times.share} of one has {memory:,}\n"
             "  try    devices with more memory, or a model cut over several (without --provision)"
         )
@@ -227,7 +232,25 @@ def _on(
         load_us=told.load_us if kind.copy_stream else 0,
         links=2 if told.uses_helper else 1,
         resident_bytes=told.resident_bytes,
+        working_bytes=told.working_bytes,
     )
+
+
+def _without_room(problem: Problem, placed: Sequence[_Placed]) -> str:
+    """A model that does not fit beside the largest run of another; empty: there is none."""
+    for each in placed:
+        kind = problem.cluster.device_type(each.device)
+        memory = int((kind.memory_bytes or 0) * each.share)
+        others = [it for it in placed if (it.device, it.share) == (each.device, each.share)]
+        largest = max(others, key=lambda it: it.working_bytes)
+        if each.resident_bytes + largest.working_bytes > memory:
+            return (
+                f"model {each.demand.model!r}: needs {each.resident_bytes:,} bytes of a"
+                f" {each.device!r}, beside {largest.working_bytes:,} to load and run"
+                f" {largest.demand.model!r}, and {each.share} of one has {memory:,}\n"
+                "  try    devices with more memory, or fewer models"
+            )
+    return ""
 
 
 _KNOWN: dict[tuple[LayerTimes, str, float], Start] = {}
@@ -259,7 +282,8 @@ def _absent(problem: Problem, placed: Sequence[_Placed], devices: int | None = N
     for kind in {(each.device, each.share) for each in placed}:
         rows = [i for i, each in enumerate(placed) if (each.device, each.share) == kind]
         slots = _slot_count(problem, *kind) if devices is None else devices * int(1 / kind[1])
-        memory = int((problem.cluster.device_type(kind[0]).memory_bytes or 0) * kind[1])
+        room = int((problem.cluster.device_type(kind[0]).memory_bytes or 0) * kind[1])
+        memory = max(0, room - max(placed[i].working_bytes for i in rows))
         rates, sizes = [weights[i] for i in rows], [placed[i].resident_bytes for i in rows]
         shares = absent_shares(rates, sizes, slots * usable_bytes(rates, sizes, memory))
         for i, part in zip(rows, shares.tolist(), strict=True):

@@ -1,0 +1,163 @@
+"""What a model that comes and goes takes of memory, as a worker opens it.
+
+    python -m headrace.profiling.held PROFILE FOLDER DEVICE
+
+In a process of its own, which loads the model as it is prepared for serving (`loadable_stages`),
+runs it, waits until what is done behind the first answer is done, and gives it back; twice, since
+the first time also fills what the library keeps. Counted is what is the process's own (a page that
+n processes map counts 1/n) beyond what it has with the library imported:
+
+    held       the model is loaded and idle, asked once or more often, less what the process keeps
+               once it is given back
+    working    the most there ever was, less held
+"""
+
+import subprocess
+import sys
+import tempfile
+import threading
+from importlib import import_module
+from mmap import mmap
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from headrace.catalog.documents import read_profile, write_document
+from headrace.catalog.loadable_stages import LoadableModel
+from headrace.catalog.stage_files import model_format
+from headrace.domain.base import Record
+from headrace.domain.elements import element_dtype
+from headrace.domain.errors import ModelError
+from headrace.domain.profile import Profile
+from headrace.executors.base import StageToLoad, TensorMemory
+from headrace.executors.behind import do_behind
+from headrace.executors.table import AUTO, executor, kind_for
+from headrace.profiling.items import random_items, tiled
+from headrace.profiling.ranges import as_they_lie
+
+TURNS = 2
+LOOK_S = 0.003
+"""Between two looks at the memory."""
+ALIGNMENT = 64
+SEED = 0
+_ROLLUP = Path("/proc/self/smaps_rollup")
+
+
+class HeldMemory(Record, frozen=True, kw_only=True):
+    """Of one model; bytes."""
+
+    held_bytes: int
+    working_bytes: int
+
+
+def held_memory(profile: Profile, folder: Path, device: str) -> HeldMemory | None:
+    """None where the system does not tell.
+
+    Args:
+        folder: what the profile's paths are relative to.
+
+    Raises:
+        ModelError: the model cannot be prepared or loaded.
+    """
+    if not _ROLLUP.exists():
+        return None
+    with tempfile.TemporaryDirectory(prefix="headrace-held-") as scratch:
+        path = Path(scratch) / "profile.json"
+        write_document(profile, path)
+        command = [sys.executable, "-m", "headrace.profiling.held", str(path), str(folder), device]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise ModelError(
+            f"model {profile.model!r}: what it takes of memory was not measured: {said[0][:300]}"
+        )
+    return msgspec.json.decode(done.stdout.encode(), type=HeldMemory)
+
+
+# -- in the child ----------------------------------------------------------------------------------
+
+
+def own_bytes() -> int:
+    """Proportional set size of this process."""
+    lines = _ROLLUP.read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+class _Watch:
+    """Remembers the most that this process had in memory."""
+
+    def __init__(self) -> None:
+        self.most_bytes = own_bytes()
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._ends.wait(LOOK_S):
+            self.most_bytes = max(self.most_bytes, own_bytes())
+
+    def end(self) -> None:
+        self._ends.set()
+        self._thread.join()
+
+
+def _measure(profile: Profile, folder: Path, device: str) -> HeldMemory:
+    kind = executor(kind_for(device, AUTO, model_format(profile, folder)))
+    assert kind.open is not None, "layers were measured with it"
+    assert kind.measures is not None, "layers were measured with it"
+    blocks = (0, len(profile.blocks))
+    found = LoadableModel(profile, folder, blocks, kind.shares_weights).stage()
+    stage = StageToLoad(
+        name=profile.model,
+        path=found.path,
+        weights=found.weights,
+        own=found.own,
+        inputs=profile.inputs,
+        outputs=profile.outputs,
+        max_batch=1,
+        p50_us=(1,),
+        p99_us=(1,),
+        seed=SEED,
+        warm_up=False,
+    )
+    specs, offsets, end = (*profile.inputs, *profile.outputs), [], 0
+    for spec in specs:
+        offsets.append(end)
+        size = spec.item_count * element_dtype(spec).itemsize
+        end += -(-size // ALIGNMENT) * ALIGNMENT
+    tensors = mmap(-1, max(1, end))
+    tensors.write(bytes(end))  # its pages are the server's
+    memory = TensorMemory(tensors)
+    inputs, outputs = offsets[: len(profile.inputs)], offsets[len(profile.inputs) :]
+    items = tiled(random_items(profile.inputs, 1, np.random.default_rng(SEED)), 1)
+    given = as_they_lie(profile.inputs, items)
+    for spec, offset in zip(profile.inputs, inputs, strict=True):
+        memory.tensor(spec, 1, offset)[...] = given[spec.name]
+    for library in kind.measures.libraries:
+        import_module(library)
+    base, held, most = own_bytes(), 0, 0
+    for turn in range(TURNS):
+        watch = _Watch()
+        opened = kind.open(stage, memory)
+        opened.run(1, inputs, outputs)
+        behind = threading.Event()
+        do_behind(behind.set)
+        while turn == 0 and not behind.is_set():
+            opened.run(1, inputs, outputs)
+        behind.wait()
+        # A model that is not asked again keeps what it answered with beside what was made behind.
+        loaded = own_bytes()
+        opened.run(1, inputs, outputs)
+        loaded = max(loaded, own_bytes())
+        watch.end()
+        opened.unload()
+        del opened
+        held = max(1, loaded - own_bytes())
+        most = max(most, watch.most_bytes - base)
+    return HeldMemory(held_bytes=held, working_bytes=max(0, most - held))
+
+
+if __name__ == "__main__":
+    measured = _measure(read_profile(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3])
+    sys.stdout.write(msgspec.json.encode(measured).decode())
