@@ -148,6 +148,10 @@ def test_a_tied_matrix_is_copied_for_the_layer_that_is_loaded(network: Network) 
     assert resident.size_bytes == host.layer_bytes(last)
     with torch.inference_mode():
         same(resident.run([network.ids])[0], network.answer)
+    # From there, although the first layer reads it from the host.
+    [memory] = device.held.values()
+    places = range(memory.data_ptr(), memory.data_ptr() + memory.numel())
+    assert all(tensor.data_ptr() in places for _, tensor in resident._bound[last])
     # And copied once, where both layers that read it are loaded.
     both = layers.ResidentModel(host, network.start(host=tuple(range(1, last))))
     assert both.size_bytes == host.layer_bytes(last)
@@ -260,6 +264,9 @@ def test_copies_that_fail_are_that_models_failure_and_what_it_took_is_given_back
     assert (failed.batch, failed.stage) == (-1, 1)
     assert "fallen off the bus" in failed.message
     assert not [frame for frame in served.said if isinstance(frame, Loaded)]
+    served.worker.answer(Unload(9))
+    assert not served.kept.of(network.load(network.start())).device.held
+    served.worker.close()
 
 
 def test_a_model_without_room_is_refused_and_others_stay(

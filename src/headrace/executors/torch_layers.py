@@ -18,6 +18,7 @@ weights may still read a constant of a few bytes: from the host.
 Invariant: nothing of a `ResidentModel` is given back while a stream may still touch it.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ from headrace.domain.errors import ModelError
 from headrace.executors.base import StageStart
 from headrace.executors.streams import Event, LayerDevice
 from headrace.executors.torch_program import TorchProgram
+
+logger = logging.getLogger(__name__)
 
 _TENSOR_ALIGNMENT = 256
 _LAYER_ALIGNMENT = 512
@@ -221,13 +224,16 @@ class ResidentModel:
         self._waits = {}
 
     def leave(self) -> None:
-        """Give its memory back, once nothing copies into it or reads it. Idempotent."""
+        """Give its memory back, once nothing copies into it or reads it; or at once, where the
+        device has failed. Idempotent."""
         memory, self._memory = self._memory, None
         if memory is None:
             return
         try:
             self.wait_loaded()
             self._device.execution.mark().wait()
+        except Exception as error:  # the backend's own: nothing is under way on such a device
+            logger.warning("%s has failed: %s", self._device.name, error)
         finally:
             self._bound, self._waits = [], {}
             self._device.give_back(memory)
