@@ -9,6 +9,8 @@ Ends with 1 if anything failed.
     faults   a worker killed with -9 comes back; its GPU memory is given back
     shares   parts of the GPU: that they are disjoint; latency by share; what neighbours cost; two
              networks at once against turns; the multi-process service, where there is one
+    provision  starts of models that are not in memory, layer by layer, in four ways; many models in
+               memory for a third of them
 """
 
 import json
@@ -18,7 +20,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-PARTS = ("models", "serve", "faults", "shares")
+PARTS = ("models", "serve", "faults", "shares", "provision")
 PART_S = 480.0
 ROOT = Path(__file__).parents[2]
 

@@ -248,7 +248,14 @@ def _device_bytes() -> int:
 
 
 if __name__ == "__main__":
+    from benchmarks.gpu.provision import provision
     from benchmarks.gpu.shares import shares
 
-    parts = {"models": models, "serve": serve, "faults": faults, "shares": shares}
+    parts = {
+        "models": models,
+        "serve": serve,
+        "faults": faults,
+        "shares": shares,
+        "provision": provision,
+    }
     parts[sys.argv[1]](Path(sys.argv[2]))

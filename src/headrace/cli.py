@@ -23,6 +23,7 @@ from headrace.commands.rehearse import rehearse
 from headrace.commands.schema import schema
 from headrace.commands.serve import serve
 from headrace.commands.simulate import simulate
+from headrace.commands.topology import topology
 from headrace.commands.trace import trace
 from headrace.commands.verify import verify
 from headrace.domain.errors import HeadraceError
@@ -77,6 +78,7 @@ for command in (
         interfere,
         estimate,
         nodes,
+        topology,
         plan,
         verify,
         rehearse,

@@ -26,7 +26,12 @@ def network(name: str) -> Any:
     import torch
 
     torch.manual_seed(0)
-    made = {"resnet50": _resnet50, "mobilenetv2": _mobilenetv2, "bert": _bert, "small": _small}
+    made = {
+        "resnet50": _resnet50,
+        "mobilenetv2": _mobilenetv2,
+        "bert": transformer,
+        "small": _small,
+    }
     return _settled(made[name](), name).eval()
 
 
@@ -119,7 +124,16 @@ def _mobilenetv2() -> Any:
     return nn.Sequential(*layers, nn.Dropout(0.2), nn.Linear(1280, 1000))
 
 
-def _bert(layers: int = 12, width: int = 768, heads: int = 12) -> Any:
+def transformer(
+    words: int = 1000,
+    places: int = 512,
+    *,
+    causal: bool = False,
+    layers: int = 12,
+    width: int = 768,
+    heads: int = 12,
+) -> Any:
+    """Of BERT's or GPT-2's sizes, without a head; in evaluation mode once `eval` is called."""
     import torch
     from torch import nn
 
@@ -137,7 +151,7 @@ def _bert(layers: int = 12, width: int = 768, heads: int = 12) -> Any:
                 part.view(batch, length, heads, width // heads).transpose(1, 2)
                 for part in self.qkv(x).chunk(3, -1)
             )
-            mixed = nn.functional.scaled_dot_product_attention(q, k, v)
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
             mixed = mixed.transpose(1, 2).reshape(batch, length, width)
             x = self.first(x + self.dropout(self.out(mixed)))
             up = nn.functional.gelu(self.up(x))
@@ -146,13 +160,13 @@ def _bert(layers: int = 12, width: int = 768, heads: int = 12) -> Any:
     class Encoder(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.words, self.places = nn.Embedding(1000, width), nn.Embedding(512, width)
+            self.words, self.places = nn.Embedding(words, width), nn.Embedding(places, width)
             self.norm = nn.LayerNorm(width)
             self.layers = nn.ModuleList(Layer() for _ in range(layers))
 
         def forward(self, ids: Any) -> Any:
-            places = torch.arange(ids.shape[1], device=ids.device)
-            x = self.norm(self.words(ids) + self.places(places))
+            order = torch.arange(ids.shape[1], device=ids.device)
+            x = self.norm(self.words(ids) + self.places(order))
             for layer in self.layers:
                 x = layer(x)
             return x.mean(1)

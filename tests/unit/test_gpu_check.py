@@ -20,7 +20,7 @@ def test_an_unknown_part_is_refused_with_the_parts_there_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert check.main(["everything"]) == 2
-    assert "models, serve, faults, shares" in capsys.readouterr().out
+    assert "models, serve, faults, shares, provision" in capsys.readouterr().out
 
 
 def test_a_part_that_hangs_or_crashes_costs_no_more_than_itself(

@@ -7,7 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.domain.errors import ModelError, PlanError
+from headrace.domain.layers import Transfer
 from headrace.domain.plan import Plan
+from headrace.executors.base import StageStart
 from headrace.serving.engine.data_plane import arena_bytes_for
 from headrace.serving.workers import placement
 from headrace.serving.workers.cores import (
@@ -21,6 +23,7 @@ from headrace.serving.workers.placement import refuse_unenforced, worker_specs
 from headrace.serving.workers.stage_io import stage_index
 from headrace.serving.workers.worker_process import WorkerSpec
 from helpers.served import WIDTH, plan_by_hand, profile_by_hand, served_chain
+from helpers.served_provisioned import provisioned
 
 PROFILE = profile_by_hand(["a", "y"], batch_size=2, stage_us=1_000, device="cpu")
 
@@ -166,3 +169,26 @@ def test_the_arena_has_room_for_several_batches_of_every_slot() -> None:
     stages = stage_index(plan_of([500, 500]), {"m": profile})
     batch = 2 * WIDTH * 4
     assert arena_bytes_for(stages) >= 1_000 * 2 * batch
+
+
+def test_an_executor_is_told_what_a_start_copies_and_never_over_a_second_device(
+    tmp_path: Path,
+) -> None:
+    served = provisioned(tmp_path, models=1)
+    stages = stage_index(served.plan, served.profiles)
+
+    def specs(plan: Plan, choice: str) -> tuple[WorkerSpec, ...]:
+        return worker_specs(plan, served.profiles, served.folders, stages, choice, seed=0)
+
+    [spec] = specs(served.plan, "auto")
+    [load] = spec.later
+    layers = tuple(layer.name for layer in served.profiles["m0"].layers)
+    assert load.start == StageStart(layers=layers, host=(), transfers=((0,),), waits_for_all=True)
+
+    [deployment] = served.plan.deployments
+    assert deployment.start is not None
+    start = replace(deployment.start, transfers=(Transfer(layers=(0,), helper=True),))
+    helped = replace(served.plan, deployments=(replace(deployment, start=start),))
+    with pytest.raises(PlanError, match="over a second device"):
+        specs(helped, "auto")
+    assert specs(helped, "emulated")

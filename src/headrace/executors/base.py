@@ -40,6 +40,19 @@ def held_together(weights_bytes: int) -> bool:
     return weights_bytes <= HELD_WEIGHTS_BYTES
 
 
+class StageStart(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """How the weights of a stage come to its device, layer by layer (`domain.layers.Residency`)."""
+
+    layers: tuple[str, ...]
+    """Of each, the node that it begins with: its name, or a value that it writes."""
+    host: tuple[int, ...]
+    """Layers that are executed from host memory."""
+    transfers: tuple[tuple[int, ...], ...]
+    """Layers that are copied together, in order."""
+    waits_for_all: bool = False
+    """Execution begins when everything is copied."""
+
+
 class StageToLoad(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """A stage as its executor needs to know it."""
 
@@ -69,6 +82,9 @@ class StageToLoad(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_onl
     warm_up: bool = True
     """Run it once before it counts as loaded, so that its first batch takes no longer than others.
     False: somebody waits for that first batch."""
+    start: StageStart | None = None
+    """Of a stage that comes and goes: what is copied and what is not, where its kind of executor
+    moves layers one by one. None: all of it, before anything runs."""
 
 
 def require_checked(stage: StageToLoad) -> None:
@@ -136,6 +152,20 @@ class SizedExecutor(Executor, Protocol):
         output_offsets: Sequence[int],
     ) -> None:
         """As `run`, with so long `StageToLoad.dimensions`."""
+        ...
+
+
+@runtime_checkable
+class StreamingExecutor(Executor, Protocol):
+    """One whose weights are still on their way when its constructor returns. It may run at once: a
+    run waits for what it needs."""
+
+    def wait_loaded(self) -> None:
+        """Return when all its weights are where they belong; called from another thread, once.
+
+        Raises:
+            Exception: they do not come; whatever the backend raises.
+        """
         ...
 
 

@@ -28,9 +28,11 @@ from headrace.executors.base import (
     StageToLoad,
     TensorMemory,
 )
+from headrace.executors.cuda_streams import cuda_device
 from headrace.executors.onnx import MeasuredOnnx, OnnxExecutor
 from headrace.executors.onnx_session import runs_on_gpus
 from headrace.executors.torch_model import TorchExecutor, TorchModel, prepare
+from headrace.executors.torch_streamed import KeptModels, StreamedExecutor
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +41,13 @@ DEVICE_VARIABLE = "HEADRACE_CUDA_DEVICE"
 
 
 def _open(stage: StageToLoad, memory: TensorMemory) -> Executor:
-    content = Path(stage.path).read_bytes()
     number = _number()
+    if stage.start is not None:
+        # Layer by layer is PyTorch's way alone, whatever the model's format.
+        prepare(f"cuda:{number}")
+        _pin(*memory.place)
+        return StreamedExecutor(stage, memory, _kept(number))
+    content = Path(stage.path).read_bytes()
     if runs_by_onnx_runtime(content):
         _require_room(stage.name, content, number)
         return OnnxExecutor(stage, memory, gpu=number)
@@ -94,6 +101,12 @@ def room_missing(stage: str, weights: int, number: int) -> str | None:
         f" {weights / 1e6:,.0f} MB, {free / 1e6:,.0f} MB of {total / 1e6:,.0f} MB are free; state"
         " memory_bytes of the device in the problem, so that plans keep within it"
     )
+
+
+@cache
+def _kept(number: int) -> KeptModels:
+    """Of this process's models that come and go."""
+    return KeptModels(cuda_device(number))
 
 
 @cache

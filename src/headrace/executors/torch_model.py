@@ -93,7 +93,7 @@ class TorchModel:
         import torch
 
         self._torch = torch
-        with _said("PyTorch cannot open the model"):
+        with said("PyTorch cannot open the model"):
             self._program = TorchProgram(onnx.load_model_from_string(content), weights, device)
         self._on_device = self._program.device.type != "cpu"
         self._stream: Any = None
@@ -125,7 +125,7 @@ class TorchModel:
         torch = self._torch
         with torch.inference_mode():
             given = [
-                torch.from_numpy(_writable(feeds[name])).to(self._program.device)
+                torch.from_numpy(writable(feeds[name])).to(self._program.device)
                 for name in self._program.inputs
             ]
             found = dict(zip(self._program.outputs, self._program(given), strict=True))
@@ -143,7 +143,7 @@ class TorchModel:
             Exception: whatever PyTorch raises, or ModelError: an output has another shape.
         """
         torch = self._torch
-        given = [torch.from_numpy(_writable(inputs[name])) for name in self._program.inputs]
+        given = [torch.from_numpy(writable(inputs[name])) for name in self._program.inputs]
         order = [self._program.outputs.index(name) for name in outputs]
         taken = [torch.from_numpy(array) for array in outputs.values()]
         if self._on_device:
@@ -154,7 +154,7 @@ class TorchModel:
         with self._torch.inference_mode():
             found = self._program(given)
             for tensor, index in zip(taken, order, strict=True):
-                _copy(found[index], tensor, self._program.outputs[index])
+                copied_out(found[index], tensor, self._program.outputs[index])
 
     def _run_on_device(self, given: list[Any], taken: list[Any], order: list[int]) -> None:
         torch = self._torch
@@ -168,7 +168,7 @@ class TorchModel:
                 there.copy_(tensor, non_blocking=True)
             found = recorded.replay()
             for tensor, index in zip(taken, order, strict=True):
-                _copy(found[index], tensor, self._program.outputs[index])
+                copied_out(found[index], tensor, self._program.outputs[index])
         self._stream.synchronize()
 
 
@@ -218,7 +218,7 @@ class TorchExecutor:
         """
         self._stage, self._memory, self._model = stage, memory, model
         self._bindings: dict[tuple[int, ...], Callable[[], None]] = {}
-        _check(stage, model)
+        check_stage(stage, model.inputs, model.outputs)
         if stage.warm_up:
             self._warm_up()
 
@@ -259,18 +259,31 @@ def _zeros(specs: Sequence[TensorSpec], size: int) -> dict[str, NDArray[Any]]:
     return {spec.name: np.zeros((size, *spec.item_shape), spec.dtype) for spec in specs}
 
 
-def _check(stage: StageToLoad, model: TorchModel) -> None:
+def check_stage(
+    stage: StageToLoad, inputs: Mapping[str, str | None], outputs: Sequence[str]
+) -> None:
+    """
+    Args:
+        inputs: of the stage's file, name -> element type.
+
+    Raises:
+        ModelError: they are not what the profile says.
+    """
     wanted = {spec.name: spec.dtype for spec in stage.inputs}
-    missing = {spec.name for spec in stage.outputs} - set(model.outputs)
-    if wanted != dict(model.inputs) or missing:
+    missing = {spec.name for spec in stage.outputs} - set(outputs)
+    if wanted != dict(inputs) or missing:
         raise ModelError(
-            f"stage {stage.name!r}: its file has the inputs {dict(model.inputs)} and outputs"
-            f" {model.outputs}, but the profile says {wanted} and"
+            f"stage {stage.name!r}: its file has the inputs {dict(inputs)} and outputs"
+            f" {tuple(outputs)}, but the profile says {wanted} and"
             f" {[spec.name for spec in stage.outputs]}; profile the model again"
         )
 
 
-def _copy(found: Any, into: Any, name: str) -> None:
+def copied_out(found: Any, into: Any, name: str) -> None:
+    """
+    Raises:
+        ModelError: an output is not what the profile says.
+    """
     if found.shape != into.shape or found.dtype != into.dtype:
         raise ModelError(
             f"output {name!r} is {found.dtype} {list(found.shape)}, but the profile says"
@@ -279,7 +292,7 @@ def _copy(found: Any, into: Any, name: str) -> None:
     into.copy_(found, non_blocking=True)
 
 
-def _writable(array: NDArray[Any]) -> NDArray[Any]:
+def writable(array: NDArray[Any]) -> NDArray[Any]:
     """PyTorch has no tensors that cannot be written to; none of ours is."""
     array = np.ascontiguousarray(array)
     return array if array.flags.writeable else array.copy()
@@ -287,11 +300,11 @@ def _writable(array: NDArray[Any]) -> NDArray[Any]:
 
 def _run(run: Callable[[], None], inputs: Arrays) -> None:
     shapes = [array.shape for array in inputs.values()]
-    with _said(f"a stage does not run with {shapes}"):
+    with said(f"a stage does not run with {shapes}"):
         run()
 
 
-class _said:
+class said:
     """Whatever PyTorch raises, as an error of ours that begins so."""
 
     def __init__(self, what: str) -> None:

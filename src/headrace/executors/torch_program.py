@@ -63,6 +63,8 @@ class _Step:
     """Registers; -1: nobody wants it."""
     reads: tuple[int, ...]
     frees: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    """Of its node, and of what that writes."""
 
 
 class TorchProgram:
@@ -110,18 +112,28 @@ class TorchProgram:
         del self._known
         self._steps = _freed(steps, {*self._results})
         needed = {register for step in steps for register in step.reads} | {*self._results}
-        self._values = [None] * len(self._registers)
+        self._values: list[Any] = [None] * len(self._registers)
         for register, value in known.items():
             if register in needed:
                 self._values[register] = value
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs, in order, of inputs in order; tensors on the program's device."""
+        values = self.begin(inputs)
+        self.go(values, 0, len(self._steps))
+        return self.end(values)
+
+    def begin(self, inputs: Sequence[Any]) -> list[Any]:
+        """The registers of a run."""
         values = self._values.copy()
         values[: len(inputs)] = inputs
         for register in self._batch:
             values[register] = inputs[0].shape[0]
-        for step in self._steps:
+        return values
+
+    def go(self, values: list[Any], first: int, end: int) -> None:
+        """Compute the steps from `first` on, before `end`."""
+        for step in self._steps[first:end]:
             found = step.compute(values)
             if len(step.writes) == 1:
                 values[step.writes[0]] = found
@@ -129,7 +141,34 @@ class TorchProgram:
                 _put(values, step, found)
             for register in step.frees:
                 values[register] = None
+
+    def end(self, values: list[Any]) -> list[Any]:
+        """The outputs in the registers of a run that is over."""
         return [values[register] for register in self._results]
+
+    @property
+    def step_names(self) -> list[tuple[str, ...]]:
+        """Of each step: the names of its node and of what that writes."""
+        return [step.names for step in self._steps]
+
+    def reads(self, first: int, end: int) -> set[int]:
+        """The registers that steps from `first` on, before `end`, read; those of outputs where
+        the last step is among them."""
+        found = {register for step in self._steps[first:end] for register in step.reads}
+        return found.union(self._results) if end == len(self._steps) else found
+
+    def take_weights(self) -> dict[int, Any]:
+        """Register -> tensor on the device that no run changes. The program gives them up: whoever
+        runs it puts them, or others of their kind, into the registers of each run."""
+        torch = self._torch
+        taken = {
+            register: value
+            for register, value in enumerate(self._values)
+            if isinstance(value, torch.Tensor) and value.device.type == self.device.type
+        }
+        for register in taken:
+            self._values[register] = None
+        return taken
 
     def _register(self, name: str) -> _Register:
         return self._registers.setdefault(name, _Register(len(self._registers)))
@@ -161,7 +200,8 @@ class TorchProgram:
         else:
             compute = self._translated(node, reads)
         writes = tuple(self._register(name) if name else -1 for name in node.output)
-        return _Step(compute, writes, tuple(r for r in reads if r is not None))
+        names = (node.name, *node.output)
+        return _Step(compute, writes, tuple(r for r in reads if r is not None), names=names)
 
     def _translated(
         self, node: Any, reads: Sequence[_Register | None]

@@ -13,8 +13,9 @@ from headrace.cost import TimedStage, cost_model
 from headrace.dispatch.starts_of_plan import start_of
 from headrace.dispatch.topology import slowdowns
 from headrace.domain.errors import ModelError, PlanError
-from headrace.domain.plan import Plan, Slot
+from headrace.domain.plan import Deployment, Plan, Slot
 from headrace.domain.profile import Profile
+from headrace.executors.base import StageStart
 from headrace.executors.table import AUTO, ExecutorChoice, executor, kind_for
 from headrace.interference import slowed_us
 from headrace.serving.workers.cores import (
@@ -47,6 +48,8 @@ class _Tenant:
     p99_us: tuple[int, ...]
     start: Start | None
     """Of a model that comes and goes."""
+    layers: StageStart | None
+    """Of such a model: which of them are copied."""
 
 
 def worker_specs(
@@ -96,9 +99,13 @@ def worker_specs(
             path, weights = "", None
             kind = names[io.planned.device]
             start = start_of(deployment, profile)
+            layers = None
             if start is not None:
+                layers = _layers_of(deployment, profile)
                 # Where its files are is said when it is loaded.
                 kind = kind_of_model(io.planned.device, choice, profile, folder)
+                if executor(kind).hold is None:
+                    _refuse_helpers(deployment, kind)
             elif kinds[io.planned.device].reads_model:
                 # Of what a device can run, not all models are run by the same library.
                 kind = kind_for(io.planned.device, choice, model_format(profile, folder))
@@ -118,6 +125,7 @@ def worker_specs(
                 p50_us=p50_us,
                 p99_us=p99_us,
                 start=start,
+                layers=layers,
             )
             for name in io.planned.pool:
                 tenants[name].append(tenant)
@@ -284,4 +292,32 @@ def _load(tenant: _Tenant, slot: int, threads: int, seed: int) -> Load:
         start_us=0 if tenant.start is None else tenant.start.last_us,
         # Of a model that is loaded when it is asked for, somebody waits for the first batch.
         warm_up=tenant.start is None,
+        start=tenant.layers,
+    )
+
+
+def _refuse_helpers(deployment: Deployment, kind: str) -> None:
+    """
+    Raises:
+        PlanError: part of its start comes over a second device.
+    """
+    residency = deployment.start
+    if residency is not None and any(transfer.helper for transfer in residency.transfers):
+        raise PlanError(
+            f"plan: the start of {deployment.model!r} copies layers over a second device, which"
+            f" executor {kind!r} does not do\n"
+            "  try       --provision exact or deepplan, whose starts use one device; or"
+            " --executor emulated"
+        )
+
+
+def _layers_of(deployment: Deployment, profile: Profile) -> StageStart:
+    """What its start says, as an executor is told."""
+    residency = deployment.start
+    assert residency is not None, "of a model that comes and goes"
+    return StageStart(
+        layers=tuple(layer.name for layer in profile.layers),
+        host=residency.host,
+        transfers=tuple(transfer.layers for transfer in residency.transfers),
+        waits_for_all=residency.waits_for_all,
     )

@@ -25,12 +25,14 @@ from headrace.domain.errors import ModelError
 from headrace.executors.base import (
     Executor,
     SizedExecutor,
+    StreamingExecutor,
     TensorMemory,
     describe,
     require_checked,
 )
 from headrace.executors.table import executor
 from headrace.serving.workers.arena import map_arena
+from headrace.serving.workers.arrivals import Arrivals
 from headrace.serving.workers.frames import (
     EXPECTED,
     AnyFrame,
@@ -55,16 +57,22 @@ _PR_SET_TIMERSLACK = 29
 
 
 class Worker:
-    """Answers each Expect, Load, Unload and Run with exactly one frame."""
+    """Answers each Expect, Load, Unload and Run with exactly one frame.
+
+    That of a Load whose weights are copied beside what runs (`StreamingExecutor`) is sent when they
+    are there, from a thread of its own, and frames behind it are worked off meanwhile.
+    """
 
     def __init__(
         self,
         memory: TensorMemory,
         memory_bytes: int | None = None,
         cores: frozenset[int] = frozenset(),
+        send: Callable[[bytes], None] = lambda data: None,
     ) -> None:
         """
         Args:
+            send: what an answer that comes later is sent with, from another thread.
             memory_bytes: how much data memory the process may have, for messages.
             cores: those of its slot, among which stages place their threads; empty: any.
         """
@@ -73,8 +81,12 @@ class Worker:
         self._cores = cores
         self._executors: dict[int, Executor] = {}
         self._loads: dict[int, Load] = {}
+        self._arrivals = Arrivals(lambda frame: send(encode(frame)), self._describe)
 
-    def answer(self, frame: AnyFrame) -> AnyFrame:
+    def answer(self, frame: AnyFrame) -> AnyFrame | None:
+        """None: the answer comes later."""
+        for stage in self._arrivals.failed():
+            self._drop(stage)
         match frame:
             case Run():
                 return self._run(frame)
@@ -87,6 +99,7 @@ class Worker:
         raise TypeError(f"a worker is not sent {type(frame).__name__}")
 
     def close(self) -> None:
+        self._arrivals.end()
         for stage in self._executors.values():
             stage.unload()
 
@@ -139,7 +152,7 @@ class Worker:
             return False
         return True
 
-    def _load(self, load: Load) -> AnyFrame:
+    def _load(self, load: Load) -> AnyFrame | None:
         started_at_us = _now_us()
         if self._cores:
             # The stage before may have placed this thread on one of them.
@@ -151,6 +164,9 @@ class Worker:
         except Exception as error:  # reported; the gateway decides what it means
             return Failed(-1, 0, load.stage, self._describe(error), load.slot)
         self._executors[load.stage], self._loads[load.stage] = opened, load
+        if isinstance(opened, StreamingExecutor):
+            self._arrivals.expect(opened, load, started_at_us)
+            return None
         ended_at_us = _now_us()
         return Loaded(load.stage, ended_at_us - started_at_us, load.slot, ended_at_us)
 
@@ -167,11 +183,16 @@ class Worker:
         return Loaded(EXPECTED, ended_at_us - started_at_us, expect.slot, ended_at_us)
 
     def _unload(self, unload: Unload) -> Unloaded:
-        stage = self._executors.pop(unload.stage, None)
-        self._loads.pop(unload.stage, None)
-        if stage is not None:
-            stage.unload()
+        # What is told of a stage is told in order: that it was there, then that it is gone.
+        self._arrivals.settle(unload.stage)
+        self._drop(unload.stage)
         return Unloaded(unload.stage, unload.slot)
+
+    def _drop(self, stage: int) -> None:
+        executor = self._executors.pop(stage, None)
+        self._loads.pop(stage, None)
+        if executor is not None:
+            executor.unload()
 
 
 def open_stage(load: Load, memory: TensorMemory) -> Executor:
@@ -194,7 +215,9 @@ def serve(channel: socket.socket, send: Callable[[bytes], None], worker: Worker)
         for frame in reader.feed(data):
             if isinstance(frame, Stop):
                 return
-            send(encode(worker.answer(frame)))
+            answered = worker.answer(frame)
+            if answered is not None:
+                send(encode(answered))
 
 
 def main() -> None:
@@ -231,7 +254,7 @@ def main() -> None:
             serve_timelines(channel, send, Timelines(memory))
         else:
             _compute_in_the_background()
-            worker = Worker(memory, options.memory_bytes, cores)
+            worker = Worker(memory, options.memory_bytes, cores, send)
             serve(channel, send, worker)
             worker.close()
 

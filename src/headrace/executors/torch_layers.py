@@ -1,0 +1,312 @@
+"""A model of PyTorch's whose weights are in host memory, and its presence on a device.
+
+`HostModel` is the tier "host memory": the program, and everything that no run changes in one block,
+layer by layer, each layer's at its own place. `ResidentModel` is the tier "device": memory of
+exactly the size of what is copied, the copies under way, and for each layer the tensors that its
+steps read.
+
+    loading     copy transfer 0 | mark 0 | copy transfer 1 | mark 1 | ...     asked for at once
+    execution   behind mark 0: layer 0 | layer 1, from the host | behind mark 1: layer 2 | ...
+
+A layer begins with the step of the node that it is named after, and ends before the next one. What
+no run changes is found when the program is opened, weights that are computed from weights included,
+and known by the storage that it lies in: several layers may read one. A layer that is executed from
+host memory reads tensors over the block; one that is copied reads those on the device, also where
+an earlier layer reads the same weights from the host (tied embeddings). What a profile says has no
+weights may still read a constant of a few bytes: from the host.
+
+Invariant: nothing of a `ResidentModel` is given back while a stream may still touch it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import onnx
+
+from headrace.catalog.weights_files import ExternalWeights
+from headrace.domain.errors import ModelError
+from headrace.executors.base import StageStart
+from headrace.executors.streams import Event, LayerDevice
+from headrace.executors.torch_program import TorchProgram
+
+logger = logging.getLogger(__name__)
+
+_TENSOR_ALIGNMENT = 256
+_LAYER_ALIGNMENT = 512
+"""What kernels that read vectors, and libraries that choose by alignment, expect of an allocator's
+memory."""
+
+
+class _Place(NamedTuple):
+    """Of a storage, in a block."""
+
+    offset: int
+    size_bytes: int
+
+
+class _View(NamedTuple):
+    """A tensor, in the storage that it lies in."""
+
+    storage: int
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    """Elements."""
+
+    def over(self, memory: Any, place: _Place) -> Any:
+        """The tensor, where its storage is at this place of a tensor of bytes."""
+        import torch
+
+        flat = memory[place.offset : place.offset + place.size_bytes].view(self.dtype)
+        return torch.as_strided(flat, self.shape, self.strides, flat.storage_offset() + self.offset)
+
+
+class _Copy(NamedTuple):
+    """Bytes of the block that are neighbours, to neighbours on the device."""
+
+    source: int
+    into: int
+    size_bytes: int
+
+
+class _Layer(NamedTuple):
+    first: int
+    end: int
+    """Steps."""
+    reads: tuple[tuple[int, _View], ...]
+    """Registers that it reads."""
+    storages: tuple[int, ...]
+
+
+class HostModel:
+    """A program and its weights in host memory."""
+
+    def __init__(
+        self,
+        content: bytes,
+        weights: ExternalWeights | None,
+        layers: Sequence[str],
+        device: LayerDevice,
+    ) -> None:
+        """Open the model on the device, and take its weights from there to the host.
+
+        Args:
+            content: a `ModelProto`'s bytes.
+            weights: what it refers to.
+            layers: as `StageStart.layers`; none: it is one layer.
+
+        Raises:
+            ModelError: PyTorch cannot compute the model, a layer is not in it, or there is no
+                memory for it.
+        """
+        import torch
+
+        self.device = device
+        self.program = TorchProgram(onnx.load_model_from_string(content), weights, device.name)
+        found = self.program.take_weights()
+        storages: dict[int, Any] = {}
+        """By their addresses; the tensors of a program never lie over one another partly."""
+        views: dict[int, tuple[int, Any]] = {}
+        for register, tensor in found.items():
+            storage = tensor.untyped_storage()
+            storages.setdefault(storage.data_ptr(), storage)
+            views[register] = (storage.data_ptr(), tensor)
+        numbers: dict[int, int] = {}
+        self.layers = [
+            self._layer(first, end, views, numbers)
+            for first, end in _spans(self.program.step_names, layers)
+        ]
+        self.places, size_bytes = _placed(
+            self.layers, {n: storages[at].nbytes() for at, n in numbers.items()}
+        )
+        self.block = device.host_block(size_bytes)
+        with torch.inference_mode():
+            for at, number in numbers.items():
+                place = self.places[number]
+                source = torch.empty(0, dtype=torch.uint8, device=device.name).set_(storages[at])
+                self.block.bytes[place.offset : place.offset + place.size_bytes].copy_(source)
+        self._seen: dict[int, list[tuple[int, Any]]] = {}
+
+    def _layer(
+        self, first: int, end: int, views: Mapping[int, tuple[int, Any]], numbers: dict[int, int]
+    ) -> _Layer:
+        """Numbers storages in the order in which layers read them."""
+        reads = []
+        for register in sorted(self.program.reads(first, end) & views.keys()):
+            at, tensor = views[register]
+            view = _View(
+                storage=numbers.setdefault(at, len(numbers)),
+                dtype=tensor.dtype,
+                shape=tuple(tensor.shape),
+                strides=tuple(tensor.stride()),
+                offset=tensor.storage_offset(),
+            )
+            reads.append((register, view))
+        storages = tuple(sorted({view.storage for _, view in reads}))
+        return _Layer(first, end, tuple(reads), storages)
+
+    def seen(self, layer: int) -> list[tuple[int, Any]]:
+        """Register -> tensor in host memory, of the device's type."""
+        if layer not in self._seen:
+            self._seen[layer] = [
+                (register, view.over(self.block.seen, self.places[view.storage]))
+                for register, view in self.layers[layer].reads
+            ]
+        return self._seen[layer]
+
+    def layer_bytes(self, layer: int) -> int:
+        """Of the weights that it reads."""
+        return sum(self.places[number].size_bytes for number in self.layers[layer].storages)
+
+
+class ResidentModel:
+    """A model on its device, or on its way there. Runs and `leave` are called on one thread."""
+
+    def __init__(self, host: HostModel, start: StageStart) -> None:
+        """Ask for all copies; returns before they are made.
+
+        Raises:
+            ModelError: the device has no memory for them.
+        """
+        self._host, self._device = host, host.device
+        self._waits: dict[int, Event] = {}
+        """By layer: before which execution waits."""
+        transfer_of = {
+            layer: number for number, each in enumerate(start.transfers) for layer in each
+        }
+        copied, copies, self.size_bytes = self._copied(start)
+        self._memory = self._device.allocate(self.size_bytes)
+        loading, block = self._device.loading, host.block.bytes
+        marks: list[Event] = []
+        for together in copies:
+            for source, into, size in together:
+                loading.copy(self._memory[into : into + size], block[source : source + size])
+            marks.append(loading.mark())
+        self._last = marks[-1] if marks else None
+        self._bound = [
+            host.seen(layer) if layer not in transfer_of else self._over(layer, copied)
+            for layer in range(len(host.layers))
+        ]
+        for layer, number in transfer_of.items():
+            self._waits[layer] = marks[number]
+        if start.waits_for_all and self._last is not None:
+            self._waits = {0: self._last}
+
+    def run(
+        self, inputs: Sequence[Any], on_layer: Callable[[int], None] = lambda layer: None
+    ) -> list[Any]:
+        """The outputs of inputs on the device, as the program orders them; computed behind what
+        the execution stream was asked for, each layer when its weights are there.
+
+        Args:
+            on_layer: told of each layer when all of it was asked for; for measuring.
+        """
+        program, execution = self._host.program, self._device.execution
+        values = program.begin(inputs)
+        waits, waited = self._waits, None
+        for number, layer in enumerate(self._host.layers):
+            event = waits.get(number)
+            if event is not None and event is not waited:
+                execution.behind(event)
+                waited = event
+            for register, tensor in self._bound[number]:
+                values[register] = tensor
+            program.go(values, layer.first, layer.end)
+            on_layer(number)
+        return program.end(values)
+
+    def wait_loaded(self) -> None:
+        """Return when all copies are made; another thread may ask. Runs need not wait then."""
+        if self._last is not None:
+            self._last.wait()
+        self._waits = {}
+
+    def leave(self) -> None:
+        """Give its memory back, once nothing copies into it or reads it; or at once, where the
+        device has failed. Idempotent."""
+        memory, self._memory = self._memory, None
+        if memory is None:
+            return
+        try:
+            self.wait_loaded()
+            self._device.execution.mark().wait()
+        except Exception as error:  # the backend's own: nothing is under way on such a device
+            logger.warning("%s has failed: %s", self._device.name, error)
+        finally:
+            self._bound, self._waits = [], {}
+            self._device.give_back(memory)
+
+    def _copied(self, start: StageStart) -> tuple[dict[int, _Place], list[list[_Copy]], int]:
+        """Storage -> its place on the device; the copies of each transfer; bytes of all."""
+        layers, places = self._host.layers, self._host.places
+        found: dict[int, _Place] = {}
+        copies: list[list[_Copy]] = []
+        end = 0
+        for transfer in start.transfers:
+            together: list[_Copy] = []
+            last = -2
+            for layer in transfer:
+                if not 0 <= layer < len(layers):
+                    raise ModelError(
+                        f"a start copies layer {layer}, and its model has {len(layers)}; plan again"
+                    )
+                for number in (n for n in layers[layer].storages if n not in found):
+                    here = places[number]
+                    if number == last + 1:  # neighbours in the block, and so here: one copy
+                        copy = together.pop()
+                        offset = copy.into + here.offset - copy.source
+                        end = offset + here.size_bytes
+                        together.append(_Copy(copy.source, copy.into, end - copy.into))
+                    else:
+                        offset, end = _up(end), _up(end) + here.size_bytes
+                        together.append(_Copy(here.offset, offset, here.size_bytes))
+                    found[number] = _Place(offset, here.size_bytes)
+                    last = number
+            copies.append(together)
+        return found, copies, end
+
+    def _over(self, layer: int, copied: Mapping[int, _Place]) -> list[tuple[int, Any]]:
+        return [
+            (register, view.over(self._memory, copied[view.storage]))
+            for register, view in self._host.layers[layer].reads
+        ]
+
+
+def _spans(steps: Sequence[tuple[str, ...]], layers: Sequence[str]) -> list[tuple[int, int]]:
+    """The first step of each layer, and the one behind its last.
+
+    Raises:
+        ModelError: a layer is not in the program, or not behind the one before it.
+    """
+    if not layers:
+        return [(0, len(steps))]
+    place = {name: number for number, names in reversed(list(enumerate(steps))) for name in names}
+    at = [-1]
+    for name in layers:
+        at.append(place.get(name, -1))
+        if at[-1] <= at[-2]:
+            raise ModelError(
+                f"layer {name!r} is not in the stage's file behind the one before it; measure the"
+                " model's layers again, and plan again"
+            )
+    # What comes before the first belongs to it.
+    return list(zip([0, *at[2:]], [*at[2:], len(steps)], strict=True))
+
+
+def _placed(layers: Sequence[_Layer], sizes: Mapping[int, int]) -> tuple[dict[int, _Place], int]:
+    """Where each storage lies in the block, in the order in which layers read them."""
+    found: dict[int, _Place] = {}
+    end = 0
+    for layer in layers:
+        end = _up(end)
+        for number in (n for n in layer.storages if n not in found):
+            offset = _up(end, _TENSOR_ALIGNMENT)
+            found[number] = _Place(offset, sizes[number])
+            end = offset + sizes[number]
+    return found, end
+
+
+def _up(offset: int, alignment: int = _LAYER_ALIGNMENT) -> int:
+    return -(-offset // alignment) * alignment
