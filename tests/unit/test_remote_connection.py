@@ -214,15 +214,16 @@ def test_what_is_said_while_frames_are_handled_leaves_in_one_piece() -> None:
     class Answering(Keeper):
         def on_frame(self, frame: AnyRemoteFrame) -> None:
             super().on_frame(frame)
+            [connection] = connections
             connection.send(frame)
             connection.send(Ping(9))
 
     async def main() -> None:
-        nonlocal connection
         # Sockets that keep the borders of what is sent at once.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.setblocking(False)
         connection = Connection(ours)
+        connections.append(connection)
         connection.handler = Answering()
         connection.start()
         loop = asyncio.get_running_loop()
@@ -237,5 +238,5 @@ def test_what_is_said_while_frames_are_handled_leaves_in_one_piece() -> None:
             connection.close()
             theirs.close()
 
-    connection: Connection
+    connections: list[Connection] = []
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
