@@ -153,8 +153,10 @@ def test_memory_of_an_earlier_session_is_neither_read_nor_freed_in_the_next(
 
 
 @pytest.mark.parametrize("slot", [1, 2])
-def test_a_copy_for_a_path_that_a_batch_has_left_is_given_back(slot: int) -> None:
-    """Its next slot is lost while its tensors are on their way there."""
+def test_a_slot_that_is_lost_while_its_tensors_come_costs_no_answer_and_no_memory(
+    slot: int,
+) -> None:
+    """Again and again."""
     with closing(Arena(1 << 20)) as arena:
         script: Any = Fixed()
         world, moved = World(APART, arena, script), list[bool]()
