@@ -1,16 +1,21 @@
-"""A node is killed, frozen for ten seconds, or loses a worker, under load: what it costs.
+"""A node is killed, frozen or cut off for ten seconds, or loses a worker; the gateway is killed.
 
-    PYTHONPATH=tests python -m benchmarks.cluster.faults
+    PYTHONPATH=tests python -m benchmarks.cluster.faults [cut] [slow] [gateway]
 
 Two nodes, a stage each, four clients that ask all the time. Printed: requests answered and refused,
-wrong answers (each is compared), and how long the slot is out after its node is there again.
+wrong answers (each is compared), and how long the slot is out after its node is there again. Then
+the same with a slow and lossy network to one node for ten seconds (a proxy in the path, which holds
+bytes back), and the time from a gateway's death to the first right answer of the next one.
 """
 
 import asyncio
+import json
 import os
 import signal
+import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -19,15 +24,19 @@ import uvloop
 from benchmarks.cluster.run import CORE
 
 from headrace.serving.engine.inference import Answer, Refusal
-from helpers.agents import AgentProcess, agents, cluster_of
+from headrace.serving.workers.remote.handshake import SECRET_VARIABLE
+from helpers.agents import SECRET, AgentProcess, Proxy, agents, cluster_of
+from helpers.live_server import serving, write_plan
 from helpers.served import WIDTH, Client, Served, rows_of, served_chain
 
+CUT, SLOW = "cut", "slow"
 AWAY_S, BEFORE_S, AFTER_S = 10.0, 1.0, 2.0
 
 
 async def scene(served: Served, nodes: list[AgentProcess], what: str) -> None:
     loop = asyncio.get_running_loop()
-    engine = served.engine(cluster=cluster_of(*nodes))
+    proxy = await Proxy(nodes[1].address).__aenter__()
+    engine = served.engine(cluster=cluster_of(nodes[0], n1=proxy.address))
     await engine.start()
     try:
         client, ended, over = Client(engine), Counter[str](), False
@@ -47,10 +56,19 @@ async def scene(served: Served, nodes: list[AgentProcess], what: str) -> None:
 
         asking = [asyncio.ensure_future(ask(i)) for i in range(4)]
         await asyncio.sleep(BEFORE_S)
-        await asyncio.to_thread(break_and_mend, nodes[1], what)
+        if what == CUT:
+            proxy.cut()
+            await asyncio.sleep(AWAY_S)
+            proxy.mend()
+        elif what == SLOW:
+            proxy.delay_s, proxy.loss = 0.05, 0.02
+            await asyncio.sleep(AWAY_S)
+            proxy.delay_s, proxy.loss = 0.0, 0.0
+        else:
+            await asyncio.to_thread(break_and_mend, nodes[1], what)
         mended_at_s = loop.time()
-        # A worker's death may not have been noticed yet.
-        while not (engine.ready and engine.status().slots[1].restarts):
+        # A worker's death may not have been noticed yet; a slow network need not cost a slot.
+        while not (engine.ready and (what == SLOW or engine.status().slots[1].restarts)):
             await asyncio.sleep(0.005)
         back_s = loop.time() - mended_at_s
         await asyncio.sleep(AFTER_S)
@@ -60,6 +78,29 @@ async def scene(served: Served, nodes: list[AgentProcess], what: str) -> None:
         print(f"{what}: slots back after {back_s:.2f} s; {dict(ended)}; {left} unanswered")
     finally:
         await engine.stop()
+        await proxy.__aexit__()
+
+
+def gateway_killed(served: Served, nodes: list[AgentProcess], folder: Path) -> None:
+    """From its death until the next one, started at once, has answered right."""
+    plan = write_plan(served, folder)
+    places = [f"--node={each.name}=127.0.0.1:{each.port}" for each in nodes]
+    environment = {SECRET_VARIABLE: SECRET, "HEADRACE_CACHE": str(folder / "cache")}
+    with serving(plan, *places, "--no-auth", environment=environment) as first:
+        expected = answer_of(first.url)
+        first.process.kill()
+        killed_at_s = time.monotonic()
+        first.process.wait()
+    with serving(plan, *places, "--no-auth", environment=environment) as second:
+        assert answer_of(second.url) == expected, "a wrong answer"
+        print(f"kill -9 of the gateway: answers after {time.monotonic() - killed_at_s:.2f} s")
+
+
+def answer_of(url: str) -> object:
+    tensor = {"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [1.0] * WIDTH}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    with urllib.request.urlopen(f"{url}/v2/models/m/infer", body) as response:
+        return json.load(response)["outputs"]
 
 
 def break_and_mend(node: AgentProcess, what: str) -> None:
@@ -77,14 +118,18 @@ def break_and_mend(node: AgentProcess, what: str) -> None:
         node.signal(signal.SIGCONT)
 
 
-def main() -> None:
+def main(wanted: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         served = served_chain(folder, pools=(1, 1), nodes=2, gbps=100.0)
         with agents(folder, "n0", "n1", arguments=("--cores", str(CORE))) as nodes:
-            for what in ("kill -9 of a worker", "kill -9 of an agent", "a node frozen for 10 s"):
-                uvloop.run(scene(served, nodes, what))
+            kills = ("kill -9 of a worker", "kill -9 of an agent", "a node frozen for 10 s")
+            for what in (*kills, CUT, SLOW):
+                if not wanted or what in wanted:
+                    uvloop.run(scene(served, nodes, what))
+            if not wanted or "gateway" in wanted:
+                gateway_killed(served, nodes, folder)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -17,7 +17,9 @@ from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.workers.remote.cluster import ClusterAddresses
 from headrace.serving.workers.remote.handshake import SECRET_VARIABLE, HandshakeError
 from helpers.agents import SECRET, AgentProcess, Proxy, agents, cluster_of
+from helpers.certificates import authority, signed
 from helpers.live_server import alive, serving, write_plan
+from helpers.onnx_models import saved, saved_beside
 from helpers.served import WIDTH, Client, Served, rows_of, served_chain
 from helpers.waiting import until
 
@@ -36,9 +38,10 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
 
 
-def two_stages(folder: Path, pools: tuple[int, int] = (1, 1)) -> Served:
-    """Stage 0 on n0, stage 1 on n1; or two slots of each stage, on both nodes."""
-    return served_chain(folder, pools=pools, nodes=2, gbps=10.0)
+def two_stages(folder: Path, *, beside: bool = False) -> Served:
+    """Stage 0 on n0, stage 1 on n1. `beside`: the weights are in a file of their own."""
+    save = saved_beside if beside else saved
+    return served_chain(folder, pools=(1, 1), nodes=2, gbps=10.0, save=save)
 
 
 async def answers(served: Served, cluster: ClusterAddresses | None) -> list[Rows]:
@@ -61,7 +64,8 @@ def workers_of(agent: AgentProcess) -> set[int]:
 
 
 def test_a_pipeline_over_two_nodes_answers_as_on_one_and_leaves_nothing(tmp_path: Path) -> None:
-    served = two_stages(tmp_path)
+    """Its weights lie beside the model."""
+    served = two_stages(tmp_path, beside=True)
 
     async def test() -> None:
         expected = await answers(served, None)
@@ -71,7 +75,7 @@ def test_a_pipeline_over_two_nodes_answers_as_on_one_and_leaves_nothing(tmp_path
             # One of them here, without a network; and the file is there already.
             mixed = cluster_of(nodes[1], n0=None)
             np.testing.assert_array_equal(await answers(served, mixed), expected)
-            assert len(kept) == 1
+            assert len(kept) == 2, "its stage, and the weights of all"
             assert {path.name for path in (tmp_path / "files-n1" / "files").iterdir()} == kept
             assert not workers_of(nodes[0])
             assert [node.end() for node in nodes] == [0, 0]
@@ -217,11 +221,16 @@ def infer(url: str, rows: Rows) -> Rows:
 def test_a_gateway_that_is_killed_is_followed_by_one_that_takes_the_workers_over(
     tmp_path: Path,
 ) -> None:
+    """Over TLS."""
     served = two_stages(tmp_path)
     plan = write_plan(served, tmp_path)
     environment = {SECRET_VARIABLE: SECRET, "HEADRACE_CACHE": str(tmp_path / "cache")}
-    with agents(tmp_path, "n0", "n1") as nodes:
+    ours = authority(tmp_path)
+    pair = signed(tmp_path, "agent", ours)
+    tls = (f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}")
+    with agents(tmp_path, "n0", "n1", arguments=(*tls, f"--tls-ca={ours.certificate}")) as nodes:
         places = [f"--node={each.name}=127.0.0.1:{each.port}" for each in nodes]
+        places.append(f"--cluster-ca={ours.certificate}")
         with serving(plan, *places, "--no-auth", environment=environment) as first:
             expected = infer(first.url, ROWS)
             workers = [workers_of(each) for each in nodes]

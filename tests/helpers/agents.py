@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from headrace.serving.workers.remote.cluster import ClusterAddresses
 from headrace.serving.workers.remote.handshake import SECRET_VARIABLE
 from headrace.serving.workers.remote.link import Address
 
+RESENT_S = 0.2
+"""TCP's least time before it sends anew."""
 SECRET = "a secret of this test cluster"
 
 
@@ -88,6 +91,9 @@ def cluster_of(*nodes: AgentProcess, **others: Address | None) -> ClusterAddress
 class Proxy:
     """A TCP proxy: may hold every byte back for a while, or pass nothing on (`cut`).
 
+    `loss` is the part of what it reads that waits RESENT_S longer, and all behind it: all that a
+    lost packet is to those who speak TCP.
+
     A cut is silent, as that of a cable: no end learns of it. Bytes wait, and go on when it is
     mended, also those of connections that one end has given up by then.
     """
@@ -95,6 +101,8 @@ class Proxy:
     def __init__(self, target: Address) -> None:
         self._target = target
         self.delay_s = 0.0
+        self.loss = 0.0
+        self._chance = random.Random(0)
         self._whole = asyncio.Event()
         self._whole.set()
         self._server: asyncio.Server | None = None
@@ -145,7 +153,9 @@ class Proxy:
                 data = b""
                 with suppress(ConnectionError):
                     data = await source.read(1 << 16)
-                waiting.put_nowait((loop.time() + self.delay_s, data))
+                lost = self._chance.random() < self.loss
+                due_s = loop.time() + self.delay_s + (RESENT_S if lost else 0.0)
+                waiting.put_nowait((due_s, data))
                 if not data:
                     return
 

@@ -19,7 +19,7 @@ from headrace.serving.workers.frames import (
     Unload,
     Unloaded,
 )
-from headrace.serving.workers.pulse import LOOK_S
+from headrace.serving.workers.pulse import LOOK_S, NO_CORE
 from headrace.serving.workers.supervisor import Supervisor
 from headrace.serving.workers.worker_process import WorkerSpec
 from helpers.virtual_loop import VirtualTimeLoop
@@ -140,6 +140,9 @@ class FakeHost:
     def activity(self, process_id: int) -> Activity | None:
         [found] = [worker for worker in self.alive if worker.process_id == process_id]
         return found.activity if self.tells else None
+
+    def excuse(self) -> str:
+        return NO_CORE
 
     def close(self) -> None:
         """Nothing is held here."""

@@ -1,7 +1,7 @@
 """A tiny ONNX model with its profile and plan, ready for an engine, and ways to wait for it."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from headrace.catalog.documents import sha256_file
+from headrace.catalog.onnx_graph import load_graph
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Tenant
 from headrace.domain.problem import Demand, PlanOptions
@@ -49,15 +49,18 @@ def served_chain(
     nodes: int = 1,
     gbps: float | None = None,
     model: onnx.ModelProto | None = None,
+    save: Callable[[onnx.ModelProto, Path], Path] = saved,
 ) -> Served:
     """A chain of one MatMul and Tanh per stage (or `model`); stage i has `pools[i]` slots.
 
-    `stage_us` is the profiled latency of every stage at every batch size. Slots are dealt to
+    `save` writes the model. `stage_us` is the profiled latency of every stage at every batch size.
+    Slots are dealt to
     `nodes` in turn, so that with two nodes neighbouring stages are apart.
     """
     model = model or chain_model(layers=len(pools), width=WIDTH)
     cuts = [f"h{i}" for i in range(len(pools) - 1)] + ["y"]
-    return _served(folder, model, cuts, pools, batch_size, slo_us, stage_us, device, nodes, gbps)
+    path = save(model, folder / "m.onnx")
+    return _served(path, cuts, pools, batch_size, slo_us, stage_us, device, nodes, gbps)
 
 
 def served_add_one(
@@ -65,12 +68,12 @@ def served_add_one(
 ) -> Served:
     """float32 x [N, 16] -> y = x + 1 in one stage."""
     model = add_one_model(WIDTH)
-    return _served(folder, model, ["y"], [slots], batch_size, slo_us, 100, "cpu", 1, None)
+    path = saved(model, folder / "m.onnx")
+    return _served(path, ["y"], [slots], batch_size, slo_us, 100, "cpu", 1, None)
 
 
 def _served(
-    folder: Path,
-    model: onnx.ModelProto,
+    path: Path,
     cuts: Sequence[str],
     pools: Sequence[int],
     batch_size: int,
@@ -80,10 +83,9 @@ def _served(
     nodes: int,
     gbps: float | None,
 ) -> Served:
-    path = saved(model, folder / "m.onnx")
     profile = profile_by_hand(cuts, batch_size, stage_us, device, path)
     plan = plan_by_hand(pools, batch_size, slo_us, stage_us, device, nodes, gbps)
-    return Served(plan=plan, profiles={"m": profile}, folders={"m": folder})
+    return Served(plan=plan, profiles={"m": profile}, folders={"m": path.parent})
 
 
 def profile_by_hand(
@@ -96,7 +98,8 @@ def profile_by_hand(
         model="m",
         provenance=Provenance(kind="synthetic", date="2026-01-01T00:00:00Z"),
         model_path=path.name if path else None,
-        model_sha256=sha256_file(path) if path else None,
+        weights_files=_beside(path) if path else (),
+        model_sha256=load_graph(path).sha256 if path else None,
         inputs=(TensorSpec(name="x", dtype="float32", item_shape=(WIDTH,)),),
         outputs=(specs[-1],),
         blocks=tuple(
@@ -105,6 +108,12 @@ def profile_by_hand(
         ),
         block_times=(BlockTimes(device=device, share=WHOLE, p50_us=times, p99_us=times),),
     )
+
+
+def _beside(path: Path) -> tuple[str, ...]:
+    """Of a model that was `saved_beside`."""
+    beside = path.with_name(path.name + ".data")
+    return (beside.name,) if beside.exists() else ()
 
 
 def plan_by_hand(

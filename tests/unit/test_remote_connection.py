@@ -208,3 +208,35 @@ def test_what_cannot_be_sent_any_more_is_given_back() -> None:
         assert keeper.closed == []
 
     play(scene)
+
+
+def test_what_is_said_while_frames_are_handled_leaves_in_one_piece() -> None:
+    class Answering(Keeper):
+        def on_frame(self, frame: AnyRemoteFrame) -> None:
+            super().on_frame(frame)
+            [connection] = connections
+            connection.send(frame)
+            connection.send(Ping(9))
+
+    async def main() -> None:
+        # Sockets that keep the borders of what is sent at once.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.setblocking(False)
+        connection = Connection(ours)
+        connections.append(connection)
+        connection.handler = Answering()
+        connection.start()
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_sendall(theirs, encode(Ping(1)) + encode(Ping(2)))
+            expected = [Ping(1), Ping(9), Ping(2), Ping(9)]
+            assert await loop.sock_recv(theirs, 1 << 16) == b"".join(map(encode, expected))
+            # Outside of that, at once.
+            connection.send(Ping(3))
+            assert theirs.recv(1 << 16) == encode(Ping(3))
+        finally:
+            connection.close()
+            theirs.close()
+
+    connections: list[Connection] = []
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))

@@ -62,7 +62,7 @@ def test_a_worker_that_gets_no_core_is_waited_for_and_so_is_its_batch(
     play(host, scene)
     said = [record.message for record in caplog.records if "has had no core" in record.message]
     assert len(said) == 2, "once a minute"
-    assert said[0].startswith("slot 'slot0': its worker has had no core for most of 0.")
+    assert said[0].startswith("slot 'slot0': nothing heard of its worker for 0.")
 
 
 @pytest.mark.parametrize("share", [1.0, 0.25])

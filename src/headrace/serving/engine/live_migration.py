@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,8 +124,10 @@ class LiveMigration:
         Raises:
             MigrationError: a worker cannot load; nothing of the new plan is left running.
         """
-        here_bytes = self._new.available_memory_bytes()
-        short = memory_short_of(self._old.served, self._new.served, self._executor, here_bytes)
+        here_bytes, node_bytes = self._new.available_memory_bytes()
+        short = memory_short_of(
+            self._old.served, self._new.served, self._executor, here_bytes, node_bytes
+        )
         if short is not None:
             self._preloaded = False
             logger.warning(
@@ -233,6 +235,7 @@ def memory_short_of(
     new: ServedPlan,
     choice: ExecutorChoice = AUTO,
     here_bytes: int | None = None,
+    node_bytes: Mapping[str, int | None] | None = None,
 ) -> Shortage | None:
     """Where the memory does not hold both plans' weights at once; None: it does everywhere.
 
@@ -240,7 +243,8 @@ def memory_short_of(
         old: the plan in service.
         new: the one that is to follow it.
         choice: what their stages run on.
-        here_bytes: what the workers' machine would give to new processes; None: it does not say.
+        here_bytes: what this machine would give to new processes; None: it does not say.
+        node_bytes: the same of the plan's nodes that are other machines.
     """
     kinds = {
         slot.device: executor(kind_for(slot.device, choice))
@@ -254,13 +258,22 @@ def memory_short_of(
         needed = copies * (new_bytes + held.get(device, 0))
         if available is not None and needed > available:
             return Shortage(f"{device[1]} {device[2]} of {device[0]}", needed, available)
-    if here_bytes is None:
-        return None
-    needed = sum(
-        kinds[device[1]].process_memory_per_weight * weights for device, weights in wanted.items()
-    ) + sum(kinds[slot.device].process_bytes for slot in new.plan.slots)
-    available = round(here_bytes * (1 - KEPT_FREE))
-    return Shortage("this machine", needed, available) if needed > available else None
+    elsewhere = node_bytes or {}
+    machines: list[tuple[str | None, int | None]] = [(None, here_bytes), *elsewhere.items()]
+    for machine, has_bytes in machines:
+        if has_bytes is None:
+            continue
+        nodes = {node for node, _, _ in wanted if (node if node in elsewhere else None) == machine}
+        needed = sum(
+            kinds[device[1]].process_memory_per_weight * weights
+            for device, weights in wanted.items()
+            if device[0] in nodes
+        ) + sum(kinds[slot.device].process_bytes for slot in new.plan.slots if slot.node in nodes)
+        available = round(has_bytes * (1 - KEPT_FREE))
+        if needed > available:
+            where = "this machine" if machine is None else f"node {machine}"
+            return Shortage(where, needed, available)
+    return None
 
 
 def _weights(served: ServedPlan) -> dict[Device, int]:

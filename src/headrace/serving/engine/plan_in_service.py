@@ -317,10 +317,11 @@ class PlanInService:
         driver.on_started = moderation.stir
         return moderation
 
-    def available_memory_bytes(self) -> int | None:
-        """What the machine of all workers would give to new ones; None: it does not say, or they
-        are on several."""
-        return None if self._links or self.host is None else self.host.available_memory_bytes()
+    def available_memory_bytes(self) -> tuple[int | None, dict[str, int | None]]:
+        """What this machine would give to new workers, and what the nodes that are others would;
+        None: it does not say."""
+        here_bytes = None if self.host is None else self.host.available_memory_bytes()
+        return here_bytes, {node: link.available_bytes for node, link in self._links.items()}
 
     def _content(self, arena_bytes: int) -> str:
         """A hash of all that its workers depend on."""

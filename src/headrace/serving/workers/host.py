@@ -18,6 +18,7 @@ from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.cores import keep_to_share, quota_folder
 from headrace.serving.workers.descriptors import DescriptorReserve, process_reserve
 from headrace.serving.workers.frames import AnyFrame, Load, Run, Unload
+from headrace.serving.workers.pulse import NO_CORE
 from headrace.serving.workers.stage_io import HERE, Home
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerProcess, WorkerSpec
 
@@ -94,6 +95,10 @@ class Host(Protocol):
         """Of one of its workers, as far as its system says."""
         ...
 
+    def excuse(self) -> str:
+        """For messages: why a worker that `activity` calls runnable is silent."""
+        ...
+
     def close(self) -> None:
         """Its last worker has ended: give back what was held for them. Idempotent."""
         ...
@@ -153,6 +158,9 @@ class LocalHost:
 
     def activity(self, process_id: int) -> Activity | None:
         return activity_of(process_id)
+
+    def excuse(self) -> str:
+        return NO_CORE
 
     def close(self) -> None:
         reserve, self._reserve = self._reserve, None

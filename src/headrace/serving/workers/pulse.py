@@ -30,7 +30,8 @@ SILENCE_S = 0.7
 """Seven beats; with LOOK_S, a stopped worker is noticed within 0.9 s."""
 LOOK_S = 0.125
 SAY_EVERY_S = 60.0
-"""That a worker gets no core."""
+"""That a worker is silent, and waited for."""
+NO_CORE = "it has had no core for most of that time; the machine has more to compute than it can"
 
 
 def beat_for_ever(channel: socket.socket) -> Callable[[bytes], None]:
@@ -71,15 +72,21 @@ class Watch:
     """Calls once when a worker that could have said something has said nothing for SILENCE_S."""
 
     def __init__(
-        self, what: str, activity: Callable[[], Activity | None], on_silent: Callable[[], None]
+        self,
+        what: str,
+        activity: Callable[[], Activity | None],
+        on_silent: Callable[[], None],
+        excuse: Callable[[], str] = lambda: NO_CORE,
     ) -> None:
         """
         Args:
             what: the worker, for messages.
             activity: of its process now; asked while it is silent. None: not known, so that all of
                 its silence counts.
+            excuse: why its silence does not count, for messages.
         """
         self._what = what
+        self._excuse = excuse
         self._on_silent = on_silent
         self._silence = CountedTime(activity, 0.0)
         self._said_at_s = -SAY_EVERY_S
@@ -122,8 +129,8 @@ class Watch:
         if silent_s > SILENCE_S and now_s - self._said_at_s > SAY_EVERY_S:
             self._said_at_s = now_s
             logger.warning(
-                "%s: its worker has had no core for most of %.1f s, and is waited for; the machine"
-                " has more to compute than it can",
+                "%s: nothing heard of its worker for %.1f s, and it is waited for: %s",
                 self._what,
                 silent_s,
+                self._excuse(),
             )

@@ -276,7 +276,7 @@ class SupervisedProcess:
         self._failed_loads = 0
         """In a row."""
         self._next_attempt_at_s = 0.0
-        self._watch = Watch(self._what, self._activity, self._on_silent)
+        self._watch = Watch(self._what, self._activity, self._on_silent, host.excuse)
         self._loads = LoadsUnderWay(self._activity, LOAD_TIMEOUT_S, self._on_endless_load)
         for slot in slots:
             slot.process = self

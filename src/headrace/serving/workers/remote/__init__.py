@@ -5,6 +5,7 @@ connection   a socket that carries frames, and tensors straight between it and t
 handshake    who may speak at all: a secret, proven by both sides; TLS
 files        model files by hash: what the gateway gives, what an agent keeps
 session      an agent's part for one plan of one gateway: arena, workers, tensors on their way
+incoming     tensors that other agents send: where they belong, and whether they are wanted
 agent        the process of a node: listens, opens sessions, ends them
 clock        how far an agent's clock is behind ours, from round trips
 link         the gateway's end of one session: connects, and connects again

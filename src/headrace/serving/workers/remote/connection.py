@@ -91,6 +91,8 @@ class Connection:
         self._parked = False
         self._outgoing: deque[tuple[memoryview, Callable[[], object] | None]] = deque()
         self._writing = False
+        self._handling = False
+        """Frames that have come are being handled; what is said meanwhile leaves together."""
         self._drained: asyncio.Future[None] | None = None
         self.heard_at_s = self._loop.time()
         """When the other end was last heard."""
@@ -131,7 +133,7 @@ class Connection:
         else:
             self._outgoing.append((memoryview(encode(frame, payload.nbytes)), None))
             self._outgoing.append((payload, on_sent))
-        if not more and not self._writing:
+        if not more and not self._writing and not self._handling:
             self._flush()
 
     async def drained(self) -> None:
@@ -210,14 +212,17 @@ class Connection:
         self._guarded(self._read)
 
     def _guarded(self, act: Callable[[], None]) -> None:
+        self._handling = True
         try:
             act()
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return
-        except FrameError as error:
+            pass
+        except (FrameError, OSError) as error:
             self._fail(str(error))
-        except OSError as error:
-            self._fail(str(error))
+        finally:
+            self._handling = False
+        if self._outgoing and not self._writing and self.open:
+            self._flush()
 
     def _read(self) -> None:
         for _ in range(_TURNS):

@@ -10,6 +10,7 @@ from msgspec.structs import replace as with_fields
 from headrace.domain.errors import HeadraceError, ModelError
 from headrace.serving.workers.activity import Activity
 from headrace.serving.workers.frames import AnyFrame, Load, Run, Unload
+from headrace.serving.workers.pulse import NO_CORE
 from headrace.serving.workers.remote.files import file_ref
 from headrace.serving.workers.remote.frames import (
     CHUNK_BYTES,
@@ -25,7 +26,7 @@ from headrace.serving.workers.remote.frames import (
     Report,
     Start,
 )
-from headrace.serving.workers.remote.link import AgentLink
+from headrace.serving.workers.remote.link import DELAYED_S, AgentLink
 from headrace.serving.workers.stage_io import Home
 from headrace.serving.workers.worker_process import WorkerSpec, process_title
 
@@ -101,6 +102,11 @@ class RemoteHost:
 
     def activity(self, process_id: int) -> Activity | None:
         return self._link.activity(self._number_of.get(process_id, -1))
+
+    def excuse(self) -> str:
+        if self._link.silent_s > DELAYED_S:
+            return "its whole machine is not heard; the network to it may be slow or cut"
+        return NO_CORE
 
     def close(self) -> None:
         """The link is closed by whoever has opened it."""

@@ -14,6 +14,7 @@ earlier one is known to be gone.
 import asyncio
 import contextlib
 import logging
+import math
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ SILENCE_S = 1.5
 """An agent answers fifteen Pings in that time. With TCP's least time of 0.2 s before it sends
 anew, two losses of one packet in a row are not enough."""
 RECONNECT_S = 0.25
-_DELAYED_S = 0.25
+DELAYED_S = 0.25
 """From when on silence says something of the network, and nothing of a worker."""
 _OPEN_S = HANDSHAKE_S + 2 * QUIET_S
 
@@ -361,12 +362,17 @@ class AgentLink:
     def remove(self, number: int) -> None:
         self._workers.pop(number, None)
 
+    @property
+    def silent_s(self) -> float:
+        """Since the agent was last heard."""
+        if self._connection is None:
+            return math.inf
+        return asyncio.get_running_loop().time() - self._connection.heard_at_s
+
     def activity(self, number: int) -> Activity | None:
         """Of a worker that is silent. While the agent is silent, nothing counts against it."""
         told = self._silent.get(number)
-        connection = self._connection
-        now_s = asyncio.get_running_loop().time()
-        if connection is None or now_s - connection.heard_at_s > _DELAYED_S:
+        if self.silent_s > DELAYED_S:
             return Activity(runnable=True, ran_us=told.ran_us if told else 0)
         return Activity(told.runnable, told.ran_us) if told else None
 

@@ -40,7 +40,7 @@ from headrace.serving.workers.frames import AnyFrame, Beat, Failed, Finished, Fr
 from headrace.serving.workers.host import LocalHost
 from headrace.serving.workers.kept_files import KeptFiles, kept
 from headrace.serving.workers.remote.arrivals import Arrivals
-from headrace.serving.workers.remote.connection import LATER, Connection, Place
+from headrace.serving.workers.remote.connection import Connection, Place
 from headrace.serving.workers.remote.frames import (
     ActivityOf,
     AnyRemoteFrame,
@@ -67,6 +67,7 @@ from headrace.serving.workers.remote.frames import (
     Tensors,
     Undelivered,
 )
+from headrace.serving.workers.remote.incoming import IncomingTensors
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerProcess, WorkerSpec
 
 logger = logging.getLogger(__name__)
@@ -88,14 +89,6 @@ class PushToPeer(Protocol):
         payload: memoryview,
         on_failed: Callable[[str], None],
     ) -> None: ...
-
-
-@dataclass(slots=True)
-class _Expected:
-    offset: int
-    length: int
-    by: Connection | None = None
-    """Over which it is arriving."""
 
 
 @dataclass(slots=True, eq=False)
@@ -142,11 +135,7 @@ class Session:
         self._now_us = now_us
         self._workers: set[_Worker] = set()
         self._numbered: dict[int, _Worker] = {}
-        self._expected: dict[int, _Expected] = {}
-        self._highest = -1
-        """Of the transfers that were expected."""
-        self._early: list[Connection] = []
-        """That wait for their Expect."""
+        self._incoming = IncomingTensors(self._region)
         self._idle = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
@@ -168,7 +157,7 @@ class Session:
             logger.warning("a batch of an earlier gateway does not end: its worker is killed")
             await self._reap(worker)
         self.connection, self.number = connection, number
-        self._highest = -1
+        self._incoming.begin()
 
     def detach(self, reason: str) -> None:
         """Nobody is there to report to. Idempotent."""
@@ -179,11 +168,7 @@ class Session:
         self.detached_at_s = asyncio.get_running_loop().time()
         connection.close()
         logger.warning("detached: %s; %d workers stay loaded", reason, len(self._workers))
-        for expected in self._expected.values():
-            if expected.by is not None:
-                expected.by.discard()
-        self._expected.clear()
-        self._resume_early()
+        self._incoming.drop_all()
         self._arrivals.dropped_by(connection)
         self._numbered.clear()
         for worker in list(self._workers):
@@ -217,27 +202,16 @@ class Session:
 
     def place_tensors(self, frame: Tensors, length: int, by: Connection) -> Place:
         """Where tensors from another agent go."""
-        if frame.transfer > self._highest:
-            self._early.append(by)
-            return LATER
-        expected = self._expected.get(frame.transfer)
-        if expected is None:
-            return None
-        if expected.length != length:
-            raise FrameError(f"{length} bytes of tensors, {expected.length} are expected")
-        expected.by = by
-        return self._region(expected.offset, length)
+        return self._incoming.place(frame.transfer, length, by)
 
     def tensors_arrived(self, frame: Tensors) -> None:
-        if self._expected.pop(frame.transfer, None) is not None:
+        if self._incoming.arrived(frame.transfer):
             self._say(Arrived(frame.transfer))
 
     def cut_off(self, by: Connection) -> None:
         """Another agent's connection has ended, perhaps in the middle of something."""
-        for transfer, expected in list(self._expected.items()):
-            if expected.by is by:
-                del self._expected[transfer]
-                self._say(Undelivered(transfer, "the other agent has left"))
+        for transfer in self._incoming.cut_off(by):
+            self._say(Undelivered(transfer, "the other agent has left"))
 
     def on_frame(self, frame: AnyRemoteFrame) -> None:
         """What the gateway says.
@@ -253,14 +227,9 @@ class Session:
             case Ping():
                 self._answer(frame)
             case Expect():
-                self._region(frame.offset, frame.length)
-                self._expected[frame.transfer] = _Expected(frame.offset, frame.length)
-                self._highest = max(self._highest, frame.transfer)
-                self._resume_early()
+                self._incoming.expect(frame)
             case Cancel():
-                cancelled = self._expected.pop(frame.transfer, None)
-                if cancelled is not None and cancelled.by is not None:
-                    cancelled.by.discard()
+                self._incoming.cancel(frame.transfer)
             case Push():
                 self._send_on(frame)
             case Start():
@@ -483,11 +452,6 @@ class Session:
     def _say(self, frame: AnyRemoteFrame, payload: memoryview | None = None) -> None:
         if self.connection is not None:
             self.connection.send(frame, payload)
-
-    def _resume_early(self) -> None:
-        early, self._early = self._early, []
-        for connection in early:
-            connection.resume()
 
     def _aside(self, work: Coroutine[Any, Any, object]) -> None:
         async def run() -> None:

@@ -1,0 +1,130 @@
+"""What an agent keeps of model files: what they are called, once, and no more than it may."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from headrace.domain.errors import ModelError
+from headrace.serving.workers.remote.files import FileStore, file_ref
+from headrace.serving.workers.remote.frames import FileRef
+
+
+def ref_of(content: bytes, name: str = "") -> FileRef:
+    return FileRef(hashlib.sha256(content).hexdigest(), len(content), name)
+
+
+def sent(store: FileStore, content: bytes, name: str = "") -> FileRef:
+    """In two parts, as over a network."""
+    ref = ref_of(content, name)
+    arriving = store.begin(ref)
+    half = len(content) // 2
+    for part in (content[:half], content[half:]):
+        arriving.write(memoryview(part))
+    store.keep(arriving)
+    return ref
+
+
+def used_at(store: FileStore, ref: FileRef, second: int) -> None:
+    os.utime(store.path(ref.sha256), (second, second))
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_file_that_arrived_is_there_for_the_next_agent_too(tmp_path: Path) -> None:
+    ref = sent(FileStore(tmp_path), b"weights of a stage")
+    later = FileStore(tmp_path)
+    assert later.has(ref)
+    assert later.path(ref.sha256).read_bytes() == b"weights of a stage"
+    assert file_ref(str(later.path(ref.sha256))) == ref
+    assert not later.has(ref_of(b"another"))
+
+
+def test_a_file_with_other_content_than_its_name_is_never_used(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    arriving = store.begin(ref_of(b"expected"))
+    arriving.write(memoryview(b"replaced"))
+    with pytest.raises(ModelError, match="other content than its hash"):
+        store.keep(arriving)
+    assert names(tmp_path / "files") == set()
+    # Nor what has changed on the disk since an earlier agent.
+    ref = sent(store, b"expected")
+    path = store.path(ref.sha256)
+    path.chmod(0o600)
+    path.write_bytes(b"replaced")
+    assert not FileStore(tmp_path).has(ref)
+    assert names(tmp_path / "files") == set()
+
+
+def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
+    store = FileStore(tmp_path, limit_bytes=100)
+    first, second = sent(store, b"a" * 40), sent(store, b"b" * 40)
+    used_at(store, first, 2_000)
+    used_at(store, second, 1_000)
+    third = sent(store, b"c" * 40)
+    assert names(tmp_path / "files") == {first.sha256, third.sha256}
+    # To be asked for counts as use.
+    used_at(store, first, 1_000)
+    used_at(store, third, 2_000)
+    assert store.has(first)
+    sent(store, b"d" * 40)
+    assert store.has(first)
+    assert not store.has(third)
+
+
+def test_a_file_that_the_folder_may_never_hold_is_refused_before_anything_is_dropped(
+    tmp_path: Path,
+) -> None:
+    store = FileStore(tmp_path, limit_bytes=100)
+    kept = sent(store, b"a" * 100)
+    with pytest.raises(ModelError, match=r"101 bytes does not fit .* of 100; .*--cache-mb"):
+        store.begin(ref_of(b"b" * 101))
+    assert store.has(kept)
+
+
+def test_half_a_file_of_an_agent_that_was_killed_is_gone_with_the_next(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.begin(ref_of(b"expected")).write(memoryview(b"exp"))
+    assert len(names(tmp_path / "files")) == 1
+    FileStore(tmp_path)
+    assert names(tmp_path / "files") == set()
+
+
+def test_weights_lie_under_the_names_that_the_model_refers_to(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    refs = [sent(store, b"one", "w.bin"), sent(store, b"two", "more/w.bin")]
+    found = store.weights(refs)
+    assert found is not None
+    folder = Path(found.folder)
+    assert (folder / "w.bin").read_bytes() == b"one"
+    assert (folder / "more/w.bin").read_bytes() == b"two"
+    assert os.path.samefile(folder / "w.bin", store.path(refs[0].sha256))
+    # Files are linked anew where room was made since.
+    small = FileStore(tmp_path, limit_bytes=6)
+    sent(small, b"three")
+    assert not (folder / "w.bin").exists()
+    assert store.weights([]) is None
+
+
+@pytest.mark.parametrize("name", ["../w.bin", "/etc/w.bin", "a/../../w.bin", ".."])
+def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    store = FileStore(tmp_path / "store")
+    ref = sent(store, b"one", name)
+    with pytest.raises(ModelError, match="not a name beside a model"):
+        store.weights([ref])
+    assert names(tmp_path) == {"store"}
+
+
+@pytest.mark.parametrize("sha256", ["", "../" + "a" * 61, "A" * 64, "a" * 63])
+def test_what_is_no_hash_names_no_file(tmp_path: Path, sha256: str) -> None:
+    with pytest.raises(ModelError, match="not a SHA-256 hash"):
+        FileStore(tmp_path).begin(FileRef(sha256, 1))
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_the_option(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelError, match="--cache"):
+        FileStore(tmp_path / "file")
