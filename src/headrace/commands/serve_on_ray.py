@@ -36,7 +36,7 @@ def serve_on_ray(
     """
     import msgspec
 
-    from headrace.commands.serve import print_ready
+    from headrace.commands.ready import print_ready
     from headrace.on_ray.serving import serve_on_ray as serve
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
 
