@@ -6,7 +6,7 @@ costs their time. Ahead of their turn are found: the steps of the sweep, which a
 other; the plans around some settings; and what the plans to be confirmed carry with other seeds.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -81,7 +81,7 @@ class Found:
     def carried(self, plan: Plan, seed: int) -> Figures:
         return self._carry(plan, seed)
 
-    def in_turn(self, steps: Iterable[Settings], most: Callable[[], float]) -> Iterator[Settings]:
+    def in_turn(self, steps: Iterable[Settings], most: Callable[[], float]) -> Generator[Settings]:
         """The steps of the sweep, each when its turn has come.
 
         Args:
@@ -173,7 +173,7 @@ class FoundByJobs(Found):
             self._figures[key] = carried(self._session(plan, seed))
         return self._figures[key]
 
-    def in_turn(self, steps: Iterable[Settings], most: Callable[[], float]) -> Iterator[Settings]:
+    def in_turn(self, steps: Iterable[Settings], most: Callable[[], float]) -> Generator[Settings]:
         begun: list[Settings] = []
 
         def tasks() -> Iterator[Step]:
