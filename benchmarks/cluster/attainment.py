@@ -24,8 +24,8 @@ PROGRAM = str(Path(sys.executable).with_name("headrace"))
 
 
 @contextmanager
-def local_cluster(names: Sequence[str], cpus: int) -> Iterator[str]:
-    """A head without CPUs and a node of each name; its address."""
+def local_cluster(names: Sequence[str | None], cpus: int) -> Iterator[str]:
+    """A head without CPUs and a node of each name, None: of no name; its address."""
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     from ray.cluster_utils import Cluster
 
@@ -33,7 +33,7 @@ def local_cluster(names: Sequence[str], cpus: int) -> Iterator[str]:
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         for name in names:
-            labels = {"headrace.io/node": name}
+            labels = {} if name is None else {"headrace.io/node": name}
             cluster.add_node(num_cpus=cpus, object_store_memory=STORE_BYTES, labels=labels)
         yield cluster.address
     finally:

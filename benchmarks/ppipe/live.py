@@ -8,6 +8,9 @@ and the links are not there: a slot holds its batch for the profiled time, a tra
 its bytes need at the stated bandwidth. All models of the group are loaded at once, Poisson, open
 loop; the simulator gets the same plan and the same arrivals.
 
+With `--ray N` the plan is served by the nodes of a Ray cluster on this machine (`headrace serve
+--cluster ray`): an agent for each node of the plan, on N nodes, one worker process each.
+
 Tensors are stand-ins of 64 bytes, since the profiles state none. Clusters: table 1 of the paper,
 bandwidths and GPUs per server as its artifact has them (6 Gbps with P4, 10 Gbps with T4).
 """
@@ -18,11 +21,13 @@ import os
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain, pairwise
 from pathlib import Path
 
+from benchmarks.cluster.attainment import local_cluster
 from benchmarks.live.processes import CoreTime, cpu_seconds, family
 from benchmarks.ppipe.live_result import Run, row_of, show
 from benchmarks.ppipe.reference import profile_of, reference_plans, required_reference
@@ -108,7 +113,9 @@ def offered(plan: Plan, options: argparse.Namespace) -> dict[str, float]:
 
 
 def serve(folder: Path, options: argparse.Namespace) -> Server:
-    arguments = ("--port", "0", "--events", EVENTS, "--processes", str(options.processes))
+    arguments = ["--port", "0", "--events", EVENTS, "--processes", str(options.processes)]
+    if options.address is not None:
+        arguments += ["--cluster", "ray", "--address", options.address]
     return Server(folder, "plan.json", *arguments)
 
 
@@ -167,11 +174,12 @@ def measure(reference: Path, cluster: str, group: str, options: argparse.Namespa
             sending = LoadOptions(seed=options.seed, token=token_for(server.url, None))
             settling = arrivals_for("poisson", rates, SETTLE_S, options.seed + 1_000_000)
             run_load_of_models(server.url, settling, sending)
-            workers = family(server.pid) - {server.pid}
-            used_s = _cpu(server.pid, workers)
+            gateway = {server.pid} if options.address is None else family(server.pid)
+            workers = descendants(os.getpid()) - gateway
+            used_s = _cpu(gateway, workers)
             with CoreTime(os.getpid(), server.pid) as cores:
                 results = run_load_of_models(server.url, arrivals, sending, span_us=span_us)
-            used_s = {who: now - used_s[who] for who, now in _cpu(server.pid, workers).items()}
+            used_s = {who: now - used_s[who] for who, now in _cpu(gateway, workers).items()}
         header, events = read_event_log(folder / EVENTS)
     started_at_us = next(iter(results.values())).started_at_us
     served = outcomes(header, [event for event in events if event.at_us >= started_at_us])
@@ -214,10 +222,18 @@ def _overruns_us(topology: Topology, events: Sequence[AnyEvent], overhead_us: in
     return overruns_us
 
 
-def _cpu(gateway: int, workers: set[int]) -> dict[str, float]:
-    """CPU seconds used so far."""
+def descendants(process: int) -> set[int]:
+    found, new = set[int](), {process}
+    while new:
+        found |= new
+        new = set[int]().union(*map(family, new)) - found
+    return found - {process}
+
+
+def _cpu(gateway: set[int], workers: set[int]) -> dict[str, float]:
+    """CPU seconds used so far; with Ray, its own processes count as workers."""
     return {
-        "gateway": cpu_seconds({gateway}),
+        "gateway": cpu_seconds(gateway),
         "workers": cpu_seconds(workers),
         "load": cpu_seconds({os.getpid()}),
     }
@@ -230,6 +246,16 @@ def prefer_us() -> bool:
     except PermissionError:
         return False
     return True
+
+
+@contextmanager
+def ray_nodes(count: int | None) -> Iterator[str | None]:
+    """Address of a cluster of so many nodes that are nobody's; None: no cluster."""
+    if count is None:
+        yield None
+        return
+    with local_cluster([None] * count, 1) as address:
+        yield address
 
 
 def main() -> None:
@@ -248,17 +274,19 @@ def main() -> None:
     parser.add_argument(
         "--ordinary", action="store_true", help="not at real-time priority, which needs root"
     )
+    parser.add_argument("--ray", type=int, metavar="N", help="on a local Ray cluster of N nodes")
     parser.add_argument("--json", type=Path, help="write all rows to this file")
     options = parser.parse_args()
     reference = required_reference()
     realtime = not options.ordinary and prefer_us()
     console.print("at real-time priority" if realtime else "at ordinary priority")
     runs = []
-    for cluster in options.cluster or ["HC3-S", "HC1-S"]:
-        for group in options.group or ["G1"]:
-            run = measure(reference, cluster, group, options)
-            show(run)
-            runs.append(run)
+    with ray_nodes(options.ray) as options.address:
+        for cluster in options.cluster or ["HC3-S", "HC1-S"]:
+            for group in options.group or ["G1"]:
+                run = measure(reference, cluster, group, options)
+                show(run)
+                runs.append(run)
     if options.json:
         options.json.write_text(json.dumps([asdict(run) for run in runs], indent=2) + "\n")
     sys.exit(0 if all(run.met for run in runs) else 1)

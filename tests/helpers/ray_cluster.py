@@ -10,6 +10,9 @@ from typing import Any
 NODE = "headrace.io/node"
 STORE_BYTES = 80_000_000
 """Ray's least; nothing of ours lies there."""
+MARK = "HEADRACE_TEST_RAY_CLUSTER"
+"""In the environment of all that such a cluster starts, and of what serves on it: other tests run
+servers and agents at the same time."""
 
 
 class RayCluster:
@@ -46,6 +49,7 @@ def ray_cluster(nodes: int = 3) -> Iterator[RayCluster]:
 
     # Read by the nodes' processes: what they start is to compute beside the tests, not after them.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+    os.environ[MARK] = str(os.getpid())
     cluster = RayCluster(nodes)
     try:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
@@ -56,7 +60,7 @@ def ray_cluster(nodes: int = 3) -> Iterator[RayCluster]:
 
 
 def commands(*words: str) -> dict[int, str]:
-    """Process id -> command line, of those that have all these words in theirs."""
+    """Process id -> command line, of the cluster's that have all these words in theirs."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -65,9 +69,23 @@ def commands(*words: str) -> dict[int, str]:
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
             except OSError:
                 continue
-            if state != "Z" and all(word in line for word in words):
+            if state != "Z" and all(word in line for word in words) and _of_cluster(entry):
                 found[int(entry.name)] = line
     return found
+
+
+def _of_cluster(entry: Path) -> bool:
+    """Marked, or below this process: what gives itself a title, as Ray's actors do, writes it over
+    its environment."""
+    try:
+        if f"{MARK}={os.getpid()}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+            return True
+        process = int(entry.name)
+        while process > 1 and process != os.getpid():
+            process = parent(process)
+    except OSError:
+        return False
+    return process == os.getpid()
 
 
 def agents(*words: str) -> dict[int, str]:

@@ -13,9 +13,12 @@ from headrace.domain.errors import DocumentError, InfeasibleError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.planning import solve
+from headrace.simulation import trials
 from headrace.simulation.even import choose_margins, has_margins_per_model
 from headrace.simulation.trials import TOLERANCE, Workload
+from headrace.studies.jobs import Here, Jobs
 from headrace.verify import verify
+from helpers.jobs_ahead import Ahead
 from helpers.problems import make_problem, make_profile
 
 MARGINS = (0.0, 0.2, 0.4)
@@ -147,6 +150,21 @@ def test_what_is_said_to_be_carried_is(problem: Problem) -> None:
 
 
 SMALL = {"one": {"a": 3, "b": 3}}
+
+
+def test_jobs_make_the_same_choice_by_the_same_trials(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "REQUESTS_PER_MODEL", 1_000)
+    small = replace(problem, cluster=make_problem([make_profile()], nodes=SMALL).cluster)
+
+    def told(jobs: Jobs) -> object:
+        """All but how long planning took."""
+        choice = choose_margins(small, margins=MARGINS[1:], trials_max=1, jobs=jobs)
+        tried = [(t.settings, t.plan.deployments, t.carried_rps) for t in choice.trials]
+        return choice.plan.options, choice.best.carried_rps, choice.at_one_margin.worth, tried
+
+    assert told(Ahead(3)) == told(Here())
 
 
 def test_other_questions_keep_one_margin(problem: Problem) -> None:

@@ -1,6 +1,5 @@
 """`headrace plan --margin auto`: the margin whose plan carries most, by simulation."""
 
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +14,8 @@ from headrace.domain.errors import DocumentError, InfeasibleError
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.simulation.margin import choose_margin
 from headrace.simulation.trials import TOLERANCE, Choice, Workload
-from headrace.studies.calls import Call, Outcome
-from headrace.studies.jobs import Here
 from headrace.verify import verify
+from helpers.jobs_ahead import Ahead
 from helpers.problems import make_cluster, make_problem, make_profile
 
 MARGINS = (0.0, 0.2, 0.4, 0.6)
@@ -154,16 +152,6 @@ def test_jobs_make_the_same_choice_by_the_same_trials(problem: Problem, count: i
 
     alone = choose_margin(problem, margins=MARGINS)
     assert told(choose_margin(problem, margins=MARGINS, jobs=Ahead(count))) == told(alone)
-
-
-class Ahead:
-    """Many jobs, one after another."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def submit(self, call: Call) -> "Future[Outcome]":
-        return Here().submit(call)
 
 
 def test_jobs_are_refused_where_plans_follow_from_each_other(problem: Problem) -> None:

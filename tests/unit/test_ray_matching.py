@@ -72,25 +72,51 @@ def test_as_many_nodes_as_possible_are_matched_and_all_fit(
     labels = {each.name for each in nodes if each.labelled}
     found = match(wanted, nodes)
 
-    def fits(each: Wanted, other: RayNode) -> bool:
-        return not lacking(each, other, frozenset(), labels)
-
     by_id = {each.id: each for each in nodes}
-    assert len(set(found.pairs.values())) == len(found.pairs)
-    assert all(
-        fits(each, by_id[found.pairs[each.name]]) for each in wanted if each.name in found.pairs
-    )
+    for id, other in by_id.items():
+        held = [each for each in wanted if found.pairs.get(each.name) == id]
+        assert sum(each.cores for each in held) <= other.cpus
+        assert not any(lacking(each, other, frozenset(), labels) for each in held)
     padded: list[RayNode | None] = [*nodes, *[None] * len(wanted)]
     most = max(
         sum(
-            other is not None and fits(each, other)
+            other is not None and not lacking(each, other, frozenset(), labels)
             for each, other in zip(wanted, order, strict=True)
         )
         for order in permutations(padded, len(wanted))
     )
-    assert len(found.pairs) == most
+    assert len(found.pairs) >= most
+    assert len(set(found.pairs.values())) == most or len(found.pairs) > most
     assert set(found.missing) == {each.name for each in wanted} - set(found.pairs)
     assert set(found.spare) == set(by_id) - set(found.pairs.values())
+
+
+def test_nodes_of_a_plan_share_a_node_only_where_there_are_too_few() -> None:
+    wanted = [cores(f"n{i}", count) for i, count in enumerate((2, 2, 4))]
+    assert len(set(match(wanted, [node(f"a{i}", 8) for i in range(3)]).pairs.values())) == 3
+    assert match(wanted, [node("a", 4), node("b", 4)]).pairs == {
+        "n0": "id-b",
+        "n1": "id-b",
+        "n2": "id-a",
+    }
+    said = missing_text(match([*wanted, cores("n3", 1)], [node("a", 4), node("b", 4)]))
+    assert "no node for 'n2' of the plan" in said
+    assert "a: is n1, n3; has 1 CPU of 4" in said
+
+
+def test_a_node_that_has_something_of_the_plan_takes_what_it_has_room_for() -> None:
+    nodes = [node("a", 4), node("b", 4)]
+    held = {"id-a": [cores("n0", 3)], "id-b": [cores("n1", 2)]}
+    found = match([cores("n2", 2)], nodes, held)
+    assert found.pairs == {"n2": "id-b"}
+    assert match([cores("n2", 3)], nodes, held).missing
+
+
+def test_nodes_of_a_plan_that_are_emulated_are_dealt_evenly_to_those_with_cpus() -> None:
+    wanted = [emulated(f"n{i}", "l4", 4) for i in range(8)]
+    nodes = [*(node(f"a{i}", 1) for i in range(4)), node("head")]
+    of = list(match(wanted, nodes).pairs.values())
+    assert {id: of.count(id) for id in of} == {f"id-a{i}": 2 for i in range(4)}
 
 
 def test_a_labelled_node_is_that_one_and_no_other() -> None:

@@ -321,12 +321,9 @@ def _carrying_most(
     output = notices if json else console
     with chosen_jobs(*where) as jobs, notices.status("planning and simulating") as status:
         if has_margins_per_model(problem):
-            if jobs.count > 1:
-                raise DocumentError(
-                    f"--jobs {jobs.count}: margins of several models are found step by step, each"
-                    " from the one before\n  try       without --jobs"
-                )
-            even = choose_margins(problem, attainment=attainment, on_progress=status.update)
+            even = choose_margins(
+                problem, attainment=attainment, on_progress=status.update, jobs=jobs
+            )
             output.print(even_table(even, attainment))
             return even.plan
         choice = choose_margin(problem, attainment=attainment, on_progress=status.update, jobs=jobs)

@@ -2,19 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from headrace.commands.output import console, next_step, notices
 from headrace.commands.studies import AddressOption, check_cluster
-from headrace.domain.errors import DocumentError
-from headrace.executors.table import AUTO, EMULATED, EXECUTORS, choices
-
-if TYPE_CHECKING:
-    from headrace.domain.plan import Plan
-    from headrace.serving.apps.host import AppHost
-    from headrace.serving.workers.remote.cluster import ClusterAddresses
+from headrace.executors.table import AUTO, EMULATED, EXECUTORS
 
 
 def serve(
@@ -286,7 +279,15 @@ def serve(
 
     from headrace.commands.bring_up import run_server
     from headrace.commands.kernel import load_kernel
+    from headrace.commands.ready import print_ready
     from headrace.commands.rehearse import rehearse_before_ready
+    from headrace.commands.serve_checks import (
+        app_host,
+        check_names,
+        check_sizes,
+        cluster_addresses,
+        keep_on_core,
+    )
     from headrace.dispatch.buckets import levels_by_model
     from headrace.dispatch.policies import policy_for
     from headrace.serving.changes.plan_watch import ReplanRule
@@ -298,7 +299,7 @@ def serve(
     from headrace.serving.workers.descriptors import raise_descriptor_limit
     from headrace.serving.workers.placement import refuse_unenforced
 
-    _check(policy, executor)
+    check_names(policy, executor)
     check_cluster(cluster, address)
     if cluster is not None:
         from headrace.commands.serve_on_ray import serve_on_ray
@@ -309,11 +310,11 @@ def serve(
     refuse_violations(served)
     plan = served.plan
     served = served.by_bucket()
-    _check_sizes(plan, served.plan, pad or [], replan)
+    check_sizes(plan, served.plan, pad or [], replan)
     if not unenforced_shares:
         refuse_unenforced(served.plan, executor)
-    remote = _cluster(agents, node or [], secret_file, cluster_ca, served.plan)
-    functions = _app_host(app or [], app_threads, plan)
+    remote = cluster_addresses(agents, node or [], secret_file, cluster_ca, served.plan)
+    functions = app_host(app or [], app_threads, plan)
     token_path = None if no_auth else token_file or default_token_path()
     access = Access(
         bind_host=host,
@@ -321,7 +322,7 @@ def serve(
         allow_hosts=allow_host or (),
         trust_owner=not require_token,
     )
-    worker_cores = _keep_on_core(core)
+    worker_cores = keep_on_core(core)
     raise_descriptor_limit()
     _log_to_stderr()
 
@@ -387,127 +388,10 @@ def serve(
     )
 
 
-def _cluster(
-    agents: Path | None,
-    nodes: list[str],
-    secret_file: Path | None,
-    authority: Path | None,
-    plan: "Plan",
-) -> "ClusterAddresses | None":
-    """Where the plan's nodes are; None: this machine stands in for all of them."""
-    from headrace.serving.workers.remote.cluster import ClusterAddresses, parse_nodes, read_agents
-    from headrace.serving.workers.remote.handshake import read_secret
-    from headrace.serving.workers.remote.tls import calling
-
-    if agents is None and not nodes:
-        return None
-    found = {**(read_agents(agents) if agents else {}), **parse_nodes(nodes)}
-    needs_secret = any(address is not None for address in found.values())
-    cluster = ClusterAddresses(
-        nodes=found,
-        secret=read_secret(secret_file) if needs_secret else b"",
-        tls=calling(authority),
-    )
-    cluster.require([slot.node for slot in plan.slots])
-    return cluster
-
-
-def _check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> None:
-    """Refuse options that do not fit the plan's models of several sizes."""
-    names = {deployment.model for deployment in plan.deployments}
-    sized = names - {deployment.model for deployment in served.deployments}
-    if strangers := [name for name in pad if name not in sized]:
-        known = ", ".join(sorted(sized)) or "none"
-        raise DocumentError(
-            f"--pad {strangers[0]}: the plan has no such model of several sizes; it has: {known}"
-        )
-    if plan.is_together and replan:
-        raise DocumentError(
-            "--replan: does not follow apps that share devices with models yet; `headrace migrate`"
-            " takes another plan"
-        )
-    if sized and replan:
-        raise DocumentError(
-            f"--replan: does not follow models of several sizes yet ({', '.join(sorted(sized))});"
-            " `headrace migrate` takes another plan"
-        )
-
-
-def _app_host(paths: list[Path], threads: int | None, plan: "Plan") -> "AppHost | None":
-    """The apps' process, with all files loaded. It dies with this one."""
-    from headrace.domain.errors import PlanError
-    from headrace.serving.apps.files import check_files
-    from headrace.serving.apps.host import AppHost
-
-    if not paths:
-        return None
-    host = AppHost(paths, threads)
-    try:
-        check_files(host.open(), plan)
-    except PlanError:
-        host.close()
-        raise
-    return host
-
-
-def _check(policy: str | None, executor: str) -> None:
-    """Refuse options that mean nothing, before anything is started."""
-    from headrace.dispatch.policies import MALLEABLE, POLICIES
-
-    for what, given, known in (
-        ("--policy", policy, (*POLICIES, *MALLEABLE)),
-        ("--executor", executor, choices()),
-    ):
-        if given is not None and given not in known:
-            raise DocumentError(f"serve: {what} {given!r} is unknown; known: {', '.join(known)}")
-
-
-def _keep_on_core(core: int | None) -> tuple[int, ...] | None:
-    """Returns the cores of workers, those first that they share with nobody; None: any."""
-    import os
-
-    if core is None:
-        return None
-    allowed = os.sched_getaffinity(0)
-    if core not in allowed:
-        raise DocumentError(f"serve: --core {core}: this process may use cores {sorted(allowed)}")
-    os.sched_setaffinity(0, {core})
-    return (*sorted(allowed - {core}), core)
-
-
 def _log_to_stderr() -> None:
     import logging
 
     # Plain lines, never wrapped: a server's log is read by grep.
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-
-
-def print_ready(
-    plan: "Plan",
-    urls: list[str],
-    token_path: Path | None,
-    levels: Mapping[str, float],
-    apps: tuple[str, ...] = (),
-) -> None:
-    """What people read when a server is ready."""
-    from headrace.reporting.plan_table import ready_table
-
-    console.print(ready_table(plan, levels))
-    url = urls[0]
-    console.print(f"listening on [bold]{' and '.join(urls)}[/bold]", soft_wrap=True)
-    if token_path is not None:
-        notices.print(f"[dim]token for other users:[/dim]  {token_path}", soft_wrap=True)
-    if apps:
-        claim = next(claim for claim in plan.apps if claim.app.name == apps[0])
-        next_step(
-            f"headrace load {url} --model {apps[0]} --rps {max(1, claim.app.rate_rps * 0.5):.0f}"
-            " --duration-s 20 --input EXAMPLE.npy"
-        )
-        return
-    first = plan.deployments[0]
-    next_step(
-        f"headrace load {url} --model {first.name} --rps {max(1, first.throughput_rps * 0.5):.0f}"
-        f" --duration-s 20 --slo-ms {first.slo_us / 1000:g}"
     )

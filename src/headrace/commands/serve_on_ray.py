@@ -36,7 +36,7 @@ def serve_on_ray(
     """
     import msgspec
 
-    from headrace.commands.serve import print_ready
+    from headrace.commands.ready import print_ready
     from headrace.on_ray.serving import serve_on_ray as serve
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
 
@@ -115,4 +115,5 @@ def _print_nodes(plan: "Plan", on_ray: "ServedOnRay") -> None:
     for name, agent in on_ray.agents.items():
         slots = sum(slot.node == name for slot in plan.slots)
         at = f"{agent.address[0]}:{agent.address[1]}"
-        console.print(f"node {name} is {agent.node.name} ({at}), {slots} slots", soft_wrap=True)
+        many = f"{slots} slot{'' if slots == 1 else 's'}"
+        console.print(f"node {name} is {agent.node.name} ({at}), {many}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""One agent per node, held by an actor: started in what Ray keeps for the plan there, and watched.
+"""One agent per node of the plan, held by an actor: started in what Ray keeps for it, and watched.
 
 An actor holds the agent's process and starts it again when it ends; Ray starts the actor again when
 that ends, on the same node, at the same port, so that the gateway finds it where it was. Actors
@@ -11,8 +11,9 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from headrace.domain.base import Record
@@ -37,8 +38,10 @@ class Facts(Record, frozen=True, kw_only=True):
     """What a node says of itself."""
 
     sources: str
-    port: int
-    """Free a moment ago."""
+    ports: tuple[int, ...]
+    """Free a moment ago; one for each agent that it is to have."""
+    cores: tuple[int, ...]
+    """Of its machine, that processes there may use."""
 
 
 class AgentActor:
@@ -66,11 +69,14 @@ class AgentActor:
         self._held.stop(STOP_S)
 
 
-def _facts(address: str) -> tuple[str, int]:
+def _facts(address: str, agents: int) -> tuple[str, list[int], list[int]]:
     """What runs on a node to learn about it."""
-    with socket.socket() as listening:
-        listening.bind((address, 0))
-        return sources_of(), listening.getsockname()[1]
+    with ExitStack() as stack:
+        listening = [stack.enter_context(socket.socket()) for _ in range(agents)]
+        for each in listening:
+            each.bind((address, 0))
+        ports = [each.getsockname()[1] for each in listening]
+    return sources_of(), ports, sorted(os.sched_getaffinity(0))
 
 
 class PlacedAgent:
@@ -82,6 +88,8 @@ class PlacedAgent:
         self._group: Any = None
         self.actor: Any = None
         self.address = node.address, 0
+        self.cores: tuple[int, ...] = ()
+        """Where its workers are kept; empty: anywhere."""
 
     def keep(self) -> None:
         """Ask Ray to keep what the plan uses there."""
@@ -110,18 +118,23 @@ class PlacedAgent:
             "  try       `ray status`; end what uses it, or plan for less"
         )
 
-    def start(self, port: int, secret: str, options: Sequence[str]) -> None:
-        """Start the agent; `ready` waits for it."""
+    def start(self, port: int, secret: str, cores: tuple[int, ...]) -> None:
+        """Start the agent; `ready` waits for it.
+
+        Args:
+            cores: where its workers are kept; empty: anywhere.
+        """
         ray = self._ray
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=0
         )
         amounts = dict(self._bundle)
-        self.address = self.node.address, port
+        self.address, self.cores = (self.node.address, port), cores
         placed = ray.remote(
             num_cpus=amounts.pop("CPU", 0), num_gpus=amounts.pop("GPU", 0), resources=amounts
         )(AgentActor).options(scheduling_strategy=strategy, max_restarts=-1, max_concurrency=4)
-        arguments = self.wanted.name, *self.address, secret, list(options)
+        options = [f"--cores={','.join(map(str, cores))}"] if cores else []
+        arguments = self.wanted.name, *self.address, secret, options
         self.actor = placed.remote(*arguments)
 
     def ready(self) -> None:
@@ -150,12 +163,8 @@ def place_agents(
     pairs: Sequence[tuple[Wanted, RayNode]],
     named: frozenset[str],
     secret: str,
-    options: Sequence[str],
 ) -> dict[str, PlacedAgent]:
-    """An agent on each node, by the plan's names; all of them, or none.
-
-    Args:
-        options: of `headrace agent`, besides its name and address.
+    """An agent for each node of the plan, by its name; all of them, or none.
 
     Raises:
         ClusterError: a node has another Headrace, too little that is free, or no agent starts.
@@ -163,12 +172,14 @@ def place_agents(
     agents = [PlacedAgent(ray, wanted, node, named) for wanted, node in pairs]
     try:
         facts = facts_of(ray, [node for _, node in pairs])
+        ports = {id: iter(found.ports) for id, found in facts.items()}
         for agent in agents:
             agent.keep()
         for agent in agents:
             agent.kept()
         for agent in agents:
-            agent.start(facts[agent.node.id].port, secret, options)
+            cores = cores_beside(agent, agents, facts[agent.node.id].cores)
+            agent.start(next(ports[agent.node.id]), secret, cores)
         for agent in agents:
             agent.ready()
     except BaseException:
@@ -178,25 +189,43 @@ def place_agents(
     return {agent.wanted.name: agent for agent in agents}
 
 
+def cores_beside(
+    agent: PlacedAgent, others: Iterable[PlacedAgent], there: Sequence[int]
+) -> tuple[int, ...]:
+    """Cores for an agent that shares its machine, those first that fewest others have; empty where
+    it has the machine to itself, or needs none."""
+    machine = agent.node.address
+    beside = [each for each in others if each is not agent and each.node.address == machine]
+    if not beside or not agent.wanted.cores:
+        return ()
+    taken = Counter(core for each in beside for core in each.cores)
+    return tuple(sorted(sorted(there, key=lambda core: taken[core])[: agent.wanted.cores]))
+
+
 def facts_of(ray: Any, nodes: Sequence[RayNode]) -> Mapping[str, Facts]:
     """By the nodes' ids.
+
+    Args:
+        nodes: of each agent; a node that is to have several is named as often.
 
     Raises:
         ClusterError: a node has another Headrace, or none.
     """
+    agents = Counter(node.id for node in nodes)
+    names = {node.id: node.name for node in nodes}
     asked = {
         node.id: ray.remote(num_cpus=0, max_retries=0)(_facts)
         .options(label_selector={"ray.io/node-id": node.id})
-        .remote(node.address)
-        for node in nodes
+        .remote(node.address, agents[node.id])
+        for node in {node.id: node for node in nodes}.values()
     }
     here = sources_of()
     facts = {}
-    for node in nodes:
-        sources, port = answered(ray, asked[node.id], node.name)
+    for id, reference in asked.items():
+        sources, ports, cores = answered(ray, reference, names[id])
         if sources != here:
-            raise ClusterError(other_version(here, sources, node.name))
-        facts[node.id] = Facts(sources=sources, port=port)
+            raise ClusterError(other_version(here, sources, names[id]))
+        facts[id] = Facts(sources=sources, ports=tuple(ports), cores=tuple(cores))
     return facts
 
 

@@ -3,13 +3,19 @@
 A node of a plan needs what its slots use: cores, GPUs, and devices that Ray knows by name because a
 node was started with such a resource (`ray start --resources='{"L4": 4}'`). A node of the cluster
 that is labelled with a name is the plan's node of that name and no other; all others go to whoever
-they fit. As many nodes of the plan as possible get one: a maximum matching of a bipartite graph, by
-augmenting paths (Kuhn), in the order of names, so that equal clusters are matched alike. O(plan's
-nodes x edges): thousands of nodes take no time.
+they fit:
+
+1. One to one. As many nodes of the plan as possible get a machine of their own: a maximum matching
+   of a bipartite graph, by augmenting paths (Kuhn), in the order of names, so that equal clusters
+   are matched alike. O(plan's nodes x edges): thousands of nodes take no time.
+2. Those that are left share: the one that needs most first, each with the machine that has the
+   fewest and what it needs still free.
+3. If that leaves one out, step 2 for all of them. Packing is hard (it is bin packing in several
+   dimensions), so a way may exist that neither finds: labels say it.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import Literal
 
@@ -52,7 +58,7 @@ class Matching(Record, frozen=True, kw_only=True):
     """Who is who."""
 
     pairs: dict[str, str]
-    """Node of the plan -> id of the cluster's."""
+    """Node of the plan -> id of the cluster's, which may have several."""
     missing: dict[str, tuple[str, ...]]
     """Node of the plan that has none -> why not, a line for each node of the cluster."""
     spare: tuple[str, ...]
@@ -113,38 +119,96 @@ def _devices(
     )
 
 
-def match(wanted: Sequence[Wanted], nodes: Sequence[RayNode]) -> Matching:
-    """Give as many nodes of the plan as possible one of the cluster's that fits."""
+def match(
+    wanted: Sequence[Wanted],
+    nodes: Sequence[RayNode],
+    held: Mapping[str, Sequence[Wanted]] | None = None,
+) -> Matching:
+    """Give as many nodes of the plan as possible one of the cluster's that fits.
+
+    Args:
+        held: id of a node -> what it has of the plan already.
+    """
     named = named_resources(nodes)
-    labels = {node.name for node in nodes if node.labelled}
-    lacks = {
-        each.name: {node.id: lacking(each, node, named, labels) for node in nodes}
-        for each in wanted
-    }
-    owner: dict[str, str] = {}
-
-    def place(name: str, tried: set[str]) -> bool:
-        for node in nodes:
-            if lacks[name][node.id] or node.id in tried:
-                continue
-            tried.add(node.id)
-            if node.id not in owner or place(owner[node.id], tried):
-                owner[node.id] = name
-                return True
-        return False
-
-    placed = {each.name: place(each.name, set()) for each in wanted}
+    before = held or {}
+    there = _Rooms(nodes, named, before)
+    there.place_one_to_one(wanted)
+    there.place_beside(wanted)
+    if len(there.owner_of) < len(wanted):
+        packed = _Rooms(nodes, named, before)
+        packed.place_beside(wanted)
+        there = max(there, packed, key=lambda rooms: len(rooms.owner_of))
     return Matching(
-        pairs={name: id for id, name in sorted(owner.items(), key=lambda pair: pair[1])},
+        pairs=dict(sorted(there.owner_of.items())),
         missing={
-            name: tuple(
-                f"{node.name}: {lacks[name][node.id] or f'is {owner[node.id]}'}" for node in nodes
-            )
-            for name, found in placed.items()
-            if not found
+            each.name: tuple(f"{node.name}: {there.why_not(each, node)}" for node in nodes)
+            for each in wanted
+            if each.name not in there.owner_of
         },
-        spare=tuple(node.id for node in nodes if node.id not in owner),
+        spare=tuple(node.id for node in nodes if not there.of[node.id]),
     )
+
+
+class _Rooms:
+    """What each node of the cluster has of the plan, and room for."""
+
+    def __init__(
+        self,
+        nodes: Sequence[RayNode],
+        named: frozenset[str],
+        held: Mapping[str, Sequence[Wanted]],
+    ) -> None:
+        self._nodes, self._named = nodes, named
+        self._labels = {node.name for node in nodes if node.labelled}
+        self.of = {node.id: list(held.get(node.id, ())) for node in nodes}
+        self.owner_of: dict[str, str] = {}
+        """Node of the plan -> id; of those that were placed here."""
+
+    def why_not(self, each: Wanted, node: RayNode) -> str:
+        """Empty: there is room for it."""
+        beside = self.of[node.id]
+        alone = lacking(each, node, self._named, self._labels)
+        why = alone or lacking(each, node, self._named, self._labels, beside)
+        return why if alone or not why else f"is {', '.join(w.name for w in beside)}; {why}"
+
+    def place_one_to_one(self, wanted: Sequence[Wanted]) -> None:
+        """Step 1, on nodes that have nothing."""
+        free = [node for node in self._nodes if not self.of[node.id]]
+        fits = {
+            each.name: [node.id for node in free if not self.why_not(each, node)] for each in wanted
+        }
+        owner: dict[str, str] = {}
+
+        def place(name: str, tried: set[str]) -> bool:
+            for id in fits[name]:
+                if id in tried:
+                    continue
+                tried.add(id)
+                if id not in owner or place(owner[id], tried):
+                    owner[id] = name
+                    return True
+            return False
+
+        for each in wanted:
+            place(each.name, set())
+        by_name = {each.name: each for each in wanted}
+        for id, name in owner.items():
+            self._put(by_name[name], id)
+
+    def place_beside(self, wanted: Sequence[Wanted]) -> None:
+        """Step 2, of those that have no place."""
+        left = [each for each in wanted if each.name not in self.owner_of]
+        for each in sorted(left, key=lambda each: (-self._size(each), each.name)):
+            fitting = [node for node in self._nodes if not self.why_not(each, node)]
+            if fitting:
+                self._put(each, min(fitting, key=lambda node: len(self.of[node.id])).id)
+
+    def _size(self, each: Wanted) -> float:
+        return sum(bundle_of(each, self._named).values())
+
+    def _put(self, each: Wanted, id: str) -> None:
+        self.of[id].append(each)
+        self.owner_of[each.name] = id
 
 
 def missing_text(found: Matching) -> str:
@@ -167,23 +231,26 @@ def named_resources(nodes: Sequence[RayNode]) -> frozenset[str]:
 
 
 def lacking(
-    wanted: Wanted, node: RayNode, named: frozenset[str], labels: set[str] | frozenset[str]
+    wanted: Wanted,
+    node: RayNode,
+    named: frozenset[str],
+    labels: set[str] | frozenset[str],
+    beside: Iterable[Wanted] = (),
 ) -> str:
-    """What keeps this node from being that one; empty: nothing."""
+    """What keeps this node from being that one, besides others; empty: nothing."""
     if node.labelled and node.name != wanted.name:
         return f"is labelled {NODE_LABEL}={node.name}"
     if wanted.name in labels and not node.labelled:
         return f"another node is labelled {NODE_LABEL}={wanted.name}"
+    room: dict[str, float] = {"CPU": node.cpus, "GPU": node.gpus, **node.resources}
+    for other in beside:
+        for name, amount in bundle_of(other, named).items():
+            room[name] = room.get(name, 0.0) - amount
     short = [
-        f"{has:g} {device} of {count}"
-        for device, count in by_name(wanted, named).items()
-        if (has := node.resources.get(device, 0.0)) < count
+        f"{has:.3g} {name} of {amount:g}"
+        for name, amount in bundle_of(wanted, named).items()
+        if (has := room.get(name, 0.0)) < amount - 1e-9
     ]
-    if node.cpus < wanted.cores:
-        short.append(f"{node.cpus} CPU of {wanted.cores}")
-    gpus = [each for each in wanted.devices if each.kind == "gpu" and each.device not in named]
-    if node.gpus < sum(each.count for each in gpus):
-        short.append(f"{node.gpus} GPU of {sum(each.count for each in gpus)}")
     return f"has {', '.join(short)}" if short else ""
 
 

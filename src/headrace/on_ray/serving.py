@@ -15,10 +15,23 @@ from typing import Any
 from headrace.domain.errors import ClusterError
 from headrace.domain.plan import Plan
 from headrace.executors.table import ExecutorChoice
-from headrace.on_ray.agents import SECRET, PlacedAgent, facts_of, new_secret, place_agents
+from headrace.on_ray.agents import (
+    SECRET,
+    PlacedAgent,
+    cores_beside,
+    facts_of,
+    new_secret,
+    place_agents,
+)
 from headrace.on_ray.connection import connected
 from headrace.on_ray.held import HeldProcess
-from headrace.on_ray.matching import match, missing_text, named_resources, wanted_of_plan
+from headrace.on_ray.matching import (
+    Wanted,
+    match,
+    missing_text,
+    named_resources,
+    wanted_of_plan,
+)
 from headrace.on_ray.nodes import nodes_of
 
 logger = logging.getLogger(__name__)
@@ -55,7 +68,7 @@ class ServedOnRay:
             raise ClusterError(missing_text(self.found))
         by_id = {node.id: node for node in there}
         pairs = [(each, by_id[self.found.pairs[each.name]]) for each in self.wanted]
-        self.agents = place_agents(ray, pairs, self._named, self._secret, ())
+        self.agents = place_agents(ray, pairs, self._named, self._secret)
         self.gateway = self._start_gateway()
 
     def ready(self) -> Mapping[str, Any]:
@@ -106,10 +119,12 @@ class ServedOnRay:
         lost = [agent for agent in self.agents.values() if agent.node.id not in alive]
         if not lost:
             return
-        used = {agent.node.id for agent in self.agents.values() if agent not in lost}
-        free = [node for node in there if node.id not in used]
-        found = match([agent.wanted for agent in lost], free)
-        by_id = {node.id: node for node in free}
+        held: dict[str, list[Wanted]] = {}
+        for agent in self.agents.values():
+            if agent not in lost:
+                held.setdefault(agent.node.id, []).append(agent.wanted)
+        found = match([agent.wanted for agent in lost], there, held)
+        by_id = {node.id: node for node in there}
         for agent in lost:
             id = found.pairs.get(agent.wanted.name)
             if id is not None:
@@ -124,12 +139,14 @@ class ServedOnRay:
         logger.warning("node %s has left; its agent moves to %s", name, agent.node.name)
         facts = facts_of(self._ray, [agent.node])[agent.node.id]
         same_machine = agent.node.address == lost.address[0]
-        port = lost.address[1] if same_machine else facts.port
+        port = lost.address[1] if same_machine else facts.ports[0]
+        others = [each for each in self.agents.values() if each is not lost]
+        cores = cores_beside(agent, others, facts.cores)
         lost.end()
         agent.keep()
         try:
             agent.kept()
-            agent.start(port, self._secret, ())
+            agent.start(port, self._secret, cores)
             agent.ready()
         except ClusterError:
             agent.end()

@@ -12,7 +12,9 @@ from headrace.reporting.readable import ReadableTable, figures
 
 def nodes_table(nodes: Sequence[RayNode], found: Matching, links: Links | None) -> Table:
     """One row per node of the cluster."""
-    owners = {id: name for name, id in found.pairs.items()}
+    owners: dict[str, list[str]] = {}
+    for name, id in found.pairs.items():
+        owners.setdefault(id, []).append(name)
     headings: list[str | Column] = ["node", "address", figures("CPU"), figures("GPU"), "resources"]
     if links is not None:
         headings += [figures("slowest link"), figures("round trip")]
@@ -25,7 +27,7 @@ def nodes_table(nodes: Sequence[RayNode], found: Matching, links: Links | None) 
             gbps, round_trip_us = links.node_gbps(node.id), links.round_trip_us(node.id)
             cells.append("" if gbps is None else f"{gbps:.3g} Gbit/s")
             cells.append("" if round_trip_us is None else f"{round_trip_us / 1000:.2f} ms")
-        table.add_row(*cells, owners.get(node.id, ""))
+        table.add_row(*cells, ", ".join(owners.get(node.id, ())))
     return table
 
 

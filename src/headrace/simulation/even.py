@@ -21,23 +21,35 @@ planned of model d at setting s:
 3. Confirm. What was the best of many is partly luck. The best CONFIRMED plans are simulated with
    CONFIRMING other seeds, and the one that carries most in the mean of these alone is kept.
 
-Cost: a trial is one plan and about nine simulated sessions, a foretelling one plan.
+Cost: a trial is one plan and about nine simulated sessions, a foretelling one plan. Steps of the
+sweep, plans that foretell, and confirming sessions do not ask anything of each other: several jobs
+find them at once (`even_found`), and the choice is the same.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import chain, product
 from statistics import fmean
-from typing import NamedTuple
 
 from msgspec.structs import replace as with_fields
 
 from headrace.domain.errors import DocumentError, InfeasibleError
 from headrace.domain.plan import Plan
-from headrace.domain.problem import MOST_CARRIED, Problem
-from headrace.planning import solve
+from headrace.domain.problem import PlanOptions, Problem
 from headrace.planning.common.deadline import Deadline
+from headrace.simulation.even_found import (
+    Carry,
+    Figures,
+    Found,
+    FoundByJobs,
+    Setting,
+    Settings,
+    options_at,
+    parts_of,
+)
 from headrace.simulation.trials import POLICY, SEED, Workload
+from headrace.studies.jobs import Jobs
 
 PLANNERS_OF_PIPELINES = frozenset({"pooled", "no-partitioning", "dart-r"})
 
@@ -54,22 +66,6 @@ OVER_PLANNED = 1.03
 GAIN = 0.002
 """Relative; less than what simulation can tell apart."""
 CONFIRMED, CONFIRMING = 6, 3
-LEAST_PART = 0.05
-"""A model that carries less of its plan is not planned for twenty times what it is to carry."""
-
-Carry = Callable[[Plan, int], Mapping[str, float]]
-"""(Plan, seed) -> model -> the highest rate that it carries at the attainment wanted."""
-
-
-class Setting(NamedTuple):
-    """How one model is planned."""
-
-    margin: float
-    link_part: float = 1.0
-
-
-Settings = Mapping[str, Setting]
-"""Model -> its setting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +117,7 @@ def choose_margins(
     margins: Sequence[float] = MARGINS,
     trials_max: int = TRIALS_MAX,
     carry: Carry | None = None,
+    jobs: Jobs | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> EvenChoice:
     """Plan, simulate, adjust margins and weights per model, and plan again.
@@ -129,15 +126,21 @@ def choose_margins(
         attainment: in time / arrived, that every model must keep.
         seed: of arrivals and execution times; confirming seeds follow it.
         carry: how a plan is measured; None: on its own slots and links, in virtual time.
+        jobs: where plans are made and simulated, unless `carry` measures them; None: here, one
+            after another.
 
     Raises:
         DocumentError: an attainment outside (0, 1).
         InfeasibleError: no margin gives a plan, or none that attains at any load tried.
+        StudyError: a process of the jobs has ended.
     """
     if not 0 < attainment < 1:
         raise DocumentError(f"--attainment: {attainment} must lie between 0 and 1")
-    measure = carry if carry is not None else _carried(problem, attainment)
-    search = _Search(problem, measure, seed, tuple(margins), _link_parts(problem), on_progress)
+    if carry is None and jobs is not None and jobs.count > 1:
+        found: Found = FoundByJobs(problem, attainment, seed, jobs)
+    else:
+        found = Found(problem, carry or _carried(problem, attainment))
+    search = _Search(problem, found, seed, tuple(margins), _link_parts(problem), on_progress)
     search.sweep()
     search.climb(trials_max)
     best, at_one = search.confirmed()
@@ -183,7 +186,7 @@ Key = tuple[object, ...]
 @dataclass(slots=True)
 class _Search:
     problem: Problem
-    measure: Carry
+    found: Found
     seed: int
     margins: tuple[float, ...]
     link_parts: tuple[float, ...]
@@ -205,22 +208,37 @@ class _Search:
     def models(self) -> list[str]:
         return [demand.model for demand in self.problem.demands]
 
+    @property
+    def _other_seeds(self) -> range:
+        return range(self.seed + 1, self.seed + 1 + CONFIRMING)
+
     def sweep(self) -> None:
         """
         Raises:
             InfeasibleError: no margin gives a plan.
         """
+        with closing(self.found.in_turn(self._steps(), self._most)) as steps:
+            self._sweep(steps)
+
+    def _steps(self) -> Iterator[Settings]:
         for link_part, margin in product(self.link_parts, self.margins):
+            self.on_progress(f"one margin for all models: {margin:.0%}")
+            yield dict.fromkeys(self.models, Setting(margin, link_part))
+
+    def _most(self) -> float:
+        """Carried by a plan so far, per weight."""
+        return max((trial.worth for trial in self.trials), default=0.0)
+
+    def _sweep(self, steps: Iterable[Settings]) -> None:
+        for settings in steps:
             if self.trials and self.deadline.passed:
                 return
-            self.on_progress(f"one margin for all models: {margin:.0%}")
-            settings = dict.fromkeys(self.models, Setting(margin, link_part))
             plan = self._plan(settings, dict.fromkeys(self.models, 1.0))
             if plan is None:
                 if not self.trials:
                     raise InfeasibleError(self.refusal or "no plan")
                 continue
-            most = max((trial.worth for trial in self.trials), default=0.0)
+            most = self._most()
             if plan.objective * OVER_PLANNED <= most:
                 continue
             self._try(settings, plan)
@@ -253,7 +271,10 @@ class _Search:
         if self.deadline.passed:
             return ranked[0], at_one[0]
         self.on_progress("confirming the best plans with other seeds")
-        means = [[self._mean(t) for t in each[:CONFIRMED]] for each in (ranked, at_one)]
+        most = [each[:CONFIRMED] for each in (ranked, at_one)]
+        plans = {_key(trial.plan): trial.plan for trial in chain(*most)}
+        self.found.figures_to_come(list(plans.values()), self._other_seeds)
+        means = [[self._mean(t) for t in each] for each in most]
         best = max(means[0] + means[1], key=lambda trial: trial.worth)
         return best, max(means[1], key=lambda trial: trial.worth)
 
@@ -261,7 +282,7 @@ class _Search:
         key = _key(trial.plan)
         if key not in self._confirmed:
             self._confirmed[key] = [
-                self.measure(trial.plan, self.seed + more) for more in range(1, 1 + CONFIRMING)
+                self.found.carried(trial.plan, seed) for seed in self._other_seeds
             ]
         found = self._confirmed[key]
         carried = {model: fmean(each[model] for each in found) for model in self.models}
@@ -273,6 +294,7 @@ class _Search:
         here = 0.0
         for _ in range(STEPS_MAX):
             around = [settings, *self._neighbours(settings)]
+            self.found.plans_to_come([self._options(each, self._parts_at(each)) for each in around])
             plans = [(each, self._plan(each, self._parts_at(each))) for each in around]
             moved = [(each, plan) for each, plan in plans if plan is not None]
             found += moved
@@ -323,31 +345,21 @@ class _Search:
     def _plan(self, settings: Settings, parts: Mapping[str, float]) -> Plan | None:
         key = (*settings.values(), *parts.values())
         if key not in self._plans:
-            options = with_fields(
-                self.problem.options,
-                margin=min(setting.margin for setting in settings.values()),
-                model_margins={model: setting.margin for model, setting in settings.items()},
-                carried_parts=dict(parts),
-                link_parts={
-                    model: setting.link_part
-                    for model, setting in settings.items()
-                    if setting.link_part != 1
-                },
-            )
-            result = solve(with_fields(self.problem, options=options))
+            result = self.found.plan(self._options(settings, parts))
             self.refusal = result.refusal
             self._plans[key] = result.plan
         return self._plans[key]
 
+    def _options(self, settings: Settings, parts: Figures) -> PlanOptions:
+        return options_at(self.problem.options, settings, parts)
+
     def _try(self, settings: Settings, plan: Plan) -> None:
         key = _key(plan)
         if key not in self._figures:
-            self._figures[key] = self.measure(plan, self.seed)
+            self._figures[key] = self.found.carried(plan, self.seed)
         carried = self._figures[key]
-        for deployment in plan.deployments:
-            part = carried[deployment.model] / deployment.throughput_rps
-            part = min(MOST_CARRIED, max(LEAST_PART, part))
-            self.parts[deployment.model][settings[deployment.model]] = part
+        for model, part in parts_of(plan, carried).items():
+            self.parts[model][settings[model]] = part
         self.trials.append(EvenTrial(settings=dict(settings), plan=plan, carried_rps=carried))
 
 

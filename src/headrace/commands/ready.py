@@ -1,0 +1,39 @@
+"""What people read when a server is ready."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.commands.output import console, next_step, notices
+
+if TYPE_CHECKING:
+    from headrace.domain.plan import Plan
+
+
+def print_ready(
+    plan: "Plan",
+    urls: list[str],
+    token_path: Path | None,
+    levels: Mapping[str, float],
+    apps: tuple[str, ...] = (),
+) -> None:
+    """Plan, addresses, token, and what to do next."""
+    from headrace.reporting.plan_table import ready_table
+
+    console.print(ready_table(plan, levels))
+    url = urls[0]
+    console.print(f"listening on [bold]{' and '.join(urls)}[/bold]", soft_wrap=True)
+    if token_path is not None:
+        notices.print(f"[dim]token for other users:[/dim]  {token_path}", soft_wrap=True)
+    if apps:
+        claim = next(claim for claim in plan.apps if claim.app.name == apps[0])
+        next_step(
+            f"headrace load {url} --model {apps[0]} --rps {max(1, claim.app.rate_rps * 0.5):.0f}"
+            " --duration-s 20 --input EXAMPLE.npy"
+        )
+        return
+    first = plan.deployments[0]
+    next_step(
+        f"headrace load {url} --model {first.name} --rps {max(1, first.throughput_rps * 0.5):.0f}"
+        f" --duration-s 20 --slo-ms {first.slo_us / 1000:g}"
+    )

@@ -1,0 +1,100 @@
+"""What `headrace serve` makes of its options before anything is started, and what it refuses."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.domain.errors import DocumentError
+from headrace.executors.table import choices
+
+if TYPE_CHECKING:
+    from headrace.domain.plan import Plan
+    from headrace.serving.apps.host import AppHost
+    from headrace.serving.workers.remote.cluster import ClusterAddresses
+
+
+def cluster_addresses(
+    agents: Path | None,
+    nodes: list[str],
+    secret_file: Path | None,
+    authority: Path | None,
+    plan: "Plan",
+) -> "ClusterAddresses | None":
+    """Where the plan's nodes are; None: this machine stands in for all of them."""
+    from headrace.serving.workers.remote.cluster import ClusterAddresses, parse_nodes, read_agents
+    from headrace.serving.workers.remote.handshake import read_secret
+    from headrace.serving.workers.remote.tls import calling
+
+    if agents is None and not nodes:
+        return None
+    found = {**(read_agents(agents) if agents else {}), **parse_nodes(nodes)}
+    needs_secret = any(address is not None for address in found.values())
+    cluster = ClusterAddresses(
+        nodes=found,
+        secret=read_secret(secret_file) if needs_secret else b"",
+        tls=calling(authority),
+    )
+    cluster.require([slot.node for slot in plan.slots])
+    return cluster
+
+
+def check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> None:
+    """Refuse options that do not fit the plan's models of several sizes."""
+    names = {deployment.model for deployment in plan.deployments}
+    sized = names - {deployment.model for deployment in served.deployments}
+    if strangers := [name for name in pad if name not in sized]:
+        known = ", ".join(sorted(sized)) or "none"
+        raise DocumentError(
+            f"--pad {strangers[0]}: the plan has no such model of several sizes; it has: {known}"
+        )
+    if plan.is_together and replan:
+        raise DocumentError(
+            "--replan: does not follow apps that share devices with models yet; `headrace migrate`"
+            " takes another plan"
+        )
+    if sized and replan:
+        raise DocumentError(
+            f"--replan: does not follow models of several sizes yet ({', '.join(sorted(sized))});"
+            " `headrace migrate` takes another plan"
+        )
+
+
+def app_host(paths: list[Path], threads: int | None, plan: "Plan") -> "AppHost | None":
+    """The apps' process, with all files loaded. It dies with this one."""
+    from headrace.domain.errors import PlanError
+    from headrace.serving.apps.files import check_files
+    from headrace.serving.apps.host import AppHost
+
+    if not paths:
+        return None
+    host = AppHost(paths, threads)
+    try:
+        check_files(host.open(), plan)
+    except PlanError:
+        host.close()
+        raise
+    return host
+
+
+def check_names(policy: str | None, executor: str) -> None:
+    """Refuse options that mean nothing, before anything is started."""
+    from headrace.dispatch.policies import MALLEABLE, POLICIES
+
+    for what, given, known in (
+        ("--policy", policy, (*POLICIES, *MALLEABLE)),
+        ("--executor", executor, choices()),
+    ):
+        if given is not None and given not in known:
+            raise DocumentError(f"serve: {what} {given!r} is unknown; known: {', '.join(known)}")
+
+
+def keep_on_core(core: int | None) -> tuple[int, ...] | None:
+    """Returns the cores of workers, those first that they share with nobody; None: any."""
+    import os
+
+    if core is None:
+        return None
+    allowed = os.sched_getaffinity(0)
+    if core not in allowed:
+        raise DocumentError(f"serve: --core {core}: this process may use cores {sorted(allowed)}")
+    os.sched_setaffinity(0, {core})
+    return (*sorted(allowed - {core}), core)
