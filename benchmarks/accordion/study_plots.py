@@ -16,6 +16,12 @@ FIGURES = {
     "fig6-possible": ("late_possible", "late that could be in time"),
     "fig8": ("answered_rps", "answered per second"),
 }
+COUNTS = ("late", "late_possible")
+"""From none to hundreds: on a logarithmic axis, linear up to one."""
+COLUMNS = 3
+"""Panels in a row: six beside each other are too small to read."""
+AVERAGED_STEPS = 6
+"""Of lines, so that six of them can be told apart: half a minute."""
 
 
 def plot(rows: Sequence[Row], streams: Sequence[int], timelines: Timelines, folder: Path) -> None:
@@ -32,8 +38,12 @@ def plot(rows: Sequence[Row], streams: Sequence[int], timelines: Timelines, fold
                 bars(axis, list(SLOS), shown)
                 axis.set_title(f"stream {stream}")  # type: ignore[attr-defined]
                 axis.set_ylabel(label)  # type: ignore[attr-defined]
+                if field in COUNTS:
+                    axis.set_yscale("symlog", linthresh=1)  # type: ignore[attr-defined]
+                    axis.set_ylim(bottom=0)  # type: ignore[attr-defined]
+                    axis.yaxis.set_major_formatter("{x:g}")  # type: ignore[attr-defined]
 
-        draw(folder / f"{name}.svg", len(streams), paint)
+        draw(folder / f"{name}.svg", len(streams), paint, columns=COLUMNS)
     for name, field, label in (
         ("fig7", "active", "queries at work"),
         ("fig9", "working", "part of the places at work"),
@@ -41,12 +51,24 @@ def plot(rows: Sequence[Row], streams: Sequence[int], timelines: Timelines, fold
 
         def lines(axes: Sequence[object], field: str = field, label: str = label) -> None:
             for axis, stream in zip(axes, streams, strict=True):
-                for policy in POLICIES_7:
-                    heights = getattr(timelines[stream, policy], field)
-                    at_s = STEP_S * np.arange(len(heights))
-                    axis.plot(at_s, heights, label=policy, lw=0.8)  # type: ignore[attr-defined]
+                for number, policy in enumerate(POLICIES_7):
+                    heights = averaged(getattr(timelines[stream, policy], field))
+                    at_s = STEP_S * AVERAGED_STEPS * (0.5 + np.arange(len(heights)))
+                    # The first, which is ours, above the others.
+                    thick, above = (1.8 if number == 0 else 1.0), 10 - number
+                    axis.plot(  # type: ignore[attr-defined]
+                        at_s, heights, label=policy, lw=thick, zorder=above
+                    )
                 axis.set_title(f"stream {stream}")  # type: ignore[attr-defined]
                 axis.set_xlabel("s")  # type: ignore[attr-defined]
                 axis.set_ylabel(label)  # type: ignore[attr-defined]
 
-        draw(folder / f"{name}.svg", len(streams), lines)
+        draw(folder / f"{name}.svg", len(streams), lines, columns=COLUMNS)
+
+
+def averaged(heights: Sequence[float]) -> list[float]:
+    """Means of AVERAGED_STEPS; the last of those that are left."""
+    return [
+        float(np.mean(heights[i : i + AVERAGED_STEPS]))
+        for i in range(0, len(heights), AVERAGED_STEPS)
+    ]

@@ -21,9 +21,18 @@ COLOURS = {
 
 
 def draw(
-    path: Path | None, panels: int, paint: Callable[[Sequence[Any]], None], *, width: float = 4.0
+    path: Path | None,
+    panels: int,
+    paint: Callable[[Sequence[Any]], None],
+    *,
+    width: float = 4.0,
+    columns: int | None = None,
 ) -> None:
-    """Make a row of axes, let `paint` fill them, and write them to `path`."""
+    """Make axes, let `paint` fill them, and write them to `path`.
+
+    Args:
+        columns: axes in a row; None: all.
+    """
     if path is None:
         return
     try:
@@ -36,15 +45,20 @@ def draw(
     matplotlib.rcParams["svg.hashsalt"] = "headrace"
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(
-        1, panels, figsize=(width * panels, 3.4), squeeze=False, layout="constrained"
+    columns = min(columns or panels, panels)
+    rows = -(-panels // columns)
+    figure, grid = pyplot.subplots(
+        rows, columns, figsize=(width * columns, 3.4 * rows), squeeze=False, layout="constrained"
     )
-    for axis in axes[0]:
+    axes = list(grid.flat)
+    for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", alpha=0.3)
-    paint(list(axes[0]))
+    for axis in axes[panels:]:
+        axis.set_visible(False)
+    paint(axes[:panels])
     # Beneath, where it covers nothing; every panel shows the same systems.
-    handles, labels = axes[0][0].get_legend_handles_labels()
+    handles, labels = axes[0].get_legend_handles_labels()
     if handles:
         figure.legend(
             handles, labels, loc="outside lower center", ncols=len(labels), fontsize="small"

@@ -5,10 +5,10 @@ At every event that may change who should have what:
 1. Requests that cannot be in time, whatever they are given, are dropped.
 2. Those that wait are taken in order of priority, then deadline; those last that stand back, since
    not all can be in time (`standing_back`). Each is aimed at the fewest places on which it is in
-   time. Missing ones are taken one by one, first from requests of lower priority, then from others,
-   each from the one whose end it puts off least, of those that are in time without it; those of
-   higher priority keep a part of their slack besides. If that is not enough and requests that yield
-   to it have enough places, these give theirs up, those with most work left first, and wait.
+   time. Missing ones are taken one by one, each from the request whose end it puts off least, of
+   those that are in time without it; while high priority has most places, those of higher priority
+   keep a part of their slack besides. If that is not enough and requests that yield to it have
+   enough places, these give theirs up, those with most work left first, and wait.
    Else it waits: places fall free, and another time it may be taken with more of them.
 3. Requests that would end too late on their places, since these have others' items to finish first,
    get as many more as they need from those that can spare them.
@@ -46,7 +46,7 @@ from headrace.dispatch.kernel.malleable.requests import (
     leave_line,
     put_in_line,
 )
-from headrace.dispatch.kernel.malleable.standing_back import line_up, yields
+from headrace.dispatch.kernel.malleable.standing_back import HIGHEST, line_up, yields
 from headrace.dispatch.kernel.malleable.tables import (
     ends_at,
     fastest_of,
@@ -55,11 +55,12 @@ from headrace.dispatch.kernel.malleable.tables import (
     shallowest_within,
 )
 
-LOWER, OTHERS = range(2)
-"""Whose places are taken: of lower priority than who needs them, or of no lower one."""
 SLACK_KEPT = 1 / 4
 """Of the time until its deadline, by a request that spares places for one of lower priority: what
-comes next may need them, and high priority at its own limit lost twice as many without."""
+comes next may need them, and high priority at its own limit lost a quarter more without."""
+CROWDED = 3 / 4
+"""Of all places, which the highest priority has before its requests keep slack: with less, what
+comes next finds places, and slack that is kept only makes low priority late."""
 
 
 @kernel
@@ -100,18 +101,15 @@ def _drop_hopeless(s: State, now_us: int) -> None:
 @kernel
 def _accept(s: State, now_us: int) -> None:
     waiting = line_up(s, now_us)
-    exhausted_by = -1  # the priority for which nobody can spare any more
+    exhausted = False  # nobody can spare any more, for this priority and so for lower ones
     for i in range(waiting):
         row = s.turns[i]
         mine = s.items_of[row]
         route = shallowest_within(s, row, mine.deadline_at - now_us)
         if route < 0:
             continue
-        while not fits(s, row, route) and _take_one(s, row, LOWER, now_us):
-            pass
-        while exhausted_by != mine.priority and not fits(s, row, route):
-            if not _take_one(s, row, OTHERS, now_us):
-                exhausted_by = mine.priority
+        while not exhausted and not fits(s, row, route):
+            exhausted = not _take_one(s, row, now_us)
         if not fits(s, row, route):
             if not _give_way(s, row, route):
                 continue
@@ -150,29 +148,27 @@ def _hasten(s: State, now_us: int) -> None:
         for route in range(had + 1, s.models[mine.model].end_route):
             if ends_if(s, row, route, now_us) > mine.deadline_at:
                 continue
-            for whose in (LOWER, OTHERS):
-                while not fits(s, row, route) and _take_one(s, row, whose, now_us):
-                    pass
+            while not fits(s, row, route) and _take_one(s, row, now_us):
+                pass
             if fits(s, row, route):
                 aim(s, row, route)
             break
 
 
 @kernel
-def _take_one(s: State, row: int, whose: int, now_us: int) -> bool:
+def _take_one(s: State, row: int, now_us: int) -> bool:
     best, best_cost, priority = -1, NEVER_US, s.items_of[row].priority
+    kept = SLACK_KEPT if priority > HIGHEST and _crowded(s) else 0.0
     for i in range(s.rules[0].under_way):
         other = s.under_way[i]
         theirs = s.items_of[other]
-        if (theirs.priority > priority) != (whose == LOWER):
-            continue
         if theirs.route < 0 or theirs.target <= s.models[theirs.model].first_route:
             continue
         if not left(s, other):
             continue
         end_at = ends_if(s, other, theirs.target - 1, now_us)
         if theirs.priority < priority:
-            end_at += int((theirs.deadline_at - now_us) * SLACK_KEPT)
+            end_at += int((theirs.deadline_at - now_us) * kept)
         if end_at > theirs.deadline_at:
             continue
         cost = lasts_us(s, other, theirs.target - 1) - lasts_us(s, other, theirs.target)
@@ -181,6 +177,19 @@ def _take_one(s: State, row: int, whose: int, now_us: int) -> bool:
     if best >= 0:
         aim(s, best, s.items_of[best].target - 1)
     return best >= 0
+
+
+@kernel
+def _crowded(s: State) -> bool:
+    """Whether the highest priority is to have most places."""
+    places = given = 0
+    for slot in range(s.world[0].slots):
+        places += s.slots[slot].counted
+    for i in range(s.rules[0].under_way):
+        mine = s.items_of[s.under_way[i]]
+        if mine.priority == HIGHEST and mine.target >= 0:
+            given += s.routes[mine.target].stages
+    return given >= CROWDED * places
 
 
 @kernel

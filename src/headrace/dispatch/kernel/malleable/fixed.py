@@ -12,8 +12,8 @@ sections 3.3 and 4.2); those that do not fit are passed over:
                     model and SLO, when that is over
     one-stage       one place
 
-What cannot be in time any more is served all the same, by `accordion` on whatever is free. Places
-are kept until all items are back.
+What cannot be in time any more is served all the same, when the places that the rule wants are
+free. Places are kept until all items are back.
 
 The dropout predictor (Algorithm 1) lays every request that arrives on the places that it expects to
 be free first, as many as meet its SLO; one of low priority that would take longer than the window
@@ -84,7 +84,7 @@ def _free_route(s: State, row: int, now_us: int) -> int:
         return -1
     largest = _largest_free(s, row)
     in_time = mine.deadline_at - now_us
-    if largest >= 0 and lasts_us(s, row, largest) > in_time >= lasts_us(s, row, best):
+    if largest >= 0 and lasts_us(s, row, largest) > in_time:
         return -1
     return largest
 
