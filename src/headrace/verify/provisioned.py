@@ -11,9 +11,9 @@ start       what comes over a helper has one: a slot of another device of the sa
             behind another link to host memory
 absent      the part of requests that find their model absent: random arrivals at rates as stated,
             or in proportion to weights, and LRU: the time T after which an unused model is gone has
-            sum of bytes (1 - exp(-r T)) = memory of all slots, absent = exp(-r T) (Che's). Each slot
-            keeps room for the largest run; of the rest, only whole models count: as many as fit of
-            each, in the mean by rates
+            sum of bytes (1 - exp(-r T)) = memory of all slots, absent = exp(-r T) (Che's). Each
+            slot keeps room for the largest run; of the rest, only whole models count: as many as
+            fit of each, in the mean by rates
 carried     the stated throughputs fit on the slots' time and on their links, by medians; a link is
             shared by the slots of `devices_per_link` devices of a node, by index
 """
