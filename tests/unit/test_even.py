@@ -25,7 +25,7 @@ schema: headrace.problem/1
 cluster:
   devices: {a: {}, b: {}}
   nodes:
-    - {name: local, devices: {a: 2, b: 2}}
+    - {name: local, devices: {a: 1, b: 1}}
 models:
   - {profile: m.profile.json, slo_ms: 120}
   - {profile: n.profile.json, slo_ms: 120}
@@ -66,7 +66,7 @@ def test_what_is_carried_is_evened_out_by_weights(problem: Problem) -> None:
     carried = half_of_m(uneven, 0)
     before = min(carried["m"] / 2, carried["n"])
 
-    choice = choose_margins(problem, margins=(0.0,), carry=half_of_m)
+    choice = choose_margins(problem, margins=(0.0,), explored_max=0, carry=half_of_m)
 
     assert choice.plan.options.carried_parts == {"m": 0.5, "n": 1.0}
     assert choice.best.worth == pytest.approx(choice.plan.objective)
@@ -74,15 +74,33 @@ def test_what_is_carried_is_evened_out_by_weights(problem: Problem) -> None:
 
 
 def test_a_model_gets_a_margin_of_its_own_where_that_carries_more(problem: Problem) -> None:
-    choice = choose_margins(problem, margins=MARGINS, carry=m_needs_margin)
+    choice = choose_margins(problem, margins=MARGINS, explored_max=0, carry=m_needs_margin)
     assert {m: each.margin for m, each in choice.best.settings.items()} == {"m": 0.2, "n": 0.0}
     assert choice.plan.options.model_margins == {"m": 0.2, "n": 0.0}
     assert choice.best.worth > choice.at_one_margin.worth
     assert choice.in_time
 
 
+def test_every_model_is_planned_within_the_margin_of_its_own(problem: Problem) -> None:
+    def latest_us(margin: float, **of_model: float) -> dict[str, int]:
+        options = replace(problem.options, margin=margin, model_margins=of_model)
+        plan = solve(replace(problem, options=options)).plan
+        assert plan is not None
+        assert verify(plan, problem.profiles) == []
+        return {
+            each.model: max(pipeline.latency_us for pipeline in each.pipelines)
+            for each in plan.deployments
+        }
+
+    tight, loose = latest_us(0.6), latest_us(0.0)
+    assert all(tight[model] <= 0.4 * SLO_US < loose[model] for model in ("m", "n"))
+    m_tight, m_loose = latest_us(0.0, m=0.6), latest_us(0.6, m=0.0)
+    assert m_tight["m"] <= 0.4 * SLO_US < m_tight["n"]
+    assert m_loose["n"] <= 0.4 * SLO_US < m_loose["m"]
+
+
 def test_the_plan_verifies_and_states_what_was_asked_for(problem: Problem, tmp_path: Path) -> None:
-    choice = choose_margins(problem, margins=MARGINS, carry=m_needs_margin)
+    choice = choose_margins(problem, margins=MARGINS, explored_max=0, carry=m_needs_margin)
     plan = choice.plan
     assert verify(plan, problem.profiles) == []
     assert plan.demands == problem.demands
@@ -119,12 +137,34 @@ def test_a_part_of_the_links_is_planned_and_verified() -> None:
     assert verify(replace(plans[1], options=whole.options), half.profiles)
 
 
+def test_plans_around_the_best_are_looked_at_too(problem: Problem) -> None:
+    def fewest_pipelines(plan: Plan, _seed: int) -> Mapping[str, float]:
+        """Nothing that a margin foretells."""
+        return {each.model: each.throughput_rps / len(each.pipelines) for each in plan.deployments}
+
+    small = replace(problem, cluster=make_problem([make_profile()], nodes=SMALL).cluster)
+    alone, around, again = (
+        choose_margins(small, margins=(0.0, 0.2), explored_max=most, carry=fewest_pipelines)
+        for most in (0, 10, 10)
+    )
+    assert len(alone.trials) < len(around.trials) <= len(alone.trials) + 10
+    assert around.best.worth > alone.best.worth
+    assert [each.settings for each in around.trials] == [each.settings for each in again.trials]
+    assert verify(around.plan, small.profiles) == []
+
+
 def test_the_search_is_bounded_by_plans_and_by_time(problem: Problem) -> None:
     said: list[str] = []
     few = choose_margins(
-        problem, margins=MARGINS, trials_max=1, carry=m_needs_margin, on_progress=said.append
+        problem,
+        margins=MARGINS,
+        trials_max=1,
+        explored_max=2,
+        carry=m_needs_margin,
+        on_progress=said.append,
     )
-    assert len(few.trials) <= 2 * len(MARGINS) + 1
+    assert len(few.trials) <= 2 * len(MARGINS) + 1 + 2
+    assert any("1 of at most 2" in text for text in said)
     assert any("plan 1 of at most 1" in text for text in said)
 
     hurried = replace(problem, options=replace(problem.options, time_limit_s=1e-9))
@@ -134,7 +174,7 @@ def test_the_search_is_bounded_by_plans_and_by_time(problem: Problem) -> None:
 
 def test_what_is_said_to_be_carried_is(problem: Problem) -> None:
     small = replace(problem, cluster=make_problem([make_profile()], nodes=SMALL).cluster)
-    choice = choose_margins(small, margins=(0.2,), trials_max=0, seed=3)
+    choice = choose_margins(small, margins=(0.2,), trials_max=0, explored_max=0, seed=3)
     workload = Workload.of(choice.trials[0].plan, small.profiles)
     for model, rps in choice.trials[0].carried_rps.items():
         factors = dict.fromkeys(workload.rates_rps, 0.2)

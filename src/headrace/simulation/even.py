@@ -18,7 +18,11 @@ planned of model d at setting s:
    that was too high comes down when it is tried, so a foretold value that no trial has confirmed is
    tried next; the search ends where none promises GAIN more than the best that was measured, after
    TRIALS_MAX plans, or when time is up.
-3. Confirm. What was the best of many is partly luck. The best CONFIRMED plans are simulated with
+3. Explore. A plan is a staircase of what it is asked for, and what it carries hangs on how its
+   batches fill, of which parts say little. Around one of the best plans so far some margins are
+   drawn anew, and all parts within PARTS_SPREAD; what is planned and promises about as much is
+   simulated, at most EXPLORED_MAX plans. Where STALE draws in a row bring nothing new, it ends.
+4. Confirm. What was the best of many is partly luck. The best CONFIRMED plans are simulated with
    CONFIRMING other seeds, and the one that carries most in the mean of these alone is kept.
 
 Cost: a trial is one plan and about nine simulated sessions, a foretelling one plan.
@@ -30,6 +34,7 @@ from itertools import product
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 from msgspec.structs import replace as with_fields
 
 from headrace.domain.errors import DocumentError, InfeasibleError
@@ -53,7 +58,20 @@ OVER_PLANNED = 1.03
 """Times the planned load: hardly a plan carries more."""
 GAIN = 0.002
 """Relative; less than what simulation can tell apart."""
-CONFIRMED, CONFIRMING = 6, 3
+EXPLORED_MAX = 80
+"""Simulated while exploring, on top of the climb."""
+STALE = 40
+BASE_RANK = 3.0
+"""Mean of the rank, from 0, of the plan around which margins are drawn."""
+DRAWN_MOVES = tuple(thousandths / 1000 for thousandths in (25, 50, 75, 100, 150))
+"""Of one model's margin, up or down."""
+MOVED, RELINKED = 0.5, 0.3
+"""Parts of the draws in which a model's margin is moved, and of these its links."""
+PARTS_SPREAD = 0.02
+"""Standard deviation of the logarithm of a part that is drawn."""
+ALMOST = 0.99
+"""Of what the plan that is drawn around carries, a drawn plan must promise."""
+CONFIRMED, CONFIRMING = 12, 3
 LEAST_PART = 0.05
 """A model that carries less of its plan is not planned for twenty times what it is to carry."""
 
@@ -120,6 +138,7 @@ def choose_margins(
     seed: int = SEED,
     margins: Sequence[float] = MARGINS,
     trials_max: int = TRIALS_MAX,
+    explored_max: int = EXPLORED_MAX,
     carry: Carry | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> EvenChoice:
@@ -128,6 +147,7 @@ def choose_margins(
     Args:
         attainment: in time / arrived, that every model must keep.
         seed: of arrivals and execution times; confirming seeds follow it.
+        trials_max, explored_max: simulated plans, of the climb and around the best.
         carry: how a plan is measured; None: on its own slots and links, in virtual time.
 
     Raises:
@@ -140,6 +160,7 @@ def choose_margins(
     search = _Search(problem, measure, seed, tuple(margins), _link_parts(problem), on_progress)
     search.sweep()
     search.climb(trials_max)
+    search.explore(explored_max)
     best, at_one = search.confirmed()
     if best.worth <= 0:
         raise InfeasibleError(
@@ -244,6 +265,49 @@ class _Search:
                 f" carries {best.worth:.5g} per weight; next {text}"
             )
             self._try(settings, plan)
+
+    def explore(self, trials_max: int) -> None:
+        """Simulate plans drawn around the best, whatever is foretold of them beyond ALMOST."""
+        rng = np.random.default_rng(self.seed)
+        tried = stale = 0
+        while tried < trials_max and stale < STALE and not self.deadline.passed:
+            stale += 1
+            ranked = sorted(self.trials, key=lambda trial: -trial.worth)
+            base = ranked[min(len(ranked) - 1, int(rng.exponential(BASE_RANK)))]
+            settings, parts = self._drawn(base, rng)
+            plan = self._plan(settings, parts)
+            if plan is None or _key(plan) in self._figures:
+                continue
+            if plan.objective < ALMOST * base.worth:
+                continue
+            tried, stale = tried + 1, 0
+            self.on_progress(
+                f"plans around the best, {tried} of at most {trials_max}; so far every model"
+                f" carries {ranked[0].worth:.5g} per weight"
+            )
+            self._try(settings, plan)
+
+    def _drawn(
+        self, base: EvenTrial, rng: np.random.Generator
+    ) -> tuple[Settings, Mapping[str, float]]:
+        """Settings and parts near those of a trial."""
+        settings = dict(base.settings)
+        for model, (margin, link_part) in base.settings.items():
+            if rng.random() >= MOVED:
+                continue
+            moved = margin + rng.choice(DRAWN_MOVES) * rng.choice((-1, 1))
+            moved = round(min(max(self.margins), max(min(self.margins), moved)), 3)
+            if rng.random() < RELINKED:
+                link_part = rng.choice(self.link_parts)
+            settings[model] = Setting(float(moved), float(link_part))
+        parts = self._parts_at(settings)
+        for deployment in base.plan.deployments:
+            model = deployment.model
+            if settings[model] == base.settings[model]:
+                parts[model] = base.carried_rps[model] / deployment.throughput_rps
+            drawn = parts[model] * float(np.exp(rng.normal(0, PARTS_SPREAD)))
+            parts[model] = round(min(MOST_CARRIED, max(LEAST_PART, drawn)), 4)
+        return settings, parts
 
     def confirmed(self) -> tuple[EvenTrial, EvenTrial]:
         """Of the best trials, and of those at one margin, the one that carries most in the mean of
