@@ -47,12 +47,27 @@ class Session:
 def carried_rps(
     hardware: Hardware, model: str, dispatcher: str, session: Session, guess_rps: float
 ) -> float:
-    """The highest rate, within `TOLERANCE`, at which ATTAINMENT of the requests are in time.
+    """The highest rate, within `TOLERANCE`, at which ATTAINMENT of the requests are in time."""
+    return _highest_rps(attaining(hardware, model, dispatcher), model, session, guess_rps)
 
-    Found by halving, as if attainment only fell with load, between a tenth and three times the
+
+def admitted_rps(capacity_rps: float, slo_us: int, model: str, session: Session) -> float:
+    """The same of pipelines of this capacity in all, whatever they are and whoever decides: none
+    is in other stages for less than no time."""
+    rate_per_us = capacity_rps / 1e6
+
+    def attains(at_us: Ints) -> float:
+        return _part_admitted(at_us, rate_per_us, rate_per_us * slo_us)
+
+    return _highest_rps(attains, model, session, capacity_rps)
+
+
+def _highest_rps(
+    attains: Callable[[Ints], float], model: str, session: Session, guess_rps: float
+) -> float:
+    """Found by halving, as if attainment only fell with load, between a tenth and three times the
     guess; 0 where a tenth is too much.
     """
-    attains = _attaining(hardware, model, dispatcher)
 
     def enough(rate_rps: float) -> bool:
         return attains(_arrivals(model, rate_rps, session)) >= ATTAINMENT
@@ -79,13 +94,13 @@ def _arrivals(model: str, rate_rps: float, session: Session) -> Ints:
     return poisson_us(rate_rps, session.seconds, rng)
 
 
-def _attaining(hardware: Hardware, model: str, dispatcher: str) -> Callable[[Ints], float]:
+def attaining(hardware: Hardware, model: str, dispatcher: str) -> Callable[[Ints], float]:
     """Arrivals -> part of the requests that is answered in time."""
     if dispatcher == THEIRS:
         return lambda at_us: run_session(hardware, at_us).attainment(lateness_counted=True)
     if dispatcher == ANY:
         rate_per_us, room = bucket(hardware)
-        return lambda at_us: float(_admitted(at_us, rate_per_us, room)) / max(1, len(at_us))
+        return lambda at_us: _part_admitted(at_us, rate_per_us, room)
     topology = topology_of(model, hardware)
 
     def ours(at_us: Ints) -> float:
@@ -114,6 +129,10 @@ def bucket(hardware: Hardware) -> tuple[float, float]:
         rate += per_us
         room += per_us * max(0, hardware.slo_us - elsewhere_us)
     return rate, room
+
+
+def _part_admitted(at_us: Ints, rate_per_us: float, room: float) -> float:
+    return float(_admitted(at_us, rate_per_us, room)) / max(1, len(at_us))
 
 
 @compiled

@@ -1,9 +1,19 @@
 """`benchmarks.ppipe.best`: what is carried, and the bound that no dispatcher exceeds."""
 
+import numpy as np
 import pytest
 from benchmarks.ppipe.artifact.hardware import Hardware
 from benchmarks.ppipe.best_table import CHAIN, report
-from benchmarks.ppipe.carried import ANY, OURS, THEIRS, Carrying, Session, bucket, carried_rps
+from benchmarks.ppipe.carried import (
+    ANY,
+    OURS,
+    THEIRS,
+    Carrying,
+    Session,
+    attaining,
+    bucket,
+    carried_rps,
+)
 from benchmarks.ppipe.fluid import capacity_rps
 
 from helpers.artifact_plans import make_hardware
@@ -44,6 +54,39 @@ def test_the_bucket_is_as_deep_as_a_deadline_is_far() -> None:
     rate_per_us, room = bucket(HARDWARE["two stages"])
     assert rate_per_us == pytest.approx(5e-4)
     assert room in (pytest.approx(5e-4 * 21_500), pytest.approx(5e-4 * 25_500))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "room"),
+    [
+        # 100 a second, second stage, of 40 ms less 5 in the first and 0.5 on the way.
+        (make_hardware([[(1, 5_000), (1, 20_000)]], slo_us=40_000, batch=2, transfer_us=500), 3.45),
+        # 100 a second, first stage.
+        (make_hardware([[(1, 20_000), (1, 5_000)]], slo_us=40_000, batch=2, transfer_us=500), 3.45),
+        # Two pipelines: 125 a second for 40 ms, 100 a second for 35.
+        (
+            make_hardware([[(1, 16_000)], [(1, 20_000), (1, 5_000)]], slo_us=40_000, batch=2),
+            40_000 * 2 / 16_000 + 35_000 * 2 / 20_000,
+        ),
+        # All time is spent elsewhere: nobody waits, and nothing is owed.
+        (make_hardware([[(1, 5_000), (1, 20_000)]], slo_us=4_000), 0.0),
+    ],
+)
+def test_the_bucket_is_as_deep_as_the_slowest_stage_is_long_at_work(
+    hardware: Hardware, room: float
+) -> None:
+    assert bucket(hardware)[1] == pytest.approx(room)
+
+
+def test_a_burst_fills_the_bucket_and_ours_answers_no_more_of_it() -> None:
+    burst_us = np.arange(1, 101, dtype=np.int64)
+    for hardware, most in ((HARDWARE["one stage"], 10), (HARDWARE["two stages"], 12)):
+        bound, answered = (
+            round(100 * attaining(hardware, "m", dispatcher)(burst_us))
+            for dispatcher in (ANY, OURS)
+        )
+        assert bound in (most - 2, most)  # Whichever of two equal stages is the slowest.
+        assert most - 4 <= answered <= bound
 
 
 def test_what_was_simulated_is_not_simulated_again() -> None:
