@@ -80,12 +80,9 @@ PIPELINE: Path = (*DEPLOYMENT, "pipelines", 0)
 STAGE: Path = (*PIPELINE, "stages", 0)
 SECOND: Path = (*PIPELINE, "stages", 1)
 SLOT: Path = ("slots", 0)
-
 GPU: Path = ("cluster", "device_types", 0)
-
 DEPTH: Path = (*DEPLOYMENT, "depths", 2)
 DEPTH_STAGE: Path = (*DEPTH, "stages", 1)
-
 STRANGER = Tenant(model="m", pipeline="p9", stage=0)
 
 LOAD = MachineLoad(
@@ -299,31 +296,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("blocks", "malleable", (*DEPTH_STAGE, "end_block"), plus(1)),
     Mutant("blocks", "malleable", (*DEPTH, "stages", 2, "end_block"), to(1_000_000)),
     Mutant("batch", "malleable", (*DEPTH, "batch_size"), to(1)),
-    # More models than memory
-    Mutant("start", "provisioned", (*START, "start_us"), plus(-1)),
-    Mutant("start", "provisioned", (*DEPLOYMENT, "cold_share"), plus(0.001)),
-    Mutant("start", "provisioned", (*DEPLOYMENT, "cold_share"), plus(-0.001)),
-    Mutant("start", "provisioned", (*SLOT, "helper"), to(None)),
-    Mutant("start", "provisioned", (*SLOT, "helper"), to("n0/gpu-0")),
-    Mutant("start", "provisioned", (*SLOT, "helper"), to("n0/gpu-1")),
-    Mutant("start", "provisioned", (*SLOT, "helper"), to("n0/gpu-9")),
-    Mutant("start", "provisioned", (*GPU, "copy_stream"), to(False)),
-    Mutant("start", "provisioned", (*GPU, "devices_per_link"), to(4)),
-    Mutant("start", "provisioned", (*GPU, "memory_bytes"), plus(16_000_000)),
-    Mutant("memory", "provisioned", (*GPU, "memory_bytes"), to(None)),
-    Mutant("memory", "provisioned", (*GPU, "memory_bytes"), to(1_000)),
-    Mutant("tenants", "provisioned", (*SLOT, "tenants"), to((STRANGER,))),
-    Mutant("tenants", "provisioned", (*SLOT, "duty_us"), to(1_000_000)),
-    Mutant("latency", "provisioned", (*STAGE, "latency_us"), plus(1)),
-    Mutant("latency", "provisioned", (*PIPELINE, "latency_us"), plus(-1)),
-    Mutant("transfer", "provisioned", (*STAGE, "transfer_us"), plus(1)),
-    Mutant("slo", "provisioned", (*DEPLOYMENT, "budget_us"), to(2_000)),
-    Mutant("throughput", "provisioned", (*STAGE, "throughput_rps"), times(1.001)),
-    Mutant("throughput", "provisioned", (*DEPLOYMENT, "throughput_rps"), times(1.001)),
-    Mutant("throughput", "provisioned", (*DEPLOYMENT, "throughput_rps"), to(math.nan)),
-    Mutant("throughput", "provisioned", (*GPU, "max_utilisation"), to(0.5)),
-    Mutant("throughput", "provisioned", ("slots",), lambda slots: slots[:2]),
-    Mutant("objective", "provisioned", ("objective",), times(0.999)),
     Mutant("batch", "malleable", ("options", "item_batch"), to(1)),
     Mutant("share", "malleable", (*DEPTH_STAGE, "share"), to(HALF)),
     Mutant("share", "malleable", (*DEPTH_STAGE, "device"), to("tpu")),
@@ -357,6 +329,31 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("cost", "malleable", ("cost_per_hour",), plus(-0.5)),
     Mutant("claims", "malleable", ("binding",), swapped("2 of 'a'", "4 of 'a'")),
     Mutant("claims", "malleable", ("binding",), swapped("of at most 87", "of at most 86")),
+    # More models than memory
+    Mutant("start", "provisioned", (*START, "start_us"), plus(-1)),
+    Mutant("start", "provisioned", (*DEPLOYMENT, "cold_share"), plus(0.001)),
+    Mutant("start", "provisioned", (*DEPLOYMENT, "cold_share"), plus(-0.001)),
+    Mutant("start", "provisioned", (*SLOT, "helper"), to(None)),
+    Mutant("start", "provisioned", (*SLOT, "helper"), to("n0/gpu-0")),
+    Mutant("start", "provisioned", (*SLOT, "helper"), to("n0/gpu-1")),
+    Mutant("start", "provisioned", (*SLOT, "helper"), to("n0/gpu-9")),
+    Mutant("start", "provisioned", (*GPU, "copy_stream"), to(False)),
+    Mutant("start", "provisioned", (*GPU, "devices_per_link"), to(4)),
+    Mutant("start", "provisioned", (*GPU, "memory_bytes"), plus(16_000_000)),
+    Mutant("memory", "provisioned", (*GPU, "memory_bytes"), to(None)),
+    Mutant("memory", "provisioned", (*GPU, "memory_bytes"), to(1_000)),
+    Mutant("tenants", "provisioned", (*SLOT, "tenants"), to((STRANGER,))),
+    Mutant("tenants", "provisioned", (*SLOT, "duty_us"), to(1_000_000)),
+    Mutant("latency", "provisioned", (*STAGE, "latency_us"), plus(1)),
+    Mutant("latency", "provisioned", (*PIPELINE, "latency_us"), plus(-1)),
+    Mutant("transfer", "provisioned", (*STAGE, "transfer_us"), plus(1)),
+    Mutant("slo", "provisioned", (*DEPLOYMENT, "budget_us"), to(2_000)),
+    Mutant("throughput", "provisioned", (*STAGE, "throughput_rps"), times(1.001)),
+    Mutant("throughput", "provisioned", (*DEPLOYMENT, "throughput_rps"), times(1.001)),
+    Mutant("throughput", "provisioned", (*DEPLOYMENT, "throughput_rps"), to(math.nan)),
+    Mutant("throughput", "provisioned", (*GPU, "max_utilisation"), to(0.5)),
+    Mutant("throughput", "provisioned", ("slots",), lambda slots: slots[:2]),
+    Mutant("objective", "provisioned", ("objective",), times(0.999)),
 )
 
 
