@@ -240,7 +240,7 @@ def plan(
 
 
 def _for_memory(problem: "Problem") -> "Problem":
-    """With the planner of more models than memory, where weights do not fit and none is named."""
+    """With the planner of more models than memory, where not all fit and none is named."""
     from msgspec.structs import replace
 
     from headrace.domain.problem import PlanOptions
@@ -249,7 +249,7 @@ def _for_memory(problem: "Problem") -> "Problem":
 
     if problem.apps or problem.options.planner != PlanOptions().planner or fits(problem):
         return problem
-    notices.print(f"the weights of all models do not fit: planning with {PROVISIONED}")
+    notices.print(f"not every model can stay on a slot of its own: planning with {PROVISIONED}")
     return replace(problem, options=replace(problem.options, planner=PROVISIONED))
 
 

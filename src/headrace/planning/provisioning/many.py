@@ -55,7 +55,13 @@ class _Placed:
 
 
 def fits(problem: Problem) -> bool:
-    """Whether the weights of all models fit the devices together, one copy of each."""
+    """Whether all models can be in memory: one copy of each, on a slot of its own."""
+    slots = sum(
+        problem.cluster.count(kind.name) * int(1 / min(kind.shares))
+        for kind in problem.cluster.device_types
+    )
+    if len(problem.demands) > slots:
+        return False
     memory = [
         kind.memory_bytes * problem.cluster.count(kind.name)
         for kind in problem.cluster.device_types
