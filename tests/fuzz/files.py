@@ -114,8 +114,8 @@ class Files:
         return "accepted"
 
     def _simulate(self, plan: Plan, profiles: Any) -> None:
-        if plan.has_starts:
-            return  # Nothing loads models layer by layer yet.
+        if plan.has_starts and not plan.is_provisioned:
+            return  # All its models are to be in memory: their starts are not run.
         if plan.apps:
             rates = {claim.app.name: claim.app.rate_rps / 2 for claim in plan.apps}
         else:

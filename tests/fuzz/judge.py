@@ -153,12 +153,14 @@ def _judge_work(plan: Plan, profiles: Mapping[str, Profile]) -> None:
 
 
 def _stated_slowdown(plan: Plan, deployment: Deployment, pipeline: Pipeline) -> float:
-    return max(
+    """Slots whose models come and go name no tenants."""
+    stated = (
         tenant.slowdown
         for slot in plan.slots
         for tenant in slot.tenants
         if (tenant.model, tenant.pipeline) == (deployment.model, pipeline.name)
     )
+    return max(stated, default=1.0)
 
 
 def _pipeline_of(plan: Plan, model: str, name: str) -> Pipeline:
@@ -217,15 +219,19 @@ def judge_run(plan: Plan, header: EventLogHeader, events: Sequence[AnyEvent]) ->
     by_name = {d.name: d for d in plan.deployments}
     slots = {slot.name: slot for slot in plan.slots}
     running: dict[int, Pipeline | Depth] = {}
+    start_us: dict[int, int] = {}
     for event in events:
         if isinstance(event, Dispatched):
             deployment = by_name[header.models[event.model]]
             ways = deployment.depths or deployment.pipelines
             running[event.batch] = ways[event.pipeline]
+            start_us[event.batch] = deployment.start.start_us if deployment.start else 0
         elif isinstance(event, Ran):
             slot = slots[header.slots[event.slot]]
             most_us = _most_us(running[event.batch], slot)
             require(most_us >= 0, f"slot {slot.name} ran what its plan does not give it")
+            # Layers that are still on their way are waited for.
+            most_us = max(most_us, start_us[event.batch])
             took_us = event.at_us - event.started_at_us
             require(took_us <= most_us, f"a batch took {took_us} us, the plan says {most_us}")
 

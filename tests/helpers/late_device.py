@@ -9,9 +9,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
+import pytest
 
 from headrace.domain.errors import ModelError
+
+torch: Any = pytest.importorskip("torch", reason="needs PyTorch: `make test-all` installs it")
 
 SPOILT = 0xFF
 """Four of them are no number."""
