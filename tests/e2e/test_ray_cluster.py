@@ -263,7 +263,11 @@ def test_a_link_slower_than_planned_is_said(cluster: RayCluster, tmp_path: Path)
     assert "the link of node 'n0' is slower than planned: needs 1e+06 Gbit/s" in said
 
 
-def test_calls_on_the_cluster_give_what_they_give_here(cluster: RayCluster) -> None:
+def test_calls_on_the_cluster_give_what_they_give_here(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Functions are found by name there as well.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     tasks = [Halved(value=float(value)) for value in range(8)]
     with chosen_jobs(1, "ray", cluster.address, ("helpers",)) as jobs:
         assert jobs.count == 6
