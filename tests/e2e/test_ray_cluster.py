@@ -66,6 +66,8 @@ class Asking:
         self._rng = np.random.default_rng(1)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
+        self._failed: BaseException | None = None
+        """A wrong answer; raised where this is left."""
 
     def __enter__(self) -> "Asking":
         self._thread.start()
@@ -74,6 +76,8 @@ class Asking:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join()
+        if self._failed is not None:
+            raise self._failed
 
     def until_answered(self) -> float:
         """Seconds until an answer comes to what is asked from now on."""
@@ -82,8 +86,12 @@ class Asking:
         return time.monotonic() - began_s
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            self.outcomes[self.ask()] += 1
+        try:
+            while not self._stopping.is_set():
+                self.outcomes[self.ask()] += 1
+        except BaseException as error:
+            self._failed = error
+            raise
 
     def ask(self) -> str:
         """What became of one request."""
