@@ -92,9 +92,10 @@ def other_version(here: str, there: str, node: str) -> str:
 
 
 def _lost(call: Call, error: BaseException) -> str:
-    first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    # Of what was raised on a node, the last line says what; those before say where.
+    said = next(reversed(str(error).strip().splitlines()), type(error).__name__)
     return (
         f"the cluster lost {call.function} {AGAIN + 1} times\n"
-        f"  got       {first[:200]}\n"
+        f"  got       {said[:200]}\n"
         "  try       `ray status`; the same command with --resume FILE keeps what was done"
     )
