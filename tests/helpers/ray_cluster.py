@@ -51,13 +51,16 @@ def ray_cluster(nodes: int = 3) -> Iterator[RayCluster]:
     # Read by the nodes' processes: what they start is to compute beside the tests, not after them.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     os.environ[MARK] = str(os.getpid())
-    before = os.environ.get("PYTHONPATH", "")
     # What tests have called there is found by name, as here.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    found = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     cluster = RayCluster(nodes)
-    os.environ["PYTHONPATH"] = before
     try:
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address=cluster.address,
+            log_to_driver=False,
+            logging_level="ERROR",
+            runtime_env={"env_vars": found},
+        )
         yield cluster
     finally:
         ray.shutdown()
