@@ -11,14 +11,20 @@ from headrace.dispatch.topology import Topology
 from headrace.domain.events import AnyEvent
 from headrace.domain.request import DropReason, Request
 from headrace.simulation.clock import SimClock
-from headrace.simulation.driver import Durations, JitteredDurations, SimDriver, exact_durations
+from headrace.simulation.driver import (
+    Durations,
+    JitteredDurations,
+    SimDriver,
+    Spans,
+    exact_durations,
+)
 from headrace.simulation.session import replay, replay_items
 
 
 class RecordingDriver(SimDriver):
     """SimDriver that also keeps what clients were told."""
 
-    def __init__(self, topology: Topology, clock: SimClock, durations: Durations) -> None:
+    def __init__(self, topology: Topology, clock: SimClock, durations: Durations | Spans) -> None:
         super().__init__(topology, clock, durations)
         self.refused: list[tuple[Request, DropReason, int]] = []
 
@@ -35,7 +41,7 @@ class Sim:
         *,
         policy: str | Policy = "reservation",
         jitter_seed: int | None = None,
-        durations: Durations = exact_durations,
+        durations: Durations | Spans = exact_durations,
         queue_limit: int = 10_000,
     ) -> None:
         if jitter_seed is not None:

@@ -5,7 +5,7 @@ import pytest
 
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import PlanError
-from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
+from headrace.domain.events import Answered, AnyEvent, Dispatched, EventLogHeader, Ran
 from headrace.simulation.driver import exact_durations
 from headrace.simulation.measured import MeasuredDurations, measured_durations
 from helpers.sim import Sim, request
@@ -44,7 +44,22 @@ def test_times_are_from_the_order_to_the_report(every_us: int) -> None:
     header, events = served_log(topology, 100, every_us)
     durations = measured_durations(topology, header, events, np.random.default_rng(0))
     stage = topology.models[0].routes[0].stages[0]
-    assert {durations(stage, 1) for _ in range(50)} == {SERVED_US + GAP_US}
+    assert {durations.span(stage, 1).whole_us for _ in range(50)} == {SERVED_US + GAP_US}
+
+
+def test_the_dispatcher_learns_the_run_and_not_the_way_back() -> None:
+    """As of a live worker, which tells when it started and ended."""
+    topology = make_topology([make_route(make_stage([0], [PROFILED_US]))])
+    header, events = served_log(topology, 100)
+    spans = measured_durations(topology, header, events, np.random.default_rng(0))
+    sim = Sim(topology, durations=spans)
+    sim.run([request(0, 0, 10**9)])
+
+    assert spans.span(topology.models[0].routes[0].stages[0], 1) == (0, SERVED_US, GAP_US)
+    (ran,) = [event for event in sim.events if isinstance(event, Ran)]
+    (answered,) = [event for event in sim.events if isinstance(event, Answered)]
+    assert ran.at_us - ran.started_at_us == SERVED_US
+    assert answered.at_us - ran.at_us == GAP_US
 
 
 def test_reports_between_stages_count_once() -> None:
@@ -53,7 +68,9 @@ def test_reports_between_stages_count_once() -> None:
     durations = measured_durations(topology, header, events, np.random.default_rng(0))
     first, second = topology.models[0].routes[0].stages
     for _ in range(50):
-        assert durations(first, 1) + durations(second, 1) == 2 * (SERVED_US + GAP_US)
+        assert durations.span(first, 1).whole_us + durations.span(second, 1).whole_us == 2 * (
+            SERVED_US + GAP_US
+        )
 
 
 def test_what_a_worker_was_sent_before_it_woke_up_counts() -> None:
@@ -68,7 +85,7 @@ def test_what_a_worker_was_sent_before_it_woke_up_counts() -> None:
     ]
     durations = measured_durations(topology, header, late, np.random.default_rng(0))
     stage = topology.models[0].routes[0].stages[0]
-    assert durations(stage, 1) == SERVED_US + GAP_US
+    assert durations.span(stage, 1).whole_us == SERVED_US + GAP_US
 
 
 def test_a_log_that_says_too_little_leaves_it_to_the_profile() -> None:
@@ -76,7 +93,7 @@ def test_a_log_that_says_too_little_leaves_it_to_the_profile() -> None:
     header, events = served_log(topology, 10)
     durations = measured_durations(topology, header, events, np.random.default_rng(0))
     stage = topology.models[0].routes[0].stages[0]
-    assert durations(stage, 1) == exact_durations(stage, 1)
+    assert durations.span(stage, 1).whole_us == exact_durations(stage, 1)
 
 
 def test_the_log_of_another_plan_is_refused() -> None:
@@ -129,10 +146,10 @@ def test_batches_with_neighbours_take_as_long_as_the_logs_with_as_many() -> None
     assert isinstance(durations, MeasuredDurations)
 
     second = stages[1]
-    alone_us = durations(stages[0], 1)
-    beside_us = durations(second, 1)
+    alone_us = durations.span(stages[0], 1).whole_us
+    beside_us = durations.span(second, 1).whole_us
     durations.note(Ran(0, 0, 0, 1, 0))
     durations.note(Ran(0, 0, 0, 0, 0))
 
     assert (alone_us, beside_us) == (PROFILED_US, 2 * PROFILED_US)
-    assert durations(stages[0], 1) == PROFILED_US
+    assert durations.span(stages[0], 1).whole_us == PROFILED_US

@@ -20,7 +20,7 @@ from headrace.domain.events import (
 from headrace.load.result import LoadResult, RequestResult
 from headrace.load.seen import with_seen
 from headrace.metrics import run_report
-from headrace.simulation.measured import measured_durations
+from headrace.simulation.measured import Like, measured_durations
 from headrace.simulation.moments import Moments
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.served_gateway import LEAST_REQUESTS
@@ -95,12 +95,12 @@ def test_stalls_of_the_log_are_stalls_of_the_simulation() -> None:
     moments = Moments(log_at_us, ours_us, np.random.default_rng(2))
     now_us = 0
     durations = measured_durations(
-        topology, header, events, np.random.default_rng(3), moments, lambda: now_us
+        topology, header, events, np.random.default_rng(3), Like(moments, lambda: now_us)
     )
     took = []
     for time_us in ours_us.tolist():
         now_us = time_us
-        took.append(durations(topology.models[0].routes[0].stages[0], 1))
+        took.append(durations.span(topology.models[0].routes[0].stages[0], 1).whole_us)
         durations.note(Ran(now_us, 0, 0, 0, now_us))
     slow = np.array(took) == 10_000
 

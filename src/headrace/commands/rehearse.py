@@ -19,9 +19,12 @@ DURATION_S, LONGEST_S = 4.0, 20.0
 REQUESTS = 100
 """Of each model at least, where that takes no longer than LONGEST_S: fewer have no p99, and few of
 the bursts that later loads will have."""
-PARTS = ((0.4, 1 / 3), (0.6, 1 / 3), (0.8, 1 / 3), (1.0, 1.0))
-"""Of the rate, for how long of the duration, one after the other: times are shorter at a lower
-load, and `simulate` is asked for such loads too. What is found is of the full rate."""
+PARTS = (0.4, 0.6, 0.8, 1.0)
+"""Of the rate, one after the other: times are shorter at a lower load, and `simulate` is asked for
+such loads too. What is found is of the full rate."""
+LEAST_SHARE = 1 / 3
+"""Of the duration that each lower rate takes where DURATION_S is not enough of it: less shows one
+stall for every load that is simulated, or none."""
 SEED = 1_000_000
 """Other arrivals than those that are usually measured afterwards."""
 
@@ -32,8 +35,9 @@ def rehearse(
         float | None,
         typer.Option(
             min=0.1,
-            help="How long to send requests, and as long before at lower rates (default:"
-            f" {DURATION_S:g}, or until each model has had {REQUESTS}, but {LONGEST_S:g} at most).",
+            help="How long to send requests, after three lower rates for as long, but each for"
+            f" {DURATION_S:g} or a third of it (default: {DURATION_S:g}, or until each model has"
+            f" had {REQUESTS}, but {LONGEST_S:g} at most).",
         ),
     ] = None,
     load_factor: Annotated[
@@ -71,7 +75,7 @@ def rehearse(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Serve a plan for a few seconds, on a port of its own, and compare its times with the plan's.
+    """Serve a plan for some seconds, on a port of its own, and compare its times with the plan's.
 
     A profile times every stage alone on its core; here all slots run at once, behind a real
     gateway, at the rate that the plan is for. What was found is kept beside the plan:
@@ -170,8 +174,10 @@ def run_rehearsal(
     offers = offers_of(plan)
     rates = offered_rates(offers, rps=None, load_factor=load_factor, model=None, source="poisson")
     duration_s = duration_s or max(DURATION_S, min(LONGEST_S, REQUESTS / min(rates.values())))
+    lower_s = max(LEAST_SHARE * duration_s, min(DURATION_S, duration_s))
+    before_s = lower_s * (len(PARTS) - 1)
     notices.print(
-        f"rehearsing {duration_s:g} s at lower rates, then {duration_s:g} s at {_rates(rates)}: all"
+        f"rehearsing {before_s:g} s at lower rates, then {duration_s:g} s at {_rates(rates)}: all"
         " slots at once, behind a real gateway",
         soft_wrap=True,
     )
@@ -182,10 +188,11 @@ def run_rehearsal(
     runs = []
     try:
         with child_server(path, "--no-auth", "--events", str(unfinished), *arguments) as server:
-            for rate, time in PARTS:
+            for rate in PARTS:
                 offered = {name: rate * rate_rps for name, rate_rps in rates.items()}
-                arrivals = arrivals_for("poisson", offered, time * duration_s, SEED)
-                span_us = round(time * duration_s * 1e6)
+                part_s = duration_s if rate == 1.0 else lower_s
+                arrivals = arrivals_for("poisson", offered, part_s, SEED)
+                span_us = round(part_s * 1e6)
                 if arrivals or rate == 1.0:
                     runs.append(
                         run_load_of_models(

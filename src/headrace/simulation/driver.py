@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import exp, log
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,6 +27,30 @@ class Durations(Protocol):
     """How long a stage really takes, microseconds."""
 
     def __call__(self, stage: StageTable, batch_size: int) -> int: ...
+
+
+class Span(NamedTuple):
+    """Of a batch on its slot, microseconds."""
+
+    before_us: int
+    """From the order until it starts."""
+    ran_us: int
+    after_us: int
+    """From its end until the dispatcher hears of it."""
+
+    @property
+    def whole_us(self) -> int:
+        return self.before_us + self.ran_us + self.after_us
+
+
+class Spans:
+    """How long stages take with the ways to the worker and back; durations know no ways."""
+
+    def __init__(self, durations: Durations) -> None:
+        self._durations = durations
+
+    def span(self, stage: StageTable, batch_size: int) -> Span:
+        return Span(0, self._durations(stage, batch_size), 0)
 
 
 def exact_durations(stage: StageTable, batch_size: int) -> int:
@@ -108,14 +132,14 @@ class SimDriver:
         self,
         topology: Topology,
         clock: Clock,
-        durations: Durations,
+        durations: Durations | Spans,
         slower: Slower | None = None,
     ) -> None:
         self._topology = topology
         self._slower = slower
         self._first_stage = first_stages(topology)
         self._clock = clock
-        self._durations = durations
+        self._spans = durations if isinstance(durations, Spans) else Spans(durations)
         self._loading: dict[int, tuple[Load, int]] = {}
         """Slot -> what is being brought there, and since when."""
 
@@ -127,9 +151,10 @@ class SimDriver:
         )
 
     def start_stage(self, batch: Batch, stage: int) -> None:
-        attempt, started_at_us = batch.attempt, self._clock.now_us()
+        attempt = batch.attempt
         table = self._topology.models[batch.model].routes[batch.pipeline].stages[stage]
-        took_us = self._durations(table, batch.size)
+        before_us, took_us, after_us = self._spans.span(table, batch.size)
+        started_at_us = self._clock.now_us() + before_us
         if self._slower is not None:
             number = self._first_stage[batch.model][batch.pipeline] + stage
             slot = batch.slot
@@ -138,7 +163,7 @@ class SimDriver:
         if (loading := self._loading.get(batch.slot)) and loading[0].model == batch.model:
             ended_at_us = self._cold_end_us(batch, started_at_us, took_us, loading[1])
         self._clock.call_at(
-            ended_at_us,
+            ended_at_us + after_us,
             lambda: self.reports.on_ran(batch, stage, attempt, started_at_us, ended_at_us),
         )
 

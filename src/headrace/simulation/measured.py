@@ -20,6 +20,7 @@ of the rehearsal itself.
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeVar
 
@@ -29,7 +30,7 @@ from headrace.dispatch.protocols import EventSink
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.errors import PlanError
 from headrace.domain.events import Answered, AnyEvent, Dispatched, EventLogHeader, Ran, Transferred
-from headrace.simulation.driver import Durations, JitteredDurations
+from headrace.simulation.driver import Durations, JitteredDurations, Span, Spans
 from headrace.simulation.moments import Moments
 
 LEAST_LEVEL_SAMPLES = 20
@@ -37,11 +38,22 @@ LEAST_LEVEL_SAMPLES = 20
 LEAST_SAMPLES = 30
 """Fewer runs of a stage at a batch size say little of its spread; the profile says more."""
 
-Runs = Sequence[tuple[int, int]]
-"""When each was ordered, and how long it took, microseconds; in order."""
+Runs = Sequence[tuple[int, Span]]
+"""When each was ordered, and how long it took; in order."""
 
 
-class LevelledDurations:
+@dataclass(frozen=True, slots=True)
+class Like:
+    """The instants of the log that simulated ones are like."""
+
+    moments: Moments
+    clock_us: Callable[[], int]
+
+    def now_us(self) -> int:
+        return self.moments.at(self.clock_us())
+
+
+class LevelledDurations(Spans):
     """The profile's spread at the level of an event log, for stages that it knows too little of."""
 
     def __init__(self, of_profile: Durations, levels: Mapping[int, float]) -> None:
@@ -49,15 +61,15 @@ class LevelledDurations:
         self._of_profile = of_profile
         self._levels = levels
 
-    def __call__(self, stage: StageTable, batch_size: int) -> int:
+    def span(self, stage: StageTable, batch_size: int) -> Span:
         level = self._levels.get(id(stage), 1.0)
-        return max(1, round(self._of_profile(stage, batch_size) * level))
+        return Span(0, max(1, round(self._of_profile(stage, batch_size) * level)), 0)
 
     def note(self, event: AnyEvent) -> None:
         """Levels are the same whatever else happens."""
 
 
-class MeasuredDurations:
+class MeasuredDurations(Spans):
     """Draws from the times in an event log, per stage, batch size and neighbours.
 
     It counts the slots that are busy: every call starts a batch, and `note` tells when one has run.
@@ -69,33 +81,34 @@ class MeasuredDurations:
         self,
         runs: Mapping[tuple[int, int], Runs],
         beside: Mapping[tuple[int, int, int], Runs],
-        otherwise: Durations,
+        otherwise: Spans,
         rng: np.random.Generator,
-        moment: Callable[[], int] | None = None,
+        like: Like | None = None,
     ) -> None:
         """
         Args:
             runs: (identity of the stage table, batch size) -> times from order to report.
             beside: the same by the number of neighbours as well, where there are enough.
             otherwise: for stages and sizes that `runs` does not have.
-            moment: the instant of the log that now is like; None: any is.
+            like: None: any moment is.
         """
         self._runs = runs
         self._beside = beside
         self._busy = 0
         self._otherwise = otherwise
         self._rng = rng
-        self._moment = moment
+        self._like = like
 
-    def __call__(self, stage: StageTable, batch_size: int) -> int:
+    def span(self, stage: StageTable, batch_size: int) -> Span:
         key = id(stage), batch_size
         runs = self._beside.get((*key, self._busy)) or self._runs.get(key)
         self._busy += 1
         if runs is None:
-            return self._otherwise(stage, batch_size)
-        if self._moment is None:
+            return self._otherwise.span(stage, batch_size)
+        if self._like is None:
             return runs[int(self._rng.integers(len(runs)))][1]
-        return runs[min(bisect_left(runs, (self._moment(), 0)), len(runs) - 1)][1]
+        after = bisect_left(runs, self._like.now_us(), key=_ordered_at_us)
+        return runs[min(after, len(runs) - 1)][1]
 
     def note(self, event: AnyEvent) -> None:
         """What happens in the simulation that the times are drawn for."""
@@ -108,13 +121,12 @@ def measured_durations(
     header: EventLogHeader,
     events: Sequence[AnyEvent],
     rng: np.random.Generator,
-    moments: Moments | None = None,
-    now_us: Callable[[], int] = lambda: 0,
+    like: Like | None = None,
 ) -> "LevelledDurations | MeasuredDurations":
     """Collect the execution times of `topology`'s stages from a log of the same plan.
 
     Args:
-        moments: of the log, with which `now_us` tells the like moment; None: any is.
+        like: None: any moment of the log is.
 
     Raises:
         PlanError: the log is of another plan.
@@ -127,9 +139,11 @@ def measured_durations(
     batches = {event.batch: event for event in events if isinstance(event, Dispatched)}
     runs = [event for event in events if isinstance(event, Ran) and event.batch in batches]
     spans = _spans(runs, batches, events)
-    taken: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    beside: defaultdict[tuple[int, int, int], list[tuple[int, int]]] = defaultdict(list)
-    for run, span, neighbours in zip(runs, spans, _neighbours(spans), strict=True):
+    taken: defaultdict[tuple[int, int], list[tuple[int, Span]]] = defaultdict(list)
+    beside: defaultdict[tuple[int, int, int], list[tuple[int, Span]]] = defaultdict(list)
+    for run, (ordered_at_us, heard_at_us), neighbours in zip(
+        runs, spans, _neighbours(spans), strict=True
+    ):
         batch = batches[run.batch]
         stages = topology.models[batch.model].routes[batch.pipeline].stages
         if not 0 <= run.stage < len(stages):
@@ -138,16 +152,19 @@ def measured_durations(
                 " stages, so it is not of this plan"
             )
         stage = stages[run.stage]
-        key, one = (id(stage), len(batch.requests)), (span[0], max(1, span[1] - span[0]))
+        key = id(stage), len(batch.requests)
+        before_us, after_us = run.started_at_us - ordered_at_us, heard_at_us - run.at_us
+        span = Span(before_us, max(1, run.at_us - run.started_at_us), after_us)
+        one = ordered_at_us, span
         taken[key].append(one)
         beside[*key, neighbours].append(one)
     levels = {}
     for stage in (s for model in topology.models for route in model.routes for s in route.stages):
         ratios = [
-            took_us / stage.p50_us[size - 1]
+            span.whole_us / stage.p50_us[size - 1]
             for (of, size), took in taken.items()
             if of == id(stage)
-            for _, took_us in took
+            for _, span in took
         ]
         if len(ratios) >= LEAST_LEVEL_SAMPLES:
             levels[id(stage)] = float(np.median(ratios))
@@ -155,14 +172,17 @@ def measured_durations(
     enough = _enough(taken)
     if not enough:
         return otherwise
-    moment = None if moments is None else lambda: moments.at(now_us())
-    return MeasuredDurations(enough, _enough(beside), otherwise, rng, moment)
+    return MeasuredDurations(enough, _enough(beside), otherwise, rng, like)
 
 
 K = TypeVar("K")
 
 
-def _enough(taken: Mapping[K, list[tuple[int, int]]]) -> dict[K, Runs]:
+def _ordered_at_us(run: tuple[int, Span]) -> int:
+    return run[0]
+
+
+def _enough(taken: Mapping[K, list[tuple[int, Span]]]) -> dict[K, Runs]:
     return {key: sorted(runs) for key, runs in taken.items() if len(runs) >= LEAST_SAMPLES}
 
 

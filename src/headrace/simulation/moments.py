@@ -22,7 +22,7 @@ WINDOW_REQUESTS = 30
 """Of models. Fewer say little of the load: the window is as long as it takes, in the mean."""
 LEAST_WINDOWS = 4
 """Of the log, however few requests it has."""
-CANDIDATES = 16
+CANDIDATES = 64
 MOST_WINDOWS = 100_000
 """Of a simulation, however long it is and however short the log."""
 

@@ -1,9 +1,7 @@
-"""How long requests were on their way to the dispatcher and back, from a server's event log.
+"""Requests on their way through a gateway whose log there is, and answers on their way back.
 
-A profile has the processor time that one request takes of the gateway. In service the gateway
-shares its cores with workers and clients and waits for its turn, which is most of that way. Of a
-request that its client was to send at t, sent at s, had its answer of at h, and that the dispatcher
-heard of at d, with deadline D, and answered at e, a rehearsal's log has
+Of a request that a client was to send at t, sent at s, had its answer of at h, and that the
+dispatcher heard of at d, with deadline D, and answered at e, a rehearsal's log has
 
     before  s - t          the client's own delay, on the same cores; latency counts from t
     in      d - s
@@ -11,10 +9,9 @@ heard of at d, with deadline D, and answered at e, a rehearsal's log has
                            which is more than that takes in most cases
     back    h - e
 
-A stall holds up whatever came meanwhile, so a simulated request has those of the request of the log
-that arrived at the like moment (`simulation.moments`), and nobody overtakes:
-
-    d_i = max(d_{i-1}, t_i + before + in),   D_i = t_i + before + SLO - early
+Client and gateway each read all that came since they last had a core: what comes at a simulated
+instant is put off as what came at the like moment of the log (`simulation.moments`, `.attention`),
+nobody overtakes, and the gateway reads what is there whenever it takes a report (`.inbox`).
 
 A server's own log does not know its clients. There `in` is d - (D - SLO), with `early` in it, and
 the rest is 0: the slack that is left is right, latencies are a little too long. Requests with a
@@ -32,12 +29,17 @@ from msgspec import structs
 from headrace.dispatch.kernel.layout import Ints
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import Answered, AnyEvent, Arrived, Opened, Seen
+from headrace.simulation.attention import Attention, Messages
 from headrace.simulation.gateway import through_gateway
 from headrace.simulation.moments import Moments
 
 LEAST_REQUESTS = 30
 PLAUSIBLE_US = 5_000
 """The quickest way in takes no longer, else deadlines are not the SLO's."""
+REQUESTS = 0
+"""What a gateway takes."""
+SENDS, ANSWERS = 0, 1
+"""What a client does."""
 EARLY_SHIFT = 3
 """Of no request's time is more than this part (an eighth) taken off, as in the gateway."""
 
@@ -50,118 +52,134 @@ class Ways:
     """When the dispatcher has them."""
     told_at_us: Ints
     """The deadlines that it is told."""
-    back_us: Ints
-    """From its answer until the client has it."""
+    ready_at_us: Ints
+    """From when on the dispatcher has them as soon as the gateway takes anything."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Logged:
-    """The ways of a model's M requests in the log, in order of arrival; each of shape (M,)."""
+class _Early:
+    """Of a model's M requests in the log, in the order in which they were sent; each of shape
+    (M,)."""
 
-    at_us: Ints
-    way_us: Ints
-    """before + in"""
-    later_us: Ints
-    """before - early: what is added to the deadline."""
-    back_us: Ints
+    sent_at_us: Ints
+    early_us: Ints
 
-
-def served_ways(
-    topology: Topology,
-    events: Sequence[AnyEvent],
-    moments: Moments | None,
-    arrived_at_us: Ints,
-    model: Ints,
-    deadline_at_us: Ints,
-) -> Ways:
-    """The ways of requests that arrive at `arrived_at_us`.
-
-    Args:
-        events: of a server's log of the same plan.
-        moments: of the log; None: it has no requests.
-        arrived_at_us: shape (N,), in order.
-        model: shape (N,), indices among the topology's models.
-        deadline_at_us: shape (N,).
-    """
-    logged = {} if moments is None else _logged(topology, events)
-    taken_us = [0 if i in logged else each.gateway_us for i, each in enumerate(topology.models)]
-    passed = through_gateway(arrived_at_us, np.array(taken_us, dtype=np.int64)[model])
-    told, back = deadline_at_us.copy(), np.zeros_like(passed)
-    for index, ways in logged.items():
-        assert moments is not None, "no way is known without a moment"
-        mine = np.flatnonzero(model == index)
-        like = moments.all_at(arrived_at_us[mine])
-        which = np.minimum(np.searchsorted(ways.at_us, like), len(ways.at_us) - 1)
-        passed[mine] += ways.way_us[which]
-        most_us = (deadline_at_us - arrived_at_us)[mine] >> EARLY_SHIFT
-        told[mine] += np.maximum(ways.later_us[which], -most_us)
-        back[mine] = ways.back_us[which]
-    return Ways(passed_at_us=np.maximum.accumulate(passed), told_at_us=told, back_us=back)
+    def at_us(self, sent_at_us: Ints) -> Ints:
+        """How early the deadlines of requests are that are sent then; same shape."""
+        near = np.searchsorted(self.sent_at_us, sent_at_us)
+        found: Ints = self.early_us[np.minimum(near, len(self.early_us) - 1)]
+        return found
 
 
-def as_seen(
-    events: Sequence[AnyEvent], arrived_at_us: Ints, deadline_at_us: Ints, back_us: Ints
-) -> list[AnyEvent]:
-    """Arrivals and answers as clients have them, from which latency counts. All of shape (N,)."""
-    found: list[AnyEvent] = []
-    for event in events:
-        if isinstance(event, Arrived | Opened):
-            i = event.request
-            at_us, deadline_us = int(arrived_at_us[i]), int(deadline_at_us[i])
-            found.append(structs.replace(event, at_us=at_us, deadline_at_us=deadline_us))
-        elif isinstance(event, Answered) and back_us[event.request]:
-            at_us = event.at_us + int(back_us[event.request])
-            found.append(structs.replace(event, at_us=at_us))
-        else:
-            found.append(event)
-    found.sort(key=lambda event: event.at_us)
-    return found
+class ServedGateway:
+    """The gateway of a log, and the clients where they have told what they saw."""
+
+    def __init__(
+        self, topology: Topology, events: Sequence[AnyEvent], moments: Moments | None
+    ) -> None:
+        """
+        Args:
+            moments: of the log; None: it has no requests.
+        """
+        self._moments = moments
+        arrived: defaultdict[int, list[Arrived]] = defaultdict(list)
+        seen: dict[int, Seen] = {}
+        answered_at_us: dict[int, int] = {}
+        for event in events:
+            match event:
+                case Arrived():
+                    arrived[event.model].append(event)
+                case Seen():
+                    seen[event.request] = event
+                case Answered():
+                    answered_at_us[event.request] = event.at_us
+                case _:
+                    pass
+        requests: list[tuple[int, int]] = []
+        self._known: dict[int, _Early | None] = {}
+        """Model, by index, of whose ways the log tells -> how early its deadlines are, where that
+        is not part of the way in."""
+        for index, each in enumerate(topology.models if moments is not None else ()):
+            own = arrived[index]
+            if len(own) >= LEAST_REQUESTS and all(event.request in seen for event in own):
+                self._known[index] = _early(own, seen, each.slo_us)
+                requests += [(seen[event.request].sent_at_us, event.at_us) for event in own]
+            elif (waits_us := ways_in_us(own, each.slo_us)) is not None:
+                self._known[index] = None
+                requests += [(e.at_us - w, e.at_us) for e, w in zip(own, waits_us, strict=True)]
+        self._gateway = _attention(requests)
+        sends = [(told.scheduled_at_us, told.sent_at_us) for told in seen.values()]
+        answers = [(answered_at_us[r], e.at_us) for r, e in seen.items() if r in answered_at_us]
+        self._client = _attention(sends, answers)
+
+    def ways(
+        self, topology: Topology, arrived_at_us: Ints, model: Ints, deadline_at_us: Ints
+    ) -> Ways:
+        """The ways of requests that arrive at `arrived_at_us`, in order.
+
+        Args:
+            arrived_at_us: shape (N,)
+            model: shape (N,), indices among the topology's models.
+            deadline_at_us: shape (N,)
+        """
+        taken_us = [
+            0 if index in self._known else each.gateway_us
+            for index, each in enumerate(topology.models)
+        ]
+        passed = through_gateway(arrived_at_us, np.array(taken_us, dtype=np.int64)[model])
+        told, ready = deadline_at_us.copy(), passed.copy()
+        for index, early in self._known.items():
+            mine = np.flatnonzero(model == index)
+            assert self._moments is not None, "no way is known without a moment"
+            assert self._gateway is not None
+            like = sent = self._moments.all_at(arrived_at_us[mine])
+            if early is not None:
+                assert self._client is not None
+                sent = self._client.taken_at_us(like, SENDS)
+                most_us = (deadline_at_us - arrived_at_us)[mine] >> EARLY_SHIFT
+                told[mine] += np.maximum(sent - like - early.at_us(sent), -most_us)
+            passed[mine] += self._gateway.taken_at_us(sent, REQUESTS) - like
+            ready[mine] += sent - like + self._gateway.quick_us(REQUESTS)
+        return Ways(
+            passed_at_us=np.maximum.accumulate(passed),
+            told_at_us=told,
+            ready_at_us=np.maximum.accumulate(ready),
+        )
+
+    def seen(
+        self, events: Sequence[AnyEvent], arrived_at_us: Ints, deadline_at_us: Ints
+    ) -> list[AnyEvent]:
+        """Arrivals and answers as clients have them, from which latency counts.
+
+        Args:
+            arrived_at_us, deadline_at_us: of the requests, both of shape (N,).
+        """
+        found: list[AnyEvent] = []
+        for event in events:
+            if isinstance(event, Arrived | Opened):
+                i = event.request
+                at_us, deadline_us = int(arrived_at_us[i]), int(deadline_at_us[i])
+                found.append(structs.replace(event, at_us=at_us, deadline_at_us=deadline_us))
+            elif isinstance(event, Answered) and self._client and self._moments:
+                back_us = self._client.wait_us(self._moments.at(event.at_us), ANSWERS)
+                found.append(structs.replace(event, at_us=event.at_us + back_us))
+            else:
+                found.append(event)
+        found.sort(key=lambda event: event.at_us)
+        return found
 
 
-def _logged(topology: Topology, events: Sequence[AnyEvent]) -> Mapping[int, _Logged]:
-    """Model, by index -> its requests' ways, where the log says them."""
-    arrived: defaultdict[int, list[Arrived]] = defaultdict(list)
-    seen: dict[int, Seen] = {}
-    answered_at_us: dict[int, int] = {}
-    for event in events:
-        match event:
-            case Arrived():
-                arrived[event.model].append(event)
-            case Seen():
-                seen[event.request] = event
-            case Answered():
-                answered_at_us[event.request] = event.at_us
-            case _:
-                pass
-    found = {}
-    for index, each in enumerate(topology.models):
-        own = arrived[index]
-        if len(own) >= LEAST_REQUESTS and all(event.request in seen for event in own):
-            found[index] = _of_clients(own, seen, answered_at_us, each.slo_us)
-        elif (waits_us := ways_in_us(own, each.slo_us)) is not None:
-            nothing = np.zeros(len(own), dtype=np.int64)
-            at_us = np.array([event.at_us for event in own])
-            found[index] = _Logged(at_us, np.array(waits_us), nothing, nothing)
-    return found
+def _attention(*kinds: Messages) -> Attention | None:
+    """None: there are no messages."""
+    return Attention(kinds) if any(kinds) else None
 
 
-def _of_clients(
-    own: Sequence[Arrived], seen: Mapping[int, Seen], answered_at_us: Mapping[int, int], slo_us: int
-) -> _Logged:
-    ways, later, back = [], [], []
-    back_us = 0
-    for event in own:
-        told = seen[event.request]
-        before_us = told.sent_at_us - told.scheduled_at_us
-        ways.append(event.at_us - told.scheduled_at_us)
-        early_us = max(0, told.sent_at_us + slo_us - event.deadline_at_us)
-        later.append(before_us - early_us)
-        # What was refused does not say: as long as for the answer before it.
-        if event.request in answered_at_us:
-            back_us = max(0, told.at_us - answered_at_us[event.request])
-        back.append(back_us)
-    at_us = np.array([event.at_us for event in own])
-    return _Logged(at_us, np.array(ways), np.array(later), np.array(back))
+def _early(own: Sequence[Arrived], seen: Mapping[int, Seen], slo_us: int) -> _Early:
+    sent = [(seen[event.request].sent_at_us, event.deadline_at_us) for event in own]
+    sent.sort()
+    sent_at_us = np.array([at_us for at_us, _ in sent])
+    early = np.array([max(0, at_us + slo_us - deadline) for at_us, deadline in sent])
+    return _Early(sent_at_us, early)
 
 
 def ways_in_us(arrived: Sequence[Arrived], slo_us: int) -> list[int] | None:

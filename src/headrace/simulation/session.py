@@ -23,12 +23,13 @@ from headrace.simulation.clock import SimClock
 from headrace.simulation.compiled import Offered, SlotChange, behind_gateway, of_items, run
 from headrace.simulation.driver import SimDriver, Slower
 from headrace.simulation.gateway import as_reached
-from headrace.simulation.measured import measured_durations, noting
+from headrace.simulation.inbox import Inbox
+from headrace.simulation.measured import Like, measured_durations, noting
 from headrace.simulation.moments import moments_of
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.offered.items import items_of
 from headrace.simulation.offered.sizes import size_mixes, to_buckets
-from headrace.simulation.served_gateway import as_seen, served_ways
+from headrace.simulation.served_gateway import ServedGateway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,20 +108,21 @@ def simulate(
             on_progress=on_progress,
         )
         return header, as_reached(events, waited)
-    arrived = [event.at_us for event in times[1] if isinstance(event, Arrived)]
+    header_of_log, logged = times
+    arrived = [event.at_us for event in logged if isinstance(event, Arrived)]
     moments = moments_of(arrived, reached_at_us, rng)
-    ways = served_ways(
-        topology, times[1], moments, reached_at_us, offered.model, offered.deadline_at_us
-    )
+    served = ServedGateway(topology, logged, moments)
+    ways = served.ways(topology, reached_at_us, offered.model, offered.deadline_at_us)
     told = dataclasses.replace(
         offered, arrived_at_us=ways.passed_at_us, deadline_at_us=ways.told_at_us
     )
-    reached, due, back = reached_at_us, offered.deadline_at_us, ways.back_us
+    reached, due = reached_at_us, offered.deadline_at_us
     if items is not None:
         told = of_items(told, items)
-        reached, due, back = (np.repeat(each, items) for each in (reached, due, back))
+        reached, due = (np.repeat(each, items) for each in (reached, due))
     clock = SimClock()
-    durations = measured_durations(topology, *times, rng, moments, clock.now_us)
+    like = None if moments is None else Like(moments, clock.now_us)
+    durations = measured_durations(topology, header_of_log, logged, rng, like)
     driver = SimDriver(topology, clock, durations, slower)
     noted = noting(durations, events.append)
     dispatcher = Dispatcher(topology, policy, clock, driver, noted, weights=driver)
@@ -133,9 +135,12 @@ def simulate(
         groups = _in_items(list(_requests(told)), told.items.tolist())
         replay_items(groups, clock, dispatcher.on_items, on_progress)
     else:
-        replay(_requests(told), clock, dispatcher.on_arrival, on_progress)
+        ready = ways.ready_at_us.tolist()
+        inbox = Inbox(_requests(told), ready, clock, dispatcher.on_arrival, on_progress)
+        driver.reports = inbox.reading(dispatcher)
+        inbox.open()
     clock.run()
-    return header, as_seen(events, reached, due, back)
+    return header, served.seen(events, reached, due)
 
 
 def _requests(offered: Offered) -> Iterator[Request]:

@@ -35,7 +35,7 @@ from headrace.domain.request import DropReason, Outcome, Request
 from headrace.simulation.apps.fan_out import app_calls
 from headrace.simulation.apps.scripts import Script
 from headrace.simulation.clock import SimClock
-from headrace.simulation.driver import Durations, SimDriver
+from headrace.simulation.driver import Durations, SimDriver, Spans
 from headrace.simulation.moments import Moments
 from headrace.simulation.offered.arrivals import Arrival, stream_rng
 
@@ -319,7 +319,11 @@ class ModuleDriver(SimDriver):
     """Simulated slots and links that tell the apps what became of their calls."""
 
     def __init__(
-        self, topology: Topology, clock: SimClock, durations: Durations, requests: AppRequests
+        self,
+        topology: Topology,
+        clock: SimClock,
+        durations: Durations | Spans,
+        requests: AppRequests,
     ) -> None:
         super().__init__(topology, clock, durations)
         self._requests = requests

@@ -18,8 +18,8 @@ from headrace.metrics import Report, run_report, summarise
 from headrace.simulation.apps.requests import AppRequests, ModuleDriver
 from headrace.simulation.apps.scripts import Script, arrived_at_us, scripts_of
 from headrace.simulation.clock import SimClock
-from headrace.simulation.driver import Durations, JitteredDurations, exact_durations
-from headrace.simulation.measured import measured_durations, noting
+from headrace.simulation.driver import Durations, JitteredDurations, Spans, exact_durations
+from headrace.simulation.measured import Like, measured_durations, noting
 from headrace.simulation.moments import moments_of
 from headrace.simulation.offered.arrivals import Arrival
 
@@ -73,7 +73,7 @@ def simulate_apps(
     topology = Topology.from_plan(plan, profiles)
     policy = policy or policy_for(plan)
     rng = np.random.default_rng(seed)
-    durations: Durations = JitteredDurations(rng) if jitter else exact_durations
+    durations: Durations | Spans = JitteredDurations(rng) if jitter else exact_durations
     scripts: Mapping[str, Sequence[Script]] = {}
     clock, events = SimClock(), list[AnyEvent]()
     sink: EventSink = events.append
@@ -83,7 +83,8 @@ def simulate_apps(
         logged_at_us = arrived_at_us(tables, *times)
         calls_each = sum(isinstance(e, Called) for e in times[1]) / max(1, len(logged_at_us))
         moments = moments_of(logged_at_us, [a.at_us for a in arrivals], rng, calls_each)
-        durations = measured = measured_durations(topology, *times, rng, moments, clock.now_us)
+        like = None if moments is None else Like(moments, clock.now_us)
+        durations = measured = measured_durations(topology, *times, rng, like)
         sink = noting(measured, events.append)
         scripts = scripts_of(tables, *times)
     requests = AppRequests(clock, arrivals, seed, scripts, moments)
