@@ -106,6 +106,35 @@ def test_a_hop_between_nodes_is_held_for_its_planned_time(
     run(test())
 
 
+def test_what_comes_before_the_workers_have_loaded_is_refused_and_in_nobodys_way(
+    tmp_path: Path, run: Callable[..., None]
+) -> None:
+    """The fronts listen before the engine has started, and clients of a server that was killed ask
+    the next one as soon as it does."""
+    events: list[AnyEvent] = []
+    before = children()
+
+    async def test() -> None:
+        engine = served_add_one(tmp_path).engine(sink=events.append)
+        starting = asyncio.ensure_future(engine.start())
+        early = [Client(engine).send(np.zeros((1, WIDTH), np.float32))]
+        while children() <= before:
+            await asyncio.sleep(0)  # the loop's turns, not time: the process is born in one
+        early.append(Client(engine).send(np.zeros((1, WIDTH), np.float32)))
+        await starting
+        try:
+            for refusal in await asyncio.gather(*early):
+                assert isinstance(refusal, Refusal)
+                assert refusal.reason == "no-slot"
+                assert "is starting" in refusal.message
+            rows_of(await Client(engine).send(np.zeros((1, WIDTH), np.float32)))
+            assert [type(event).__name__ for event in events[:2]] == ["Arrived", "Dropped"]
+        finally:
+            await engine.stop()
+
+    run(test())
+
+
 def test_draining_answers_all_that_was_accepted_and_refuses_the_rest(
     tmp_path: Path, run: Callable[..., None]
 ) -> None:

@@ -213,7 +213,12 @@ def specs(slots: int) -> list[WorkerSpec]:
 Scene = Callable[[Supervisor, Told], Coroutine[Any, Any, None]]
 
 
-def play(host: FakeHost, scene: Scene, slots: int = 1) -> None:
+def play(
+    host: FakeHost,
+    scene: Scene,
+    slots: int = 1,
+    loop_type: type[VirtualTimeLoop] = VirtualTimeLoop,
+) -> None:
     """Run a scene in virtual time; afterwards no worker may be left."""
 
     async def main() -> None:
@@ -224,7 +229,7 @@ def play(host: FakeHost, scene: Scene, slots: int = 1) -> None:
         finally:
             await supervisor.stop()
 
-    with closing(VirtualTimeLoop()) as loop:
+    with closing(loop_type()) as loop:
         loop.run_until_complete(main())
     assert not host.alive
 

@@ -2,9 +2,14 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +27,7 @@ from headrace.serving.workers.remote.frames import (
     encode,
     read_header,
 )
+from helpers.certificates import authority, signed
 
 PATIENCE_S = 60.0
 
@@ -64,11 +70,15 @@ class Keeper:
 Scene = Callable[[Connection, socket.socket, Keeper], Awaitable[None]]
 
 
-def play(scene: Scene) -> None:
+def play(
+    scene: Scene,
+    runner: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+    ends: Callable[[], tuple[socket.socket, socket.socket]] = socket.socketpair,
+) -> None:
     """A connection, the raw socket at its other end, and what it keeps."""
 
     async def main() -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = ends()
         connection, keeper = Connection(ours), Keeper()
         connection.handler = keeper
         connection.start()
@@ -78,7 +88,7 @@ def play(scene: Scene) -> None:
             connection.close()
             theirs.close()
 
-    asyncio.run(main())
+    runner(main())
 
 
 async def written(to: socket.socket, data: bytes) -> None:
@@ -132,6 +142,56 @@ def test_a_payload_whose_place_is_not_known_yet_waits_and_so_does_all_behind_it(
         assert [bytes(each or b"") for each in keeper.payloads] == [b"12345"]
 
     play(scene)
+
+
+@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_what_has_come_behind_a_payload_that_waited_is_not_taken_for_it(
+    runner: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    """uvloop sees that a socket is readable before it calls what is to be called soon."""
+
+    async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
+        keeper.later = True
+        await written(theirs, encode(Put(1), 5) + b"12345")
+        await keeper.changed.wait()
+        await written(theirs, encode(Put(2), 5) + b"67890")
+        keeper.later = False
+        connection.resume()
+        connection.resume()
+        await keeper.until(lambda: len(keeper.frames) == 2)
+        assert keeper.frames == [Put(1), Put(2)]
+        assert [bytes(each or b"") for each in keeper.payloads] == [b"12345", b"67890"]
+
+    play(scene, runner)
+
+
+def test_what_tls_has_read_behind_a_payload_that_waited_is_not_forgotten(tmp_path: Path) -> None:
+    """It makes no socket readable any more."""
+    pair = signed(tmp_path, "agent", authority(tmp_path))
+    listens = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    listens.load_cert_chain(pair.certificate, pair.key)
+    calls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    calls.check_hostname, calls.verify_mode = False, ssl.CERT_NONE
+
+    def ends() -> tuple[socket.socket, socket.socket]:
+        ours, theirs = socket.socketpair()
+        with ThreadPoolExecutor(1) as other:
+            called = other.submit(calls.wrap_socket, theirs)
+            return listens.wrap_socket(ours, server_side=True), called.result()
+
+    async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
+        keeper.later = True
+        length = BUFFER_BYTES + 10 - len(encode(Put(1), BUFFER_BYTES))
+        data = encode(Put(1), length) + bytes(length)
+        # As records of TLS: the second one does not fit into what is left of the buffer.
+        for record in (data[:10], data[10:]):
+            await asyncio.to_thread(theirs.sendall, record)
+        await keeper.changed.wait()
+        keeper.later = False
+        connection.resume()
+        await keeper.until(lambda: keeper.frames == [Put(1)])
+
+    play(scene, ends=ends)
 
 
 def test_what_nobody_wants_is_read_and_dropped_also_in_the_middle_of_it() -> None:

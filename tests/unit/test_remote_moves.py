@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.domain.tensors import TensorSpec
-from headrace.serving.engine.inference import Answer
+from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.workers.arena import Allocator, Arena
 from headrace.serving.workers.remote.agent import Agent, AgentOptions
 from headrace.serving.workers.remote.arrivals import Arrivals
@@ -175,6 +175,31 @@ def test_a_slot_that_is_lost_while_its_tensors_come_costs_no_answer_and_no_memor
         for number, [result] in world.results.items():
             assert isinstance(result, Answer)
             assert set(result.outputs[0]) == {number + 3}
+        assert arena.used_bytes == 0
+        for machine in world.machines.values():
+            assert machine.allocator is not None
+            assert machine.allocator.used_bytes == 0
+
+
+def test_what_arrives_when_its_batch_was_dropped_is_given_back() -> None:
+    """The one slot that it moved to was lost on the way, and the machine was not."""
+    with closing(Arena(1 << 20)) as arena:
+        plan = plan_by_hand([1, 1, 1], 4, 400_000, STAGE_US, "cpu", nodes=3, gbps=0.01)
+        script: Any = Fixed()
+        world, lost = World(plan, arena, script), list[int]()
+
+        def lose() -> None:
+            if world.transport._moves and not lost:
+                lost.append(world.clock.now_us())
+                world.workers[1].lose()
+
+        world.submit(0, 4)
+        for at_us in range(1_000, 60_000, 1_000):
+            world.clock.call_at(at_us, lose)
+        world.clock.run()
+        assert lost
+        [result] = world.results[0]
+        assert isinstance(result, Refusal)
         assert arena.used_bytes == 0
         for machine in world.machines.values():
             assert machine.allocator is not None

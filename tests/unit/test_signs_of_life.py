@@ -7,8 +7,10 @@ import asyncio
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from headrace.serving.workers.activity import Activity, activity_of
 from headrace.serving.workers.hangs import GRACE_US, MOST_US, HangLimit
 from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, waited_for_core_us
 from headrace.serving.workers.supervisor import Supervisor
-from helpers.fake_workers import LOADS, P99_US, FakeHost, Told, end, play, run
+from helpers.fake_workers import LOAD_S, LOADS, P99_US, FakeHost, Told, end, play, run
 from helpers.virtual_loop import VirtualTimeLoop
 from helpers.waiting import wait_until
 
@@ -114,6 +116,35 @@ def test_the_system_says_whether_a_process_would_run_and_for_how_long_it_has() -
         finally:
             child.kill()
     assert activity_of(child.pid) is None
+
+
+class Uvish(VirtualTimeLoop):
+    """Calls at once what is due within half a millisecond, as uvloop does, and returns a handle
+    that does not know when it was due."""
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> Any:
+        if round(delay * 1000) == 0:
+            return self.call_soon(callback, *args, context=context)
+        return super().call_later(delay, callback, *args, context=context)
+
+
+def test_a_batch_that_hangs_is_noticed_also_if_it_began_just_before_the_watch_was_set() -> None:
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        run(supervisor, 0)
+        await asyncio.sleep(0.001)
+        end(host, 0)
+        run(supervisor, 1)
+        # The watch was set for the first one, and of the second's time 0.3 ms will be left.
+        slot = supervisor.slots[0]
+        assert slot._running is not None
+        slot._running = replace(slot._running, began_at_s=LOAD_S + 0.0003)
+        await asyncio.wait_for(told.until_gained(1), 60)
+
+    host = FakeHost(repeat(LOADS))
+    play(host, scene, loop_type=Uvish)
 
 
 def test_workers_are_not_blamed_for_the_time_in_which_the_server_itself_was_away() -> None:

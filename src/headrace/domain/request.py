@@ -19,7 +19,7 @@ DropReason = Literal[
 """Why a request was dropped before it was answered:
 
 deadline    even alone and at once it would end after its deadline
-no-slot     a stage that it needs has lost all its slots
+no-slot     a stage that it needs has lost all its slots, or the server has not loaded it yet
 draining    the server is shutting down
 queue-full  more requests wait than the queue may hold
 failed      it could not be computed, for reasons that lie with the server

@@ -28,6 +28,8 @@ __all__ = ["Engine", "EngineStatus", "SlotStatus"]
 logger = logging.getLogger(__name__)
 
 _STOPPED = "the server is shutting down and takes no new requests"
+_STARTING_RETRY_US = 1_000_000
+_STARTING = "the server is starting and has not loaded its models yet; try again in 1.0 s"
 
 
 class Engine:
@@ -279,7 +281,10 @@ class Engine:
             ValueError: the model is unknown or a buffer has the wrong size (the front end's bug).
         """
         plane = self._current.plane
-        if plane is None or (self._draining and self._migration is not None):
+        if not self._started and not self._draining:
+            # The fronts listen already. What a slot is given before it has a worker reaches nobody.
+            self._refuse_as_starting(inference)
+        elif plane is None or (self._draining and self._migration is not None):
             self._refuse(inference, _STOPPED)
         elif self._plans_served > 1 and inference.model not in self.models:
             # Its front end read it before the plan changed.
@@ -301,6 +306,11 @@ class Engine:
         """The client went away: `on_done` will not be called. Harmless when already done."""
         if self._pending is not None:
             self._pending.cancel(inference)
+
+    def _refuse_as_starting(self, inference: Inference) -> None:
+        refusal = Refusal(reason="no-slot", message=_STARTING, retry_after_us=_STARTING_RETRY_US)
+        self.log_refused(inference.model, refusal)
+        asyncio.get_running_loop().call_soon(inference.on_done, refusal)
 
     def _refuse(self, inference: Inference, message: str) -> None:
         refusal = Refusal(reason="draining", message=message, retry_after_us=0)

@@ -63,6 +63,8 @@ RESTART_DELAYS_S = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 way may be mended at any time, and an attempt in 30 s costs next to nothing."""
 STEADY_S = 10.0
 """A worker that has lived so long is healthy: the row begins anew."""
+_LEAST_S = 0.001
+"""Of a timer: what is due sooner, uvloop calls at once, by a handle that has no `when`."""
 
 
 Renewed = Callable[[WorkerSpec], WorkerSpec]
@@ -222,7 +224,7 @@ class SupervisedSlot:
             # How long it has waited for a core is not known; what its silence means is the watch's.
             left_s = max(left_s, LOOK_S)
         if left_s > 0:
-            self._watch = loop.call_later(left_s, self._check)
+            self._watch = loop.call_later(max(left_s, _LEAST_S), self._check)
             return
         logger.error("slot %s: its batch hangs; killing the worker", self.spec.slot)
         self._limit.killed(running.p99_us)

@@ -192,8 +192,6 @@ class Connection:
     def resume(self) -> None:
         """The place of a payload that was LATER is known now, or it is to be dropped."""
         if self._parked and self.open:
-            self._parked = False
-            self._loop.add_reader(self._number, self._receive)
             self._loop.call_soon(self._go_on)
 
     def discard(self) -> None:
@@ -201,12 +199,18 @@ class Connection:
         self._target = None
 
     def _go_on(self) -> None:
-        if self.open and not self._parked:
+        # Only now may the socket be read: a loop may see that it is readable before it calls this,
+        # and what lies in the buffer comes before what is read.
+        if self.open and self._parked:
+            self._parked = False
+            self._loop.add_reader(self._number, self._receive)
             self._guarded(self._placed_and_parsed)
 
     def _placed_and_parsed(self) -> None:
         self._ask_for_place()
         self._parse()
+        if self._tls is not None and self._tls.pending():
+            self._loop.call_soon(self._receive)
 
     def _receive(self) -> None:
         self._guarded(self._read)

@@ -104,6 +104,8 @@ class _Worker:
     starting: "asyncio.Task[Any] | None" = None
     """Loads it."""
     heard_at_s: float = 0.0
+    beat: Beat | None = None
+    """The last one."""
     orders: dict[int, Order] = field(default_factory=dict)
     """By slot: what runs."""
 
@@ -312,6 +314,9 @@ class Session:
         assert found.process is not None, "a worker that has loaded runs"
         found.number, self._numbered[frame.worker] = frame.worker, found
         found.heard_at_s = asyncio.get_running_loop().time()
+        if found.beat is not None:
+            # How long it had waited for a core before anything of this gateway's was run.
+            self._say(Report(frame.worker, found.beat))
         self._say(Ready(frame.worker, found.process.process_id))
 
     async def _load(self, frame: Start, ident: bytes) -> _Worker:
@@ -376,6 +381,7 @@ class Session:
     def _receive(self, worker: _Worker, said: AnyFrame) -> None:
         worker.heard_at_s = asyncio.get_running_loop().time()
         if isinstance(said, Beat):
+            worker.beat = said
             if worker.number is not None:
                 self._say(Report(worker.number, said))
             return
