@@ -174,8 +174,14 @@ class _Rooms:
     def place_one_to_one(self, wanted: Sequence[Wanted]) -> None:
         """Step 1, on nodes that have nothing."""
         free = [node for node in self._nodes if not self.of[node.id]]
+        # A plan that was made for these machines has their names.
         fits = {
-            each.name: [node.id for node in free if not self.why_not(each, node)] for each in wanted
+            each.name: [
+                node.id
+                for node in sorted(free, key=lambda node: node.name != each.name)
+                if not self.why_not(each, node)
+            ]
+            for each in wanted
         }
         owner: dict[str, str] = {}
 
