@@ -21,7 +21,7 @@ from headrace.domain.errors import ClusterError, HeadraceError, ModelError, Prof
 from headrace.domain.profile import Profile
 from headrace.on_ray import profiling
 from headrace.on_ray.cluster_part import device_types
-from headrace.on_ray.kinds import Kind, kinds_of
+from headrace.on_ray.kinds import Kind, kinds_of, of_kinds
 from headrace.on_ray.matching import Devices, Wanted, match
 from headrace.on_ray.measure import measure_of, run
 from headrace.on_ray.nodes import KIND_LABEL, RayNode, nodes_from
@@ -268,3 +268,13 @@ def test_nodes_of_a_plan_go_to_machines_of_their_names() -> None:
     one = Devices(device="cpu-old", kind="core", count=1, cores=1)
     wanted = [Wanted(name=name, devices=(one,)) for name in ("c", "z", "a")]
     assert match(wanted, there).pairs == {"a": "id-a", "c": "id-c", "z": "id-b"}
+
+
+def test_a_node_of_a_plan_is_no_machine_of_another_kind() -> None:
+    there = of_kinds([node("a", kind="old"), node("b", kind="new")], OLD_NEW)
+    wanted = Wanted(name="b", devices=(Devices(device="cpu-old", kind="core", count=1, cores=1),))
+    found = match([wanted, msgspec.structs.replace(wanted, name="a")], there)
+    assert found.pairs == {"a": "id-a", "b": "id-a"}, "both fit there"
+    more = Devices(device="cpu-old", kind="core", count=2, cores=2)
+    full = match([msgspec.structs.replace(wanted, name="a", devices=(more,)), wanted], there)
+    assert full.missing["b"] == ("a: is a; has 0 CPU of 1", "b: is cpu-new, not cpu-old")

@@ -56,7 +56,7 @@ def nodes(
     """
     from headrace.domain.errors import ClusterError
     from headrace.on_ray.connection import connected
-    from headrace.on_ray.kinds import kinds_of, processors_of
+    from headrace.on_ray.kinds import kinds_of, of_kinds, processors_of, with_kinds
     from headrace.on_ray.links import links_of
     from headrace.on_ray.matching import match, missing_text
     from headrace.on_ray.nodes import nodes_of
@@ -70,6 +70,11 @@ def nodes(
         kinds: tuple[Kind, ...] = ()
         if out is not None:
             kinds = kinds_of(there, processors_of(ray, there))
+            there = of_kinds(there, kinds)
+        else:
+            there = with_kinds(
+                ray, there, {each.device for node in wanted for each in node.devices}
+            )
         if measure:
             with notices.status("measuring links"):
                 links = links_of(ray, there)

@@ -12,7 +12,8 @@ def device_types(nodes: Sequence[RayNode], kinds: Sequence[Kind]) -> dict[str, d
     found: dict[str, dict[str, int]] = {}
     for node in nodes:
         counts = {"cpu": node.cpus, "cuda": node.gpus}
-        devices = {kind.name: counts[kind.device] for kind in kinds if node in kind.nodes}
+        own = [kind for kind in kinds if node.id in {each.id for each in kind.nodes}]
+        devices = {kind.name: counts[kind.device] for kind in own}
         devices |= {name: int(amount) for name, amount in node.resources.items()}
         found[node.name] = {name: count for name, count in devices.items() if count >= 1}
     return found

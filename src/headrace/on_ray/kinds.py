@@ -9,8 +9,10 @@ several, each has its name behind (`cpu-amd-epyc-7763`, `cuda-l4`), which execut
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
+
+import msgspec
 
 from headrace.domain.base import Record
 from headrace.on_ray.agents import answered, facts_of
@@ -74,6 +76,29 @@ def _word(text: str) -> str:
     """
     plain = _SAYS_NOTHING.sub(" ", text.lower())
     return "-".join(re.findall(r"[a-z0-9][a-z0-9.]*", plain))[:64].rstrip(".-")
+
+
+def with_kinds(ray: Any, nodes: Sequence[RayNode], devices: Iterable[str]) -> tuple[RayNode, ...]:
+    """The nodes with their kinds, if any of these device types has a kind's name; else as they are,
+    and nobody is asked.
+
+    Raises:
+        ClusterError: as `processors_of`.
+    """
+    if not any(device.startswith(("cpu-", "cuda-")) for device in devices):
+        return tuple(nodes)
+    return of_kinds(nodes, kinds_of(nodes, processors_of(ray, nodes)))
+
+
+def of_kinds(nodes: Sequence[RayNode], kinds: Sequence[Kind]) -> tuple[RayNode, ...]:
+    """The nodes with these."""
+    return tuple(
+        msgspec.structs.replace(
+            node,
+            kinds=tuple(kind.name for kind in kinds if node.id in {each.id for each in kind.nodes}),
+        )
+        for node in nodes
+    )
 
 
 def processors_of(ray: Any, nodes: Sequence[RayNode]) -> dict[str, str]:

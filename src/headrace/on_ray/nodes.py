@@ -38,6 +38,8 @@ class RayNode(Record, frozen=True, kw_only=True):
     """Others that it was started with: device types of plans, by name."""
     kind: str = ""
     """Of the label `KIND_LABEL`."""
+    kinds: tuple[str, ...] = ()
+    """Device types of its CPUs and GPUs (`kinds`), where they were asked for."""
 
 
 def nodes_of(ray: Any) -> tuple[RayNode, ...]:
