@@ -15,6 +15,7 @@ from headrace.on_ray.kinds import kinds_of, processors_of
 from headrace.on_ray.nodes import nodes_of
 from helpers.onnx_models import chain_model, saved
 from helpers.ray_cluster import RayCluster, commands, ray_cluster
+from helpers.ray_cluster import agents as agents_of_plans
 from helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.extras, pytest.mark.xdist_group("ray")]
@@ -70,7 +71,7 @@ def test_from_a_model_to_a_plan(
     assert [node.devices for node in nodes] == [{"cpu-old": 2}, {"cpu-new": 2}]
     matched = headrace("nodes", "plan.json", *on_ray)
     assert matched.exit_code == 0, matched.output
-    wait_until(lambda: not commands("headrace", "agent"), "an agent is left behind")
+    wait_until(lambda: not agents_of_plans(), "an agent is left behind")
     assert not commands("headrace.on_ray.measure")
 
 
