@@ -2,6 +2,7 @@
 
 import asyncio
 from fractions import Fraction
+from pathlib import Path
 
 import msgspec
 
@@ -10,11 +11,13 @@ from headrace.cost import TimedStage, cost_model
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import Ran
 from headrace.serving.engine.overhead import (
+    NODE,
     STAGE_US,
     measure_batch_overhead_us,
     median_gap_us,
 )
 from headrace.verify import verify
+from helpers.agents import agents, cluster_of
 from helpers.problems import make_problem, make_profile
 
 WHOLE = Fraction(1)
@@ -23,6 +26,11 @@ WHOLE = Fraction(1)
 def test_the_control_path_costs_something() -> None:
     # How much is the machine's affair; nothing at all would be a bug.
     assert asyncio.run(measure_batch_overhead_us()) > 0
+
+
+def test_by_way_of_an_agent_it_is_measured_alike(tmp_path: Path) -> None:
+    with agents(tmp_path, NODE) as (node,):
+        assert asyncio.run(measure_batch_overhead_us(cluster_of(node))) > 0
 
 
 def test_it_is_the_time_between_batches_and_not_their_length() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 NODE = "headrace.io/node"
+KIND = "headrace.io/kind"
 STORE_BYTES = 80_000_000
 """Ray's least; nothing of ours lies there."""
 MARK = "HEADRACE_TEST_RAY_CLUSTER"
@@ -29,10 +30,11 @@ class RayCluster:
         for number in range(nodes):
             self.join(f"n{number}")
 
-    def join(self, name: str, cpus: int = 2) -> None:
-        """A node of this name."""
+    def join(self, name: str, cpus: int = 2, kind: str = "") -> None:
+        """A node of this name, and of this kind for profiles."""
+        labels = {NODE: name, **({KIND: kind} if kind else {})}
         self.nodes[name] = self._cluster.add_node(
-            num_cpus=cpus, object_store_memory=STORE_BYTES, labels={NODE: name}
+            num_cpus=cpus, object_store_memory=STORE_BYTES, labels=labels
         )
 
     def kill_raylet(self, name: str) -> None:

@@ -11,6 +11,7 @@ from headrace.catalog.documents import read_problem, write_document
 from headrace.domain.errors import ClusterError
 from headrace.on_ray.cluster_part import cluster_text
 from headrace.on_ray.connection import connected
+from headrace.on_ray.kinds import kinds_of
 from headrace.on_ray.links import Link, Links
 from headrace.on_ray.matching import (
     Devices,
@@ -178,10 +179,11 @@ def test_the_cluster_part_is_read_as_a_problem(tmp_path: Path) -> None:
         node("b", 2, 1, accelerator="H200"),
         node("head"),
     ]
+    kinds = kinds_of(nodes, {"id-a": "one", "id-b": "one"})
     links = Links(links=(Link(sender="id-a", receiver="id-b", gbps=9.4, round_trip_us=80),))
     write_document(make_profile("m", devices={"cpu": 1.0}), tmp_path / "m.profile.json")
     models = "models: [{profile: m.profile.json, slo_ms: 1000}]\n"
-    text = f"schema: headrace.problem/1\n{cluster_text(nodes, links)}{models}"
+    text = f"schema: headrace.problem/1\n{cluster_text(nodes, kinds, links)}{models}"
     (tmp_path / "problem.yaml").write_text(text)
     cluster = read_problem(tmp_path / "problem.yaml").cluster
     assert {each.name: each.devices for each in cluster.nodes} == {

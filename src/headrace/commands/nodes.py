@@ -10,6 +10,7 @@ from headrace.commands.output import console, next_step, notices, print_json
 from headrace.commands.studies import RAY, AddressOption, check_cluster
 
 if TYPE_CHECKING:
+    from headrace.on_ray.kinds import Kind
     from headrace.on_ray.links import Links
     from headrace.on_ray.matching import Matching, Wanted
 
@@ -55,6 +56,7 @@ def nodes(
     """
     from headrace.domain.errors import ClusterError
     from headrace.on_ray.connection import connected
+    from headrace.on_ray.kinds import kinds_of, of_kinds, processors_of, with_kinds
     from headrace.on_ray.links import links_of
     from headrace.on_ray.matching import match, missing_text
     from headrace.on_ray.nodes import nodes_of
@@ -65,6 +67,14 @@ def nodes(
     with connected(address) as ray:
         there = nodes_of(ray)
         links = None
+        kinds: tuple[Kind, ...] = ()
+        if out is not None:
+            kinds = kinds_of(there, processors_of(ray, there))
+            there = of_kinds(there, kinds)
+        else:
+            there = with_kinds(
+                ray, there, {each.device for node in wanted for each in node.devices}
+            )
         if measure:
             with notices.status("measuring links"):
                 links = links_of(ray, there)
@@ -84,7 +94,7 @@ def nodes(
 
         check_writable(out)
         with whole_file(out) as file:
-            file.write(cluster_text(there, links).encode())
+            file.write(cluster_text(there, kinds, links).encode())
         notices.print(f"wrote {out}", soft_wrap=True)
     if found.missing:
         raise ClusterError(missing_text(found))

@@ -1,18 +1,19 @@
 """`headrace profile`: what a model costs, block by block."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.commands.output import console, next_step, notices, print_json
+from headrace.commands.studies import RAY, AddressOption, check_cluster
 
 if TYPE_CHECKING:
-    from headrace.domain.profile import Profile
     from headrace.profiling.options import OnProgress
 
 
@@ -43,9 +44,13 @@ def profile(
         Path, typer.Argument(help="ONNX file, its weights inside or beside it; or .pt2 of PyTorch.")
     ],
     device: Annotated[
-        str,
-        typer.Option(help="What to measure on. cpu: one core is one slot; cuda: an NVIDIA GPU."),
-    ] = "cpu",
+        str | None,
+        typer.Option(
+            help="What to measure on. cpu: one core is one slot; cuda: an NVIDIA GPU (default: cpu;"
+            " with --cluster every kind of both that is there).",
+            show_default=False,
+        ),
+    ] = None,
     blocks: Annotated[
         int, typer.Option(help="Cut into this many blocks of about equal run time.")
     ] = 10,
@@ -181,6 +186,17 @@ def profile(
             " again, and temporary files of the size of the weights.",
         ),
     ] = False,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar=RAY,
+            help="Measure once on every kind of node of a Ray cluster, whose device types are those"
+            " of `headrace nodes -o`. This machine will have the gateway, and measures that.",
+            show_default=False,
+        ),
+    ] = None,
+    address: AddressOption = None,
     cache: Annotated[
         bool, typer.Option("--cache/--no-cache", help="Take the result if measured before.")
     ] = True,
@@ -193,9 +209,13 @@ def profile(
     """Cut a model into blocks, check that the cut model answers alike, and time it.
 
     [dim]headrace profile recogniser.onnx --device cpu --blocks 10 -o recogniser.profile.json[/dim]
+
+    [dim]headrace profile recogniser.onnx --cluster ray -o recogniser.profile.json[/dim]
     """
     from headrace.catalog.documents import write_document
     from headrace.catalog.whole_file import check_writable
+    from headrace.commands.profile_besides import step_s, with_besides
+    from headrace.commands.profile_on_ray import profile_on_ray
     from headrace.commands.profile_values import (
         parse_batch_axis,
         parse_control,
@@ -206,32 +226,34 @@ def profile(
     )
     from headrace.domain.errors import ModelError
     from headrace.executors.table import measurement
-    from headrace.profiling.core_counts import parse_cores, with_cores
-    from headrace.profiling.layers import require_measurable, with_layers
+    from headrace.profiling.core_counts import parse_cores
+    from headrace.profiling.layers import require_measurable
+    from headrace.profiling.one_device import ProfileTask, profile_device
     from headrace.profiling.options import ProfileOptions
-    from headrace.profiling.profiler import legal_name, profile_model
-    from headrace.profiling.shares import parse_shares, with_shares
-    from headrace.profiling.utilisation import with_utilisation
+    from headrace.profiling.profiler import legal_name
+    from headrace.profiling.shares import parse_shares
     from headrace.reporting.profile_plot import check_plots, plot_profile
     from headrace.reporting.profile_table import profile_report, profile_summary
 
+    check_cluster(cluster, address)
+    here = device or "cpu"
     parts, core_counts = parse_shares(shares or ()), parse_cores(cores)
     if parts and core_counts:
         raise ModelError("--cores: measures whole cores; leave out --shares, parts of one")
-    if parts and measurement(device).machine is not None:
+    if parts and cluster is None and measurement(here).machine is not None:
         raise ModelError(
-            f"--shares: states parts of a core by its time; --device {device} is measured whole;"
+            f"--shares: states parts of a core by its time; --device {here} is measured whole;"
             " leave --shares out, and write times by share from elsewhere into the profile"
         )
     target = out or Path(f"{name or legal_name(model.stem)}.profile.json")
     check_writable(target)
-    if layers:
-        require_measurable(measurement(device), "onnx")
+    if layers and cluster is None:
+        require_measurable(measurement(here), "onnx")
     if plot is not None:
         check_plots()
         check_writable(plot)
     options = ProfileOptions(
-        device=device,
+        device=here if cluster is None else "cpu",
         blocks=blocks,
         max_batch=max_batch,
         shapes=dict(parse_shape(text) for text in shape or ()),
@@ -251,20 +273,19 @@ def profile(
         use_cache=cache,
         profile_folder=target.parent,
     )
+    task = ProfileTask(options=options, shares=parts, core_counts=core_counts, layers=layers)
     told: set[str] = set()
-    with _progress(told, "cut", "time") as progress:
-        measured = profile_model(model, options, progress)
-    measured = with_cores(measured, target.parent, device, core_counts, budget_s)
-    measured = _with_gateway(_with_overhead(measured), device, 0.35 * min(1.0, budget_s / 10))
-    measured = with_shares(measured, device, parts)
-    if measurement(device).machine is None:  # a core, whose caches are known
-        measured = with_utilisation(measured, target.parent, device)
-    if layers:
-        with _progress(told, "layers") as progress:
-            measured = with_layers(measured, target.parent, device, budget_s, progress)
+    steps = ("cut", "time", "layers") if layers else ("cut", "time")
+    if cluster is None:
+        with _progress(told, [""], steps) as progress:
+            measured = profile_device(model, task, progress(""))
+        measured = with_besides(measured, here, step_s(budget_s))
+    else:
+        bars = partial(_progress, told, steps=steps)
+        measured = profile_on_ray(model, task, device, address, bars)
     write_document(measured, target)
     if plot is not None:
-        plot_profile(measured, device, plot)
+        plot_profile(measured, measured.block_times[0].device, plot)
     if json:
         print_json(profile_summary(measured, target))
     else:
@@ -276,43 +297,21 @@ def profile(
     next_step("headrace plan problem.yaml -o plan.json   (`headrace schema problem`: its format)")
 
 
-def _with_overhead(measured: "Profile") -> "Profile":
-    """Add what a batch costs besides its execution: measured here and now, never cached."""
-    import asyncio
-
-    import msgspec
-
-    from headrace.serving.engine.overhead import measure_batch_overhead_us
-
-    overhead_us = asyncio.run(measure_batch_overhead_us())
-    return msgspec.structs.replace(measured, batch_overhead_us=overhead_us)
-
-
-def _with_gateway(measured: "Profile", device: str, step_s: float) -> "Profile":
-    """Add what a request costs the gateway: measured here and now, never cached."""
-    import msgspec
-
-    from headrace.domain.errors import HeadraceError
-    from headrace.load.gateway_cost import measure_gateway
-
-    try:
-        found = measure_gateway(measured, device, step_s)
-    except (HeadraceError, OSError) as error:
-        notices.print(f"what the gateway takes was not measured: {error}", markup=False)
-        return measured
-    return msgspec.structs.replace(
-        measured, gateway_us=found.alone_us, gateway_shared_us=found.shared_us
-    )
-
-
 def _example(text: str) -> tuple[str, Path]:
     name, _, path = text.rpartition("=")
     return name, Path(path)
 
 
 @contextmanager
-def _progress(told: set[str], *steps: str) -> "Iterator[OnProgress]":
-    """Show steps as bars and notices as lines; `told` collects the notices."""
+def _progress(
+    told: set[str], places: Sequence[str], steps: Sequence[str]
+) -> "Iterator[Callable[[str], OnProgress]]":
+    """Show steps as bars, of each place its own, and notices as lines.
+
+    Args:
+        told: collects the notices, as they will stand in the profile.
+        places: what is measured on; one of no name is this machine.
+    """
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
@@ -327,18 +326,23 @@ def _progress(told: set[str], *steps: str) -> "Iterator[OnProgress]":
     # No refresh thread: it would hold the interpreter's lock while a run that is being timed
     # returns. Reports come between runs, and that is when the bars are drawn.
     with Bars(*columns, console=notices, transient=True, auto_refresh=False) as bars:
-        tasks = {step: bars.add_task(_STEPS[step], total=1.0) for step in steps}
+        tasks = {
+            (place, step): bars.add_task(f"{place} {_STEPS[step]}".lstrip(), total=1.0)
+            for place in places
+            for step in steps
+        }
         drawn_at_s = 0.0
 
-        def report(progress: ProfileProgress) -> None:
+        def report(place: str, progress: ProfileProgress) -> None:
             nonlocal drawn_at_s
             if progress.notice is not None:
-                told.add(progress.notice)
-                bars.console.print(f"[dim]note:[/dim]  {progress.notice}", soft_wrap=True)
-            if progress.step in tasks:
-                bars.update(tasks[progress.step], completed=progress.done)
+                said = f"{place}: {progress.notice}" if place else progress.notice
+                told.update((progress.notice, said))
+                bars.console.print(f"[dim]note:[/dim]  {said}", soft_wrap=True)
+            if (place, progress.step) in tasks:
+                bars.update(tasks[place, progress.step], completed=progress.done)
             if time.monotonic() - drawn_at_s >= _REDRAW_S:
                 bars.refresh()
                 drawn_at_s = time.monotonic()
 
-        yield report
+        yield lambda place: partial(report, place)

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +46,13 @@ class ChildServer:
 
 
 @contextmanager
-def child_server(plan: Path, *arguments: str) -> Iterator[ChildServer]:
+def child_server(
+    plan: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[ChildServer]:
     """Serve `plan` on a free port until the block ends; what it says of itself is not shown.
+
+    Args:
+        environment: variables that it gets besides this process's.
 
     Raises:
         ServerFailedError: it ended before it was ready, with what it said.
@@ -58,6 +63,7 @@ def child_server(plan: Path, *arguments: str) -> Iterator[ChildServer]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, **(environment or {})},
     )
     try:
         assert process.stdout is not None

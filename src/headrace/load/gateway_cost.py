@@ -32,7 +32,7 @@ time taken is measured again, and the line through those points says where a cor
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -84,7 +84,13 @@ class GatewayCost(NamedTuple):
     """At least `alone_us`."""
 
 
-def measure_gateway(profile: Profile, device: str, step_s: float = 0.35) -> GatewayCost:
+def measure_gateway(
+    profile: Profile,
+    device: str,
+    step_s: float = 0.35,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> GatewayCost:
     """Processor time of the gateway per request of one item.
 
     Takes about eight seconds, a quarter of them for the server to start and to end.
@@ -92,6 +98,8 @@ def measure_gateway(profile: Profile, device: str, step_s: float = 0.35) -> Gate
     Args:
         device: that the profile has times of; a worker takes as long as a whole one.
         step_s: how long requests are sent at one rate.
+        arguments: of the server besides, such as where an agent for its only node, `local`, is.
+        environment: variables of the server besides this process's.
 
     Raises:
         ModelError: inputs whose shape is free cannot be made up.
@@ -100,7 +108,8 @@ def measure_gateway(profile: Profile, device: str, step_s: float = 0.35) -> Gate
     slot_us = _least_slot_us(profile, device)
     with TemporaryDirectory(prefix="headrace-") as folder:
         plan = _write_plan(profile, device, Path(folder))
-        with child_server(plan, "--executor", "emulated", "--no-auth") as server:
+        given = ("--executor", "emulated", "--no-auth", *arguments)
+        with child_server(plan, *given, environment=environment) as server:
 
             def taken_us(rate_rps: float) -> float:
                 return _per_request_us(server, profile.model, rate_rps, step_s)
@@ -227,6 +236,9 @@ def _write_plan(profile: Profile, device: str, folder: Path) -> Path:
         dimensions=(),
         sizes=(),
         buckets=(),
+        utilisation=(),
+        layers=(),
+        layer_times=(),
         inputs=tuple(replace(spec, dims=()) for spec in profile.inputs),
         # What varies within one request does so at any size.
         outputs=tuple(

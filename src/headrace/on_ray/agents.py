@@ -9,11 +9,10 @@ them their agents and workers.
 import importlib
 import os
 import secrets
-import socket
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from headrace.domain.base import Record
@@ -21,8 +20,10 @@ from headrace.domain.errors import ClusterError
 from headrace.on_ray.connection import ended
 from headrace.on_ray.held import HeldProcess
 from headrace.on_ray.jobs import other_version
-from headrace.on_ray.matching import Wanted, bundle_of
+from headrace.on_ray.matching import Devices, Wanted, bundle_of
 from headrace.on_ray.nodes import RayNode
+from headrace.on_ray.ports import free_ports
+from headrace.serving.workers.remote.link import Address
 from headrace.studies.sources import sources_of
 
 ASKED_S = 60.0
@@ -39,7 +40,7 @@ class Facts(Record, frozen=True, kw_only=True):
 
     sources: str
     ports: tuple[int, ...]
-    """Free a moment ago; one for each agent that it is to have."""
+    """Free a moment ago; as many as its machine is to have agents."""
     cores: tuple[int, ...]
     """Of its machine, that processes there may use."""
 
@@ -71,12 +72,7 @@ class AgentActor:
 
 def _facts(address: str, agents: int) -> tuple[str, list[int], list[int]]:
     """What runs on a node to learn about it."""
-    with ExitStack() as stack:
-        listening = [stack.enter_context(socket.socket()) for _ in range(agents)]
-        for each in listening:
-            each.bind((address, 0))
-        ports = [each.getsockname()[1] for each in listening]
-    return sources_of(), ports, sorted(os.sched_getaffinity(0))
+    return sources_of(), free_ports(address, agents), sorted(os.sched_getaffinity(0))
 
 
 class PlacedAgent:
@@ -172,14 +168,17 @@ def place_agents(
     agents = [PlacedAgent(ray, wanted, node, named) for wanted, node in pairs]
     try:
         facts = facts_of(ray, [node for _, node in pairs])
-        ports = {id: iter(found.ports) for id, found in facts.items()}
+        taken: set[tuple[str, int]] = set()
         for agent in agents:
             agent.keep()
         for agent in agents:
             agent.kept()
         for agent in agents:
-            cores = cores_beside(agent, agents, facts[agent.node.id].cores)
-            agent.start(next(ports[agent.node.id]), secret, cores)
+            there = facts[agent.node.id]
+            machine = agent.node.address
+            port = next(port for port in there.ports if (machine, port) not in taken)
+            taken.add((machine, port))
+            agent.start(port, secret, cores_beside(agent, agents, there.cores))
         for agent in agents:
             agent.ready()
     except BaseException:
@@ -187,6 +186,24 @@ def place_agents(
             agent.end()
         raise
     return {agent.wanted.name: agent for agent in agents}
+
+
+@contextmanager
+def one_agent(ray: Any, node: RayNode, name: str) -> Iterator[tuple[Address, str]]:
+    """An agent on a node while the block runs, for emulated slots of a plan's node `name`: where it
+    is, and its secret.
+
+    Raises:
+        ClusterError: as `place_agents`.
+    """
+    nothing = Devices(device="cpu", kind="emulated", count=1)
+    secret = new_secret()
+    placed = place_agents(ray, [(Wanted(name=name, devices=(nothing,)), node)], frozenset(), secret)
+    try:
+        host, port = placed[name].address
+        yield Address(host=host, port=port), secret
+    finally:
+        placed[name].end()
 
 
 def cores_beside(
@@ -211,12 +228,12 @@ def facts_of(ray: Any, nodes: Sequence[RayNode]) -> Mapping[str, Facts]:
     Raises:
         ClusterError: a node has another Headrace, or none.
     """
-    agents = Counter(node.id for node in nodes)
+    agents = Counter(node.address for node in nodes)
     names = {node.id: node.name for node in nodes}
     asked = {
         node.id: ray.remote(num_cpus=0, max_retries=0)(_facts)
         .options(label_selector={"ray.io/node-id": node.id})
-        .remote(node.address, agents[node.id])
+        .remote(node.address, agents[node.address])
         for node in {node.id: node for node in nodes}.values()
     }
     here = sources_of()

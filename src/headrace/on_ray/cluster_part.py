@@ -2,31 +2,26 @@
 
 from collections.abc import Sequence
 
+from headrace.on_ray.kinds import Kind
 from headrace.on_ray.links import Links
 from headrace.on_ray.nodes import RayNode
 
-CPU, GPU = "cpu", "cuda"
-"""Device types that have executors of those names' patterns."""
 
-
-def device_types(nodes: Sequence[RayNode]) -> dict[str, dict[str, int]]:
-    """Node's name -> device type -> how many.
-
-    GPUs of several kinds get a device type each, such as `cuda-l4`: their times differ.
-    """
-    kinds = {node.accelerator for node in nodes if node.gpus}
+def device_types(nodes: Sequence[RayNode], kinds: Sequence[Kind]) -> dict[str, dict[str, int]]:
+    """Node's name -> device type -> how many."""
     found: dict[str, dict[str, int]] = {}
     for node in nodes:
-        devices = {CPU: node.cpus}
-        devices[_gpu_type(node, len(kinds) > 1)] = node.gpus
+        counts = {"cpu": node.cpus, "cuda": node.gpus}
+        own = [kind for kind in kinds if node.id in {each.id for each in kind.nodes}]
+        devices = {kind.name: counts[kind.device] for kind in own}
         devices |= {name: int(amount) for name, amount in node.resources.items()}
         found[node.name] = {name: count for name, count in devices.items() if count >= 1}
     return found
 
 
-def cluster_text(nodes: Sequence[RayNode], links: Links | None) -> str:
+def cluster_text(nodes: Sequence[RayNode], kinds: Sequence[Kind], links: Links | None) -> str:
     """YAML."""
-    of_node = device_types(nodes)
+    of_node = device_types(nodes, kinds)
     types = sorted({name for devices in of_node.values() for name in devices})
     lines = [
         "# The cluster part of a problem, written by `headrace nodes`.",
@@ -42,7 +37,3 @@ def cluster_text(nodes: Sequence[RayNode], links: Links | None) -> str:
         if devices:
             lines.append(f"    - {{name: {node.name}, devices: {{{devices}}}{speed}}}")
     return "\n".join(lines) + "\n"
-
-
-def _gpu_type(node: RayNode, several: bool) -> str:
-    return f"{GPU}-{(node.accelerator or 'other').lower()}" if several else GPU

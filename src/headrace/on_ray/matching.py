@@ -3,7 +3,7 @@
 A node of a plan needs what its slots use: cores, GPUs, and devices that Ray knows by name because a
 node was started with such a resource (`ray start --resources='{"L4": 4}'`). A node of the cluster
 that is labelled with a name is the plan's node of that name and no other; all others go to whoever
-they fit:
+they fit, and whose CPUs and GPUs are of the plan's kinds where these have names:
 
 1. One to one. As many nodes of the plan as possible get a machine of their own: a maximum matching
    of a bipartite graph, by augmenting paths (Kuhn), in the order of names, so that equal clusters
@@ -160,6 +160,7 @@ class _Rooms:
     ) -> None:
         self._nodes, self._named = nodes, named
         self._labels = {node.name for node in nodes if node.labelled}
+        self._kinds = frozenset(kind for node in nodes for kind in node.kinds)
         self.of = {node.id: list(held.get(node.id, ())) for node in nodes}
         self.owner_of: dict[str, str] = {}
         """Node of the plan -> id; of those that were placed here."""
@@ -167,15 +168,23 @@ class _Rooms:
     def why_not(self, each: Wanted, node: RayNode) -> str:
         """Empty: there is room for it."""
         beside = self.of[node.id]
-        alone = lacking(each, node, self._named, self._labels)
+        alone = other_kind(each, node, self._kinds) or lacking(
+            each, node, self._named, self._labels
+        )
         why = alone or lacking(each, node, self._named, self._labels, beside)
         return why if alone or not why else f"is {', '.join(w.name for w in beside)}; {why}"
 
     def place_one_to_one(self, wanted: Sequence[Wanted]) -> None:
         """Step 1, on nodes that have nothing."""
         free = [node for node in self._nodes if not self.of[node.id]]
+        # A plan that was made for these machines has their names.
         fits = {
-            each.name: [node.id for node in free if not self.why_not(each, node)] for each in wanted
+            each.name: [
+                node.id
+                for node in sorted(free, key=lambda node: node.name != each.name)
+                if not self.why_not(each, node)
+            ]
+            for each in wanted
         }
         owner: dict[str, str] = {}
 
@@ -228,6 +237,20 @@ def missing_text(found: Matching) -> str:
 def named_resources(nodes: Sequence[RayNode]) -> frozenset[str]:
     """What some node was started with by name; a device type of that name is looked for so."""
     return frozenset(name for node in nodes for name in node.resources)
+
+
+def other_kind(wanted: Wanted, node: RayNode, kinds: frozenset[str]) -> str:
+    """Which device of it this node has not, though others do; empty: none.
+
+    Args:
+        kinds: of all nodes, where they were asked for.
+    """
+    others = [
+        each.device
+        for each in wanted.devices
+        if each.device in kinds and each.device not in node.kinds
+    ]
+    return f"is {', '.join(node.kinds) or 'no CPU or GPU'}, not {others[0]}" if others else ""
 
 
 def lacking(

@@ -10,6 +10,9 @@ from headrace.domain.base import Record, is_name
 NODE_LABEL = "headrace.io/node"
 """On a Ray node: which node of a plan it is (`ray start --labels headrace.io/node=NAME`)."""
 
+KIND_LABEL = "headrace.io/kind"
+"""What tells a machine from others of the same hardware, for profiles (`kinds`)."""
+
 _ACCELERATOR = "accelerator_type:"
 _ACCELERATOR_LABEL = "ray.io/accelerator-type"
 _RAYS_OWN = re.compile(
@@ -33,6 +36,10 @@ class RayNode(Record, frozen=True, kw_only=True):
     """What Ray calls its GPUs, such as L4."""
     resources: dict[str, float]
     """Others that it was started with: device types of plans, by name."""
+    kind: str = ""
+    """Of the label `KIND_LABEL`."""
+    kinds: tuple[str, ...] = ()
+    """Device types of its CPUs and GPUs (`kinds`), where they were asked for."""
 
 
 def nodes_of(ray: Any) -> tuple[RayNode, ...]:
@@ -67,6 +74,7 @@ def _node(stated: Mapping[str, Any], alone: bool) -> RayNode:
         cpus=int(resources.get("CPU", 0)),
         gpus=int(resources.get("GPU", 0)),
         accelerator=labels.get(_ACCELERATOR_LABEL) or next(iter(kinds), None),
+        kind=kind if is_name(kind := labels.get(KIND_LABEL, "")) else "",
         resources={
             name: float(amount)
             for name, amount in sorted(resources.items())

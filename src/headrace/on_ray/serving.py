@@ -25,6 +25,7 @@ from headrace.on_ray.agents import (
 )
 from headrace.on_ray.connection import connected
 from headrace.on_ray.held import HeldProcess
+from headrace.on_ray.kinds import with_kinds
 from headrace.on_ray.matching import (
     Wanted,
     match,
@@ -61,7 +62,8 @@ class ServedOnRay:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self.wanted = wanted_of_plan(plan, choice)
-        there = nodes_of(ray)
+        self._devices = {devices.device for each in self.wanted for devices in each.devices}
+        there = with_kinds(ray, nodes_of(ray), self._devices)
         self._named = named_resources(there)
         self.found = match(self.wanted, there)
         if self.found.missing:
@@ -119,6 +121,7 @@ class ServedOnRay:
         lost = [agent for agent in self.agents.values() if agent.node.id not in alive]
         if not lost:
             return
+        there = with_kinds(self._ray, there, self._devices)
         held: dict[str, list[Wanted]] = {}
         for agent in self.agents.values():
             if agent not in lost:

@@ -27,6 +27,7 @@ def cache_path(
     libraries: Sequence[str],
 ) -> Path:
     """Where the profile with these ingredients is kept. The model's name and place do not count."""
+    elsewhere = [options.cuts, options.kind] if options.cuts is not None or options.kind else []
     key = content_key(
         [
             MEASUREMENT_VERSION,
@@ -41,6 +42,7 @@ def cache_path(
             options.grid_tolerance,
             machine,
             [software[name] for name in (*libraries, "onnx")],
+            *elsewhere,
         ]
     )
     return cache_folder() / "profiles" / key[:2] / f"{key}.json"

@@ -126,6 +126,32 @@ def cut_crossings(
     )
 
 
+def cuts_named(
+    graph: OnnxGraph, observed: Observed, names: Sequence[Sequence[str]], boundary: Boundary
+) -> tuple[UsableCut, ...]:
+    """The cuts that these tensors cross, in order.
+
+    Args:
+        names: as the tensors travel, per cut.
+
+    Raises:
+        ModelError: the model cannot be cut there, or not with the same tensors.
+    """
+    known = {
+        tuple(wire_spec(graph, spec, boundary).name for spec in cut.tensors): cut
+        for cut in observed.cuts
+    }
+    missing = [crossing for crossing in names if tuple(crossing) not in known]
+    if missing:
+        raise ModelError(
+            f"{graph.path}: cannot be cut here where it was cut on another machine\n"
+            f"  needs  a cut that {', '.join(missing[0])} crosses, and nothing else\n"
+            f"  has    {len(known)} other cuts\n"
+            "  try    the same model file, --cut-tensors and versions of libraries on both"
+        )
+    return tuple(known[tuple(crossing)] for crossing in names)
+
+
 def describe_block(index: int, stage: Any, cut: tuple[TensorSpec, ...]) -> Block:
     """The record of a block that is the ONNX model `stage`; `cut` crosses behind it."""
     return Block(

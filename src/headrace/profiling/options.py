@@ -76,6 +76,11 @@ class ProfileOptions:
     grid_tolerance: float = 0.0
     """Batch sizes are left out whose latency lies on a line between others as nearly as that."""
     use_cache: bool = True
+    cuts: tuple[tuple[str, ...], ...] | None = None
+    """What crosses each cut, in order, as a profile of another machine says: times of both are then
+    of the same blocks. None: cuts are looked for."""
+    kind: str = ""
+    """What tells this machine from others of the same processor, whose results are not its own."""
     profile_folder: Path | None = None
     """Where the profile will be written; a model beneath it is referred to relatively."""
 

@@ -49,6 +49,7 @@ from headrace.profiling.cut_model import (
     agrees,
     check_split,
     cut_model,
+    cuts_named,
     require_agreement,
     why_cuts_change,
 )
@@ -177,7 +178,8 @@ def _measure(
     observed, model = _cut(settled, options, progress)
     given = items if examples else {}
     error = check_split(model, given, rng)
-    why = None if agrees(model, error, options.boundary) else why_cuts_change(model)
+    changed = not agrees(model, error, options.boundary) and options.cuts is None
+    why = why_cuts_change(model) if changed else None
     if why is not None:
         told.append(
             f"cut into {len(model.blocks)} blocks it answers differently (relative error"
@@ -276,16 +278,19 @@ def _cut(
     how = measurement(options.device, graph.format)
     progress(ProfileProgress(step="cut", done=0.0))
     observed = observe_settled(settled, options.cut_tensors)
-    with one_quiet_core():
-        cuts = choose_cuts(
-            graph,
-            observed,
-            options.blocks,
-            items,
-            options.max_batch,
-            how,
-            lambda done: progress(ProfileProgress(step="cut", done=done)),
-        )
+    if options.cuts is not None:
+        cuts = cuts_named(graph, observed, options.cuts, options.boundary)
+    else:
+        with one_quiet_core():
+            cuts = choose_cuts(
+                graph,
+                observed,
+                options.blocks,
+                items,
+                options.max_batch,
+                how,
+                lambda done: progress(ProfileProgress(step="cut", done=done)),
+            )
     model = cut_model(graph, observed, cuts, options.boundary, how)
     progress(ProfileProgress(step="cut", done=1.0))
     return observed, model

@@ -6,9 +6,9 @@ from pathlib import Path
 from rich import box
 from rich.console import Group, RenderableType
 
-from headrace.domain.profile import Profile, size_text
+from headrace.domain.profile import BlockTimes, Profile, size_text
 from headrace.domain.tensors import TensorSpec
-from headrace.executors.table import measurement
+from headrace.executors.table import AUTO, executor, kind_for
 from headrace.profiling.share_curves import share_curves
 from headrace.profiling.summary import sum_ratios
 from headrace.reporting.readable import ReadableTable, figures
@@ -23,7 +23,7 @@ def profile_report(measured: Profile, wide: bool) -> Group:
     times = measured.block_times[0]
     most = times.max_batch
     sizes = sorted({1, most})
-    slot = measurement(times.device).slot
+    slot = _slot(times.device)
     title = f"{measured.model} on one {slot} ({measured.provenance.machine})"
     numbers = ("\nper item", *(f"batch {size}, ms\np50 / p99" for size in sizes))
     table = ReadableTable(
@@ -60,6 +60,7 @@ def profile_report(measured: Profile, wide: bool) -> Group:
     return Group(
         table,
         *_stages(measured, sizes),
+        *_kinds(measured, sizes),
         *_buckets(measured, sizes),
         *_shares(measured, sizes),
         *_layers(measured),
@@ -92,6 +93,8 @@ def _stages(measured: Profile, sizes: list[int]) -> Iterator[RenderableType]:
         table.add_column(f"batch {size}, ms\np50 / p99", justify="right")
         table.add_column("\nsum / whole", justify="right")
     for stage in measured.stage_times:
+        if (stage.device, stage.share) != (times.device, times.share):
+            continue
         cells = []
         for size in sizes:
             whole = stage.p50_us[size - 1]
@@ -100,6 +103,36 @@ def _stages(measured: Profile, sizes: list[int]) -> Iterator[RenderableType]:
             cells.append(f"{sum(row[size - 1] for row in rows) / whole:.3f}")
         table.add_row(f"{stage.first_block} to {stage.end_block - 1}", *cells)
     yield table
+
+
+def _kinds(measured: Profile, sizes: list[int]) -> Iterator[RenderableType]:
+    """Where there are several device types."""
+    whole = {times.device: times for times in reversed(measured.block_times)}
+    if len(whole) < 2:
+        return
+    table = ReadableTable(
+        "device type",
+        *(figures(f"batch {size}, ms\np50 / p99") for size in sizes),
+        title="the whole model on each kind of device; the tables above are of the first",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+    )
+    for device, times in reversed(whole.items()):
+        p50, p99 = _whole(measured, times)
+        p50, p99 = p50 or times.p50_us, p99 or times.p99_us
+        cells = [
+            _ms(sum(row[size - 1] for row in p50), sum(row[size - 1] for row in p99))
+            for size in sizes
+        ]
+        table.add_row(device, *cells)
+    yield table
+
+
+def _slot(device: str) -> str:
+    """What one of it is called."""
+    how = executor(kind_for(device, AUTO)).measures
+    return device if how is None else how.slot
 
 
 def _buckets(measured: Profile, sizes: list[int]) -> Iterator[RenderableType]:
@@ -181,10 +214,14 @@ def _layers(measured: Profile) -> Iterator[RenderableType]:
 
 
 def _whole(
-    measured: Profile,
+    measured: Profile, of: BlockTimes | None = None
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """The whole model as one row of p50 and one of p99; empty where it was not measured."""
-    times = measured.block_times[0]
+    """The whole model as one row of p50 and one of p99; empty where it was not measured.
+
+    Args:
+        of: whose device and share; None: the first.
+    """
+    times = of or measured.block_times[0]
     count = len(measured.blocks)
     stage = measured.measured_stage(times.device, times.share, 0, count)
     return ((stage.p50_us,), (stage.p99_us,)) if stage else ((), ())

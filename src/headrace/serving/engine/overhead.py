@@ -21,24 +21,36 @@ from headrace.domain.tensors import TensorSpec
 from headrace.executors.table import EMULATED
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
+from headrace.serving.workers.remote.cluster import ClusterAddresses
 
 BATCHES = 200
 STAGE_US = 500
 """Long enough for the gateway to be asleep when the batch ends, as it is in real service."""
 SLO_US = 60_000_000
+NODE = "local"
 _NAME = "overhead"
 _WHOLE = Fraction(1)
 
 
-async def measure_batch_overhead_us() -> int:
+async def measure_batch_overhead_us(cluster: ClusterAddresses | None = None) -> int:
     """Return the median gap between batches of one busy slot, with a real worker process.
+
+    Args:
+        cluster: where an agent for `NODE` is, whose worker it is then; None: of this machine.
 
     The worker emulates a stage of STAGE_US; 64 bytes go in and out, so that the gap is the
     control path's alone. Takes about a second.
     """
     plan, profile = _plan(), _profile()
     events: list[AnyEvent] = []
-    engine = Engine(plan, {_NAME: profile}, {_NAME: Path()}, executor=EMULATED, sink=events.append)
+    engine = Engine(
+        plan,
+        {_NAME: profile},
+        {_NAME: Path()},
+        executor=EMULATED,
+        sink=events.append,
+        cluster=cluster,
+    )
     await engine.start()
     try:
         await _run_batches(engine)
@@ -90,7 +102,7 @@ def _plan() -> Plan:
         end_block=1,
         device="cpu",
         share=_WHOLE,
-        pool=("local/cpu-0",),
+        pool=(f"{NODE}/cpu-0",),
         latency_us=STAGE_US,
         transfer_us=0,
         throughput_rps=rate_rps,
@@ -99,8 +111,8 @@ def _plan() -> Plan:
         name="p0", batch_size=1, stages=(stage,), latency_us=STAGE_US, throughput_rps=rate_rps
     )
     slot = Slot(
-        name="local/cpu-0",
-        node="local",
+        name=f"{NODE}/cpu-0",
+        node=NODE,
         device="cpu",
         device_index=0,
         share=_WHOLE,
@@ -110,7 +122,7 @@ def _plan() -> Plan:
         planner="none",
         options=PlanOptions(margin=0.0),
         cluster=Cluster(
-            device_types=(DeviceType(name="cpu"),), nodes=(Node(name="local", devices={"cpu": 1}),)
+            device_types=(DeviceType(name="cpu"),), nodes=(Node(name=NODE, devices={"cpu": 1}),)
         ),
         demands=(Demand(model=_NAME, slo_us=SLO_US),),
         profiles=(ProfileRef(model=_NAME, path="", sha256=""),),

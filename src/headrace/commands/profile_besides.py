@@ -1,0 +1,72 @@
+"""What a batch and a request cost besides being computed, for `headrace profile`: measured here and
+now, on the way that serves, and never cached."""
+
+from typing import TYPE_CHECKING
+
+from headrace.commands.output import notices
+
+if TYPE_CHECKING:
+    from headrace.domain.profile import Profile
+    from headrace.serving.workers.remote.link import Address
+
+    Agent = tuple[Address, str]
+
+
+def step_s(budget_s: float) -> float:
+    """How long requests are sent at one rate: less where a profile need not be good."""
+    return 0.35 * min(1.0, budget_s / 10)
+
+
+def with_besides(
+    measured: "Profile", device: str, step_s: float, agent: "Agent | None" = None
+) -> "Profile":
+    """The profile with both; of what it says already the larger stays.
+
+    Args:
+        device: that it has times of.
+        step_s: how long requests are sent at one rate.
+        agent: where one for the plan's node `local` is, and its secret: its slot is asked. None:
+            a worker of this machine.
+    """
+    return _with_gateway(_with_overhead(measured, agent), device, step_s, agent)
+
+
+def _with_overhead(measured: "Profile", agent: "Agent | None") -> "Profile":
+    import asyncio
+
+    import msgspec
+
+    from headrace.serving.engine.overhead import NODE, measure_batch_overhead_us
+    from headrace.serving.workers.remote.cluster import ClusterAddresses
+
+    cluster = None
+    if agent is not None:
+        cluster = ClusterAddresses(nodes={NODE: agent[0]}, secret=agent[1].encode())
+    overhead_us = asyncio.run(measure_batch_overhead_us(cluster))
+    return msgspec.structs.replace(
+        measured, batch_overhead_us=max(overhead_us, measured.batch_overhead_us)
+    )
+
+
+def _with_gateway(
+    measured: "Profile", device: str, step_s: float, agent: "Agent | None"
+) -> "Profile":
+    import msgspec
+
+    from headrace.domain.errors import HeadraceError
+    from headrace.load.gateway_cost import measure_gateway
+
+    try:
+        if agent is None:
+            found = measure_gateway(measured, device, step_s)
+        else:
+            address, secret = agent
+            node = f"--node=local={address.host}:{address.port}"
+            environment = {"HEADRACE_CLUSTER_SECRET": secret}
+            found = measure_gateway(measured, device, step_s, (node,), environment)
+    except (HeadraceError, OSError) as error:
+        notices.print(f"what the gateway takes was not measured: {error}", markup=False)
+        return measured
+    alone_us = max(found.alone_us, measured.gateway_us)
+    shared_us = max(found.shared_us, measured.gateway_shared_us, alone_us)
+    return msgspec.structs.replace(measured, gateway_us=alone_us, gateway_shared_us=shared_us)
