@@ -45,7 +45,7 @@ from headrace.domain.profile import Profile
 
 logger = logging.getLogger(__name__)
 
-SHARING_VERSION = 2
+SHARING_VERSION = 3
 """Raised whenever something else is made of the same stages."""
 
 WEIGHTS = "shared-weights.bin"
