@@ -350,7 +350,9 @@ def _prepare_stages(maker: SharedWeightsMaker | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--folder", type=Path, default=Path("results/deepplan-live"))
-    parser.add_argument("--instances", type=int, default=20, help="of each of three kinds")
+    parser.add_argument(
+        "--instances", type=int, default=20, help="of each of three kinds; at least 6"
+    )
     parser.add_argument("--memory-for", type=float, default=1 / 3, help="part of all weights")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--loads", type=float, nargs="+", default=[0.3, 0.6])

@@ -8,7 +8,6 @@ Files, hashes, expected answers and times are kept in a folder, so that runs wit
 start from the same.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -28,6 +27,8 @@ LAYERS, TOKENS = 2, 64
 PAUSE_S = 0.5
 ROUNDS = 15
 """Starts of each kind that are timed."""
+INSTANCES = 3
+"""Of each kind, that a process times."""
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,18 +135,50 @@ def prepare(folder: Path, instances: int) -> None:
             np.savez(answers, **dict(named))
 
 
-def timed(folder: Path, *, prepared: bool, threads: int = 1) -> dict[str, Times]:
-    """Of each kind on one core, in a process of its own; kept in the folder."""
+class Samples(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one kind, in one process."""
+
+    load_us: list[int]
+    run_us: list[int]
+    held_bytes: int
+    working_bytes: int
+
+
+def timed(folder: Path, *, prepared: bool, processes: int = 2) -> dict[str, Times]:
+    """Of each kind on one core, while other cores do the same, as they do where models are loaded
+    all the time: two sessions that are opened at once take a twentieth longer. Kept in the folder.
+    """
     path = folder / f"times-{'prepared' if prepared else 'plain'}.json"
     if not path.exists():
         command = [sys.executable, "-m", "benchmarks.deepplan.live_networks", str(folder)]
         command += ["--prepared"] if prepared else []
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        path.write_text(done.stdout)
+        children = [
+            subprocess.Popen([*command, str(core), str(number)], stdout=subprocess.PIPE)
+            for number, core in enumerate(sorted(os.sched_getaffinity(0))[-processes:])
+        ]
+        said = [child.communicate()[0] for child in children]
+        if any(child.returncode for child in children):
+            raise RuntimeError("the networks were not timed; what failed stands above")
+        found = [msgspec.json.decode(each, type=dict[str, Samples]) for each in said]
+        path.write_bytes(
+            msgspec.json.encode({kind: _pooled([each[kind] for each in found]) for kind in KINDS})
+        )
     return msgspec.json.decode(path.read_bytes(), type=dict[str, Times])
 
 
-def _time_all(folder: Path, *, prepared: bool) -> None:
+def _pooled(samples: list[Samples]) -> Times:
+    def percentiles(us: list[int]) -> tuple[int, int]:
+        return round(float(np.percentile(us, 50))), round(float(np.percentile(us, 99)))
+
+    return Times(
+        load_us=percentiles([us for each in samples for us in each.load_us]),
+        run_us=percentiles([us for each in samples for us in each.run_us]),
+        held_bytes=max(each.held_bytes for each in samples),
+        working_bytes=max(each.working_bytes for each in samples),
+    )
+
+
+def _time_all(folder: Path, core: int, process: int, *, prepared: bool) -> None:
     from benchmarks.deepplan.live import profile_of
 
     from headrace.catalog.loadable_stages import LoadableModel
@@ -155,18 +188,19 @@ def _time_all(folder: Path, *, prepared: bool) -> None:
     from headrace.serving.workers.frames import Expect, Finished, Load, Loaded, Run, Unload
     from headrace.serving.workers.worker import Worker
 
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-1:])
+    os.sched_setaffinity(0, [core])
     arena = Arena(1 << 26)
     memory = TensorMemory(map_arena(os.dup(arena.descriptor), arena.size_bytes))
     worker = Worker(memory)
     assert isinstance(worker.answer(Expect("onnx")), Loaded)
     base = pss_bytes()
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Samples] = {}
     rough = Times(load_us=(1, 1), run_us=(1, 1), held_bytes=1, working_bytes=0)
     for name, kind in kinds().items():
         loads, runs, held, most = [], [], [], []
         for number in range(ROUNDS + 3):
-            which = f"{name}-{number % 3}"
+            # Of each process others: a file that two map counts half in each.
+            which = f"{name}-{INSTANCES * process + number % INSTANCES}"
             profile = profile_of(folder, which, rough)
             maker = EXECUTOR.shares_weights if prepared else None
             stage = LoadableModel(profile, folder, (0, 1), maker).stage()
@@ -211,13 +245,16 @@ def _time_all(folder: Path, *, prepared: bool) -> None:
                 loads.append(max(1, took - round(float(np.median(later))) + dropped_us))
                 runs += later
         # Beside: what is the process's since it began, of the kinds before too.
-        found[name] = {"held_bytes": max(held), "working_bytes": max(most) - min(held)} | {
-            what: [round(float(np.percentile(us, q))) for q in (50, 99)]
-            for what, us in (("load_us", loads), ("run_us", runs))
-        }
+        found[name] = Samples(
+            load_us=loads,
+            run_us=runs,
+            held_bytes=max(held),
+            working_bytes=max(most) - min(held),
+        )
     arena.close()
-    print(json.dumps(found))
+    sys.stdout.buffer.write(msgspec.json.encode(found))
 
 
 if __name__ == "__main__":
-    _time_all(Path(sys.argv[1]), prepared="--prepared" in sys.argv)
+    where, *rest = sys.argv[1:]
+    _time_all(Path(where), int(rest[-2]), int(rest[-1]), prepared="--prepared" in rest)

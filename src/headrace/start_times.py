@@ -26,11 +26,13 @@ class Start:
     """
 
     load_us: int
-    """From c until all that it brings is in memory: the copy stream is busy with it."""
+    """From c until all that it brings is in memory, its opening included: the copy stream is busy
+    with it."""
     exec_us: int
     """All layers, those that stay on the host included."""
     last_us: int
-    """The largest sum, over transfers, of when it is ready and of execution from its layers on."""
+    """The largest sum, over transfers, of when it is ready and of execution from its layers on;
+    where it has to be opened first, execution of all layers waits for that."""
     slack_us: int
     """How much later than by medians an idle slot may end it: p99 of all layers."""
     resident_bytes: int
@@ -89,10 +91,13 @@ def _three(times: LayerTimes, residency: Residency, *, median: bool) -> tuple[in
         choice_of(residency, times.count),
         waits_for_all=residency.waits_for_all,
     )
+    open_us = times.open_p50_us if median else times.open_p99_us
     took = [end - start for start, end in zip(told.start_us, told.end_us, strict=True)]
     rest = list(accumulate(reversed(took)))[::-1]
     last_us = max((at + us for at, us in zip(told.ready_us, rest, strict=True) if at), default=0)
-    return max(told.ready_us), rest[0], last_us
+    if open_us:
+        last_us = open_us + max(last_us, rest[0])
+    return open_us + max(told.ready_us), rest[0], last_us
 
 
 def with_host_layers(

@@ -2,21 +2,26 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
 
-from headrace.domain.errors import ModelError
+from headrace.domain.errors import ModelError, PlanError
 from headrace.domain.events import AnyEvent, Evicted, Loaded, LoadFailed, Loading
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
+from headrace.serving.engine.live_migration import MigrationError
+from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.workers.remote.cluster import ClusterAddresses
 from helpers.served import WIDTH, Served, rows_of
 from helpers.served_provisioned import expected, provisioned, send
 from helpers.waiting import until
@@ -123,6 +128,69 @@ def test_a_damaged_model_is_refused_with_the_reason_and_all_others_are_answered(
     run(test())
 
 
+class SmallDisk:
+    """Takes so many bytes of cache entries, and no more."""
+
+    def __init__(self, free_bytes: int) -> None:
+        self.free_bytes = free_bytes
+        self._lock, self._open = threading.Lock(), os.fdopen
+
+    def open(self, descriptor: int, mode: str) -> Any:
+        file: IO[bytes] = self._open(descriptor, mode)
+        return SmallDisk.File(self, file) if mode == "wb" else file
+
+    class File:
+        def __init__(self, disk: "SmallDisk", file: IO[bytes]) -> None:
+            self._disk, self._file = disk, file
+
+        def __enter__(self) -> "SmallDisk.File":
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self._file.close()
+
+        def write(self, content: bytes) -> None:
+            with self._disk._lock:
+                if len(content) > self._disk.free_bytes:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._disk.free_bytes -= len(content)
+            self._file.write(content)
+
+
+def test_a_disk_that_is_full_costs_the_models_that_found_no_room_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    rows = np.ones((1, WIDTH), np.float32)
+    served = provisioned(tmp_path)
+    disk = SmallDisk(2 * (tmp_path / "m0.onnx").stat().st_size + 500)
+    monkeypatch.setattr(os, "fdopen", disk.open)
+
+    async def test() -> None:
+        async with started(served) as engine:
+            models = [f"m{i}" for i in range(4)]
+            results = [await send(engine, model, rows) for model in models]
+            without = [
+                (model, each)
+                for model, each in zip(models, results, strict=True)
+                if isinstance(each, Refusal)
+            ]
+            assert 1 <= len(without) < 4, "some have room, and some have none"
+            for model, refused in without:
+                assert f"model {model!r} is not available" in refused.message
+                assert "No space left on device; make room there, or set" in refused.message
+                assert engine.standings()[model].state == "UNAVAILABLE"
+            disk.free_bytes = 1 << 30
+            for model, _ in without:
+                await engine.load_model(model)
+                answer = await send(engine, model, rows)
+                np.testing.assert_allclose(
+                    rows_of(answer), expected(tmp_path, model, rows), rtol=1e-5, atol=1e-6
+                )
+
+    run(test())
+
+
 def test_a_file_that_vanishes_while_it_is_served_costs_that_model_alone(
     tmp_path: Path, cache: Path
 ) -> None:
@@ -209,5 +277,22 @@ def test_a_model_that_was_unloaded_is_refused_until_it_is_loaded_again(tmp_path:
             assert isinstance(await send(engine, "m0", rows), Answer)
             with pytest.raises(ModelError, match="always loaded"):
                 engine.unload_model("nobody")
+
+    run(test())
+
+
+def test_agents_and_other_plans_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    served = provisioned(tmp_path, models=1, room=1)
+    cluster = ClusterAddresses(nodes={"n0": None}, secret=b"a secret of this test")
+
+    with pytest.raises(PlanError, match="come and go, and agents load what they start with, once"):
+        served.engine(cluster=cluster)
+
+    async def test() -> None:
+        async with started(served) as engine:
+            other = ServedPlan(plan=served.plan, profiles=served.profiles, folders=served.folders)
+            with pytest.raises(MigrationError, match=r"come and go .* do not follow others"):
+                await engine.migrate(other)
+            assert isinstance(await send(engine, "m0", np.ones((1, WIDTH), np.float32)), Answer)
 
     run(test())

@@ -33,6 +33,8 @@ def with_layers(profile: Profile, devices: tuple[str, ...] = ("a", "b")) -> Prof
                 host_p99_us=HOST_US,
                 forward_us=tuple(load // 4 for load in LOAD_US),
                 forward_call_us=8,
+                open_p50_us=700,
+                open_p99_us=1_100,
             )
             for device in devices
         ),

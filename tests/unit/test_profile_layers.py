@@ -17,10 +17,13 @@ from headrace.executors.onnx_layers import SavedLayer
 from headrace.load.gateway_cost import GatewayCost
 from headrace.profiling.held import held_memory
 from headrace.profiling.items import random_items
-from headrace.profiling.layers import Parted, part, with_layers
+from headrace.profiling.layers import Parted, part, with_layers, with_opening
 from headrace.profiling.options import ProfileOptions, ProfileProgress
 from headrace.profiling.profiler import profile_model
+from helpers.layers import HOST_US, INSIDE_US, LOAD_US
+from helpers.layers import with_layers as with_times
 from helpers.onnx_models import chain_model, residual_model, saved, saved_beside
+from helpers.problems import make_profile
 
 WIDTH = 128
 WEIGHTS_BYTES = 4 * WIDTH * WIDTH
@@ -105,6 +108,9 @@ def test_layers_join_the_profile_with_their_times_and_progress(tmp_path: Path) -
     assert len(found.layers) == times.count == 4
     assert min(times.load_p50_us) > 0
     assert min(times.inside_p50_us) > 0
+    if times.held_bytes:
+        # However it is started, no plan of one kind of layers foretells less than a start takes.
+        assert times.open_p99_us >= times.open_p50_us >= 0
     assert {report.step for report in told} == {"layers"}
     assert [report.done for report in told] == sorted(report.done for report in told)
     assert told[-1].done == 1.0
@@ -148,3 +154,16 @@ def test_what_a_model_takes_of_memory_is_measured_as_a_worker_holds_it(tmp_path:
         pytest.skip("this system does not tell what a process has in memory")
     assert weights_bytes * 0.9 < found.held_bytes < 4 * weights_bytes
     assert found.working_bytes >= 0
+    assert 0 < found.start_p50_us <= found.start_p99_us
+
+
+def test_what_starts_take_beyond_their_layers_is_the_time_to_open_them() -> None:
+    times = with_times(make_profile()).layer_times[0]
+    in_place, loaded = sum(HOST_US), sum(LOAD_US) + sum(INSIDE_US)
+    assert loaded < in_place
+
+    slow = with_opening(times, loaded + 700, loaded + 900)
+    quick = with_opening(times, loaded - 1, loaded + 5)
+
+    assert (slow.open_p50_us, slow.open_p99_us) == (700, 900)
+    assert (quick.open_p50_us, quick.open_p99_us) == (0, 5)

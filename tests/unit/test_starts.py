@@ -17,6 +17,8 @@ from headrace.domain.errors import DocumentError, PlanError, ProfileError
 from headrace.domain.layers import Transfer
 from headrace.planning.provisioning.of_plan import with_starts
 from headrace.planning.provisioning.planners import NEED_HELPER, PLANNERS
+from headrace.planning.provisioning.residency import plan_residency
+from headrace.start_times import predicted_start
 from headrace.verify import verify
 from helpers.layers import with_layers
 from helpers.problems import make_plan, make_problem, make_profile
@@ -69,6 +71,25 @@ def test_a_plan_that_starts_layer_by_layer_is_not_run_as_if_it_did_not() -> None
         Topology.from_plan(planned.plan, planned.profiles)
 
 
+@pytest.mark.parametrize("planner", ["on-demand", "pipeswitch", "exact", "exact+pt"])
+def test_a_start_is_later_by_what_opening_its_model_takes(planner: str) -> None:
+    opened = with_layers(make_profile())
+    at_once = replace(
+        opened,
+        layer_times=tuple(replace(t, open_p50_us=0, open_p99_us=0) for t in opened.layer_times),
+    )
+    later, now = (plan_residency(each, each.layer_times[0], planner) for each in (opened, at_once))
+    told, before = predicted_start(later, opened), predicted_start(now, at_once)
+
+    assert later.start_us - now.start_us == 1_100
+    assert (later.host, later.transfers) == (now.host, now.transfers)
+    assert (later.bound_us or 1_100) - (now.bound_us or 0) == 1_100
+    assert told.alone_us - before.alone_us == told.load_us - before.load_us == 700
+    assert told.exec_us == before.exec_us
+    # Nothing runs before it is open, whenever its copies are there.
+    assert told.last_us >= told.exec_us + 700
+
+
 def test_a_model_without_layer_times_is_refused_by_name() -> None:
     problem = make_problem()
     problem = replace(problem, options=replace(problem.options, provision="exact"))
@@ -104,6 +125,7 @@ def test_a_second_device_needs_figures_of_one() -> None:
         ({"inside_p50_us": (1,)}, "not one figure of each kind per layer"),
         ({"forward_us": (1,)}, "not one forward_us per layer"),
         ({"batch_size": 0}, "batch size below 1"),
+        ({"open_p50_us": 1_101}, "opening it needs 0 <= p50 <= p99"),
     ],
 )
 def test_layer_times_that_cannot_be_are_refused(change: dict[str, object], says: str) -> None:

@@ -1,5 +1,6 @@
 """Where results that can be made again are kept, each under a hash of all that it depends on."""
 
+import errno
 import hashlib
 import os
 import tempfile
@@ -43,7 +44,13 @@ def store(path: Path, content: bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise ModelError(
-            f"{path}: cannot be written: {error.strerror};"
-            " set HEADRACE_CACHE to a folder that you may write to"
-        ) from error
+        raise not_written(path, error) from error
+
+
+def not_written(path: Path, error: OSError) -> ModelError:
+    """What to say of a cache entry that the system does not take."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what = "make room there, or set HEADRACE_CACHE to a folder that has room"
+    else:
+        what = "set HEADRACE_CACHE to a folder that you may write to"
+    return ModelError(f"{path}: cannot be written: {error.strerror}; {what}")

@@ -29,7 +29,7 @@ from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from headrace.catalog.cache_folder import cache_folder, content_key
+from headrace.catalog.cache_folder import cache_folder, content_key, not_written
 from headrace.catalog.stage_files import stage_path, stage_weights
 from headrace.catalog.weights_files import (
     ExternalWeights,
@@ -45,7 +45,7 @@ from headrace.domain.profile import Profile
 
 logger = logging.getLogger(__name__)
 
-SHARING_VERSION = 2
+SHARING_VERSION = 3
 """Raised whenever something else is made of the same stages."""
 
 WEIGHTS = "shared-weights.bin"
@@ -151,10 +151,7 @@ def _make(
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".unfinished-"))
     except OSError as error:
-        raise ModelError(
-            f"{folder}: cannot be written: {error.strerror};"
-            " set HEADRACE_CACHE to a folder that you may write to"
-        ) from error
+        raise not_written(folder, error) from error
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", maker.module, str(unfinished)],
@@ -172,12 +169,12 @@ def _make(
                 said,
             )
             return False
-        _write_hashes(unfinished)
         try:
+            _write_hashes(unfinished)
             unfinished.rename(folder)
-        except OSError:
+        except OSError as error:
             if not folder.is_dir():  # else another process was as quick
-                raise
+                raise not_written(folder, error) from error
         return True
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

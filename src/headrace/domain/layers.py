@@ -47,6 +47,9 @@ class LayerTimes(Record, frozen=True, kw_only=True):
     working_bytes: int = 0
     """Measured: the most that loading and running it take for a while; a slot does so with one
     model after the other, and keeps room for the largest."""
+    open_p50_us: int = 0
+    """Of every start, before anything is loaded or executed: to open what runs the model."""
+    open_p99_us: int = 0
 
     def __post_init__(self) -> None:
         where = f"layer times on {self.device} {self.share} at batch size {self.batch_size}"
@@ -58,6 +61,8 @@ class LayerTimes(Record, frozen=True, kw_only=True):
             raise ProfileError(f"{where}: batch size below 1, or a negative forward_call_us")
         if min(self.held_bytes, self.working_bytes) < 0:
             raise ProfileError(f"{where}: negative held_bytes or working_bytes")
+        if not 0 <= self.open_p50_us <= self.open_p99_us:
+            raise ProfileError(f"{where}: opening it needs 0 <= p50 <= p99 (us)")
         if len({len(row) for row in rows}) != 1 or not self.load_p50_us:
             raise ProfileError(f"{where}: not one figure of each kind per layer")
         if self.forward_us and len(self.forward_us) != len(self.load_p50_us):
@@ -105,7 +110,7 @@ class Residency(Record, frozen=True, kw_only=True):
     host_bytes: int
     """Weights of `host`: what the model takes less of the device."""
     start_us: int
-    """From its beginning to the first answer, p99 of every layer."""
+    """From its beginning to the first answer, p99 of its opening and of every layer."""
     bound_us: int | None = None
     """Proven: no start of this kind is sooner. None: the planner proves nothing."""
 

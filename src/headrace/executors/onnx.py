@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -31,7 +32,7 @@ from headrace.executors.onnx_session import (
     run_session,
     trim_heap,
 )
-from headrace.executors.onnx_shared import MAKER
+from headrace.executors.onnx_shared import MAKER, PACKED_BYTES
 
 _NUMPY_TYPES = {
     "tensor(float)": "float32",
@@ -52,23 +53,29 @@ _KEPT_BINDINGS = 128
 IN_PLACE_FROM_BYTES = 32 << 20
 """Of weights, as prepared. Packing takes 0.35 ms per MB of matrices and saves 0.05 ms of every run:
 smaller models are packed in a few milliseconds."""
+PACKED_FROM_BYTES = 1 << 20
+"""Of matrices: packing fewer saves too little of any run."""
 
 
 class OnnxExecutor:
     """A session with inputs and outputs bound to the arena: no tensor is copied, but strings.
 
     A large stage that somebody waits for answers with its weights as they lie in the file, which is
-    open in milliseconds; behind the first answer another session is made of the same file, which
-    has matrices packed for its kernels, and takes over between two runs (decision 0056).
+    open in milliseconds. Most lie there as kernels read them (`onnx_products`). Where many do not,
+    another session is made of the same file behind the first answer, which has matrices packed, and
+    takes over between two runs (decisions 0056 and 0075).
     """
 
     def __init__(self, stage: StageToLoad, memory: TensorMemory, gpu: int | None = None) -> None:
         self._stage = stage
         self._memory = memory
-        self._packs_later = _is_used_in_place(stage, gpu)
+        in_place = _is_used_in_place(stage, gpu)
+        self._session = _shared_session(stage, gpu, packed=not in_place)
+        self._packs_later = in_place and _packed_bytes(self._session) >= PACKED_FROM_BYTES
         self._packed: Any = None
         """The session that takes over, when it is there."""
-        self._session = _shared_session(stage, gpu, packed=not self._packs_later)
+        self._lock = Lock()
+        """Of whoever runs a session, or has another one take over."""
         _check(stage.name, "input", stage.inputs, self._session.get_inputs())
         _check(stage.name, "output", stage.outputs, self._session.get_outputs())
         self._runs: dict[tuple[Any, ...], Callable[[], None]] = {}
@@ -87,37 +94,49 @@ class OnnxExecutor:
         input_offsets: Sequence[int],
         output_offsets: Sequence[int],
     ) -> None:
-        if self._packed is not None:
-            self._runs.clear()
-            self._session, self._packed = self._packed, None
         # The allocator reuses offsets, so nearly every batch finds its binding made.
         key = (size, *input_offsets, *output_offsets, *sizes)
-        run = self._runs.get(key)
-        if run is None:
-            run = self._bound(size, input_offsets, output_offsets, sizes)
-            if len(self._runs) >= _KEPT_BINDINGS:
-                del self._runs[next(iter(self._runs))]
-            self._runs[key] = run
-        run()
+        with self._lock:
+            self._take_over()
+            run = self._runs.get(key)
+            if run is None:
+                run = self._bound(size, input_offsets, output_offsets, sizes)
+                if len(self._runs) >= _KEPT_BINDINGS:
+                    del self._runs[next(iter(self._runs))]
+                self._runs[key] = run
+            run()
         if self._packs_later:
             self._packs_later = False
             do_behind(partial(_pack, weakref.ref(self)))
 
     def unload(self) -> None:
-        self._runs.clear()
-        self._session = self._packed = None
+        with self._lock:
+            self._runs, self._session, self._packed = {}, None, None
         trim_heap()
 
     def pack(self) -> None:
-        """Make the session that takes over; from another thread."""
+        """Make the session that takes over, and give back the other; from another thread."""
         if self._session is None:
             return
         try:
-            packed = _shared_session(self._stage, None)
+            self._packed = _shared_session(self._stage, None)
         except ModelError:
             return  # its files have changed meanwhile; what is open goes on answering
-        if self._session is not None:
-            self._packed = packed
+        # Between two batches; where they follow each other at once, the next one is as quick.
+        with self._lock:
+            before = self._take_over()
+        del before
+        trim_heap()
+
+    def _take_over(self) -> Any:
+        """What is to be given back, where there is a session that takes over."""
+        if self._packed is None:
+            return None
+        packed, self._packed = self._packed, None
+        if self._session is None:  # unloaded meanwhile
+            return packed
+        before, self._runs, self._session = (self._runs, self._session), {}, packed
+        return before
 
     def _bound(
         self,
@@ -167,6 +186,11 @@ class OnnxExecutor:
 
 _SESSIONS: WeakValueDictionary[tuple[str, int | None], Any] = WeakValueDictionary()
 """Of this process, by stage file: the buckets of a model run on one."""
+
+
+def _packed_bytes(session: Any) -> int:
+    """What a session that packs matrices makes of a prepared stage, beside their file."""
+    return int(session.get_modelmeta().custom_metadata_map.get(PACKED_BYTES, 0))
 
 
 def _is_used_in_place(stage: StageToLoad, gpu: int | None) -> bool:

@@ -6,7 +6,8 @@ A layer is saved once as ONNX Runtime has optimised it, its weights in a file be
     in place   they are mapped, and kernels read them where they lie
 
 which is the choice that a start makes for each layer of a device (`headrace.starts`), on a
-processor: repacking takes a while and makes every run faster.
+processor: repacking takes a while and makes every run faster. Products are saved as stages are
+(`onnx_products`): there is nothing to repack of most.
 """
 
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.domain.errors import ModelError
 from headrace.executors.onnx import MeasuredOnnx
+from headrace.executors.onnx_products import blocked
 from headrace.executors.onnx_session import first_line
 
 _LEAST_BYTES = 64
@@ -32,14 +34,10 @@ class SavedLayer:
         Raises:
             ModelError: ONNX Runtime refuses the layer, or there is no room for its file.
         """
-        self._path, self._weights = path, path.with_suffix(".bin")
-        options = _options()
-        options.optimized_model_filepath = str(path)
-        options.add_session_config_entry(f"{_SAVED}file_name", self._weights.name)
-        options.add_session_config_entry(f"{_SAVED}min_size_in_bytes", str(_LEAST_BYTES))
-        if weights is not None:
-            options.add_session_config_entry(_WEIGHTS_FOLDER, weights.folder)
-        _session(content, options, path.stem)
+        _save(content, weights, path)
+        better = blocked(path, lambda given, to: _save(str(given), None, to))
+        self._path = path if better is None else better
+        self._weights = self._path.with_suffix(".bin")
 
     def read(self) -> None:
         if self._weights.exists():
@@ -52,6 +50,17 @@ class SavedLayer:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1" if in_place else "0")
         return MeasuredOnnx.of(_session(str(self._path), options, self._path.stem))
+
+
+def _save(model: str | bytes, weights: ExternalWeights | None, path: Path) -> None:
+    """As the runtime has optimised it, the weights beside it."""
+    options = _options()
+    options.optimized_model_filepath = str(path)
+    options.add_session_config_entry(f"{_SAVED}file_name", f"{path.stem}.bin")
+    options.add_session_config_entry(f"{_SAVED}min_size_in_bytes", str(_LEAST_BYTES))
+    if weights is not None:
+        options.add_session_config_entry(_WEIGHTS_FOLDER, weights.folder)
+    _session(model, options, path.stem)
 
 
 def _options() -> Any:

@@ -3,9 +3,10 @@
     python -m headrace.executors.onnx_shared FOLDER  <  {"name.onnx": "path of a stage", ...}
 
 ONNX Runtime writes what it computes with: convolutions in the order of this processor's vectors,
-and the matrices of products packed as its kernels read them. A session that opens such a file maps
-the weights and packs nothing. They are the same bytes in whatever stage they are, so that each is
-kept once here, by content. Every stage is opened again and must answer what it answered before.
+products as such convolutions (`onnx_products`), and other matrices packed as its kernels read them.
+A session that opens such a file maps the weights. They are the same bytes in whatever stage they
+are, so that each is kept once here, by content. Every stage is opened again and must answer what it
+answered before.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ import numpy as np
 
 from headrace.catalog.shared_stages import WEIGHTS, SharedWeightsMaker
 from headrace.domain.errors import HeadraceError, ModelError
+from headrace.executors.onnx_products import blocked
 
 MAKER = SharedWeightsMaker(
     module="headrace.executors.onnx_shared", distributions=("onnxruntime", "onnxruntime-gpu")
@@ -29,6 +31,8 @@ LEAST_BYTES = 1024
 """Smaller tensors stay in the stage's own file."""
 TOLERANCE = 1e-5
 """Of answers before and after; they are equal where the kernels are the same."""
+PACKED_BYTES = "headrace.packed_bytes"
+"""Of a saved stage's metadata: what a session that packs matrices makes."""
 _PREPACKED = "prepacked_"
 
 
@@ -71,30 +75,38 @@ def _share_one(stage: Path, to: Path, scratch: Path, writer: WeightsWriter) -> N
 
     saved, held = scratch / "stage.onnx", scratch / "stage.bin"
     _session(stage, saved, held.name)
+    better = blocked(saved, lambda given, to: _session(given, to, f"{to.stem}.bin"))
+    if better is not None and _answers_alike(stage, better):
+        saved, held = better, better.with_suffix(".bin")
     model = onnx.load(str(saved), load_external_data=False)
+    packed_bytes = 0
     content = np.memmap(held, np.uint8, "r").data if held.exists() else memoryview(b"")
     for tensor in _tensors(model):
         for entry in tensor.external_data:
             if entry.key.startswith(_PREPACKED):
-                entry.value = _moved(entry.value, content, writer)
+                entry.value, size_bytes = _moved(entry.value, content, writer)
+                packed_bytes += size_bytes
         stated = {entry.key: entry for entry in tensor.external_data}
         if "location" in stated:
             offset, length = int(stated["offset"].value), int(stated["length"].value)
             stated["location"].value = WEIGHTS
             stated["offset"].value = str(writer.add(content[offset : offset + length]))
+    model.metadata_props.add(key=PACKED_BYTES, value=str(packed_bytes))
     to.write_bytes(model.SerializeToString())
 
 
-def _moved(packed: str, content: memoryview, writer: WeightsWriter) -> str:
-    """KERNEL+HASH|offset;length;checksum, and more of the latter behind further bars."""
+def _moved(packed: str, content: memoryview, writer: WeightsWriter) -> tuple[str, int]:
+    """KERNEL+HASH|offset;length;checksum, and more of the latter behind further bars; and the
+    bytes of all of them."""
     kernel, *blobs = packed.split("|")
-    found = [kernel]
+    found, size_bytes = [kernel], 0
     for blob in blobs:
         offset, length, *rest = blob.split(";")
         begin = int(offset)
         at = writer.add(content[begin : begin + int(length)])
         found.append(";".join([str(at), length, *rest]))
-    return "|".join(found)
+        size_bytes += int(length)
+    return "|".join(found), size_bytes
 
 
 def _session(model: Path, save_to: Path | None = None, weights_name: str = "") -> Any:
@@ -116,6 +128,14 @@ def _session(model: Path, save_to: Path | None = None, weights_name: str = "") -
     except Exception as error:  # ONNX Runtime's errors share no base of their own
         said = str(error).strip().splitlines()[0][:300]
         raise ModelError(f"ONNX Runtime cannot save {model.name}: {said}") from error
+
+
+def _answers_alike(before: Path, after: Path) -> bool:
+    try:
+        _check(str(before), after)
+    except ModelError:
+        return False
+    return True
 
 
 def _check(before: str, after: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a model that comes and goes takes of memory, as a worker opens it.
+"""What a model that comes and goes takes of memory and of time, as a worker opens it.
 
     python -m headrace.profiling.held PROFILE FOLDER DEVICE
 
@@ -10,12 +10,16 @@ n processes map counts 1/n) beyond what it has with the library imported:
     held       the model is loaded and idle, asked once or more often, less what the process keeps
                once it is given back
     working    the most there ever was, less held
+
+Then it is started again and again, each time from its files until its first answer, on a core of
+its own: what that takes and its layers' times do not tell is the time to open it (`layers`).
 """
 
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from importlib import import_module
 from mmap import mmap
 from pathlib import Path
@@ -34,7 +38,9 @@ from headrace.executors.base import StageToLoad, TensorMemory
 from headrace.executors.behind import do_behind
 from headrace.executors.table import AUTO, executor, kind_for
 from headrace.profiling.items import random_items, tiled
+from headrace.profiling.machine import one_quiet_core
 from headrace.profiling.ranges import as_they_lie
+from headrace.profiling.timing import percentile
 
 TURNS = 2
 LOOK_S = 0.003
@@ -44,11 +50,19 @@ SEED = 0
 _ROLLUP = Path("/proc/self/smaps_rollup")
 
 
+MIN_STARTS, MAX_STARTS = 3, 25
+STARTS_S = 2.0
+"""Seconds for starts; at least `MIN_STARTS` are made."""
+
+
 class HeldMemory(Record, frozen=True, kw_only=True):
-    """Of one model; bytes."""
+    """Of one model."""
 
     held_bytes: int
     working_bytes: int
+    start_p50_us: int
+    """From its files until the first answer."""
+    start_p99_us: int
 
 
 def held_memory(profile: Profile, folder: Path, device: str) -> HeldMemory | None:
@@ -104,7 +118,8 @@ class _Watch:
 
 def _measure(profile: Profile, folder: Path, device: str) -> HeldMemory:
     kind = executor(kind_for(device, AUTO, model_format(profile, folder)))
-    assert kind.open is not None, "layers were measured with it"
+    open_stage = kind.open
+    assert open_stage is not None, "layers were measured with it"
     assert kind.measures is not None, "layers were measured with it"
     blocks = (0, len(profile.blocks))
     found = LoadableModel(profile, folder, blocks, kind.shares_weights).stage()
@@ -139,14 +154,13 @@ def _measure(profile: Profile, folder: Path, device: str) -> HeldMemory:
     base, held, most = own_bytes(), 0, 0
     for turn in range(TURNS):
         watch = _Watch()
-        opened = kind.open(stage, memory)
+        opened = open_stage(stage, memory)
         opened.run(1, inputs, outputs)
         behind = threading.Event()
         do_behind(behind.set)
         while turn == 0 and not behind.is_set():
             opened.run(1, inputs, outputs)
         behind.wait()
-        # A model that is not asked again keeps what it answered with beside what was made behind.
         loaded = own_bytes()
         opened.run(1, inputs, outputs)
         loaded = max(loaded, own_bytes())
@@ -155,7 +169,30 @@ def _measure(profile: Profile, folder: Path, device: str) -> HeldMemory:
         del opened
         held = max(1, loaded - own_bytes())
         most = max(most, watch.most_bytes - base)
-    return HeldMemory(held_bytes=held, working_bytes=max(0, most - held))
+    starts_ns: list[int] = []
+
+    def start() -> None:
+        began_ns = time.perf_counter_ns()
+        opened = open_stage(stage, memory)
+        opened.run(1, inputs, outputs)
+        starts_ns.append(time.perf_counter_ns() - began_ns)
+        opened.unload()
+        behind = threading.Event()
+        do_behind(behind.set)
+        behind.wait()
+
+    with one_quiet_core():
+        began_s = time.perf_counter()
+        while len(starts_ns) < MIN_STARTS or (
+            len(starts_ns) < MAX_STARTS and time.perf_counter() - began_s < STARTS_S
+        ):
+            start()
+    return HeldMemory(
+        held_bytes=held,
+        working_bytes=max(0, most - held),
+        start_p50_us=percentile(starts_ns, 0.5) // 1000,
+        start_p99_us=percentile(starts_ns, 0.99) // 1000,
+    )
 
 
 if __name__ == "__main__":

@@ -211,6 +211,9 @@ def _layers(measured: Profile) -> Iterator[RenderableType]:
         sums = (_ms(sum(p50), sum(p99)) for p50, p99 in rows)
         table.add_row("sum", "", _bytes(sum(each.weights_bytes for each in measured.layers)), *sums)
         yield table
+        if times.open_p99_us:
+            opening = _ms(times.open_p50_us, times.open_p99_us)
+            yield f"opening it takes every start {opening} ms more (p50 / p99)"
 
 
 def _whole(

@@ -2,7 +2,7 @@
 model).
 
 Streams are told as lists of jobs, each with what it waits for, and run one after the other; the
-rules are those of `headrace.starts`, restated.
+rules are those of `headrace.starts`, restated. Before all of them the model is opened.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,8 @@ def faults_of_start(
     if residency.waits_for_all:
         everything = max(sent.values(), default=0)
         sent = dict.fromkeys(range(count), everything)
-    clock = 0
+    clock = times.open_p99_us
+    sent = {layer: clock + at for layer, at in sent.items()}
     for layer in range(count):
         from_host = place[layer] is None
         took = times.host_p99_us[layer] if from_host else times.inside_p99_us[layer]
@@ -96,12 +97,12 @@ def median_start(
     everything = max(sent.values(), default=0)
     if residency.waits_for_all:
         sent = dict.fromkeys(range(len(weights_bytes)), everything)
-    clock = executed = 0
+    clock, executed = times.open_p50_us, 0
     for layer, at in enumerate(place):
         took = times.host_p50_us[layer] if at is None else times.inside_p50_us[layer]
         executed += took
-        clock = max(clock, sent.get(layer, 0)) + took
-    return Median(everything, executed, clock)
+        clock = max(clock, times.open_p50_us + sent.get(layer, 0)) + took
+    return Median(times.open_p50_us + everything, executed, clock)
 
 
 def _misplaced(weights_bytes: Sequence[int], residency: Residency) -> list[str]:

@@ -40,8 +40,8 @@ def stated(layers: tuple[Layer, ...], times: LayerTimes, start: Start, planner: 
         ),
         waits_for_all=start.waits_for_all,
         host_bytes=sum(layers[i].weights_bytes for i in host),
-        start_us=start.total_us,
-        bound_us=start.bound_us,
+        start_us=times.open_p99_us + start.total_us,
+        bound_us=None if start.bound_us is None else times.open_p99_us + start.bound_us,
     )
 
 
