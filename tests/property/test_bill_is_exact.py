@@ -67,6 +67,31 @@ def test_no_bill_is_below_the_relaxation_nor_above_that_without_sharing(seed: in
     assert found.bill <= search([case], sharing=False).bill * (1 + 1e-9)
 
 
+def test_a_type_that_some_module_needs_does_not_stand_in_for_cheaper_ones() -> None:
+    # In proportion it takes 2.9 x 0.35 + 0.8 = 1.815, as if two big ones at 2.0 would do; but they
+    # carry at most 2,200 of "first", since it is hardly faster on them.
+    cheap = [whole(batch=1, us=1000, device="small"), whole(batch=1, us=900, device="big")]
+    needed = [whole(batch=1, us=1000, device="big")]
+    modules = (
+        ModuleCase.of("first", 2_900.0, cheap),
+        ModuleCase.of("second", 800.0, needed),
+    )
+    case = AppCase(name="app", budget_us=100_000, modules=modules, before=((), (0,)))
+
+    assert least_bill(BillCase.of([case])) == pytest.approx(3 * SMALL_PRICE + 1.0)
+
+
+def whole(*, batch: int, us: int, device: str) -> Candidate:
+    return Candidate(
+        batch=batch,
+        duration_us=us,
+        rate_rps=1e6 * batch / us,
+        device=device,
+        share=Fraction(1),
+        price={"big": 1.0, "small": SMALL_PRICE}[device],
+    )
+
+
 def random_app(rng: random.Random, name: str, before: tuple[tuple[int, ...], ...]) -> AppCase:
     prices = {"big": 1.0, "small": SMALL_PRICE}
     modules = []

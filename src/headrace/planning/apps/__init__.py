@@ -6,6 +6,8 @@ candidates  what may serve a module, and its worst case under a dispatch policy 
 machines    the machines of a module as a schedule
 order       the graph as series and parallel parts
 exact       the least cost, proven
+bill        the least price of whole devices, shared in turns
+boxes       splits of the budgets as boxes, for searches over them
 heuristics  the paper's planner, its ablations, its baselines
 stock       the least cost within the devices that there are
 exhaustive  the same answers by trying everything, in code of its own

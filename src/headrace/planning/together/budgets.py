@@ -17,8 +17,8 @@ from math import inf
 
 import numpy as np
 
-from headrace.planning.apps.order import path_us, rest_us
-from headrace.planning.common.candidates import NEVER_US
+from headrace.planning.apps.boxes import Boxes, Graph
+from headrace.planning.apps.order import path_us
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_assembly import ChosenDevice, placed_slots
 from headrace.planning.shares.planner import searched, workload
@@ -55,15 +55,11 @@ class BudgetSearch:
     """One set of chains; keeps the best plan so far."""
 
     def __init__(self, costs: Costs, chains: Sequence[Chain], deadline: Deadline) -> None:
-        self.chains = chains
+        self._boxes = Boxes([Graph(chain.before, chain.budget_us) for chain in chains])
         self.steps: tuple[Step, ...] = tuple(step for chain in chains for step in chain.steps)
         self.problem = costs.problem_of(self.steps)
         self._costs, self._deadline = costs, deadline
         self._documents = {each.device: each for each in self.problem.interference}
-        self._spans: list[slice] = []
-        for chain in chains:
-            first = self._spans[-1].stop if self._spans else 0
-            self._spans.append(slice(first, first + len(chain.steps)))
         self._low = np.array([costs.least_us(step) for step in self.steps], np.int64)
         self._devices: list[ChosenDevice] | None = None
         self._price = inf
@@ -75,7 +71,8 @@ class BudgetSearch:
     @property
     def widest(self) -> Ints | None:
         """Budgets of which none can be larger; None: no path has time for its steps."""
-        return self._tightened(self._low, np.full(len(self._low), NEVER_US, np.int64))
+        box = self._boxes.largest(self._low)
+        return None if box is None else box[1]
 
     def run(self, most: float = inf) -> Found:
         """Search until proven, out of time, or nothing is left below the price `most`."""
@@ -89,7 +86,7 @@ class BudgetSearch:
             bound, _, low, high, waits = heapq.heappop(self._queue)
             if self._asked <= EAGER or self._asked % 4 == 0:
                 self._try(low, waits)
-            for box in self._halves(low, high, waits):
+            for box in self._boxes.halves(low, high, waits):
                 self._look(*box, bound)
         left = min(self._queue[0][0] if self._queue else inf, self._unsettled)
         found = self._devices is not None
@@ -111,7 +108,7 @@ class BudgetSearch:
             self._unsettled = min(self._unsettled, bound)
             return
         waits = self._waits(devices)
-        if self._fits(waits):
+        if self._boxes.fits(waits):
             self._keep(price, devices)
             if bound < price * (1 - SAME):
                 self._unsettled = min(self._unsettled, bound)
@@ -146,12 +143,6 @@ class BudgetSearch:
                 waits[at] = max(waits[at], (slot.duty_us or 0) + latency_us)
         return waits
 
-    def _fits(self, waits: Ints) -> bool:
-        return all(
-            path_us(chain.before, waits[span].tolist()) <= chain.budget_us
-            for chain, span in zip(self.chains, self._spans, strict=True)
-        )
-
     def _keep(self, price: float, devices: list[ChosenDevice]) -> None:
         if price < self._price * (1 - SAME):
             self._price, self._devices = price, devices
@@ -160,45 +151,13 @@ class BudgetSearch:
         """Budgets from `low` towards `waits`, as far as paths allow; what is left over goes to
         each step in turn."""
         wanted, budgets = np.maximum(waits, low), low.copy()
-        for chain, span in zip(self.chains, self._spans, strict=True):
+        for graph, span in self._boxes:
             for part in PARTS_TRIED:
                 own = (low[span] + part * (wanted - low)[span]).astype(np.int64)
-                if path_us(chain.before, own.tolist()) <= chain.budget_us:
+                if path_us(graph.before, own.tolist()) <= graph.budget_us:
                     break
             budgets[span] = own
-            for step in range(span.start, span.stop):
-                rest = rest_us(chain.before, budgets[span].tolist())
-                budgets[step] = max(budgets[step], chain.budget_us - rest[step - span.start])
+        self._boxes.filled(budgets)
         answer = self._within(budgets)
         if answer is not None and answer[2] is not None:
             self._keep(answer[0], answer[2])
-
-    def _halves(self, low: Ints, high: Ints, waits: Ints) -> list[tuple[Ints, Ints]]:
-        """The box without the plan that was found: a step's budget below its wait, or not."""
-        step = self._split_at(low, waits)
-        below, above = high.copy(), low.copy()
-        below[step], above[step] = waits[step] - 1, waits[step]
-        boxes = [(low, below)] if below[step] >= low[step] else []
-        tight = self._tightened(above, high)
-        return boxes if tight is None else [*boxes, (above, tight)]
-
-    def _split_at(self, low: Ints, waits: Ints) -> int:
-        """On a path that is too long, the step that waits longest beyond its least."""
-        widest, most = -1, 0
-        for chain, span in zip(self.chains, self._spans, strict=True):
-            worst = waits[span].tolist()
-            rest = rest_us(chain.before, worst)
-            for i, us in enumerate(worst):
-                more = us - int(low[span.start + i])
-                if us + rest[i] > chain.budget_us and more > most:
-                    widest, most = span.start + i, more
-        assert widest >= 0, "a path that is too long has a step above its least"
-        return widest
-
-    def _tightened(self, low: Ints, high: Ints) -> Ints | None:
-        """What the others' least leaves of every budget; None: nothing."""
-        tight = high.copy()
-        for chain, span in zip(self.chains, self._spans, strict=True):
-            rest = np.array(rest_us(chain.before, low[span].tolist()), np.int64)
-            tight[span] = np.minimum(tight[span], chain.budget_us - rest)
-        return None if (tight < low).any() else tight

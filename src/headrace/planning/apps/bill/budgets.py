@@ -21,7 +21,8 @@ import numpy as np
 
 from headrace.planning.apps.bill.case import BillCase, ModuleBill, bill_of
 from headrace.planning.apps.bill.slots import CHOICES, cheapest_within
-from headrace.planning.apps.order import path_us, rest_us
+from headrace.planning.apps.boxes import Boxes, Graph
+from headrace.planning.apps.order import path_us
 from headrace.planning.common.candidates import Ints
 
 SAME = 1e-6
@@ -53,10 +54,7 @@ class BudgetSearch:
         self.bill = most
         self.modules: tuple[ModuleBill, ...] | None = None
         self._tenants_max = tenants_max
-        self._spans = [
-            slice(first, first + len(app.modules))
-            for first, app in zip(case.first, case.apps, strict=True)
-        ]
+        self._boxes = Boxes([Graph(app.before, app.budget_us) for app in case.apps])
         tables = case.tables
         self._least = np.array(
             [
@@ -74,8 +72,7 @@ class BudgetSearch:
             boxes_max: at most so many.
             ends_at: of `time.perf_counter`.
         """
-        low = self._least
-        high = self._tightened(low, np.full(len(low), 1 << 60, np.int64))
+        box = self._boxes.largest(self._least)
         queue: list[tuple[float, int, Ints, Ints, tuple[ModuleBill, ...]]] = []
         count = 0
 
@@ -86,13 +83,13 @@ class BudgetSearch:
             if found is None:
                 return
             price, modules = found
-            if self._fits(modules):
+            if self._boxes.fits(_worst_us(modules)):
                 self._keep(modules)
             else:
                 heapq.heappush(queue, (price, -count, low, high, modules))
 
-        if high is not None:
-            look(low, high)
+        if box is not None:
+            look(*box)
         bound = self.bill
         while queue:
             bound = queue[0][0]
@@ -103,7 +100,7 @@ class BudgetSearch:
             _, _, low, high, modules = heapq.heappop(queue)
             if count <= EAGER or count % 4 == 0:
                 self._try(low, modules)
-            for box in self._halves(low, high, modules):
+            for box in self._boxes.halves(low, high, _worst_us(modules)):
                 look(*box)
         return self._answer(self.bill, count)
 
@@ -122,12 +119,6 @@ class BudgetSearch:
         modules = self.case.chosen(choices)
         return bill_of(modules), modules
 
-    def _fits(self, modules: Sequence[ModuleBill]) -> bool:
-        return all(
-            path_us(app.before, [m.worst_case_us for m in modules[span]]) <= app.budget_us
-            for app, span in zip(self.case.apps, self._spans, strict=True)
-        )
-
     def _keep(self, modules: tuple[ModuleBill, ...]) -> None:
         bill = bill_of(modules)
         if bill < self.bill * (1 - SAME):
@@ -135,65 +126,26 @@ class BudgetSearch:
 
     def _try(self, low: Ints, modules: Sequence[ModuleBill]) -> None:
         """Budgets between `low` and the worst cases of `modules`, as far as paths allow."""
-        wanted = np.array([m.worst_case_us for m in modules], np.int64)
-        self.try_at(low, np.maximum(wanted, low))
-
-    def try_at(self, low: Ints, wanted: Ints) -> None:
-        """The same for budgets that somebody else wants."""
+        wanted = np.maximum(_worst_us(modules), low)
         budgets = low.copy()
-        for app, span in zip(self.case.apps, self._spans, strict=True):
+        for graph, span in self._boxes:
             part = _largest(
-                lambda x, app=app, span=span: (  # type: ignore[misc]
-                    path_us(app.before, (low[span] + x * (wanted - low)[span]).astype(int).tolist())
-                    <= app.budget_us
+                lambda x, graph=graph, span=span: (  # type: ignore[misc]
+                    path_us(
+                        graph.before, (low[span] + x * (wanted - low)[span]).astype(int).tolist()
+                    )
+                    <= graph.budget_us
                 )
             )
             budgets[span] = (low[span] + part * (wanted - low)[span]).astype(np.int64)
-            for module in range(span.start, span.stop):
-                rest = rest_us(app.before, budgets[span].tolist())
-                budgets[module] = max(budgets[module], app.budget_us - rest[module - span.start])
+        self._boxes.filled(budgets)
         found = self._within(budgets)
         if found is not None:
             self._keep(found[1])
 
-    def _halves(
-        self, low: Ints, high: Ints, modules: Sequence[ModuleBill]
-    ) -> list[tuple[Ints, Ints]]:
-        module = self._widest(low, modules)
-        at_us = modules[module].worst_case_us
-        below, above = high.copy(), low.copy()
-        below[module], above[module] = at_us - 1, at_us
-        boxes = []
-        for some_low, some_high in ((low, below), (above, high)):
-            tight = self._tightened(some_low, some_high)
-            if tight is not None:
-                boxes.append((some_low, tight))
-        return boxes
 
-    def _widest(self, low: Ints, modules: Sequence[ModuleBill]) -> int:
-        """On a path that is too long, the module that takes most more than its least."""
-        widest, most = -1, 0
-        for app, span in zip(self.case.apps, self._spans, strict=True):
-            worst = [m.worst_case_us for m in modules[span]]
-            rest = rest_us(app.before, worst)
-            for i, us in enumerate(worst):
-                more = us - int(low[span.start + i])
-                if us + rest[i] > app.budget_us and more > most:
-                    widest, most = span.start + i, more
-        assert widest >= 0, "a path that is too long has a module above its least"
-        return widest
-
-    def _tightened(self, low: Ints, high: Ints) -> Ints | None:
-        """What the others' least leaves of every budget; None: nothing."""
-        tight = high.copy()
-        for app, span in zip(self.case.apps, self._spans, strict=True):
-            rest = rest_us(app.before, low[span].tolist())
-            tight[span] = np.minimum(tight[span], app.budget_us - np.array(rest, np.int64))
-        return None if (tight < low).any() else tight
-
-    def low(self) -> Ints:
-        """The least that any budget may be."""
-        return self._least.copy()
+def _worst_us(modules: Sequence[ModuleBill]) -> Ints:
+    return np.array([module.worst_case_us for module in modules], np.int64)
 
 
 def _largest(holds: Callable[[float], bool]) -> float:
