@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.domain.events import AnyEvent, EventLogHeader
     from headrace.reporting.rehearsal import Rehearsal
 
-DURATION_S, LONGEST_S = 4.0, 20.0
+DURATION_S, LONGEST_S = 6.0, 20.0
 REQUESTS = 100
 """Of each model at least, where that takes no longer than LONGEST_S: fewer have no p99, and few of
 the bursts that later loads will have."""
