@@ -294,7 +294,12 @@ def profile(
         if note not in told:
             notices.print(f"[dim]note:[/dim]  {note}", soft_wrap=True)
     notices.print(f"wrote {target}", soft_wrap=True)
-    next_step("headrace plan problem.yaml -o plan.json   (`headrace schema problem`: its format)")
+    if cluster is not None:
+        next_step("headrace nodes -o cluster.yaml   (the cluster part of a problem)")
+    else:
+        next_step(
+            "headrace plan problem.yaml -o plan.json   (`headrace schema problem`: its format)"
+        )
 
 
 def _example(text: str) -> tuple[str, Path]:
