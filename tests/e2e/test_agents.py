@@ -21,6 +21,7 @@ from helpers.certificates import authority, signed
 from helpers.live_server import alive, serving, write_plan
 from helpers.onnx_models import saved, saved_beside
 from helpers.served import WIDTH, Client, Served, rows_of, served_chain
+from helpers.served_items import classes_of, pictures, send, served_items, whole_network
 from helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -153,6 +154,32 @@ def test_a_worker_that_is_killed_on_a_node_comes_back(tmp_path: Path) -> None:
             os.kill(worker, signal.SIGKILL)
 
         play(two_stages(tmp_path), cluster_of(*nodes), kill, lambda: None)
+
+
+def test_a_plan_with_depths_is_served_by_two_nodes_also_while_one_is_away(tmp_path: Path) -> None:
+    """Any slot may run any item's stage, on the machine where it is."""
+    served = served_items(tmp_path, slots=1, nodes=("n0", "n1"))
+    asked = [pictures(items, seed) for seed, items in enumerate((3, 9, 5, 12, 4, 8))]
+    whole = whole_network(tmp_path)
+
+    async def test(nodes: list[AgentProcess]) -> None:
+        engine = served.engine(cluster=cluster_of(*nodes))
+        await engine.start()
+        try:
+            for away in (False, True):
+                sent = [send(engine, rows) for rows in asked]
+                if away:
+                    nodes[1].kill()
+                for rows, answer in zip(asked, await asyncio.gather(*sent), strict=True):
+                    expected = whole.run(["y"], {"x": rows})[0]
+                    np.testing.assert_allclose(classes_of(answer), expected, rtol=1e-4, atol=1e-5)
+            assert engine.status().arena_used_bytes == 0
+        finally:
+            await engine.stop()
+            nodes[1].start()
+
+    with agents(tmp_path, "n0", "n1") as nodes:
+        asyncio.run(asyncio.wait_for(test(nodes), WAIT_S))
 
 
 def test_while_a_node_is_away_the_others_answer(tmp_path: Path) -> None:
