@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
+from headrace.serving.workers.frames import Run
 from headrace.serving.workers.remote.cluster import ClusterAddresses
 from headrace.serving.workers.remote.handshake import SECRET_VARIABLE, HandshakeError
 from helpers.agents import SECRET, AgentProcess, Proxy, agents, cluster_of
@@ -205,6 +206,34 @@ def test_a_node_that_stood_still_answers_nothing_of_the_time_before(tmp_path: Pa
             lambda: frozen.signal(signal.SIGCONT),
         )
         assert workers_of(frozen) >= workers
+
+
+def test_a_batch_that_never_ends_on_a_node_is_noticed_and_run_elsewhere(tmp_path: Path) -> None:
+    """Its worker beats, and has heard nothing of it; so it waits for nothing, and for no core."""
+    served = served_chain(tmp_path, pools=(2,))
+
+    async def test(node: AgentProcess) -> None:
+        engine = served.engine(cluster=cluster_of(node))
+        await engine.start()
+        try:
+            workers = workers_of(node)
+            link, gone = engine._current._links["n0"], list[Run]()
+            order = link.order
+
+            def lose(worker: int, run: Run, answer_bytes: int) -> None:
+                if gone:
+                    order(worker, run, answer_bytes)
+                gone.append(run)
+
+            link.order = lose  # type: ignore[method-assign]
+            assert isinstance(await Client(engine).send(ROWS), Answer)
+            await until(lambda: engine.ready and all(slot.up for slot in engine.status().slots))
+            assert len(workers_of(node) & workers) == 1
+        finally:
+            await engine.stop()
+
+    with agents(tmp_path, "n0") as [node]:
+        asyncio.run(asyncio.wait_for(test(node), WAIT_S))
 
 
 def test_a_cut_network_is_noticed_and_mended_without_loading_again(tmp_path: Path) -> None:
