@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
+from headrace.serving.workers.frames import Run
 from headrace.serving.workers.remote.cluster import ClusterAddresses
 from headrace.serving.workers.remote.handshake import SECRET_VARIABLE, HandshakeError
 from helpers.agents import SECRET, AgentProcess, Proxy, agents, cluster_of
@@ -21,6 +22,7 @@ from helpers.certificates import authority, signed
 from helpers.live_server import alive, serving, write_plan
 from helpers.onnx_models import saved, saved_beside
 from helpers.served import WIDTH, Client, Served, rows_of, served_chain
+from helpers.served_items import classes_of, pictures, send, served_items, whole_network
 from helpers.waiting import until
 
 pytestmark = pytest.mark.e2e
@@ -155,6 +157,32 @@ def test_a_worker_that_is_killed_on_a_node_comes_back(tmp_path: Path) -> None:
         play(two_stages(tmp_path), cluster_of(*nodes), kill, lambda: None)
 
 
+def test_a_plan_with_depths_is_served_by_two_nodes_also_while_one_is_away(tmp_path: Path) -> None:
+    """Any slot may run any item's stage, on the machine where it is."""
+    served = served_items(tmp_path, slots=1, nodes=("n0", "n1"))
+    asked = [pictures(items, seed) for seed, items in enumerate((3, 9, 5, 12, 4, 8))]
+    whole = whole_network(tmp_path)
+
+    async def test(nodes: list[AgentProcess]) -> None:
+        engine = served.engine(cluster=cluster_of(*nodes))
+        await engine.start()
+        try:
+            for away in (False, True):
+                sent = [send(engine, rows) for rows in asked]
+                if away:
+                    nodes[1].kill()
+                for rows, answer in zip(asked, await asyncio.gather(*sent), strict=True):
+                    expected = whole.run(["y"], {"x": rows})[0]
+                    np.testing.assert_allclose(classes_of(answer), expected, rtol=1e-4, atol=1e-5)
+            assert engine.status().arena_used_bytes == 0
+        finally:
+            await engine.stop()
+            nodes[1].start()
+
+    with agents(tmp_path, "n0", "n1") as nodes:
+        asyncio.run(asyncio.wait_for(test(nodes), WAIT_S))
+
+
 def test_while_a_node_is_away_the_others_answer(tmp_path: Path) -> None:
     """Two slots of each stage, one of them on each node."""
     served = served_chain(tmp_path, pools=(2, 2), nodes=2, gbps=10.0)
@@ -178,6 +206,34 @@ def test_a_node_that_stood_still_answers_nothing_of_the_time_before(tmp_path: Pa
             lambda: frozen.signal(signal.SIGCONT),
         )
         assert workers_of(frozen) >= workers
+
+
+def test_a_batch_that_never_ends_on_a_node_is_noticed_and_run_elsewhere(tmp_path: Path) -> None:
+    """Its worker beats, and has heard nothing of it; so it waits for nothing, and for no core."""
+    served = served_chain(tmp_path, pools=(2,))
+
+    async def test(node: AgentProcess) -> None:
+        engine = served.engine(cluster=cluster_of(node))
+        await engine.start()
+        try:
+            workers = workers_of(node)
+            link, gone = engine._current._links["n0"], list[Run]()
+            order = link.order
+
+            def lose(worker: int, run: Run, answer_bytes: int) -> None:
+                if gone:
+                    order(worker, run, answer_bytes)
+                gone.append(run)
+
+            link.order = lose  # type: ignore[method-assign]
+            assert isinstance(await Client(engine).send(ROWS), Answer)
+            await until(lambda: engine.ready and all(slot.up for slot in engine.status().slots))
+            assert len(workers_of(node) & workers) == 1
+        finally:
+            await engine.stop()
+
+    with agents(tmp_path, "n0") as [node]:
+        asyncio.run(asyncio.wait_for(test(node), WAIT_S))
 
 
 def test_a_cut_network_is_noticed_and_mended_without_loading_again(tmp_path: Path) -> None:

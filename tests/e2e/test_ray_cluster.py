@@ -9,17 +9,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
-import urllib.error
-import urllib.request
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-import onnxruntime
 import pytest
 
 from headrace.catalog.documents import read_problem, write_document
@@ -28,10 +21,11 @@ from headrace.domain.errors import ClusterError, InfeasibleError
 from headrace.on_ray.jobs import other_version
 from headrace.studies.jobs import results_of
 from helpers import study_functions as functions
+from helpers.asking import Asking
 from helpers.live_server import PATIENCE_S, LiveServer, serving, write_plan
 from helpers.problems import make_profile
 from helpers.ray_cluster import RayCluster, agents, children, commands, kill, parent, ray_cluster
-from helpers.served import WIDTH, served_chain
+from helpers.served import served_chain
 from helpers.study_functions import Halved
 from helpers.waiting import wait_until
 
@@ -54,69 +48,6 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A chain over n0, n1 and n2, one stage on each."""
     folder = tmp_path_factory.mktemp("served")
     return write_plan(served_chain(folder, pools=(1, 1, 1), nodes=3), folder)
-
-
-class Asking:
-    """Asks the server one thing after another, and checks each answer."""
-
-    def __init__(self, url: str, model: Path) -> None:
-        self.outcomes: Counter[str] = Counter()
-        self.url = url
-        self._session = onnxruntime.InferenceSession(model)
-        self._rng = np.random.default_rng(1)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self._failed: BaseException | None = None
-        """A wrong answer; raised where this is left."""
-
-    def __enter__(self) -> "Asking":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._thread.join()
-        if self._failed is not None:
-            raise self._failed
-
-    def until_answered(self) -> float:
-        """Seconds until an answer comes to what is asked from now on."""
-        began_s, before = time.monotonic(), self.outcomes["answered"]
-        wait_until(lambda: self.outcomes["answered"] >= before + 2, "no more answers")
-        return time.monotonic() - began_s
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self.outcomes[self.ask()] += 1
-        except BaseException as error:
-            self._failed = error
-            raise
-
-    def ask(self) -> str:
-        """What became of one request."""
-        x = self._rng.standard_normal((1, WIDTH)).astype(np.float32)
-        tensor = {"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": x.ravel().tolist()}
-        body = json.dumps({"inputs": [tensor]}).encode()
-        url = f"{self.url}/v2/models/m/infer"
-        try:
-            with urllib.request.urlopen(url, body, timeout=PATIENCE_S) as answer:
-                (found,) = json.loads(answer.read())["outputs"]
-        except urllib.error.HTTPError as error:
-            return refused(error)
-        except OSError:
-            return "connection closed"
-        (expected,) = self._session.run(["y"], {"x": x})
-        np.testing.assert_allclose(found["data"], expected.ravel(), rtol=1e-5)
-        return "answered"
-
-
-def refused(answer: urllib.error.HTTPError) -> str:
-    """With a reason."""
-    said = answer.read()
-    assert answer.code in (429, 503, 504), said
-    assert json.loads(said)["error"]
-    return "refused"
 
 
 @contextmanager
@@ -156,6 +87,11 @@ def test_a_plan_is_served_while_parts_of_the_cluster_are_killed(
         for name, strike in kills.items():
             strike()
             took_s[name] = asking.until_answered()
+        (gateway,) = children(server.process.pid) & set(commands("serve", "--node"))
+        before = loaded_workers()
+        kill(gateway)
+        took_s["gateway"] = asking.until_answered()
+        assert loaded_workers() & before
         cluster.kill_raylet("n1")
         wait_until(lambda: not agents("--name=n1"), "the agent outlives its node")
         cluster.join("n1")

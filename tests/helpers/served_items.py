@@ -1,6 +1,7 @@
 """A small convolutional network with a malleable plan, ready for an engine."""
 
 import asyncio
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -89,13 +90,17 @@ def planned_items(
     max_items: int = 40,
     slo_us: int = UNHURRIED_US,
     item_batch: int = 1,
+    nodes: Sequence[str] = ("local",),
 ) -> tuple[Problem, Plan]:
-    """A malleable plan on so many slots."""
+    """A malleable plan on so many slots of each node."""
     options = PlanOptions(
         planner="malleable", margin=0.0, max_items=max_items, item_batch=item_batch
     )
     asked = make_problem(
-        [profile], nodes={"local": {device: slots}}, slo_us=slo_us, options=options
+        [profile],
+        nodes={node: {device: slots} for node in nodes},
+        slo_us=slo_us,
+        options=options,
     )
     demands = tuple(replace(each, items=Items(mean=items)) for each in asked.demands)
     result = solve(replace(asked, demands=demands))

@@ -1,8 +1,10 @@
 """Which node of a plan is which of the cluster, and the cluster part of a problem, without Ray."""
 
+import socket
 from itertools import permutations
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.catalog.documents import read_problem, write_document
 from headrace.domain.errors import ClusterError
 from headrace.on_ray.cluster_part import cluster_text
-from headrace.on_ray.connection import connected
+from headrace.on_ray.connection import connected, refuses
 from headrace.on_ray.kinds import kinds_of
 from headrace.on_ray.links import Link, Links
 from headrace.on_ray.matching import (
@@ -24,7 +26,7 @@ from headrace.on_ray.matching import (
     wanted_of_cluster,
     wanted_of_plan,
 )
-from headrace.on_ray.nodes import NODE_LABEL, RayNode, nodes_from
+from headrace.on_ray.nodes import NODE_LABEL, RayNode, living, nodes_from
 from helpers.problems import make_profile
 from helpers.served import served_chain
 
@@ -43,6 +45,7 @@ def node(
         name=name,
         labelled=labelled,
         address="10.0.0.1",
+        port=0,
         cpus=cpus,
         gpus=gpus,
         accelerator=accelerator,
@@ -199,3 +202,17 @@ def test_without_the_package_the_step_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(ClusterError, match=r"pip install 'headrace\[ray\]'"), connected():
         pass
+
+
+def test_a_node_whose_machine_refuses_its_port_has_gone_before_ray_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as alive, socket.socket() as dead:
+        dead.bind(("127.0.0.1", 0))  # nobody else gets it, and nobody listens
+        ports = {"n0": alive.getsockname()[1], "n1": dead.getsockname()[1], "n2": 0}
+        assert [refuses("127.0.0.1", port) for port in (ports["n0"], ports["n1"])] == [False, True]
+        nodes = [
+            msgspec.structs.replace(node(name), address="127.0.0.1", port=port)
+            for name, port in ports.items()
+        ]
+        ids = {each.id for each in nodes}
+        assert [each.name for each in living(nodes, ids)] == ["n0", "n2"]
+        assert [each.name for each in living(nodes, ids - {"id-n1"})] == ["n0", "n1", "n2"]

@@ -12,6 +12,8 @@ from headrace.domain.errors import ClusterError
 NAMESPACE = "headrace"
 DEFAULT_PORT = 6379
 PROBE_S = 3.0
+REFUSED_S = 0.2
+"""For a machine to say that nobody listens; one that is cut off says nothing."""
 
 
 @contextmanager
@@ -83,6 +85,17 @@ def _answering(asked: str) -> str:
     except OSError as error:
         raise ClusterError(_refused(asked, error)) from error
     return f"{host}:{port}"
+
+
+def refuses(host: str, port: int) -> bool:
+    """Whether a machine says that nobody listens there; one that says nothing does not."""
+    try:
+        with socket.create_connection((host, port), REFUSED_S):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
 
 
 def _refused(asked: str, error: Exception) -> str:

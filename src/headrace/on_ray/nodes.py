@@ -2,10 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from headrace.domain.base import Record, is_name
+from headrace.on_ray.connection import refuses
 
 NODE_LABEL = "headrace.io/node"
 """On a Ray node: which node of a plan it is (`ray start --labels headrace.io/node=NAME`)."""
@@ -30,6 +31,8 @@ class RayNode(Record, frozen=True, kw_only=True):
     labelled: bool
     """Whether the label says the name: it is that node of a plan, then, and no other."""
     address: str
+    port: int
+    """Of Ray's own process there, which is the node as far as Ray goes; 0: not said."""
     cpus: int
     gpus: int
     accelerator: str | None
@@ -45,6 +48,23 @@ class RayNode(Record, frozen=True, kw_only=True):
 def nodes_of(ray: Any) -> tuple[RayNode, ...]:
     """The cluster's, those that are alive, by name."""
     return nodes_from([node for node in ray.nodes() if node["Alive"]])
+
+
+def living(nodes: Sequence[RayNode], suspects: Collection[str]) -> tuple[RayNode, ...]:
+    """Those of which nothing says that they have gone.
+
+    Ray calls a node dead when it has missed several looks, ten seconds or more after its process
+    died. Where the machine lives, it says so at once: it refuses connections to that process, which
+    never comes back under the same id. A machine that says nothing may be cut off: Ray's to judge.
+
+    Args:
+        suspects: ids of the nodes that are asked.
+    """
+    return tuple(
+        node
+        for node in nodes
+        if node.id not in suspects or not node.port or not refuses(node.address, node.port)
+    )
 
 
 def nodes_from(stated: Sequence[Mapping[str, Any]]) -> tuple[RayNode, ...]:
@@ -71,6 +91,7 @@ def _node(stated: Mapping[str, Any], alone: bool) -> RayNode:
         name=label if is_name(label) else by_machine,
         labelled=is_name(label),
         address=stated["NodeManagerAddress"],
+        port=int(stated.get("NodeManagerPort", 0)),
         cpus=int(resources.get("CPU", 0)),
         gpus=int(resources.get("GPU", 0)),
         accelerator=labels.get(_ACCELERATOR_LABEL) or next(iter(kinds), None),

@@ -9,6 +9,7 @@ another node as soon as there is one that fits.
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ from headrace.on_ray.matching import (
     named_resources,
     wanted_of_plan,
 )
-from headrace.on_ray.nodes import nodes_of
+from headrace.on_ray.nodes import living, nodes_of
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ class ServedOnRay:
         """
         self._ray, self._arguments, self._secret = ray, list(gateway), new_secret()
         self._stopping = threading.Event()
-        self._lock = threading.Lock()
+        self._ending: list[threading.Thread] = []
+        """Which end agents whose nodes have left."""
         self.wanted = wanted_of_plan(plan, choice)
         self._devices = {devices.device for each in self.wanted for devices in each.devices}
         there = with_kinds(ray, nodes_of(ray), self._devices)
@@ -106,6 +108,8 @@ class ServedOnRay:
         self.gateway.stop(STOP_S)
         for agent in self.agents.values():
             agent.end()
+        for thread in self._ending:
+            thread.join()
 
     def _start_gateway(self) -> HeldProcess:
         nodes = [
@@ -116,11 +120,14 @@ class ServedOnRay:
 
     def _look_after_nodes(self) -> None:
         """Give nodes of the plan whose machine has left another one."""
-        there = nodes_of(self._ray)
+        used = {agent.node.id for agent in self.agents.values()}
+        there = living(nodes_of(self._ray), used)
         alive = {node.id for node in there}
         lost = [agent for agent in self.agents.values() if agent.node.id not in alive]
         if not lost:
             return
+        # Others that Ray still calls alive may have gone before.
+        there = living(there, {node.id for node in there})
         there = with_kinds(self._ray, there, self._devices)
         held: dict[str, list[Wanted]] = {}
         for agent in self.agents.values():
@@ -140,26 +147,41 @@ class ServedOnRay:
         """
         name = agent.wanted.name
         logger.warning("node %s has left; its agent moves to %s", name, agent.node.name)
-        facts = facts_of(self._ray, [agent.node])[agent.node.id]
+        began_s = time.monotonic()
         same_machine = agent.node.address == lost.address[0]
-        port = lost.address[1] if same_machine else facts.ports[0]
         others = [each for each in self.agents.values() if each is not lost]
-        cores = cores_beside(agent, others, facts.cores)
-        lost.end()
         agent.keep()
         try:
+            facts = facts_of(self._ray, [agent.node])[agent.node.id]
+            known_s = time.monotonic()
+            port = lost.address[1] if same_machine else facts.ports[0]
+            cores = cores_beside(agent, others, facts.cores)
             agent.kept()
+            kept_s = time.monotonic()
             agent.start(port, self._secret, cores)
             agent.ready()
         except ClusterError:
             agent.end()
             raise
         self.agents[name] = agent
+        logger.warning(
+            "node %s: its agent runs on %s: %.1f s to ask what is there, %.1f s to have it kept,"
+            " %.1f s to start",
+            *(name, agent.node.name),
+            *(known_s - began_s, kept_s - known_s, time.monotonic() - kept_s),
+        )
+        # Ray may not have noticed yet that it is gone, and asks it for as long.
+        self._aside(lost.end)
         if agent.address != lost.address:
             # The gateway looks for an agent where it was. Another one adopts all workers.
             logger.warning("node %s has another address: the gateway is started again", name)
             before, self.gateway = self.gateway, self._start_again()
             before.stop(STOP_S)
+
+    def _aside(self, act: Callable[[], None]) -> None:
+        thread = threading.Thread(target=act, daemon=True)
+        self._ending.append(thread)
+        thread.start()
 
     def _start_again(self) -> HeldProcess:
         """The old one has to give its port back first."""

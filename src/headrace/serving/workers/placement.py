@@ -94,7 +94,9 @@ def worker_specs(
     for deployment, pipelines in zip(plan.deployments, stages, strict=True):
         profile = profiles[deployment.model]
         folder = profile_folders[deployment.model]
-        with_one_file = _SharedStages(pipelines if deployment.depths else (), profile, folder)
+        # Those are optimised for this machine's processor: another gets the stages as they are cut.
+        shared = deployment.depths and not node_cores
+        with_one_file = _SharedStages(pipelines if shared else (), profile, folder)
         for io in (io for pipeline in pipelines for io in pipeline):
             path, weights = "", None
             kind = names[io.planned.device]

@@ -1,0 +1,98 @@
+"""Parts of a Ray cluster are killed with -9 under load: how long until answers come again.
+
+    PYTHONPATH=tests python -m benchmarks.cluster.ray_faults [gateway|node] [--tries N]
+
+Three Ray nodes on this machine (`ray.cluster_utils.Cluster`), a chain over all of them, one client
+that asks all the time and compares each answer.
+
+    gateway   killed; it is started again and adopts the workers: seconds until the next answer,
+              and whether every worker is the same process as before
+    node      a raylet is killed, with all that Ray has started there, and another node joins in its
+              place: seconds from then on, and what `headrace serve` says meanwhile with its times
+"""
+
+import argparse
+import os
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from helpers.asking import Asking
+from helpers.live_server import LiveServer, serving, write_plan
+from helpers.ray_cluster import RayCluster, agents, children, commands, kill, ray_cluster
+from helpers.served import served_chain
+from helpers.waiting import wait_until
+
+
+def loaded_workers() -> set[int]:
+    return {child for agent in agents() for child in children(agent)}
+
+
+def gateway_killed(server: LiveServer, asking: Asking) -> None:
+    (gateway,) = children(server.process.pid) & set(commands("serve", "--node"))
+    before, asked = loaded_workers(), asking.outcomes.copy()
+    kill(gateway)
+    took_s = asking.until_answered()
+    adopted, found = len(loaded_workers() & before), dict(asking.outcomes - asked)
+    print(
+        f"gateway: {took_s:.2f} s, {adopted} of {len(before)} workers adopted; {found}", flush=True
+    )
+
+
+def node_killed(cluster: RayCluster, asking: Asking, said: list[tuple[float, str]]) -> None:
+    cluster.kill_raylet("n1")
+    killed_s = time.monotonic()
+    wait_until(lambda: not agents("--name=n1"), "the agent outlives its node")
+    gone_s = time.monotonic()
+    cluster.join("n1")
+    joined_s = time.monotonic()
+    took_s = asking.until_answered()
+    print(
+        f"node: {took_s:.2f} s from the new one on; its agent ended {gone_s - killed_s:.2f} s after"
+        f" the raylet, the new node took {joined_s - gone_s:.2f} s to join",
+        flush=True,
+    )
+    for at_s, line in said:
+        if at_s > killed_s:
+            print(f"  {at_s - joined_s:+6.2f} s  {line.rstrip()[:150]}", flush=True)
+
+
+def listening(server: LiveServer) -> list[tuple[float, str]]:
+    """What it says on standard error, as it comes, with the instants."""
+    said: list[tuple[float, str]] = []
+    stream = server.process.stderr
+    assert stream is not None
+
+    def listen() -> None:
+        for line in stream:
+            said.append((time.monotonic(), line))
+
+    threading.Thread(target=listen, daemon=True).start()
+    return said
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="?", choices=("gateway", "node"), help="only this one")
+    parser.add_argument("--tries", type=int, default=10)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, ray_cluster() as cluster:
+        folder = Path(name)
+        plan = write_plan(served_chain(folder, pools=(1, 1, 1), nodes=3), folder)
+        on_ray = ("--cluster=ray", f"--address={cluster.address}")
+        os.environ["HEADRACE_CACHE"] = str(folder / "cache")
+        with serving(plan, *on_ray, environment={}) as server:
+            said = listening(server)
+            with Asking(server.url, folder / "m.onnx") as asking:
+                asking.until_answered()
+                for _ in range(options.tries):
+                    if options.what != "node":
+                        gateway_killed(server, asking)
+                    if options.what != "gateway":
+                        node_killed(cluster, asking, said)
+            print(f"all: {dict(asking.outcomes)}, every answer right")
+
+
+if __name__ == "__main__":
+    main()
