@@ -3,7 +3,8 @@
 of a batch   from the end of the one before, if the slot had no rest, else from its start, to its
              end: what passes between server and worker counts
 of a load    from the same until the end of the first batch, less a batch of a loaded model: what
-             leaves for it, and the first run's pages, count
+             leaves for it, and the first run's pages, count; the mean, since loads are simulated
+             without spread
 """
 
 from collections import defaultdict
