@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker has in memory of one that is loaded and idle."""
     working_bytes: int
     """The most that it has beside, while it loads and runs one."""
+    served: bool = False
+    """Loads and runs as the server itself makes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +151,7 @@ def timed(folder: Path, *, prepared: bool, processes: int = 2) -> dict[str, Time
     """Of each kind on one core, while other cores do the same, as they do where models are loaded
     all the time: two sessions that are opened at once take a twentieth longer. Kept in the folder.
     """
-    path = folder / f"times-{'prepared' if prepared else 'plain'}.json"
+    path = _times_path(folder, prepared=prepared)
     if not path.exists():
         command = [sys.executable, "-m", "benchmarks.deepplan.live_networks", str(folder)]
         command += ["--prepared"] if prepared else []
@@ -160,10 +163,17 @@ def timed(folder: Path, *, prepared: bool, processes: int = 2) -> dict[str, Time
         if any(child.returncode for child in children):
             raise RuntimeError("the networks were not timed; what failed stands above")
         found = [msgspec.json.decode(each, type=dict[str, Samples]) for each in said]
-        path.write_bytes(
-            msgspec.json.encode({kind: _pooled([each[kind] for each in found]) for kind in KINDS})
-        )
+        times = {kind: _pooled([each[kind] for each in found]) for kind in KINDS}
+        keep_times(folder, times, prepared=prepared)
     return msgspec.json.decode(path.read_bytes(), type=dict[str, Times])
+
+
+def keep_times(folder: Path, times: Mapping[str, Times], *, prepared: bool) -> None:
+    _times_path(folder, prepared=prepared).write_bytes(msgspec.json.encode(times))
+
+
+def _times_path(folder: Path, *, prepared: bool) -> Path:
+    return folder / f"times-{'prepared' if prepared else 'plain'}.json"
 
 
 def _pooled(samples: list[Samples]) -> Times:

@@ -29,7 +29,8 @@ class Start:
     """From c until all that it brings is in memory, its opening included: the copy stream is busy
     with it."""
     exec_us: int
-    """All layers, those that stay on the host included."""
+    """All layers, those that stay on the host included, and what the server takes of the slot
+    between two batches (`batch_overhead_us`)."""
     last_us: int
     """The largest sum, over transfers, of when it is ready and of execution from its layers on;
     where it has to be opened first, execution of all layers waits for that."""
@@ -54,8 +55,8 @@ def predicted_start(residency: Residency, profile: Profile) -> Start:
         PlanError: the profile does not know the layers that are placed.
     """
     times = _layer_times(profile.model, profile, residency)
-    load_us, exec_us, last_us = _three(times, residency, median=True)
-    _, exec99_us, last99_us = _three(times, residency, median=False)
+    load_us, exec_us, last_us = _three(times, residency, profile.batch_overhead_us, median=True)
+    _, exec99_us, last99_us = _three(times, residency, profile.batch_overhead_us, median=False)
     return Start(
         load_us=load_us,
         exec_us=exec_us,
@@ -84,7 +85,9 @@ def _layer_times(where: str, profile: Profile, residency: Residency) -> LayerTim
     return times
 
 
-def _three(times: LayerTimes, residency: Residency, *, median: bool) -> tuple[int, int, int]:
+def _three(
+    times: LayerTimes, residency: Residency, overhead_us: int, *, median: bool
+) -> tuple[int, int, int]:
     """(load, exec, last), see `Start`."""
     told = timeline(
         chain_of(times, median=median),
@@ -93,6 +96,7 @@ def _three(times: LayerTimes, residency: Residency, *, median: bool) -> tuple[in
     )
     open_us = times.open_p50_us if median else times.open_p99_us
     took = [end - start for start, end in zip(told.start_us, told.end_us, strict=True)]
+    took[-1] += overhead_us
     rest = list(accumulate(reversed(took)))[::-1]
     last_us = max((at + us for at, us in zip(told.ready_us, rest, strict=True) if at), default=0)
     if open_us:

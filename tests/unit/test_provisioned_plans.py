@@ -15,6 +15,7 @@ from headrace.metrics import run_report
 from headrace.planning import solve
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.simulation.session import simulate
+from headrace.start_times import predicted_start
 from headrace.verify import verify
 from helpers.layers import with_layers
 from helpers.problems import make_profile, profile_ref
@@ -61,6 +62,27 @@ def test_every_model_is_planned_on_every_device_and_every_claim_holds(provision:
     helped = {model.start is not None and model.start.uses_helper for model in topology.models}
     assert topology.links == (0, 1)
     assert (topology.helpers == (1, 0)) == (provision == "exact+pt") == (True in helped)
+
+
+@pytest.mark.parametrize("copy_stream", [False, True])
+def test_what_the_server_takes_between_two_batches_it_takes_of_starts_too(
+    copy_stream: bool,
+) -> None:
+    kind = DeviceType(name="gpu", memory_bytes=MEMORY, copy_stream=copy_stream)
+    cluster = Cluster(device_types=(kind,), nodes=(Node(name="n0", devices={"gpu": 2}),))
+    without = problem(cluster=cluster)
+    profiles = {
+        name: replace(each, batch_overhead_us=90) for name, each in without.profiles.items()
+    }
+    of = replace(without, profiles=profiles)
+    plan = planned(of)
+
+    assert verify(plan, profiles) == []
+    start = plan.deployments[0].start
+    assert start is not None
+    before, told = (predicted_start(start, each.profiles["m0"]) for each in (without, of))
+    assert told.exec_us - before.exec_us == told.alone_us - before.alone_us == 90
+    assert told.load_us == before.load_us
 
 
 def test_what_a_plan_says_of_models_that_come_and_go_is_recomputed() -> None:

@@ -6,7 +6,8 @@ memory      of a device is stated; every model alone, with what its runs take fo
             slot's part of it, less what its start leaves on the host, or as measured
 latency     of a batch once the model is loaded: the profile's, and what layers on the host take
             more
-slo         the start, and such a batch, keep the model's budget
+slo         the start, and such a batch, keep the model's budget; both take the slot what the server
+            takes between two batches
 start       what comes over a helper has one: a slot of another device of the same node and type,
             behind another link to host memory
 absent      the part of requests that find their model absent: random arrivals at rates as stated,
@@ -121,7 +122,7 @@ def _check_model(case: Case, deployment: Deployment, profile: Profile) -> _Model
     rps = deployment.throughput_rps
     case.limit("throughput", model, "throughput (rps) beside its pipeline's", rps,
                pipeline.throughput_rps)  # fmt: skip
-    needed_us = max(start.start_us, batch99) + profile.gateway_us
+    needed_us = max(start.start_us + profile.batch_overhead_us, batch99) + profile.gateway_us
     case.limit("slo", model, "start (us), gateway included", needed_us, deployment.budget_us)
     size = sum(layer.weights_bytes for layer in profile.layers)
     size -= sum(profile.layers[i].weights_bytes for i in start.host)
@@ -135,6 +136,8 @@ def _check_model(case: Case, deployment: Deployment, profile: Profile) -> _Model
     told = median_start(times, [layer.weights_bytes for layer in profile.layers], start)
     if told is None:
         return None
+    more_us = profile.batch_overhead_us
+    told = Median(told.load_us, told.exec_us + more_us, told.alone_us + more_us)
     return _Model((stage.device, stage.share), batch50, told, size, times.working_bytes, helped)
 
 

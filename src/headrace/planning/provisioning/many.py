@@ -218,7 +218,8 @@ def _on(
     (batch,) = with_host_layers(
         [costs.latency(TimedStage.of(demand.model, stage), 1)], profile, residency
     )
-    needed_us = max(residency.start_us, batch.p99_us) + costs.gateway_us(demand.model)
+    start_us = residency.start_us + costs.between_batches_us(demand.model)
+    needed_us = max(start_us, batch.p99_us) + costs.gateway_us(demand.model)
     budget = budget_us(demand.slo_us, problem.options.margin)
     if needed_us > budget:
         return (
