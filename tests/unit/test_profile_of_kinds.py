@@ -44,6 +44,7 @@ def node(
         name=name,
         labelled=False,
         address="10.0.0.1",
+        port=0,
         cpus=cpus,
         gpus=gpus,
         accelerator=accelerator,
