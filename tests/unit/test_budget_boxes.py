@@ -33,6 +33,16 @@ def test_each_module_in_turn_is_given_what_is_left_over() -> None:
     assert budgets.tolist() == [65, 30, 30, 5]
 
 
+def test_a_box_is_split_at_the_wait_of_who_takes_most_more_than_its_least() -> None:
+    boxes = Boxes([Graph(before=[(), (0,)], budget_us=100)])
+    halves = boxes.halves(us(10, 20), us(80, 90), us(60, 50))
+
+    assert [[low.tolist(), high.tolist()] for low, high in halves] == [
+        [[10, 20], [59, 90]],
+        [[60, 20], [80, 40]],
+    ]
+
+
 def test_a_plan_that_fits_has_no_module_to_split_at() -> None:
     boxes = Boxes([DIAMOND])
     with pytest.raises(AssertionError, match="above its least"):

@@ -174,7 +174,7 @@ class _Cuts:
         if solved.status != "optimal" or solved.values is None or solved.objective is None:
             return None
         weights = self._prices * np.clip(solved.values[parts], 0.0, 1.0)
-        offended = solved.objective > SAME * float(weights @ counts)
+        offended = solved.objective > SAME * max(float(weights @ counts), self._prices.min())
         return weights if offended else None
 
 
