@@ -36,10 +36,10 @@ from benchmarks.ppipe.bound import any_plan_rps
 from benchmarks.ppipe.carried import ANY, OURS, THEIRS, Carrying, Session
 from benchmarks.ppipe.cases import cluster_of, group_of
 from benchmarks.ppipe.experiment import note, reference_or_skip
-from benchmarks.ppipe.fluid import capacity_rps
 from benchmarks.ppipe.planners import Profiles, as_reference, plan_artifact, plan_free, priced
 from benchmarks.ppipe.planning_rows import problem_of, profiles_of
 from benchmarks.ppipe.reference import reference_plans
+from benchmarks.ppipe.room import Promise, any_plan_by_room
 from msgspec.structs import replace
 
 from headrace.catalog.ppipe.artifact import ReferencePlan
@@ -184,6 +184,7 @@ class Study:
             "margins": margins,
             "planned_rps": {each.model: each.stated_rps for each in plan.deployments},
             "capacity_rps": self._capacity(plan),
+            "room": {model: each.room for model, each in self._promises(plan).items()},
             "carried_rps": [
                 self._carried(plan, dispatcher, session, guess_rps) for session in sessions
             ],
@@ -198,8 +199,11 @@ class Study:
 
     def _capacity(self, plan: ReferencePlan) -> Carried:
         """Of slots and links as they are simulated, without a pause."""
+        return {model: each.rate_rps for model, each in self._promises(plan).items()}
+
+    def _promises(self, plan: ReferencePlan) -> dict[str, Promise]:
         return {
-            each.model: capacity_rps(build_hardware(plan, each, self._profiles[each.model]))
+            each.model: Promise.of(build_hardware(plan, each, self._profiles[each.model]))
             for each in plan.deployments
         }
 
@@ -247,7 +251,9 @@ def study(folder: Path, results: Path, seeds: int, at: int) -> Path:
     file = results / f"{_name(published)}.json"
     known = {}
     if file.exists():
-        known = {row["system"]: row for row in json.loads(file.read_text())["rows"]}
+        rows = json.loads(file.read_text())["rows"]
+        # Rows from before rooms were written down are measured again.
+        known = {row["system"]: row for row in rows if "room" in row}
     if set(SYSTEMS) - known.keys():
         problem = Study(published, profiles_of(folder, published))
         rows = problem.rows(range(1, 1 + seeds), known)
@@ -300,7 +306,16 @@ def _bounded(folder: Path, file: Path, seeds: int) -> dict[str, Any]:
     )
     problem = problem_of(published, profiles_of(folder, published))
     sessions = [Session(seed=seed, seconds=MEASURED_S) for seed in range(1, 1 + seeds)]
-    return {**found, "any_plan_rps": any_plan_rps(problem, sessions)}
+    ours = next(row for row in found["rows"] if row["system"] == "ours")
+    promises = {
+        model: Promise(rate_rps, ours["room"][model])
+        for model, rate_rps in ours["capacity_rps"].items()
+    }
+    return {
+        **found,
+        "any_plan_rps": any_plan_rps(problem, sessions),
+        "any_plan_by_room_rps": any_plan_by_room(problem, promises),
+    }
 
 
 def _name(published: ReferencePlan) -> str:

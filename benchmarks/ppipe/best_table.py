@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.ppipe.experiment import show
+from benchmarks.ppipe.room import Promise
 
 Problem = Mapping[str, Any]
 """As `best.study` writes it."""
@@ -90,12 +91,27 @@ def _bounds(problems: Sequence[Problem], name: str) -> dict[str, Any]:
     planned = [
         _worth(problem, _carried(problem, name)) / problem["any_plan_rps"] for problem in problems
     ]
+    by_room = [
+        carried / Promise(row["capacity_rps"][model], row["room"][model]).carried_rps
+        for problem in problems
+        for row in (_row(problem, name),)
+        for model, carried in _carried(problem, name).items()
+    ]
+    of_any_by_room = [
+        _worth(problem, _carried(problem, name)) / problem["any_plan_by_room_rps"]
+        for problem in problems
+    ]
     return {
         "system": name,
         "of any dispatcher, mean": fmean(dispatched),
         "least": min(dispatched),
         "of any plan, mean": fmean(planned),
         "least ": min(planned),
+        "of what rate and room let expect, mean": fmean(by_room),
+        "least  ": min(by_room),
+        "most": max(by_room),
+        "of any plan by these, mean": fmean(of_any_by_room),
+        "least   ": min(of_any_by_room),
     }
 
 
@@ -105,6 +121,8 @@ def _problem(problem: Problem) -> dict[str, Any]:
         row[name] = 100 * _every(problem, name)
     ours, theirs = _row(problem, "ours"), _row(problem, "ppipe")
     row["any plan"] = 100 * problem["any_plan_rps"] / problem["published_objective"]
+    by_room = problem["any_plan_by_room_rps"] / problem["published_objective"]
+    row["any plan by room"] = 100 * by_room
     row["ppipe's margin"] = f"{100 * next(iter(theirs['margins'].values())):.0f}"
     row["ours"] = 100 * _every(problem, "ours")
     row["margins"] = " ".join(f"{100 * margin:.0f}" for margin in ours["margins"].values())

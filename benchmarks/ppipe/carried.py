@@ -9,7 +9,8 @@ so that systems compare. What every dispatcher is measured against:
              such window at most C_p (t - s) + C_p (SLO - L_p) requests can be, with C_p the rate of
              that stage at its best batch size up to the planned one, and L_p the least time in the
              other stages and between them. Of all ways to keep this, admitting whoever still fits
-             (a token bucket) admits most.
+             (a token bucket) admits most. And batches take their slots whole: `windows`, kept at
+             the same time.
 """
 
 from collections.abc import Callable
@@ -20,8 +21,8 @@ from benchmarks.ppipe.artifact import Hardware, run_session
 from benchmarks.ppipe.artifact.hardware import Ints
 from benchmarks.ppipe.dispatch import POLICY, topology_of
 from benchmarks.ppipe.fluid import stage_rps
+from benchmarks.ppipe.windows import NO_WINDOWS, Windows, admitted, windows_of
 
-from headrace.compilation.loops import compiled
 from headrace.simulation.compiled import offer, run
 from headrace.simulation.offered.processes import poisson_us
 
@@ -57,7 +58,7 @@ def admitted_rps(capacity_rps: float, slo_us: int, model: str, session: Session)
     rate_per_us = capacity_rps / 1e6
 
     def attains(at_us: Ints) -> float:
-        return _part_admitted(at_us, rate_per_us, rate_per_us * slo_us)
+        return _part_admitted(at_us, rate_per_us, rate_per_us * slo_us, NO_WINDOWS)
 
     return _highest_rps(attains, model, session, capacity_rps)
 
@@ -100,7 +101,8 @@ def attaining(hardware: Hardware, model: str, dispatcher: str) -> Callable[[Ints
         return lambda at_us: run_session(hardware, at_us).attainment(lateness_counted=True)
     if dispatcher == ANY:
         rate_per_us, room = bucket(hardware)
-        return lambda at_us: _part_admitted(at_us, rate_per_us, room)
+        windows = windows_of(hardware)
+        return lambda at_us: _part_admitted(at_us, rate_per_us, room, windows)
     topology = topology_of(model, hardware)
 
     def ours(at_us: Ints) -> float:
@@ -131,20 +133,8 @@ def bucket(hardware: Hardware) -> tuple[float, float]:
     return rate, room
 
 
-def _part_admitted(at_us: Ints, rate_per_us: float, room: float) -> float:
-    return float(_admitted(at_us, rate_per_us, room)) / max(1, len(at_us))
-
-
-@compiled
-def _admitted(at_us: Ints, rate_per_us: float, room: float) -> int:
-    tokens, last_us, count = room, 0, 0
-    for i in range(len(at_us)):
-        tokens = min(room, tokens + (at_us[i] - last_us) * rate_per_us)
-        last_us = at_us[i]
-        if tokens >= 1:
-            tokens -= 1
-            count += 1
-    return count
+def _part_admitted(at_us: Ints, rate_per_us: float, room: float, windows: Windows) -> float:
+    return float(admitted(at_us, rate_per_us, room, *windows)) / max(1, len(at_us))
 
 
 class Carrying:

@@ -12,14 +12,14 @@ from benchmarks.ppipe.artifact.session import Outcome
 
 def capacity_rps(hardware: Hardware) -> float:
     """What the slots and uplinks of artifact mode carry: the slowest stage of every pipeline."""
-    return sum(_pipeline_rps(hardware, pipeline) for pipeline in range(len(hardware.batch)))
+    return sum(pipeline_rps(hardware, pipeline) for pipeline in range(len(hardware.batch)))
 
 
 def run_fluid(hardware: Hardware, at_us: Ints) -> Outcome:
     """Who would be answered in time; when exactly is not said, so `done_us` is the deadline."""
     rate_per_us = capacity_rps(hardware) / 1e6
     room = sum(
-        _pipeline_rps(hardware, pipeline) * _spare_us(hardware, pipeline) / 1e6
+        pipeline_rps(hardware, pipeline) * spare_us(hardware, pipeline) / 1e6
         for pipeline in range(len(hardware.batch))
     )
     taken = np.zeros(len(at_us), np.bool_)
@@ -39,7 +39,8 @@ def run_fluid(hardware: Hardware, at_us: Ints) -> Outcome:
     )
 
 
-def _pipeline_rps(hardware: Hardware, pipeline: int) -> float:
+def pipeline_rps(hardware: Hardware, pipeline: int) -> float:
+    """Of its slowest stage, with full batches."""
     batch = int(hardware.batch[pipeline])
     return min(stage_rps(hardware, stage, batch) for stage in _stages(hardware, pipeline))
 
@@ -52,7 +53,7 @@ def stage_rps(hardware: Hardware, stage: int, batch: int) -> float:
     return float((np.minimum(inferred, 1e6 / item_us) if item_us else inferred).sum())
 
 
-def _spare_us(hardware: Hardware, pipeline: int) -> int:
+def spare_us(hardware: Hardware, pipeline: int) -> int:
     """How long a full batch may wait."""
     batch = int(hardware.batch[pipeline])
     path_us = sum(

@@ -103,6 +103,8 @@ def test_the_tables_compare_the_least_of_the_models(capsys: pytest.CaptureFixtur
             "system": system,
             "margins": {"a": 0.1, "b": 0.2},
             "planned_rps": {"a": 100.0, "b": 50.0},
+            "capacity_rps": {"a": 125.0, "b": 65.0},
+            "room": {"a": 20.0, "b": 20.0},
             "carried_rps": [figures],
             "any_dispatcher_rps": [{"a": 120.0, "b": 60.0}],
             "batches": {"a": [1], "b": [2]},
@@ -124,6 +126,7 @@ def test_the_tables_compare_the_least_of_the_models(capsys: pytest.CaptureFixtur
         "models": models,
         "published_objective": 50.0,
         "any_plan_rps": 60.0,
+        "any_plan_by_room_rps": 57.0,
         "rows": list(systems.values()),
     }
 
