@@ -1,5 +1,7 @@
 """How every command speaks: tables for people, JSON for programs, errors that end with a step."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -20,6 +22,16 @@ def print_json(value: Any) -> None:
     encoded = msgspec.json.format(msgspec.json.encode(value, enc_hook=encode_fraction), indent=2)
     # Flushed here: at exit a full disk would go unnoticed. Without a standard output, to nobody.
     typer.echo(encoded.decode())
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Says so on a terminal while the block runs."""
+    if not notices.is_terminal:  # nobody would see it
+        yield
+        return
+    with notices.status(what):
+        yield
 
 
 def next_step(command: str) -> None:

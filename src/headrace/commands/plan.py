@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.commands.output import console, next_step, notices, print_json
+from headrace.commands.output import console, next_step, notices, print_json, working
 from headrace.commands.studies import AddressOption, ClusterOption, JobsOption
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ def _planned(problem: "Problem") -> "Plan":
         if problem.options.bill == "devices":
             load_kernel("rounds", simulator=False)
         solving = plan_keeping_worst_cases
-    with notices.status(f"planning with {problem.options.planner}"):
+    with working(f"planning with {problem.options.planner}"):
         result = solving(problem)
     if result.plan is None:
         raise InfeasibleError(result.refusal or "no plan")

@@ -317,7 +317,7 @@ def _extend(
 ) -> tuple[Ints, Ints, Times]:
     """Append every next stage that can still end in time to every partial pipeline."""
     grown: list[tuple[Ints, Ints, Times]] = []
-    for block in np.unique(ends[:, -1]):
+    for block in sorted(set(ends[:, -1].tolist())):  # np.unique would import numpy.ma
         rows = np.flatnonzero(ends[:, -1] == block)
         # (kind, end) of the next stage, then its cost after each kind of predecessor.
         stage_us = tables.p99_us[b][:, block, block + 1 :] + rest_us[block + 1 :]

@@ -13,9 +13,12 @@ sum of generators is reached. Left out is what cannot matter:
 - values whose waste, price x v - request price x value[v], exceeds the gap of the target
 - vectors that carry no more than a smaller one, and those that carry enough
 
+What is left is little: of 23,000 vectors for 25 devices in twelfths and 75 whole ones, some dozen
+to some hundred have a value. So a row is read from the first column on that a pattern or an
+extension has reached, and one that none has reached is its predecessor's copy.
+
 Units of each device type are counted in steps: what all slots on it are multiples of. Cost:
-O(vectors x generators) at most; pruned, some dozen extensions of each of 23,000 vectors for 25
-devices in twelfths and 75 whole ones. Memory: 24 bytes per vector. Source: ours (decision 0010).
+O(vectors x generators) at most. Memory: 24 bytes per vector. Source: ours (decision 0010).
 """
 
 from collections.abc import Sequence
@@ -46,6 +49,8 @@ class _ValueTable(NamedTuple):
     """Shape (GENERATORS_MAX,): patterns, least waste first."""
     used: Ints
     """Shape (1,): generators so far."""
+    reached: Ints
+    """Shape (N0 + 1,): first column of each row that an extension has reached; N1 + 1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +124,12 @@ class ValueFunction:
             by=np.full(shape, -1, dtype=np.int64),
             generators=np.zeros(GENERATORS_MAX, np.int64),
             used=np.zeros(1, np.int64),
+            reached=np.full(shape[0], shape[1], np.int64),
         )
         self._state.value[0, 0] = 0.0
         first = np.searchsorted(patterns.use[:, 0], np.arange(shape[0] + 1))
         self._first = first.tolist()
+        self._columns_of_patterns = patterns.use[:, 1].tolist()
         self._fill: Any = worth_compiling(_fill, shape[0] * shape[1])
         arrays: tuple[Any, ...] = (patterns.use, patterns.carried_rps, patterns.waste)
         state: Any = self._state
@@ -151,10 +158,19 @@ class ValueFunction:
 
         False if there are more than GENERATORS_MAX generators.
         """
+        first, end, start = self._first[row], self._first[row + 1], 0
+        if row > 0:
+            start = int(self._views.reached[row])
+            if first < end:
+                start = min(start, self._columns_of_patterns[first])
+            self._state.best[row, :start] = self._state.best[row - 1, :start]
+            if start == self.columns:
+                return True
         full: bool = self._fill(
             row,
-            self._first[row],
-            self._first[row + 1],
+            start,
+            first,
+            end,
             *self._tables,
             float(step_prices[0]),
             float(step_prices[1]),
@@ -182,6 +198,7 @@ class ValueFunction:
 @compiled
 def _fill(
     row: int,
+    start: int,
     first: int,
     end: int,
     use: Ints,
@@ -196,7 +213,7 @@ def _fill(
 ) -> bool:
     rows, columns = state.value.shape
     pattern = first
-    for column in range(columns):
+    for column in range(start, columns):
         smaller = 0.0
         if row > 0:
             smaller = state.best[row - 1, column]
@@ -226,6 +243,7 @@ def _fill(
                 if more > state.value[to_row, to_column]:
                     state.value[to_row, to_column] = more
                     state.by[to_row, to_column] = generator
+                    state.reached[to_row] = min(state.reached[to_row], to_column)
     return False
 
 

@@ -1,0 +1,43 @@
+"""Plans whose making compiles what planners compile, once, for all processes that run tests."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from headrace.compilation import loops
+from headrace.domain.problem import PlanOptions
+from headrace.planning import solve
+from helpers.apps import write_app_plan
+from helpers.problems import QUARTERS, make_cluster, make_problem, make_profile
+from helpers.verified_plans import SHAPES
+
+
+def app_on_shared_devices() -> None:
+    with TemporaryDirectory() as folder:
+        devices = {"T4": 1, "A100": 1}
+        write_app_plan(Path(folder), "plan.json", 1000.0, 20.0, devices, bill="devices")
+
+
+def pools_of_three_types() -> None:
+    devices = {"a": 1.0, "b": 0.5, "c": 0.3}
+    profiles = [
+        make_profile(f"m{i}", blocks=3, devices=devices, max_batch=2, shares=QUARTERS, seed=50 + i)
+        for i in range(2)
+    ]
+    cluster = make_cluster({"n0": {"a": 1, "b": 2}, "n1": {"c": 2}}, shares=QUARTERS, gbps=10.0)
+    options = PlanOptions(objective="max-min", max_stages=2)
+    assert solve(make_problem(profiles, cluster=cluster, options=options)).plan is not None
+
+
+PLANS: Mapping[str, Callable[[], object]] = {
+    "apps": app_on_shared_devices,
+    "pools": pools_of_three_types,
+    **{name: SHAPES[name] for name in ("started", "together", "malleable")},
+}
+"""What compiles longest first."""
+
+
+def compile_by(name: str) -> None:
+    """Makes the plan; small ones are compiled too, which planners else do as plain Python."""
+    loops.PLAIN_STEPS = 0
+    PLANS[name]()
