@@ -51,8 +51,8 @@ FINE = 513
 _COARSE, _PLACES, _MOST = 9, 24, 40
 """Weights that every grid has, those of layers' changes, and all in all."""
 _ROUNDS = 3
-_SHARES = 32
-"""In how many parts the weight of the helper's link is looked for."""
+_SHARES, _FINER = 32, 8
+"""In how many parts the weight of the helper's link is looked for, and again beside the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +85,37 @@ def of_one_device(chain: Chain, *, grouped: bool) -> Limits:
 
 def of_two_devices(chain: Chain, *, grouped: bool) -> tuple[Limits, Limits]:
     """(of layers before a split, of those behind it), with the best weight for the helper's."""
+    grid = _grid(chain)
     shares = np.linspace(0, 1, _SHARES + 1)
-    behind = _behind(chain, grouped, shares)
-    places = np.linspace(0, 1, _COARSE)
+    for _ in range(2):
+        at = _best_share(chain, grouped, grid, shares)
+        share = float(shares[at])
+        shares = np.linspace(shares[max(0, at - 1)], shares[at + 1], _FINER + 1)
+    helped = _helper(chain, grouped, np.union1d(grid, [share]))
+    stop = _behind(chain, grouped, helped.grid)[:, int(np.searchsorted(helped.grid, share))].copy()
+    return _primary(chain, grouped, grid * (1 - share), share, stop), helped
+
+
+def _best_share(chain: Chain, grouped: bool, grid: Floats, shares: Floats) -> int:
+    """Which weight of the helper's link, of these but the last, gives the highest limit."""
+    weights = np.union1d(grid, shares)
+    behind = _behind(chain, grouped, weights)[:, np.searchsorted(weights, shares)]
+    known: dict[int, float] = {}
 
     def least(at: int) -> float:
-        share = float(shares[at])
-        return _primary(chain, grouped, places * (1 - share), share, behind[:, at].copy()).least
+        if at not in known:
+            share, stop = float(shares[at]), behind[:, at].copy()
+            known[at] = _primary(chain, grouped, grid * (1 - share), share, stop).least
+        return known[at]
 
-    low, high = 0, _SHARES - 1
+    low, high = 0, len(shares) - 2
     while high - low > 2:
         a, b = low + (high - low) // 3, high - (high - low) // 3
         if least(a) < least(b):
             low = a
         else:
             high = b
-    share = float(shares[max(range(low, high + 1), key=least)])
-    grid = _grid(chain)
-    helped = _helper(chain, grouped, np.union1d(grid, [share]))
-    stop = _behind(chain, grouped, helped.grid)[:, int(np.searchsorted(helped.grid, share))].copy()
-    return _primary(chain, grouped, grid * (1 - share), share, stop), helped
+    return max(range(low, high + 1), key=least)
 
 
 def _behind(chain: Chain, grouped: bool, grid: Floats) -> Floats:
