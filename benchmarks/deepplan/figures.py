@@ -28,7 +28,7 @@ from benchmarks.deepplan.v100 import (
     load_us,
     reads,
 )
-from benchmarks.ppipe.plots import bars, draw
+from benchmarks.ppipe.plots import COLOURS, bars, draw
 
 from headrace.planning.provisioning.planners import PLANNERS
 from headrace.starts import Chain, timeline
@@ -210,13 +210,14 @@ def plot(
         for axis, (title, rows) in zip(axes, alone.items(), strict=True):
             values = {name: [row[name] for row in rows.values()] for name in SHOWN}
             bars(axis, list(rows), values)
-            axis.tick_params(axis="x", rotation=60)
-            axis.set(title=title, ylabel="times as soon as load-then-run")
+            axis.set_xticks(range(len(rows)), list(rows), rotation=40, ha="right", fontsize="small")
+            axis.set(title=title, ylabel="load-then-run / start")
 
     def batches(axes: Sequence[Any]) -> None:
         for axis, (network, lines) in zip(axes, batched.items(), strict=True):
             for name, row in lines.items():
-                axis.plot(BATCHES, row, marker="o", ms=3, label=name)
+                axis.plot(BATCHES, row, marker="o", ms=3, label=name, color=COLOURS[name])
+            axis.set_xticks(BATCHES)
             axis.set(title=network, xlabel="batch size", ylabel="throughput / baseline's at 1")
 
     draw(folder / "fig11-16.svg", len(alone), starts, width=5.0)

@@ -21,6 +21,13 @@ FILES = {
 }
 WITH_WEIGHTS_MIB = 0.0005
 
+TABLE_3 = {
+    "resnet101": (63, 7, "XXXXXOX", "XXOXXOX"),
+    "gpt2": (0, 5, "XXOOO", "XOOOO"),
+}
+"""Network, the first layer shown and how many; O: load, X: from the host or without weights; the
+initial approach's and DeepPlan's. Of GPT-2 layers with weights alone are shown."""
+
 
 def published(folder: Path, network: str) -> list[dict[str, str]]:
     """Rows of the layers with weights, in order."""
@@ -55,6 +62,26 @@ def main() -> None:
                 f"    from initial: {to_load} host -> load, {to_host} load -> host (published: 0);"
                 f" largest layer on host: {max(final, key=lambda layer: layer[1])[2]}"
             )
+    print("Table 3: parts of plans, O load, X host or no weights; in brackets the paper's")
+    for network, (first_layer, count, *paper) in TABLE_3.items():
+        shapes = NETWORKS[network]
+        kinds = [s.kind for s in shapes if s.weights_bytes or network != "gpt2"]
+        here = slice(first_layer, first_layer + count)
+        print(f"  {network}: layers {first_layer} on, {' '.join(kinds[here])}")
+        for planner in ("initial", "deepplan", "deepplan-guarded"):
+            letters = _letters(network, planner)
+            theirs = paper[planner != "initial"]
+            print(f"    {planner:18s} {letters[here]} ({theirs})")
+
+
+def _letters(network: str, planner: str) -> str:
+    shapes = NETWORKS[network]
+    source = PLANNERS[planner](chain_of(shapes)).choice.source
+    return "".join(
+        "X" if place == HOST else "O"
+        for shape, place in zip(shapes, source, strict=True)
+        if shape.weights_bytes or network != "gpt2"
+    )
 
 
 def _compare(planner: str, theirs: list[str], layers: list[tuple[str, int, bool]]) -> None:

@@ -16,6 +16,13 @@ COLOURS = {
     "ours-reactive": "#d69e2e",
     "ours": "#2f855a",
     "ours-plan": "#68d391",
+    "Baseline": "#9aa5b1",
+    "PipeSwitch": "#e0a526",
+    "DHA": "#63b3ed",
+    "PT": "#dd8a57",
+    "PT+DHA": "#2b6cb0",
+    "exact": "#2f855a",
+    "exact+pt": "#68d391",
 }
 """One colour per system in every plot."""
 

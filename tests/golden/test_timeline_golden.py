@@ -11,6 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,10 @@ from headrace.domain.events import (
     Dispatched,
     Dropped,
     EventLogHeader,
+    Evicted,
+    Loaded,
+    LoadFailed,
+    Loading,
     Ran,
     Reservation,
     SlotGained,
@@ -132,6 +137,47 @@ def test_lost_slots_are_marked_until_they_are_back_or_the_log_ends() -> None:
     assert lost["fast0"] == [(11_000, 18_000)]
     assert lost["slow0"] == [(56_000, 1_000)]
     assert lost["fast1"] == []
+
+
+def test_copy_streams_show_the_loads_that_they_were_busy_with() -> None:
+    header = msgspec.structs.replace(HEADER, models=("reader", "writer"), resident_bytes=(500, 70))
+    log: list[AnyEvent] = [
+        Loading(1_000, 0, 1, 0),
+        Loading(1_200, 1, 0, 1),
+        Loaded(4_000, 0, 1, 0, 1_000),
+        Evicted(4_100, 1, 0),
+        Loading(4_100, 2, 1, 1),
+        LoadFailed(4_500, 1, 0, 1),
+        SlotLost(5_000, 1),
+        Loading(6_000, 3, 2, 0),
+        LoadFailed(6_500, 2, 1, 1),
+        Arrived(9_000, 0, 0, 20_000),
+    ]
+    file = io.BytesIO()
+
+    write_timeline(header, log, file)
+
+    trace = json.loads(file.getvalue())
+    rows = rows_of(trace)
+    assert [
+        (row, e["name"], e["ts"], e["dur"], e["args"]["load"], e["args"]["bytes"])
+        for row in rows
+        if row.endswith(" copies")
+        for e in rows[row]
+    ] == [
+        ("slow0 copies", "failed: writer", 200, 3_300, 1, 70),
+        ("fast0 copies", "reader", 0, 3_000, 0, 500),
+        ("fast0 copies", "cut short: writer", 3_100, 900, 2, 70),
+        ("fast1 copies", "unfinished: reader", 5_000, 3_000, 3, 500),
+    ]
+    evictions = [e for e in trace["traceEvents"] if e["ph"] == "i"]
+    assert [(e["name"], e["ts"], e["args"]) for e in evictions] == [
+        ("evicted: reader", 3_100, {"slot": "fast0"})
+    ]
+
+
+def test_a_log_without_loads_has_no_rows_for_copy_streams() -> None:
+    assert not [row for row in rows_of(json.loads(written(LOG))) if row.endswith(" copies")]
 
 
 def test_every_request_is_a_span_with_its_slack() -> None:

@@ -52,6 +52,31 @@ def test_what_is_not_proven_is_not_called_proven_and_no_start_is_below_its_bound
     assert short.bound_us <= least.total_us <= short.total_us
 
 
+@pytest.mark.parametrize(("grouped", "helper"), MODES)
+def test_long_chains_have_a_start_close_to_what_is_proven(grouped: bool, helper: bool) -> None:
+    shapes = NETWORKS["resnet50"]
+    chain = chain_of((shapes * 4)[:500])
+
+    found = soonest_start(chain, grouped=grouped, helper=helper, room=20_000)
+
+    assert found.total_us == timeline(chain, found.choice).total_us
+    assert found.bound_us <= found.total_us <= found.bound_us * (1.05 if helper else 1.005)
+
+
+def test_times_that_no_array_holds_are_left_to_labels() -> None:
+    chain = random_chain(np.random.default_rng(9), 12)
+    long = replace(
+        chain,
+        **{row: getattr(chain, row) << 27 for row in ("load_us", "inside_us", "host_us")},
+        saved_us=chain.saved_us * 0,
+    )
+
+    found = soonest_start(long, grouped=False, helper=False)
+
+    assert found.proven
+    assert found.total_us == soonest_start(chain, grouped=False, helper=False).total_us << 27
+
+
 def least_of_all_labels(chain: Chain) -> int:
     """By layer: every (link, execution) that no other is below, with no limit but that."""
     labels = [(0, 0)]

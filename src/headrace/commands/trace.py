@@ -25,8 +25,9 @@ def trace(
     """Draw what every slot and link did, beside what was reserved for it.
 
     The trace opens in https://ui.perfetto.dev and in chrome://tracing: a group per node with
-    two rows per slot (ran, reserved) and per direction of its link, and a group per model with
-    a span per request, its slack in the details, and a mark per drop.
+    two rows per slot (ran, reserved), one for its copy stream where models were loaded, and two
+    per direction of its link, and a group per model with a span per request, its slack in the
+    details, and a mark per drop; a mark per eviction.
 
     [dim]headrace trace run.events --out run.trace.json[/dim]
     """

@@ -11,6 +11,10 @@ from headrace.domain.events import (
     Dispatched,
     Dropped,
     EventLogHeader,
+    Evicted,
+    Loaded,
+    LoadFailed,
+    Loading,
     Opened,
     Placed,
     Ran,
@@ -32,8 +36,9 @@ from headrace.reporting.chrome_trace import (
 def write_timeline(header: EventLogHeader, events: Sequence[AnyEvent], file: BinaryIO) -> int:
     """Write the log as Chrome trace JSON; returns the number of trace events.
 
-    One process per node, with two rows per slot (what ran, what was reserved) and two rows per
-    direction of its link where tensors crossed it; one process per model, with a span per
+    One process per node, with two rows per slot (what ran, what was reserved), one for its copy
+    stream where models were loaded, and two rows per direction of its link where tensors crossed
+    it, and an instant per eviction; one process per model, with a span per
     request (of one of many items, per item, and per set of slots that served it) and an instant per
     drop. Time 0 is the first event's earliest instant.
     """
@@ -56,7 +61,7 @@ def timeline(header: EventLogHeader, events: Iterable[AnyEvent]) -> list[Process
 
 
 def _began_us(event: AnyEvent) -> int:
-    return event.started_at_us if isinstance(event, Ran | Transferred) else event.at_us
+    return event.started_at_us if isinstance(event, Ran | Transferred | Loaded) else event.at_us
 
 
 @dataclass(slots=True)
@@ -78,6 +83,9 @@ class _Picture:
         self._nodes = list(dict.fromkeys(header.nodes))
         self._ran = [Row(label=slot) for slot in header.slots]
         self._reserved = [Row(label=f"{slot} reserved") for slot in header.slots]
+        self._copies: dict[int, Row] = {}
+        self._loading: dict[int, Loading] = {}
+        self._evicted: dict[str, list[Instant]] = {}
         self._links: dict[tuple[str, str, bool], Row] = {}
         self._models = [Process(name=f"requests of {model}") for model in header.models]
         self._batches: dict[int, _Batch] = {}
@@ -111,8 +119,16 @@ class _Picture:
             case Placed():
                 self._end_places(event.request, event.at_us)
                 self._placed[event.request] = event
+            case Loading():
+                self._loading[event.load] = event
+            case Loaded():
+                self._end_load(event.load, event.at_us, "")
+            case LoadFailed():
+                self._end_load(event.load, event.at_us, "failed: ")
+            case Evicted():
+                self._on_evicted(event)
             case SlotLost():
-                self._lost_at_us.setdefault(event.slot, event.at_us)
+                self._on_lost(event)
             case SlotGained():
                 self._on_gained(event)
 
@@ -121,6 +137,8 @@ class _Picture:
             self._draw_reservations(batch)
         for slot in sorted(self._lost_at_us):
             self._draw_lost(slot, self._last_us)
+        for load in list(self._loading):
+            self._end_load(load, self._last_us, "unfinished: ")
         for request in list(self._arrived):
             self._end_request(request, self._last_us, "unfinished", {})
         for request in list(self._placed):
@@ -193,6 +211,32 @@ class _Picture:
             )
             self._end_request(event.request, event.at_us, "dropped", {"reason": event.reason})
         self._leave_batch(event.request)
+
+    def _on_evicted(self, event: Evicted) -> None:
+        name = f"evicted: {self._header.models[event.model]}"
+        instant = Instant(
+            at_us=event.at_us, name=name, args={"slot": self._header.slots[event.slot]}
+        )
+        self._evicted.setdefault(self._header.nodes[event.slot], []).append(instant)
+
+    def _on_lost(self, event: SlotLost) -> None:
+        self._lost_at_us.setdefault(event.slot, event.at_us)
+        for load in [load for load, it in self._loading.items() if it.slot == event.slot]:
+            self._end_load(load, event.at_us, "cut short: ")
+
+    def _end_load(self, load: int, at_us: int, how: str) -> None:
+        """Draw for how long a copy stream was busy with a model's weights."""
+        begun = self._loading.pop(load, None)
+        if begun is None:
+            return  # of a log that begins later, or of a slot that was lost
+        model, slot = self._header.models[begun.model], self._header.slots[begun.slot]
+        args: dict[str, object] = {"load": load}
+        if self._header.resident_bytes:
+            args["bytes"] = self._header.resident_bytes[begun.model]
+        row = self._copies.setdefault(begun.slot, Row(label=f"{slot} copies"))
+        row.slices.append(
+            Slice(start_us=begun.at_us, end_us=at_us, name=f"{how}{model}", args=args)
+        )
 
     def _on_gained(self, event: SlotGained) -> None:
         if event.slot in self._lost_at_us:
@@ -308,8 +352,10 @@ class _Picture:
         for slot, home in enumerate(self._header.nodes):
             if home == node:
                 rows += [self._ran[slot], self._reserved[slot]]
+                if slot in self._copies:
+                    rows.append(self._copies[slot])
         for direction in ("uplink", "downlink"):
             for reserved in (False, True):
                 if (row := self._links.get((node, direction, reserved))) is not None:
                     rows.append(row)
-        return Process(name=node, rows=rows)
+        return Process(name=node, rows=rows, instants=self._evicted.get(node, []))

@@ -1,209 +1,300 @@
-"""Walks of the exact search by layer, one device, from both ends, and the proof that joins them.
+"""The soonest start by layer over one link, with its proof: all ends of the link's time at once.
 
-By layer a choice is known by (L, X), as in `exact`: when the link is free, and when execution is.
-The layers to come, seen from their end, are known by (D, T): what they execute, and what passes
-from when the link is free to the end, so that the start lasts max(X + D, L + T). Both are one walk,
+By layer a choice is known by L, when the link is free, and X, when execution is. Times are whole
+microseconds, so the least X for each L stands in an array, and a layer of load l, inside c, host h,
+on the device q after its copy, makes of it
 
-    loaded   P' = P + u            Q' = v + max(Q, P')
-    host     P' = P + p            Q' = Q + q
+    X'[L] = min(X[L] + h, max(X[L - l], L + q) + c)
 
-forward with P, Q = L, X and u, v, p, q = l, c, 0, h; backward with P, Q = D, T and c, l, h, 0.
+for all L side by side: four numbers in a nanosecond, where a set of labels takes twenty for one.
+Whoever looks for starts below a limit needs only those L whose bound (`limits.by_layer`) is below
+it: an array is cut at both ends, and what is between is carried along, whatever its bound.
 
-*Proof.* Whoever looks for starts up to a limit can drop labels whose bound (`limits`) is above it.
-If none is left, no start is within the limit, nor below the least bound that was dropped; if some
-are, the least of them is the least of all. A walk dies where starts lose against the lower limit by
-their layers being whole: near its beginning, if they lose there. So walks start close to the lower
-limit and look ever further, from the end where they die soon: one that comes to have many labels is
-left for one from the other end, and of two such the one that had come further goes on with more.
-The labels of a layer that have lost at most s grow with the root of s, so that to look too far
-costs less than to look again.
+A first walk with short arrays, cut around the least bound, finds a start; a second, with all that
+is below it, finds the soonest of all, or that there is none.
 
 No method is known that is fast for all chains: with c = 0 and h = l for all layers but a last one,
 which is long to run from the host and loads and runs in no time, the start takes the larger of what
 is loaded and what is not, so that the best one says whether the loads can be halved (PARTITION).
-The problem is NP-hard; labels of a layer are at most as many as microseconds.
+The problem is NP-hard; arrays are at most as long as all loads together are in microseconds.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.compilation.loops import compiled
-from headrace.planning.provisioning.limits import ROUNDING, Weights
+from headrace.planning.provisioning.limits import FINE, ROUNDING, by_layer
 from headrace.starts import Chain
 
-Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
-_FURTHER = (1.1, 1.5)
-"""How much further a walk looks than the last one, if that was short, or long: the last walk looks
-too far by this, and has most labels."""
-_SHORT = 1 << 15
-"""Labels of a walk: half a millisecond."""
+NARROW = 1_500
+"""Length of arrays of the first walk."""
+
+LARGEST_US = 1 << 30
+"""No time is kept that is as long: eighteen minutes."""
+
+_CHUNK = 256
+"""Places of an array whose bounds are looked at to find the least, about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What walks from both ends have shown."""
+    """What the walks have shown."""
 
+    total_us: int
+    """Of the start found."""
     bound_us: int
     """No start is sooner."""
-    loaded: npt.NDArray[np.bool_] | None
-    """Of each layer, in a start that takes `bound_us`; None: the room was too small for one."""
+    loaded: npt.NDArray[np.bool_]
+    """Of each layer, in the start found."""
 
 
-def prove(chain: Chain, weights: Weights, room: int) -> Proof:
-    """The least start by layer on one device, or as high a lower limit as `room` allows.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Layers of one link; microseconds, shape (n,) each."""
+
+    load_us: Ints
+    can_load: npt.NDArray[np.bool_]
+    later_us: Ints
+    """How long after its copy a layer is on the device."""
+    inside_us: Ints
+    host_us: Ints
+
+    @classmethod
+    def of(cls, chain: Chain) -> "Part":
+        """The whole chain, over the primary link."""
+        zeros = np.zeros(chain.count, np.int64)
+        return cls(chain.load_us, chain.weighted, zeros, chain.inside_us, chain.host_us)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether arrays can tell its times."""
+        return int((self.load_us + self.later_us + self.inside_us).sum()) < LARGEST_US
+
+    @property
+    def rows(self) -> tuple[Any, ...]:
+        host = np.minimum(self.host_us, LARGEST_US - 1)
+        return (self.load_us, self.can_load, self.later_us, self.inside_us, host)
+
+
+def prove(part: Part, room: int) -> Proof:
+    """The least start by layer, or, where `room` is too small, the best found.
 
     Args:
-        weights: of the chain and one link.
-        room: most labels of one walk.
+        room: most numbers of the second walk, about half a nanosecond each.
     """
-    n = chain.count
-    zeros = np.zeros(n, np.int64)
-    can_load = chain.weighted
-    grid, running = weights.grid, weights.running
-    rows = (chain.load_us, chain.inside_us, zeros, chain.host_us, can_load)
-    back = (chain.inside_us, chain.load_us, chain.host_us, zeros, can_load)
-    sides = (
-        (*rows, weights.suffix, grid, running),
-        (*(row[::-1].copy() for row in back), weights.prefix[::-1].copy(), running, grid),
-    )
-    lp = float(weights.suffix[0].max())
-    least, slack, side, longest = math.ceil(lp - ROUNDING), 1.0, 0, 0
-    while True:
-        limit = max(least, math.floor(lp + slack))
-        budget = min(room, max(_SHORT, longest // 8))
-        while True:
-            walked = _walked(sides[side], limit, budget)
-            if not walked.cut:
-                break
-            other = _walked(sides[1 - side], limit, budget)
-            if not other.cut or other.layers > walked.layers:
-                walked, side = other, 1 - side
-            if not walked.cut:
-                break
-            if budget >= room:
-                return Proof(bound_us=least, loaded=None)
-            budget = min(room, 8 * budget)
-        if walked.count(n):
-            total, choice = walked.least()
-            return Proof(bound_us=total, loaded=choice[::-1] if side else choice)
-        least = max(limit + 1, math.ceil(walked.above - ROUNDING))
-        longest = max(longest, walked.size)
-        slack = max(slack * _FURTHER[walked.size > _SHORT], least - lp)
+    table = _limits(part, FINE)
+    least = math.ceil(float(table[0].max()) - ROUNDING)
+    total, loaded = _walked(part, 0, table, LARGEST_US - 1, NARROW)
+    if total > least:
+        better = _walk(part, 0, table, total - 1, LARGEST_US, room, False)[0]
+        if better == _NO_ROOM:
+            return Proof(total_us=total, bound_us=least, loaded=loaded)
+        if better != _NONE:
+            # Again, with what leads to it alone, and with all arrays kept.
+            total, loaded = _walked(part, 0, table, int(better), LARGEST_US)
+    return Proof(total_us=total, bound_us=total, loaded=loaded)
 
 
-class _Walk(NamedTuple):
-    """What `walk` returns."""
+def found(part: Part, ready_us: int, width: int, weights: int) -> tuple[int, npt.NDArray[np.bool_]]:
+    """(when a good start ends, what it loads), with arrays of so many places.
 
-    values: Any
-    parent: Any
-    loaded: Any
-    first: Any
-    cut: bool
-    above: float
-
-    @property
-    def layers(self) -> int:
-        """That were done."""
-        return int(self.first.argmax())
-
-    @property
-    def size(self) -> int:
-        return int(self.first[-1])
-
-    def count(self, layers: int) -> int:
-        return int(self.first[layers + 1] - self.first[layers])
-
-    def least(self) -> tuple[int, npt.NDArray[np.bool_]]:
-        """The soonest end of all layers, and which are loaded, in the walk's order."""
-        n = len(self.first) - 2
-        ends = self.values[self.first[n] : self.first[n + 1]].max(axis=1)
-        label = int(self.first[n] + ends.argmin())
-        loaded = np.zeros(n, np.bool_)
-        for layer in range(n - 1, -1, -1):
-            loaded[layer] = self.loaded[label]
-            label = int(self.parent[label])
-        return int(ends.min()), loaded
+    Args:
+        ready_us: execution is not free before.
+    """
+    return _walked(part, ready_us, _limits(part, weights), LARGEST_US - 1, width)
 
 
-def _walked(side: tuple[Any, ...], limit: int, room: int) -> _Walk:
-    arguments: list[Any] = [*side, limit, room]
-    return _Walk(*walk(*arguments))
+def _limits(part: Part, weights: int) -> Any:
+    arguments: list[Any] = [*part.rows, weights]
+    return by_layer(*arguments)
+
+
+def _walk(part: Part, *how: Any) -> Any:
+    arguments: list[Any] = [*part.rows, *how]
+    return walk(*arguments)
+
+
+def _walked(
+    part: Part, ready_us: int, table: Any, limit: int, width: int
+) -> tuple[int, npt.NDArray[np.bool_]]:
+    total, values, first, low = _walk(part, ready_us, table, limit, width, 1 << 62, True)
+    if total < 0:
+        raise AssertionError("a walk that looks for a start that is there finds it")
+    load, host = part.rows[0], part.rows[-1]
+    loaded = np.zeros(len(load), np.bool_)
+
+    def kept_at(layer: int, at: int) -> int:
+        if not low[layer] <= at < low[layer] + first[layer + 1] - first[layer]:
+            return LARGEST_US
+        return int(values[first[layer] + at - low[layer]])
+
+    n = len(load)
+    ends = values[first[n] : first[n + 1]]
+    at = int(low[n] + ends.argmin())
+    for i in range(n - 1, -1, -1):
+        now = kept_at(i + 1, at)
+        if kept_at(i, at) + int(host[i]) != now:
+            loaded[i] = True
+            at -= int(load[i])
+    return total, loaded
+
+
+_NONE, _NO_ROOM = -1, -2
 
 
 @compiled
 def walk(
-    p_loaded: Any,
-    q_loaded: Any,
-    p_host: Any,
-    q_host: Any,
+    load: Any,
     can_load: Any,
-    bounds: Any,
-    p_weights: Any,
-    q_weights: Any,
+    later: Any,
+    inside: Any,
+    host: Any,
+    ready: int,
+    table: Any,
     limit: int,
+    width: int,
     room: int,
+    kept: bool,
 ) -> Any:
-    """Labels (P, Q) after each layer that no other dominates, with bounds up to `limit`.
+    """The least start up to `limit`, of arrays with at most `width` places; or _NONE or _NO_ROOM.
 
     Args:
-        bounds: shape (n + 1, weights); lower limits of the layers that are left after each.
-        room: most labels in all.
+        table: `limits.by_layer`.
+        room: most numbers in all.
+        kept: every array is returned, for `room` of them.
 
     Returns:
-        (values, parent, loaded, first, cut, above): arrays over labels, P ascending within a layer;
-        the first label of each layer, with one entry more than layers + 1; whether `room` was too
-        small; and the least bound of a label that was dropped.
+        (total, values, first, low): arrays one behind the other, where each begins, with one entry
+        more than layers + 1, and the L of each one's first place; of no use if not `kept`.
     """
-    n, weights = len(p_loaded), len(p_weights)
-    values = np.empty((room, 2), np.int64)
-    parent = np.empty(room, np.int32)
-    loaded = np.empty(room, np.bool_)
-    first = np.zeros(n + 2, np.int64)
-    values[0, 0], values[0, 1], parent[0], loaded[0], first[1] = 0, 0, -1, False, 1
-    count, above, w = 1, np.inf, 0
+    n = len(load)
+    # A walk that keeps nothing has two arrays that take turns.
+    size = 1 << 16
+    values = np.empty(2 * size, np.int32)
+    first, low = np.zeros(n + 2, np.int64), np.zeros(n + 1, np.int64)
+    largest = np.int32(1 << 30)
+    values[0] = ready
+    begin, count, base, spent = 0, 1, 0, 0
+    left, right = 0, table.shape[1] // 2
+    first[1] = 1
     for i in range(n):
-        low, high = first[i], first[i + 1]
-        at_host, at_loaded = low, low if can_load[i] else high
-        lowest = np.int64(1 << 62)
-        if i == n - 1:
-            w = 0  # the only weight that there is at the last end
-        while at_host < high or at_loaded < high:
-            from_host = at_loaded >= high
-            if not from_host and at_host < high:
-                from_host = values[at_host, 0] + p_host[i] <= values[at_loaded, 0] + p_loaded[i]
-            if from_host:
-                label = at_host
-                at_host += 1
-                p, q = values[label, 0] + p_host[i], values[label, 1] + q_host[i]
+        length = load[i]
+        target = begin + count if kept else (size if begin == 0 else 0)
+        need = count + length
+        spent += need
+        if spent > room:
+            return _NO_ROOM, values, first, low
+        if (kept and target + need > len(values)) or (not kept and need > size):
+            old = values
+            if kept:
+                values = np.empty(2 * (target + need), np.int32)
+                values[:target] = old[:target]
             else:
-                label = at_loaded
-                at_loaded += 1
-                p = values[label, 0] + p_loaded[i]
-                q = q_loaded[i] + max(values[label, 1], p)
-            if q >= lowest:
-                continue
-            lowest = q
-            # The best weight for this label is near the one for the last.
-            bound = p_weights[w] * p + q_weights[w] * q + bounds[i + 1, w]
-            for way in (1, -1):
-                while 0 <= w + way < weights:
-                    k = w + way
-                    other = p_weights[k] * p + q_weights[k] * q + bounds[i + 1, k]
-                    if other <= bound:
-                        break
-                    bound, w = other, k
-            if bound > limit + 1e-6:
-                above = min(above, bound)
-                continue
-            if count >= room:
-                return values, parent, loaded, first, True, above
-            values[count, 0], values[count, 1] = p, q
-            parent[count], loaded[count] = label, not from_host
-            count += 1
-        first[i + 2] = count
-    return values, parent, loaded, first, False, above
+                fresh = 2 * need
+                values = np.empty(2 * fresh, np.int32)
+                values[:count] = old[begin : begin + count]
+                begin, target, size = 0, fresh, fresh
+        before = values[begin : begin + count]
+        after = values[target : target + need]
+        _extended(
+            before,
+            after,
+            length,
+            can_load[i],
+            np.int32(inside[i]),
+            np.int32(host[i]),
+            np.int32(base + later[i]),
+            largest,
+        )
+        # Cut both ends.
+        end, start = need, 0
+        while end > 0:
+            bound, right = _bound(after[end - 1], base + end - 1, table[i + 1], right)
+            if bound <= limit + 1e-6:
+                break
+            end -= 1
+        while start < end:
+            bound, left = _bound(after[start], base + start, table[i + 1], left)
+            if bound <= limit + 1e-6:
+                break
+            start += 1
+        if start == end:
+            return _NONE, values, first, low
+        if end - start > width:
+            near = _least_at(after, start, end, base, table[i + 1], left)
+            start = max(start, near - width // 2)
+            end = min(end, start + width)
+        if start > 0:
+            for k in range(end - start):
+                after[k] = after[start + k]
+        begin, count, base = target, end - start, base + start
+        first[i + 2], low[i + 1] = begin + count, base
+    best = largest
+    for k in range(begin, begin + count):
+        best = min(best, values[k])
+    return np.int64(best), values, first, low
+
+
+@compiled
+def _extended(
+    before: Any,
+    after: Any,
+    length: int,
+    can_load: bool,
+    inside: Any,
+    host: Any,
+    base: Any,
+    largest: Any,
+) -> None:
+    """One more layer."""
+    count = len(before)
+    middle = min(length, count)
+    for k in range(middle):
+        after[k] = min(before[k] + host, largest)
+    if not can_load:
+        for k in range(count):
+            after[k] = min(before[k] + host, largest)
+        return
+    for k in range(count, length):
+        after[k] = largest
+    stay, moved, out = before[middle:], before[: count - middle], after[middle:count]
+    at = np.int32(base + middle)
+    for k in range(count - middle):
+        out[k] = min(min(stay[k] + host, largest), max(moved[k], at + np.int32(k)) + inside)
+    first = count if length <= count else length
+    moved, out = before[first - length :], after[first : count + length]
+    at = np.int32(base + first)
+    for k in range(len(out)):
+        out[k] = min(max(moved[k], at + np.int32(k)) + inside, largest)
+
+
+@compiled
+def _bound(done: int, link: int, table: Any, w: int) -> Any:
+    """The best weight's bound, from that of the last place on; and that weight."""
+    steps = len(table) - 1
+    bound = (1 - w / steps) * done + w / steps * link + table[w]
+    for way in (1, -1):
+        while 0 <= w + way <= steps:
+            k = w + way
+            other = (1 - k / steps) * done + k / steps * link + table[k]
+            if other <= bound:
+                break
+            bound, w = other, k
+    return bound, w
+
+
+@compiled
+def _least_at(after: Any, start: int, end: int, base: int, table: Any, w: int) -> int:
+    """Where the least bound is, about."""
+    least, near = np.inf, start
+    for k in range(start, end, max(1, (end - start) // _CHUNK)):
+        bound, w = _bound(after[k], base + k, table, w)
+        if bound < least:
+            least, near = bound, k
+    return near

@@ -19,26 +19,23 @@ and the next layer, of load l, saving p, inside c, host h, leads to
 right side grows with L, X and Y, and the start ends at X; so of two choices of the same layers the
 one that is at most as large in all three is never worse, whatever follows. Also, a choice that is
 ahead in L by the largest saving to come, and not behind in X, needs no smaller Y: wherever the
-other joins, it makes a copy of its own and stays ahead. *Bounds.* Whatever the layers to come do,
-the start lasts at least as long as execution from X on, and, for every layer m of them, as the
-copies up to m from L on with the execution of m and behind. Any mean of these is a lower limit too;
-in it the copy of layer j counts with the weight w_j of the terms m >= j, which falls along the
-layers, and its execution with v = 1 - w_{j+1}. So each layer can be set to its own least,
-min(w_j (l - p) + v c, v h), and the best falling sequence of a grid is found from the last layer on
-(`Weights`). What cannot end below the best start known is left out. What is kept at the last layer
-is the least of all: that is the proof.
+other joins, it makes a copy of its own and stays ahead. *Bounds.* `limits` says what the layers to
+come add at least; what cannot end below the best start known is left out. What is kept at the last
+layer is the least of all: that is the proof.
 
-Two devices. With the split behind layer p, layers up to p matter only by when they end: A_p, the
-least X of the walk after p. From p on, nothing is on the helper's link or the forwarding one at
-time 0, so walk back from the last layer (`backward`) with D, what runs from here, and T, from when
-the helper's link is free to the end. The start lasts max(A_p + D, T); the least over p and labels
-is the answer. In the limits, copies of both links count with w and execution with 1 - 2 w.
+Two devices. With the split before layer p, layers before it matter only by when they end: A_p, the
+least X of the walk after them. From there a second walk begins, with nothing on the helper's link
+or the forwarding one at time 0, and execution free at A_p. Its labels know when both are free, what
+the open transfer takes to forward (v), and what runs from its first layer on (e). All that follows
+grows with when the helper's link is free, and with when the open transfer would be forwarded, and
+what runs from its first layer on would have run, after its copy or after the forwarding before it;
+so these five and X are compared.
 
-By layer on one device, two values are enough, and `by_layer` proves from both ends. Otherwise both
-walks run with few labels per layer first, for a start to beat. Then they look for starts close to
-the lower limit, ever further above it, with all labels: where there is none, the limit is higher by
-as much, and the first that is found is the soonest of all. Where widths or room do not suffice, the
-best start found is the answer, and `bound_us` is what was proven till then.
+By layer on one device, X for each L is all there is, and `by_layer` proves with arrays. Otherwise a
+`rough` start and walks with few labels per layer come first, for a start to beat. Then walks look
+for starts close to the lower limit, ever further above it, with all labels: where there is none,
+the limit is higher by as much, and the first that is found is the soonest of all. Where the room
+does not suffice, the best start found is the answer, and `bound_us` is what was proven till then.
 """
 
 import math
@@ -50,28 +47,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.planning.provisioning import backward as helper_walk
-from headrace.planning.provisioning import labels as primary_walk
-from headrace.planning.provisioning.by_layer import Proof, prove
-from headrace.planning.provisioning.limits import ROUNDING, Weights
+from headrace.planning.provisioning import labels as walks
+from headrace.planning.provisioning.by_layer import Part, prove
+from headrace.planning.provisioning.limits import ROUNDING, of_one_device, of_two_devices
+from headrace.planning.provisioning.rough import over_one, over_two
 from headrace.starts import HELPER, HOST, PRIMARY, Chain, Choice
 
-WIDTHS = (16, 256, 1_024)
-"""Labels per layer of searches for a start to beat, one after the other where proofs fail."""
+WIDTHS = (32, 96)
+"""Labels per layer of searches for a start to beat: before proofs, and where proofs fail."""
 
-PROOF_WIDTH, HELPER_PROOF_WIDTH = 1 << 20, 8_192
-"""Labels per layer of a search that is to be a proof; with a helper, whose labels are compared pair
-by pair."""
+CLOSE = 4_096
+"""The first search looks for a start that takes longer than the lower limit by such a part; then by
+twice as much, and so on. Among all that ends below a far limit, few labels are soon lost."""
 
-ROOM = 4_000_000
-"""Most labels of one walk: some hundred megabytes."""
+SPLITS = 3
+"""Places of the helper's first layer that such a search tries, those with the least bounds."""
 
-HELPER_ROOM = 400_000
-"""The same over the helper's layers, whose labels are compared pair by pair: some seconds."""
+ROOM = 200_000
+"""Most labels of all walks that are to be proofs: some tens of milliseconds."""
 
-_FIRST_ROOM = 1 << 16
-_LEAST_ROOM = 4 * WIDTHS[0]
-"""Labels per layer, with which the first search comes to its end."""
+ARRAYS_PER_LABEL = 200
+"""By layer, so many numbers of arrays may be made for each label: they take as long."""
+
+HELPED = 8
+"""A label of the helper, which is compared with all others of its layer, counts as so many."""
+
+_STEPS = 16
+"""The first proof looks so small a part of the way from the lower limit to the start found."""
+
+_FIRST_ROOM = 1 << 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,46 +92,42 @@ class Found:
         return self.bound_us == self.total_us
 
 
-def soonest_start(
-    chain: Chain, *, grouped: bool, helper: bool, below: int | None = None, room: int | None = None
-) -> Found:
+def soonest_start(chain: Chain, *, grouped: bool, helper: bool, room: int | None = None) -> Found:
     """The choice with which the start ends soonest, or the best found and a lower limit.
 
     Args:
         grouped: transfers may be of several layers; otherwise each loaded layer is one.
         helper: layers behind a split may come over a second device.
-        below: some start's time; it only makes the search faster.
-        room: most labels of one walk, which bounds its time: about 20 ns each by layer. At least so
-            many are made as the first search needs.
+        room: most labels of the walks that are to prove, which bounds their time.
     """
-    search = _Search(chain, grouped, helper, room)
-    ceiling = int(chain.host_us.sum()) if below is None else below
-    if not grouped and not helper:
-        proof = search.prove()
-        if proof.loaded is not None:
-            choice = Choice.one_by_one(np.where(proof.loaded, PRIMARY, HOST).tolist())
-            return Found(choice=choice, total_us=proof.bound_us, bound_us=proof.bound_us)
-    best = search.run(ceiling + 1, WIDTHS[0]).best
-    widest = HELPER_PROOF_WIDTH if helper else PROOF_WIDTH
-    least, step = search.least_us, 1
-    while best is None or best.total_us > least:
-        tried = min(least + step, ceiling if best is None else best.total_us - 1)
-        walked = search.run(tried + 1, widest)
+    room = ROOM if room is None else room
+    if not grouped:
+        chain = replace(chain, saved_us=np.zeros_like(chain.saved_us))
+    if not grouped and not helper and Part.of(chain).is_short:
+        proof = prove(Part.of(chain), room * ARRAYS_PER_LABEL)
+        choice = Choice.one_by_one(np.where(proof.loaded, PRIMARY, HOST).tolist())
+        return Found(choice=choice, total_us=proof.total_us, bound_us=proof.bound_us)
+    if helper:
+        room //= HELPED
+        rough = over_two(chain, grouped=grouped)
+    else:
+        rough = over_one(chain, grouped=grouped, room=room * ARRAYS_PER_LABEL // 4)
+    best = _Best(choice=rough.choice, total_us=rough.total_us)
+    search = _Search(chain, grouped, helper)
+    best = search.near(best, WIDTHS[0])
+    least = max(search.least_us, rough.bound_us)
+    step = max(1, (best.total_us - least) // _STEPS)
+    while best.total_us > least:
+        tried = min(least + step, best.total_us - 1)
+        walked = search.run(tried + 1, None, room)
+        room -= walked.labels
         best = walked.best or best
         if walked.cut:
             break
-        least = max(tried + 1, walked.above_us) if walked.best is None else walked.best.total_us
+        least = best.total_us if walked.best else max(tried + 1, walked.above_us)
         step *= 2
-    else:
-        return _found(best, least)
-    for width in WIDTHS[1:]:
-        best = search.run(best.total_us if best else ceiling + 1, width).best or best
-    return _found(best, least)
-
-
-def _found(best: "_Best | None", least: int) -> Found:
-    if best is None:
-        raise AssertionError("a start from host memory alone is always a choice")
+    if best.total_us > least:
+        best = search.run(best.total_us, WIDTHS[1]).best or best
     return Found(choice=best.choice, total_us=best.total_us, bound_us=least)
 
 
@@ -143,107 +143,135 @@ class _Walked:
     """The best start below the limit."""
     cut: bool
     """Choices were left out, so that a better one may exist."""
-    above_us: int = 0
+    above_us: int
     """Where there is none, and nothing was left out: no start is sooner."""
+    labels: int
+
+
+class _Labels:
+    """What a walk returns."""
+
+    def __init__(self, result: Any) -> None:
+        self.values, self.parent, self.action, self.first, cut, self.above = result
+        self.cut = bool(cut)
+
+    @property
+    def count(self) -> int:
+        return int(self.first.max())
+
+    def least(self, layers: int, column: int) -> int | None:
+        """The label of the least value after so many layers; None: there is none."""
+        begin, end = int(self.first[layers]), int(self.first[layers + 1])
+        if end <= begin:
+            return None
+        return begin + int(self.values[begin:end, column].argmin())
+
+    def choices(self, label: int, source: int) -> list[tuple[int, bool]]:
+        found = []
+        while self.parent[label] >= 0:
+            kind = self.action[label]
+            found.append((HOST if kind == walks.FROM_HOST else source, kind == walks.JOINED))
+            label = int(self.parent[label])
+        return found[::-1]
 
 
 class _Search:
-    def __init__(self, chain: Chain, grouped: bool, helper: bool, room: int | None) -> None:
-        if not grouped:
-            chain = replace(chain, saved_us=np.zeros_like(chain.saved_us))
-        self._chain, self._grouped, self._helper = chain, grouped, helper
-        self._weights = Weights.of(chain, 2 if helper else 1)
-        self.least_us = self._weights.least_us
-        least_room = _LEAST_ROOM * (chain.count + 2)
-        self._room = max(room or ROOM, least_room)
-        self._helper_room = max(min(room or HELPER_ROOM, HELPER_ROOM), least_room)
-        least = np.where(chain.weighted, np.minimum(chain.inside_us, chain.host_us), chain.host_us)
-        self._least = np.concatenate([[0], np.cumsum(least)])
+    def __init__(self, chain: Chain, grouped: bool, helper: bool) -> None:
+        self._chain, self._grouped, self._has_helper = chain, grouped, helper
+        if helper:
+            self._limits, self._helped = of_two_devices(chain, grouped=grouped)
+        else:
+            self._limits = of_one_device(chain, grouped=grouped)
+        self.least_us = self._limits.least_us
 
-    def prove(self) -> Proof:
-        return prove(self._chain, self._weights, self._room)
+    def near(self, best: _Best, width: int) -> _Best:
+        """A better start, with few labels, or the same: first among those close to the limit."""
+        slack = self.least_us // CLOSE + 1
+        while self.least_us + slack < best.total_us:
+            found = self.run(self.least_us + slack, width).best
+            if found is not None:
+                return found
+            slack *= 2
+        return self.run(best.total_us, width).best or best
 
-    def run(self, limit: int, width: int) -> _Walked:
-        """The best start below `limit`, with so many labels a layer."""
-        chain, weights = self._chain, self._weights
+    def run(self, limit: int, width: int | None, room: int | None = None) -> _Walked:
+        """The best start below `limit`, with so many labels a layer, or with all there are."""
+        chain, limits = self._chain, self._limits
         rows = (chain.load_us, chain.saved_us, chain.inside_us, chain.host_us)
-        tail = (weights.running, weights.grid, self._grouped, limit, width)
-        walk = _with_room(self._room, primary_walk.forward, *rows, weights.suffix, *tail)
-        ends = self._least_ends(walk)
-        best, total = None, limit
-        if ends[-1] < limit:
-            best, total = self._primary(walk, chain.count), int(ends[-1])
-        if not self._helper:
-            above = math.ceil(min(walk[5], limit * 2.0) - ROUNDING)
-            return _Walked(best=self._best(best, total), cut=bool(walk[4]), above_us=above)
-        rest = np.minimum.accumulate(ends - self._least) + self._least
-        back = _with_room(
-            self._helper_room,
-            helper_walk.backward,
-            *rows,
-            chain.forward_us,
-            chain.forward_copy_us,
-            rest,
-            weights.prefix,
-            1 - weights.grid,
-            weights.grid,
-            self._grouped,
-            limit,
-            width,
-        )
-        for split in range(chain.count):
-            first, end = back[3][chain.count - split : chain.count - split + 2]
-            values = back[0][first:end]
-            closed = np.flatnonzero(values[:, 1] >= 0)
-            if not len(closed):
-                continue
-            totals = np.maximum(ends[split] + values[closed, 0], values[closed, 1])
-            if totals.min() < total:
-                total = int(totals.min())
-                label = first + closed[int(totals.argmin())]
-                best = self._primary(walk, split) + self._from_helper(back, split, label)
-        return _Walked(best=self._best(best, total), cut=bool(walk[4] or back[4]))
+        first = _with_room(
+            room, width, chain.count, walks.primary,
+            *rows, limits.grid, limits.spare, limits.table, self._grouped, limit,
+        )  # fmt: skip
+        found, total, labels = None, limit, first.count
+        above, cut = first.above, first.cut
+        end = first.least(chain.count, 1)
+        if end is not None:
+            # With weight spared for the helper's link, a bound may be below what has ended.
+            above = min(above, float(first.values[end, 1]))
+            if first.values[end, 1] < limit:
+                total, found = int(first.values[end, 1]), first.choices(end, PRIMARY)
+        if self._has_helper:
+            ends = self._least_ends(first)
+            bounds = self._at_splits(ends)
+            order = np.argsort(bounds, kind="stable")
+            for tried, split in enumerate(order.tolist()):
+                if bounds[split] > total - 1 + ROUNDING:
+                    above = min(above, bounds[split])
+                    break
+                if width is not None and tried == SPLITS:
+                    cut = True
+                    break
+                left = None if room is None else room - labels
+                behind = _with_room(
+                    left, width, chain.count, walks.helper,
+                    *rows, chain.forward_us, chain.forward_copy_us, split, int(ends[split]),
+                    self._helped.grid, self._helped.table, self._grouped, total,
+                )  # fmt: skip
+                labels += behind.count
+                above, cut = min(above, behind.above), cut or behind.cut
+                end = behind.least(chain.count - split, 4)
+                if end is not None and behind.values[end, 4] < total:
+                    total = int(behind.values[end, 4])
+                    label = first.least(split, 1)
+                    assert label is not None
+                    found = first.choices(label, PRIMARY) + behind.choices(end, HELPER)
+                if cut and width is None:
+                    break
+        above_us = math.ceil(min(above, limit * 2.0) - ROUNDING)
+        return _Walked(best=_best(found, total), cut=cut, above_us=above_us, labels=labels)
 
-    def _least_ends(self, walk: Any) -> npt.NDArray[np.int64]:
+    def _least_ends(self, walk: _Labels) -> npt.NDArray[np.int64]:
         """A_p: the soonest that layers before p can end, for each p."""
-        values, first = walk[0], walk[3]
-        ends = [values[a:b, 1].min() if b > a else primary_walk.NEVER for a, b in pairwise(first)]
+        values, first = walk.values, walk.first
+        ends = [values[a:b, 1].min() if b > a else walks.NEVER for a, b in pairwise(first)]
         return np.array(ends, np.int64)
 
-    def _primary(self, walk: Any, count: int) -> list[tuple[int, bool]]:
-        values, parent, action, first = walk[:4]
-        label = int(first[count] + values[first[count] : first[count + 1], 1].argmin())
-        found = []
-        while parent[label] >= 0:
-            kind = action[label]
-            found.append((HOST if kind == 0 else PRIMARY, kind == primary_walk.JOINED))
-            label = int(parent[label])
-        return found[::-1]
-
-    def _from_helper(self, back: Any, split: int, label: int) -> list[tuple[int, bool]]:
-        _, parent, action, _, _ = back
-        found = []
-        while parent[label] >= 0:
-            kind = action[label]
-            joined = kind in (helper_walk.NEW_OPEN, helper_walk.JOINED_OPEN)
-            found.append((HOST if kind == helper_walk.FROM_HOST else HELPER, joined))
-            label = int(parent[label])
-        return found
-
-    def _best(self, best: list[tuple[int, bool]] | None, total: int) -> _Best | None:
-        if best is None:
-            return None
-        sources, joins = zip(*best, strict=True)
-        choice = Choice(source=tuple(sources), joined=tuple(map(bool, joins)))
-        return _Best(choice=choice, total_us=total)
+    def _at_splits(self, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """The bound of a start whose layers before a split end then, for each split."""
+        helped = self._helped
+        behind = np.diagonal(helped.table, axis1=1, axis2=2)
+        bounds: npt.NDArray[np.float64] = ((1 - helped.grid) * ends[:, None] + behind).max(axis=1)
+        return bounds[:-1]
 
 
-def _with_room(most: int, walk: Callable[..., Any], *arguments: Any) -> Any:
-    """The walk's labels, with more and more room until it is enough."""
-    layers = len(arguments[0])
-    room = min(most, max(_FIRST_ROOM, 256 * (layers + 6)))
+def _best(found: list[tuple[int, bool]] | None, total: int) -> _Best | None:
+    if found is None:
+        return None
+    sources, joins = zip(*found, strict=True)
+    choice = Choice(source=tuple(sources), joined=tuple(map(bool, joins)))
+    return _Best(choice=choice, total_us=total)
+
+
+def _with_room(
+    room: int | None, width: int | None, layers: int, walk: Callable[..., Any], *arguments: Any
+) -> _Labels:
+    """The walk's labels: as many as `width` allows, or in more and more room until it is enough."""
+    if width is not None:
+        return _Labels(walk(*arguments, width, (3 * width + 4) * (layers + 2)))
+    assert room is not None
+    given = max(1, min(room, _FIRST_ROOM))
     while True:
-        result = walk(*arguments, room)
-        if result[4] < 2 or room >= most:
-            return result
-        room = min(most, room * 8)
+        result = walk(*arguments, given, given)
+        if result[4] < 2 or given >= room:
+            return _Labels(result)
+        given = min(room, given * 8)

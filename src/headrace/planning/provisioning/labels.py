@@ -1,8 +1,9 @@
-"""Sets of labels that no other label dominates: the two walks of the exact search, compiled.
+"""Sets of labels that no other label dominates: the walks over the layers of each link, compiled.
 
-`forward` walks the layers of the primary link from the first one, `backward` those of the helper
-from the last one; `exact` says what labels mean and why leaving dominated ones out is safe. Both
-stop to keep labels that cannot lead below `limit`, and keep at most `width` per layer.
+`primary` walks the layers of the primary link from the first one, `helper` those of the helper from
+a split on; `exact` says what labels mean and why leaving dominated ones out is safe. Both stop to
+keep labels that cannot lead below `limit`, and keep at most `width` per layer, those with the least
+bounds.
 
 Labels of one layer stand one behind the other in the arrays of all, in ascending order of their
 first value, with the label before and what was done with the layer.
@@ -16,20 +17,19 @@ from headrace.compilation.loops import compiled
 
 NEVER = 1 << 40
 
-FROM_HOST, NEW_TRANSFER, JOINED, NEW_OPEN, JOINED_OPEN = 0, 1, 2, 3, 4
-"""What was done with a layer. Backward, the layer that is first of its transfer ends it: NEW_OPEN
-and JOINED_OPEN leave it open for layers before."""
+FROM_HOST, NEW_TRANSFER, JOINED = 0, 1, 2
+"""What was done with a layer."""
 
 
 @compiled
-def forward(
+def primary(
     load: Any,
     saved: Any,
     inside: Any,
     host: Any,
-    bounds: Any,
-    alphas: Any,
-    betas: Any,
+    grid: Any,
+    spare: float,
+    table: Any,
     grouped: bool,
     limit: int,
     width: int,
@@ -38,7 +38,7 @@ def forward(
     """Labels (L, X, Y) after each layer on the primary link.
 
     Args:
-        bounds: shape (n + 1, weights); `exact.Weights.suffix`.
+        grid, spare, table: of `limits.Limits`.
         limit: labels that cannot end below it are dropped.
         width: most labels kept per layer.
         room: most labels in all.
@@ -52,11 +52,13 @@ def forward(
     values = np.empty((room, 3), np.int64)
     parent = np.empty(room, np.int32)
     action = np.empty(room, np.int8)
+    near = np.empty((room, 2), np.int16)
+    bounds = np.empty(room, np.float64)
     first = np.zeros(n + 2, np.int64)
     values[0, 0], values[0, 1], values[0, 2] = 0, 0, NEVER
     parent[0], action[0], first[1] = -1, FROM_HOST, 1
+    near[0, 0] = near[0, 1] = len(grid) // 2
     cut, above = 0, np.inf
-    weights = len(alphas)
     stairs = np.empty((room, 2), np.int64)
     most_saved = np.zeros(n + 1, np.int64)
     for i in range(n - 1, -1, -1):
@@ -67,7 +69,6 @@ def forward(
         count = high
         steps = 0
         late, least_late = high, NEVER
-        w = 0
         while True:
             # The next label by L of three ascending sequences.
             best, kind = NEVER << 1, -1
@@ -96,7 +97,7 @@ def forward(
                 y = values[label, 2] + load[i] - saved[i] + inside[i]
                 x = max(values[label, 1] + inside[i], y)
             if not grouped:
-                y = 0
+                y = NEVER
             # Labels that are ahead by more than a transfer of its own can cost need no Y.
             while late < count and values[late, 0] + most_saved[i + 1] <= best:
                 least_late = min(least_late, values[late, 1])
@@ -113,15 +114,9 @@ def forward(
                     b = middle
             if a > 0 and stairs[a - 1, 1] <= y:
                 continue
-            # The best weight for this label is near the one for the last.
-            bound = alphas[w] * x + betas[w] * best + bounds[i + 1, w]
-            for way in (1, -1):
-                while 0 <= w + way < weights:
-                    k = w + way
-                    other = alphas[k] * x + betas[k] * best + bounds[i + 1, k]
-                    if other <= bound:
-                        break
-                    bound, w = other, k
+            bound, w, u = _bound(
+                x, y, best, grid, spare, table[i + 1], near[label, 0], near[label, 1]
+            )
             if bound > limit - 1 + 1e-6:
                 above = min(above, bound)
                 continue
@@ -145,14 +140,213 @@ def forward(
                 break
             values[count, 0], values[count, 1], values[count, 2] = best, x, y
             parent[count], action[count] = label, kind
+            near[count, 0], near[count, 1], bounds[count] = w, u, bound
             count += 1
         if count - high > width:
             cut = max(cut, 1)
-            count = _narrowed(
-                values, parent, action, high, count, width, bounds[i + 1], alphas, betas
-            )
+            count = _narrowed(values, parent, action, near, bounds, high, count, width)
         first[i + 2] = count
     return values, parent, action, first, cut, above
+
+
+@compiled
+def helper(
+    load: Any,
+    saved: Any,
+    inside: Any,
+    host: Any,
+    forwarded: Any,
+    overhead: int,
+    split: int,
+    ready: int,
+    grid: Any,
+    table: Any,
+    grouped: bool,
+    limit: int,
+    width: int,
+    room: int,
+) -> Any:
+    """Labels after each layer from `split` on, all loaded ones over the helper.
+
+    A label is (M, F, v, e, X): when the helper's link is free, when forwarding of the transfers
+    before the open one is, what the open one takes to forward and what runs from its first layer
+    on, and when execution is free, were it there; by layer a transfer is never open, and v = -1.
+
+    Args:
+        ready: when execution of the layers before the split ends.
+        grid, table, limit, width, room: as of `primary`; the helper's limits.
+
+    Returns:
+        (values, parent, action, first, cut, above): as `primary`, layer i's labels from
+        first[i - split + 1] to first[i - split + 2]. The last layer's have X as their transfers
+        leave it.
+    """
+    n = len(load)
+    values = np.zeros((room, 5), np.int64)
+    parent = np.empty(room, np.int32)
+    action = np.empty(room, np.int8)
+    near = np.empty((room, 2), np.int16)
+    bounds = np.empty(room, np.float64)
+    first = np.zeros(n - split + 2, np.int64)
+    values[0, 2], values[0, 4] = -1, ready
+    parent[0], action[0], first[1] = -1, FROM_HOST, 1
+    near[0, 0] = near[0, 1] = len(grid) // 2
+    cut, above = 0, np.inf
+    made = np.zeros((64, 5), np.int64)
+    keys = np.zeros((64, 6), np.int64)
+    origin = np.zeros((64, 4), np.int64)
+    scores = np.zeros(64, np.float64)
+    kept = np.zeros((64, 6), np.int64)
+    for i in range(split, n):
+        low, high = first[i - split], first[i - split + 1]
+        most = 3 * (high - low)
+        if len(made) < most:
+            made, keys = np.zeros((2 * most, 5), np.int64), np.zeros((2 * most, 6), np.int64)
+            origin, scores = np.zeros((2 * most, 4), np.int64), np.zeros(2 * most, np.float64)
+            kept = np.zeros((2 * most, 6), np.int64)
+        made_count = 0
+        for label in range(low, high):
+            for kind in range(3):
+                if kind != FROM_HOST and load[i] == 0:
+                    continue
+                if kind == JOINED and (not grouped or values[label, 2] < 0):
+                    continue
+                row = made[made_count]
+                _extend(
+                    row,
+                    values[label],
+                    kind,
+                    load[i],
+                    saved[i],
+                    inside[i],
+                    host[i],
+                    forwarded[i],
+                    overhead,
+                    grouped,
+                )
+                x, y = row[4], NEVER
+                if row[2] >= 0:
+                    x = max(x, max(row[0], row[1]) + overhead + row[2] + row[3])
+                    y = row[0] + overhead + row[2] + row[3]
+                bound, w, u = _bound(
+                    x, y, row[0], grid, 0.0, table[i + 1], near[label, 0], near[label, 1]
+                )
+                if bound > limit - 1 + 1e-6:
+                    above = min(above, bound)
+                    continue
+                if i == n - 1:
+                    row[4] = x
+                key = keys[made_count]
+                sent, run = max(row[2], 0), row[3]
+                key[0], key[1], key[2] = row[0], row[1] + sent, row[0] + sent
+                key[3], key[4], key[5] = key[1] + run, key[2] + run, row[4]
+                if row[2] < 0:
+                    key[3] = key[4] = 0
+                origin[made_count, 0], origin[made_count, 1] = label, kind
+                origin[made_count, 2], origin[made_count, 3] = w, u
+                scores[made_count] = bound
+                made_count += 1
+        count = high
+        for k in np.argsort(keys[:made_count, 0], kind="mergesort"):
+            dominated = False
+            for other in range(count - high):
+                dominated = True
+                for c in range(6):
+                    if kept[other, c] > keys[k, c]:
+                        dominated = False
+                        break
+                if dominated:
+                    break
+            if dominated:
+                continue
+            if count >= room:
+                cut = 2
+                break
+            kept[count - high] = keys[k]
+            values[count] = made[k]
+            parent[count], action[count] = origin[k, 0], origin[k, 1]
+            near[count, 0], near[count, 1], bounds[count] = origin[k, 2], origin[k, 3], scores[k]
+            count += 1
+        if count - high > width:
+            cut = max(cut, 1)
+            count = _narrowed(values, parent, action, near, bounds, high, count, width)
+        first[i - split + 2] = count
+    return values, parent, action, first, cut, above
+
+
+@compiled
+def _extend(
+    row: Any,
+    old: Any,
+    kind: int,
+    load: int,
+    saved: int,
+    inside: int,
+    host: int,
+    forwarded: int,
+    overhead: int,
+    grouped: bool,
+) -> None:
+    """Write to `row` the helper's label with one more layer."""
+    row[:] = old
+    is_open = old[2] >= 0
+    if kind == FROM_HOST:
+        row[4] += host
+        if is_open:
+            row[3] += host
+        return
+    if kind == JOINED:
+        row[0] += load - saved
+        row[2] += forwarded
+        row[3] += inside
+        row[4] += inside
+        return
+    if is_open:
+        row[1] = max(old[0], old[1]) + overhead + old[2]
+        row[4] = max(old[4], row[1] + old[3])
+    row[0] += load
+    if grouped:
+        row[2], row[3] = forwarded, inside
+        row[4] += inside
+    else:
+        row[1] = max(row[0], row[1]) + overhead + forwarded
+        row[4] = max(row[4], row[1]) + inside
+
+
+@compiled
+def _bound(x: int, y: int, link: int, grid: Any, spare: float, table: Any, w: int, u: int) -> Any:
+    """The bound of the best pair of weights near those of the label before; and that pair.
+
+    Without an open transfer (y: NEVER) the two are one.
+    """
+    m = len(grid)
+    ran = y - link if y < NEVER else 0
+    if y >= NEVER:
+        u = w
+    bound = (1 - grid[u] - spare) * x + grid[u] * link + (grid[u] - grid[w]) * ran + table[w, u]
+    improved = True
+    while improved:
+        improved = False
+        for way in range(6):
+            dw, du = 1, 1
+            if way < 4:
+                if y >= NEVER:
+                    continue
+                dw, du = (1, 0) if way < 2 else (0, 1)
+            if way & 1:
+                dw, du = -dw, -du
+            while 0 <= w + dw <= u + du < m:
+                a, b = w + dw, u + du
+                other = (
+                    (1 - grid[b] - spare) * x
+                    + grid[b] * link
+                    + (grid[b] - grid[a]) * ran
+                    + table[a, b]
+                )
+                if other <= bound:
+                    break
+                bound, w, u, improved = other, a, b, True
+    return bound, w, u
 
 
 @compiled
@@ -160,31 +354,37 @@ def _narrowed(
     values: Any,
     parent: Any,
     action: Any,
+    near: Any,
+    bounds: Any,
     low: int,
     high: int,
     width: int,
-    bounds: Any,
-    alphas: Any,
-    betas: Any,
 ) -> int:
-    """Keep the `width` labels with the least bounds, in their order."""
-    scores = np.empty(high - low, np.float64)
-    w = 0
-    for k in range(low, high):
-        score = alphas[w] * values[k, 1] + betas[w] * values[k, 0] + bounds[w]
-        for way in (1, -1):
-            while 0 <= w + way < len(alphas):
-                v = w + way
-                other = alphas[v] * values[k, 1] + betas[v] * values[k, 0] + bounds[v]
-                if other <= score:
-                    break
-                score, w = other, v
-        scores[k - low] = score
-    worst = np.sort(scores)[width - 1]
+    """Keep about `width` labels, in their order: half of them those with the least bounds, half the
+    best of as many neighbours each, and both ends.
+
+    Where many are as good by their bounds, the least of all alone would be much like each other.
+    """
+    half = max(1, width // 2)
+    worst = np.sort(bounds[low:high])[half - 1]
+    keep = np.zeros(high - low, np.bool_)
+    keep[0] = keep[high - low - 1] = True
+    left = half
+    for k in range(high - low):
+        if left > 0 and bounds[low + k] <= worst:
+            keep[k] = True
+            left -= 1
+    for part in range(half):
+        begin, end = (high - low) * part // half, (high - low) * (part + 1) // half
+        k = begin
+        for other in range(begin + 1, end):
+            if bounds[low + other] < bounds[low + k]:
+                k = other
+        keep[k] = True
     count = low
     for k in range(low, high):
-        if scores[k - low] <= worst and count - low < width:
-            values[count] = values[k]
-            parent[count], action[count] = parent[k], action[k]
+        if keep[k - low]:
+            values[count], bounds[count] = values[k], bounds[k]
+            parent[count], action[count], near[count] = parent[k], action[k], near[k]
             count += 1
     return count

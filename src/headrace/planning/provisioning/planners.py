@@ -33,10 +33,7 @@ def _as_start(plan: Callable[[Chain], Choice], waits_for_all: bool = False) -> "
 
 def _exact(grouped: bool, helper: bool) -> "Planner":
     def start(chain: Chain) -> Start:
-        known = min(
-            timeline(chain, plan(chain)).total_us for plan in (load_all, initial, algorithm_1)
-        )
-        found = soonest_start(chain, grouped=grouped, helper=helper, below=known)
+        found = soonest_start(chain, grouped=grouped, helper=helper)
         return Start(choice=found.choice, total_us=found.total_us, bound_us=found.bound_us)
 
     return start
