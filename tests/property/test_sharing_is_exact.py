@@ -271,14 +271,14 @@ def test_plans_for_many_devices_are_whole_and_close_to_the_bound(objective: Obje
     wasted = []
     for seed in range(4):
         problem = small_problem(seed, interference=False, objective=objective, types=2)
-        pricing, goal, prices = priced(enlarged(problem, 10))
+        pricing, goal, prices = priced(enlarged(problem, 20))
         if prices is None:
             continue
-        asked = 0.9 * prices.bound if goal.most else 1.0
+        asked = 0.8 * prices.bound if goal.most else 1.0
         trial = Trial.of(pricing, goal, prices, pricing.load.wanted(asked))
         assert trial is not None, seed
 
-        chosen = trial.once(0, inf, Deadline(60.0))
+        chosen = trial.once(0, inf, Deadline(60.0), reach=4.0)
 
         assert chosen is not None, seed
         assert pricing.master.suffices(chosen, asked)
@@ -287,4 +287,4 @@ def test_plans_for_many_devices_are_whole_and_close_to_the_bound(objective: Obje
             price = pricing.master.price(chosen)
             assert price >= raised(pricing, goal, prices, price, time_limit_s=60.0) - 1e-6
             wasted.append(price / prices.bound - 1)
-    assert not wasted or np.mean(wasted) < 0.1
+    assert goal.most or np.mean(wasted) < 0.08

@@ -38,6 +38,9 @@ FILLINGS = 60
 WASTE_MAX = 0.1
 """Of a filling, in devices, beyond the least."""
 
+REACH_MAX = 8.0
+"""Times both, where no plan was found yet."""
+
 PROGRAM_S = 3.0
 
 FIRST_STEP = 0.01
@@ -86,13 +89,17 @@ def _prices(
     if trial is None:
         return
     value = inf if best is None else pricing.master.price(best)
+    reach = 1.0
     for seed in counted():
         if limit.passed or (seed and not trial.varies):
             return
-        found = trial.once(seed, value * (1 - 1e-7), limit)
+        found = trial.once(seed, value * (1 - 1e-7), limit, reach=reach)
         if found is not None and pricing.master.suffices(found, 1.0):
             value = pricing.master.price(found)
             yield found
+        elif value == inf:
+            # Too few devices for the fillings that waste least.
+            reach = min(REACH_MAX, 2 * reach)
 
 
 def _multiples(
@@ -160,14 +167,22 @@ class Trial:
         """Whether there is anything to share, so that another seed may find more."""
         return len(self._shared.rent) > 0
 
-    def once(self, seed: int, price_max: float, limit: Deadline) -> Chosen | None:
-        """A plan with the shared parts that this seed leads to, no dearer than that."""
+    def once(
+        self, seed: int, price_max: float, limit: Deadline, *, reach: float = 1.0
+    ) -> Chosen | None:
+        """A plan with the shared parts that this seed leads to, no dearer than that.
+
+        Args:
+            reach: what fillings may waste, as a multiple of WASTE_MAX.
+        """
         moves = MOVES[min(seed, len(MOVES) - 1)]
         rows = combined(self._shared, self._rents, device=self._device, moves=moves, seed=seed)
         missing = 1.0 - self._shared.rate[rows].sum(axis=0)
-        most = WASTE_MAX * self._device
+        most = reach * WASTE_MAX * self._device
         ways = [
-            fillings(self._own, self._rents, m, float(part), waste_max=most, most=FILLINGS)
+            fillings(
+                self._own, self._rents, m, float(part), waste_max=most, most=round(reach * FILLINGS)
+            )
             for m, part in enumerate(missing)
         ]
         if any(not len(way.waste) for way in ways):

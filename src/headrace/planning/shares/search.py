@@ -10,9 +10,11 @@ most          z = bound - step, the step doubled until the first yes; then the i
               best yes and the least no is halved until it is within the precision. A no is a new
               bound; it caps what parts count for, which sharpens the prices
 
-Where the devices are too many to walk, or a walk takes too long, the integer program (`master`)
-over the parts that waste least gives a plan, and the linear program, or the integer program over
-all parts within the gap, a bound.
+Where the devices are too many to walk, or a walk takes too long, shared parts are chosen first and
+own parts and devices around them (`rounding`), and what own parts waste that are not fractions is a
+bound (`raising`). With interference, a relaxed plan's whole devices and a program for the rest give
+a plan (`diving`). What time is left, integer programs (`master`) use over the parts that waste
+least, and over all within the gap.
 """
 
 from collections.abc import Sequence
