@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement, product
+from math import inf
 
 import numpy as np
 import pytest
@@ -14,6 +15,15 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import Objective, PlanOptions, Problem
 from headrace.interference import slowdown_of, slowed_us, use_of
 from headrace.planning import solve
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.shared_times import SharedTimes
+from headrace.planning.shares.arranging import needed
+from headrace.planning.shares.devices import devices_of
+from headrace.planning.shares.master import Goal, Prices
+from headrace.planning.shares.planner import pricing_of, workload
+from headrace.planning.shares.pricing import Pricing
+from headrace.planning.shares.raising import raised
+from headrace.planning.shares.rounding import Trial
 from headrace.verify import verify
 from helpers.problems import make_problem, make_profile, whole_model_us
 from helpers.shared import make_interference, with_utilisation
@@ -203,3 +213,78 @@ def test_the_planner_of_shares_finds_what_trying_everything_finds(
             assert (plan.bound - best) * (1 if objective == "max-min" else -1) >= -1e-6, seed
         verdicts.append(best)
     assert any(verdicts)
+
+
+def priced(problem: Problem) -> tuple[Pricing, Goal, Prices | None]:
+    """What the search for many devices starts with."""
+    times = [SharedTimes.of(problem, kind.name) for kind in problem.cluster.device_types]
+    most = problem.options.objective == "max-min"
+    costs = [1.0 if most else float(t.device.price_per_hour or 0.0) for t in times]
+    load = workload(problem, times)
+    pricing = pricing_of(load, devices_of(problem, times, costs), Deadline(60.0))
+    goal = Goal(most=most, cap=1e6 if most else 1.0)
+    prices = pricing.of(goal)
+    if most and prices is not None:
+        goal = Goal(most=True, cap=prices.bound)
+        prices = pricing.of(goal)
+    return pricing, goal, None if prices is None or prices.missing else prices
+
+
+@pytest.mark.parametrize("objective", ["least-cost", "max-min"])
+@pytest.mark.parametrize("types", [1, 2])
+def test_a_raised_bound_excludes_no_plan_that_trying_everything_finds(
+    objective: Objective, types: int
+) -> None:
+    sign = -1 if objective == "max-min" else 1
+    raised_by = []
+    for seed in range(8):
+        problem = small_problem(seed, interference=False, objective=objective, types=types)
+        best = best_by_trying(problem)
+        pricing, goal, prices = priced(problem)
+        if best is None or prices is None:
+            continue
+        beyond = best * (1 + sign * 0.2)
+
+        bound = raised(pricing, goal, prices, beyond, time_limit_s=60.0)
+
+        assert sign * (best - bound) >= -1e-6 * best, seed
+        raised_by.append(sign * (bound - prices.bound) / best)
+    assert min(raised_by) >= -1e-9
+    assert max(raised_by) > 0.05
+
+
+def enlarged(problem: Problem, times: int) -> Problem:
+    """So many times the devices and the rates."""
+    nodes = tuple(
+        replace(node, devices={kind: times * n for kind, n in node.devices.items()})
+        for node in problem.cluster.nodes
+    )
+    demands = tuple(
+        replace(d, rate_rps=None if d.rate_rps is None else d.rate_rps * times)
+        for d in problem.demands
+    )
+    return replace(problem, cluster=replace(problem.cluster, nodes=nodes), demands=demands)
+
+
+@pytest.mark.parametrize("objective", ["least-cost", "max-min"])
+def test_plans_for_many_devices_are_whole_and_close_to_the_bound(objective: Objective) -> None:
+    wasted = []
+    for seed in range(4):
+        problem = small_problem(seed, interference=False, objective=objective, types=2)
+        pricing, goal, prices = priced(enlarged(problem, 20))
+        if prices is None:
+            continue
+        asked = 0.8 * prices.bound if goal.most else 1.0
+        trial = Trial.of(pricing, goal, prices, pricing.load.wanted(asked))
+        assert trial is not None, seed
+
+        chosen = trial.once(0, inf, Deadline(60.0), reach=4.0)
+
+        assert chosen is not None, seed
+        assert pricing.master.suffices(chosen, asked)
+        assert needed(pricing.load, chosen, asked).count.sum() <= chosen.count.sum()
+        if not goal.most:
+            price = pricing.master.price(chosen)
+            assert price >= raised(pricing, goal, prices, price, time_limit_s=60.0) - 1e-6
+            wasted.append(price / prices.bound - 1)
+    assert goal.most or np.mean(wasted) < 0.08

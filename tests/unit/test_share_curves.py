@@ -97,6 +97,8 @@ def test_equal_profiles_give_equal_pictures(tmp_path: Path) -> None:
     content = (tmp_path / "a.svg").read_bytes()
     assert content == (tmp_path / "b.svg").read_bytes()
     assert b"<svg" in content
+    plot_profile(profile, "gpu", tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_matplotlib_the_way_to_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

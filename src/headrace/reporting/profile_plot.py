@@ -33,6 +33,7 @@ def plot_profile(profile: Profile, device: str, path: Path) -> None:
 
     Args:
         device: that the profile has times of.
+        path: written as PNG if it is named so, else as SVG.
 
     Raises:
         DocumentError: matplotlib is not installed, or the file cannot be written.
@@ -55,9 +56,11 @@ def plot_profile(profile: Profile, device: str, path: Path) -> None:
     _over_batch_sizes(axes[0], axes[1], curves, device)
     if several:
         _over_shares(axes[2], axes[3], curves, device)
-    figure.suptitle(f"{profile.model} on {device} ({profile.provenance.machine})")
+    machine = profile.provenance.machine
+    figure.suptitle(f"{profile.model} on {device}" + (f" ({machine})" if machine else ""))
     try:
-        figure.savefig(path, format="svg", metadata={"Date": None})
+        kind = "png" if path.suffix.lower() == ".png" else "svg"
+        figure.savefig(path, format=kind, metadata={"Date": None} if kind == "svg" else {})
     except OSError as error:
         raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
     finally:

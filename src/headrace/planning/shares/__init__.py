@@ -31,11 +31,13 @@ of one of them is worth nothing.
     listing             all parts that keep their promise
     master, pricing     the programs over parts and devices; prices
     walk, choosing      one question: does this suffice?
-    diving              a first plan for many devices, and its repairs
+    alone, combining    many devices: what own parts cost, and which parts to share beside them
+    rounding, raising   a plan from these, and a bound closer than the linear program's
+    diving              a plan for many devices that interfere
     search              which questions, and what their answers prove
     arranging, planner, refusal, explain: from a problem, and back to a plan or its refusal
 
 Cost: five models on four devices 8 ms (median), 0.3 s at most; with interference, where devices
-have many more layouts, 1 to 8 s. Source: ours (decision 0041); the paper's Algorithm 1 is
-`planning.baselines.gpulet`.
+have many more layouts, 1 to 8 s; twenty models on 100 devices some seconds to within 1 %. Source:
+ours (decisions 0041 and 0078); the paper's Algorithm 1 is `planning.baselines.gpulet`.
 """

@@ -144,6 +144,56 @@ class Master:
         chosen = Chosen(parts.take(used), count[used], values[rows.layouts])
         return chosen, bound, found.status == "optimal"
 
+    def filled(
+        self,
+        uses: Sequence[Floats],
+        *,
+        taken: Ints,
+        rent: Floats | None,
+        price_max: float,
+        time_limit_s: float,
+    ) -> tuple[Ints, Ints] | None:
+        """Of every model one filling, and whole devices with places for all their parts.
+
+        Args:
+            uses: of each model, shape (fillings, P): parts of each place that a filling has.
+            taken: shape (P,): by other parts. Loudness is not looked at.
+            rent: shape (P,): look for any devices that there are, and not for the cheapest; while
+                looking, of a place that is lacking.
+            price_max: of all devices.
+
+        Returns:
+            The filling of each model, shape (M,), and devices of each layout; None if none was
+            found in time.
+        """
+        model = LinearModel(maximise=False)
+        price, upper = self._prices[self._device], self._counts[self._device]
+        x = model.add_columns(
+            len(self.layouts), gain=price if rent is None else 0.0, upper=upper, integer=True
+        )
+        room = model.add_rows(self.places, upper=-taken.astype(float))
+        columns = []
+        for use in uses:
+            one = model.add_columns(len(use), upper=1.0, integer=True)
+            model.add_entries(model.add_rows(1, lower=1.0, upper=1.0), one, 1.0)
+            f, p = np.nonzero(use)
+            model.add_entries(room[p], one[f], use[f, p])
+            columns.append(one)
+        c, p = np.nonzero(self._used[:, :, 0])
+        model.add_entries(room[p], x[c], -self._used[c, p, 0])
+        owned = model.add_rows(len(self.offers), upper=self._counts)
+        model.add_entries(owned[self._device], x, 1.0)
+        if rent is not None:
+            lacking = model.add_columns(self.places, gain=rent, integer=True)
+            model.add_entries(room, lacking, -1.0)
+        elif price_max < np.inf:
+            model.add_entries(model.add_rows(1, upper=price_max), x, price)
+        found = model.solve(time_limit_s=time_limit_s, relative_gap=1e-4)
+        if found.values is None or (rent is not None and found.values[lacking].any()):
+            return None
+        which = np.array([int(found.values[one].argmax()) for one in columns])
+        return which, np.rint(found.values[x]).astype(np.int64)
+
     def multiple(self, chosen: Chosen) -> float:
         """The largest z of which every model carries z times its target."""
         return float((self.load.have + self._carried(chosen)).min())

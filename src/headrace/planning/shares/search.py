@@ -10,9 +10,11 @@ most          z = bound - step, the step doubled until the first yes; then the i
               best yes and the least no is halved until it is within the precision. A no is a new
               bound; it caps what parts count for, which sharpens the prices
 
-Where the devices are too many to walk, or a walk takes too long, the integer program (`master`)
-over the parts that waste least gives a plan, and the linear program, or the integer program over
-all parts within the gap, a bound.
+Where the devices are too many to walk, or a walk takes too long, shared parts are chosen first and
+own parts and devices around them (`rounding`), and what own parts waste that are not fractions is a
+bound (`raising`). With interference, a relaxed plan's whole devices and a program for the rest give
+a plan (`diving`). What time is left, integer programs (`master`) use over the parts that waste
+least, and over all within the gap.
 """
 
 from collections.abc import Sequence
@@ -20,10 +22,12 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from headrace.planning.shares.choosing import Answer, ask
-from headrace.planning.shares.diving import dived, improved
+from headrace.planning.shares.diving import dived
 from headrace.planning.shares.listing import Parts
 from headrace.planning.shares.master import Chosen, Goal, Prices
 from headrace.planning.shares.pricing import Pricing
+from headrace.planning.shares.raising import raised
+from headrace.planning.shares.rounding import rounded
 from headrace.planning.shares.workload import DeviceOffer
 
 FEW = 300
@@ -43,14 +47,13 @@ NEGLIGIBLE = 1e-6
 CLOSE_ENOUGH = 1e-3
 """Gap of `most` that walks may leave, and that no integer program is asked to close."""
 
-DIVE_PART = 0.2
+ROUND_PART = 0.7
+RAISE_PART = 0.5
+DIVE_PART = 0.5
 """Of the time left."""
 
 LAST_S = 1.0
 """Least time for the program over all parts within the gap."""
-
-IMPROVE_PART = 0.9
-"""Of the time left after that."""
 
 PROGRAM_PARTS = (150, 600)
 """Parts of the integer programs, beside those that the prices were found with."""
@@ -222,19 +225,19 @@ def _by_program(
         best: found so far.
     """
     sign = -1.0 if goal.most else 1.0
+    best = rounded(
+        pricing, goal, prices, best, bound, near=CLOSE_ENOUGH,
+        time_limit_s=ROUND_PART * pricing.deadline.left_s,
+    )  # fmt: skip
     if best is None:
         best = dived(pricing, goal, prices, time_limit_s=DIVE_PART * pricing.deadline.left_s)
         if best is not None and not _carries(pricing, goal, best):
             best = None
     value = _value(pricing, goal, best)
+    if best is not None:
+        bound = _closer(pricing, goal, prices, bound, value)
     everything = sum(offer.price * offer.count for offer in pricing.offers)
     proven = False
-    if best is not None and pricing.levels == 1:
-        best = improved(
-            pricing, goal, best, bound, near=CLOSE_ENOUGH,
-            time_limit_s=IMPROVE_PART * pricing.deadline.left_s,
-        )  # fmt: skip
-        value = _value(pricing, goal, best)
     for few, part in (*zip(PROGRAM_PARTS, (0.4, 0.9), strict=True), (None, 1.0)):
         near = CLOSE_ENOUGH if goal.most else 1e-7
         if pricing.deadline.passed or (best is not None and sign * (value - bound) <= near * bound):
@@ -271,6 +274,15 @@ def _by_program(
     return Found(
         chosen=best, value=value, bound=bound, proven=sign * (value - bound) <= 1e-6 * abs(value)
     )
+
+
+def _closer(pricing: Pricing, goal: Goal, prices: Prices, bound: float, value: float) -> float:
+    """The same bound or a closer one; of prices one that whole devices can cost."""
+    closer = raised(pricing, goal, prices, value, time_limit_s=RAISE_PART * pricing.deadline.left_s)
+    if goal.most:
+        return min(bound, closer)
+    levels = price_levels(pricing.offers, closer * (1 - TOLERANCE))
+    return max(bound, closer, levels[0] if levels else 0.0)
 
 
 def _value(pricing: Pricing, goal: Goal, chosen: Chosen | None) -> float:
