@@ -134,8 +134,10 @@ def test_what_the_gateway_takes_is_taken_from_every_pipelines_budget() -> None:
 MEASURED = re.compile(r"\.(block_times|stage_times|measured_stage|batch_overhead_us)\b")
 READERS = {
     "cost.py": "predicts",
+    "start_times.py": "predicts starts",
     "verify": "restates",
     "profiling": "measures and estimates",
+    "commands/profile_besides.py": "measures",
     "domain/profile.py": "checks that they are consistent",
     "reporting/profile_table.py": "prints them",
     "commands/estimate.py": "prints them",

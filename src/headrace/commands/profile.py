@@ -285,7 +285,7 @@ def profile(
         measured = profile_on_ray(model, task, device, address, bars)
     write_document(measured, target)
     if plot is not None:
-        plot_profile(measured, measured.block_times[0].device, plot)
+        plot_profile(measured, measured.devices[0], plot)
     if json:
         print_json(profile_summary(measured, target))
     else:

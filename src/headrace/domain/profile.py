@@ -271,6 +271,11 @@ class Profile(Record, frozen=True, kw_only=True):
         return tuple((given.index(a), kept.index(b)) for a, b in self.states)
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """The device types that it has times of, in its order."""
+        return tuple(dict.fromkeys(times.device for times in self.block_times))
+
+    @property
     def all_sizes(self) -> tuple[tuple[int, ...], ...]:
         """Of each bucket, smallest first; of a model of one shape ((),)."""
         return (*(bucket.sizes for bucket in self.buckets), self.sizes)
