@@ -1,5 +1,6 @@
 """Products saved as convolutions, and sessions that take over: the same answers, sooner."""
 
+import errno
 import weakref
 from collections.abc import Sequence
 from mmap import mmap
@@ -17,6 +18,7 @@ from headrace.catalog.shared_stages import WEIGHTS
 from headrace.catalog.weights_files import weights_in
 from headrace.domain.tensors import TensorSpec
 from headrace.executors import onnx as onnx_executor
+from headrace.executors import onnx_products
 from headrace.executors.base import StageToLoad, TensorMemory
 from headrace.executors.behind import do_behind
 from headrace.executors.onnx import OnnxExecutor
@@ -168,3 +170,14 @@ def test_a_session_that_has_matrices_packed_takes_over_before_anybody_asks_again
         assert (first() is None) == takes_over
     executor.unload()
     assert first() is None
+
+
+def test_without_room_for_convolutions_a_stage_is_as_it_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(onnx_products, "_write", full)
+    assert convolutions(prepared(model_of((ROWS,)), tmp_path)) == 0
+    assert_alike(tmp_path, (3, ROWS, WIDTH))

@@ -2,7 +2,7 @@
 
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
@@ -19,9 +19,10 @@ from headrace.catalog.stage_files import stage_path
 from headrace.cli import app
 from headrace.domain.errors import ClusterError, HeadraceError, ModelError, ProfileError
 from headrace.domain.profile import Profile
+from headrace.on_ray import kinds as on_kinds
 from headrace.on_ray import profiling
 from headrace.on_ray.cluster_part import device_types
-from headrace.on_ray.kinds import Kind, kinds_of, of_kinds
+from headrace.on_ray.kinds import Kind, KnownNodes, kinds_of, of_kinds
 from headrace.on_ray.matching import Devices, Wanted, match
 from headrace.on_ray.measure import measure_of, run
 from headrace.on_ray.nodes import KIND_LABEL, RayNode, nodes_from
@@ -117,7 +118,7 @@ def test_one_kind_of_hardware_has_the_short_name_and_several_have_their_own() ->
     kinds = kinds_of(mixed, {"id-a": EPYC, "id-b": XEON, "id-c": XEON})
     assert device_types(mixed, kinds) == {
         "a": {"cpu-amd-epyc-7763-64-core": 2, "cuda-l4": 1},
-        "b": {"cpu-intel-xeon": 2, "cuda-h200": 2},
+        "b": {"cpu-intel-xeon-2.20ghz": 2, "cuda-h200": 2},
         "c": {"cpu-quiet": 2},
     }
     assert [kind.label for kind in kinds] == ["", "", "quiet", "", ""]
@@ -209,6 +210,19 @@ def test_a_process_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None
         profile_kinds(model, quick(), OLD_NEW, placed(make), unheard)
 
 
+def test_a_process_that_cannot_be_started_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = saved(add_one_model(), tmp_path / "m.onnx")
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError("too many processes")
+
+    monkeypatch.setattr("subprocess.Popen", refused)
+    with pytest.raises(ClusterError, match=r"(?s)node 'b'.*too many processes"):
+        profile_kinds(model, quick(), OLD_NEW, placed(NodeProfiler), unheard)
+
+
 def test_measuring_is_a_process_of_its_own(tmp_path: Path) -> None:
     model = saved(add_one_model(), tmp_path / "m.onnx")
     task = quick(blocks=1, max_batch=1)
@@ -279,3 +293,29 @@ def test_a_node_of_a_plan_is_no_machine_of_another_kind() -> None:
     more = Devices(device="cpu-old", kind="core", count=2, cores=2)
     full = match([msgspec.structs.replace(wanted, name="a", devices=(more,)), wanted], there)
     assert full.missing["b"] == ("a: is a; has 0 CPU of 1", "b: is cpu-new, not cpu-old")
+
+
+def test_a_kind_whose_last_node_is_lost_is_missing_and_each_node_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def processors(ray: object, nodes: Sequence[RayNode]) -> dict[str, str]:
+        asked.extend(node.name for node in nodes)
+        return {node.id: XEON if node.name == "a" else EPYC for node in nodes}
+
+    monkeypatch.setattr(on_kinds, "processors_of", processors)
+    device = "cpu-amd-epyc-7763-64-core"
+    wanted = Wanted(name="x", devices=(Devices(device=device, kind="core", count=1, cores=1),))
+    known = KnownNodes(None, [device])
+
+    both = known.with_kinds([node("a"), node("b")])
+    assert match([wanted], both, kinds=known.kinds).pairs == {"x": "id-b"}
+    left = known.with_kinds([node("a"), node("c")])
+    assert match([wanted], left, kinds=known.kinds).pairs == {"x": "id-c"}
+    alone = known.with_kinds([node("a")])
+    assert match([wanted], alone, kinds=known.kinds).missing["x"] == (
+        f"a: is cpu-intel-xeon-2.20ghz, not {device}",
+    )
+    assert asked == ["a", "b", "c"]
+    assert KnownNodes(None, ["cpu"]).with_kinds([node("d")]) == (node("d"),)

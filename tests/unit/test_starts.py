@@ -5,8 +5,12 @@ from fractions import Fraction
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
+from benchmarks.deepplan.every_choice import random_chain
 from benchmarks.deepplan.profiles import profile_of
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
@@ -15,10 +19,15 @@ from headrace.cli import app
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import DocumentError, PlanError, ProfileError
 from headrace.domain.layers import Transfer
+from headrace.planning.provisioning import planners
+from headrace.planning.provisioning.exact import Found
 from headrace.planning.provisioning.of_plan import with_starts
+from headrace.planning.provisioning.pipeline import initial
 from headrace.planning.provisioning.planners import NEED_HELPER, PLANNERS
 from headrace.planning.provisioning.residency import plan_residency
+from headrace.planning.provisioning.rough import _least_of
 from headrace.start_times import predicted_start
+from headrace.starts import timeline
 from headrace.verify import verify
 from helpers.layers import with_layers
 from helpers.problems import make_plan, make_problem, make_profile
@@ -88,6 +97,26 @@ def test_a_start_is_later_by_what_opening_its_model_takes(planner: str) -> None:
     assert told.exec_us == before.exec_us
     # Nothing runs before it is open, whenever its copies are there.
     assert told.last_us >= told.exec_us + 700
+
+
+def test_exact_takes_a_published_start_where_the_search_found_no_better(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chain = random_chain(np.random.default_rng(3), 12)
+    worst = initial(chain)
+    found = Found(choice=worst, total_us=timeline(chain, worst).total_us, bound_us=0)
+    monkeypatch.setattr(planners, "soonest_start", lambda *_, **__: found)
+    for name, published in (("exact", "deepplan"), ("exact+pt", "deepplan+pt")):
+        start = PLANNERS[name](chain)
+        assert start.total_us <= PLANNERS[published](chain).total_us < found.total_us
+        assert start.total_us == timeline(chain, start.choice).total_us
+        assert start.bound_us == 0
+
+
+@given(st.data(), st.integers(0, 120))
+def test_the_least_of_what_falls_and_then_grows_is_found(data: st.DataObject, high: int) -> None:
+    least = data.draw(st.integers(0, high))
+    assert _least_of(lambda at: abs(at - least), high) == least
 
 
 def test_a_model_without_layer_times_is_refused_by_name() -> None:

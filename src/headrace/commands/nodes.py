@@ -56,7 +56,7 @@ def nodes(
     """
     from headrace.domain.errors import ClusterError
     from headrace.on_ray.connection import connected
-    from headrace.on_ray.kinds import kinds_of, of_kinds, processors_of, with_kinds
+    from headrace.on_ray.kinds import KnownNodes, kinds_of, of_kinds, processors_of
     from headrace.on_ray.links import links_of
     from headrace.on_ray.matching import match, missing_text
     from headrace.on_ray.nodes import nodes_of
@@ -72,9 +72,8 @@ def nodes(
             kinds = kinds_of(there, processors_of(ray, there))
             there = of_kinds(there, kinds)
         else:
-            there = with_kinds(
-                ray, there, {each.device for node in wanted for each in node.devices}
-            )
+            devices = (each.device for node in wanted for each in node.devices)
+            there = KnownNodes(ray, devices).with_kinds(there)
         if measure:
             with notices.status("measuring links"):
                 links = links_of(ray, there)

@@ -50,14 +50,12 @@ def _import_numpy() -> None:
     OpenBLAS starts them when it is loaded, and each looks for work for 50 ms: as long as the whole
     import takes. What this process starts, apps say, inherits nothing of it.
     """
-    given = os.environ.get(BLAS_THREADS)
-    os.environ[BLAS_THREADS] = "1"
+    given = BLAS_THREADS in os.environ
+    os.environ.setdefault(BLAS_THREADS, "1")
     import numpy  # noqa: F401
 
-    if given is None:
+    if not given:
         del os.environ[BLAS_THREADS]
-    else:
-        os.environ[BLAS_THREADS] = given
 
 
 class _Commands(MutableMapping[str, Any]):

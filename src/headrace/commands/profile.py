@@ -162,8 +162,9 @@ def profile(
     plot: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.svg",
-            help="Also draw latency and throughput over batch sizes and shares; needs matplotlib"
+            metavar="FILE.svg|FILE.png",
+            help="Also draw latency and throughput over batch sizes and shares, as PNG where the"
+            " file is named so, else as SVG; needs matplotlib"
             " (pip install 'headrace\\[plot]').",
             show_default=False,
         ),

@@ -55,6 +55,7 @@ def _with_gateway(
 
     from headrace.domain.errors import HeadraceError
     from headrace.load.gateway_cost import measure_gateway
+    from headrace.serving.workers.remote.handshake import SECRET_VARIABLE
 
     try:
         if agent is None:
@@ -62,7 +63,7 @@ def _with_gateway(
         else:
             address, secret = agent
             node = f"--node=local={address.host}:{address.port}"
-            environment = {"HEADRACE_CLUSTER_SECRET": secret}
+            environment = {SECRET_VARIABLE: secret}
             found = measure_gateway(measured, device, step_s, (node,), environment)
     except (HeadraceError, OSError) as error:
         notices.print(f"what the gateway takes was not measured: {error}", markup=False)

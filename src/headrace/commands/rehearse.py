@@ -23,8 +23,8 @@ PARTS = (0.4, 0.6, 0.8, 1.0)
 """Of the rate, one after the other: times are shorter at a lower load, and `simulate` is asked for
 such loads too. What is found is of the full rate."""
 LEAST_SHARE = 1 / 3
-"""Of the duration that each lower rate takes where DURATION_S is not enough of it: less shows one
-stall for every load that is simulated, or none."""
+"""Of the duration, what each lower rate takes at least: less shows one stall for every load that is
+simulated, or none."""
 SEED = 1_000_000
 """Other arrivals than those that are usually measured afterwards."""
 
@@ -35,9 +35,9 @@ def rehearse(
         float | None,
         typer.Option(
             min=0.1,
-            help="How long to send requests, after three lower rates for as long, but each for"
-            f" {DURATION_S:g} or a third of it (default: {DURATION_S:g}, or until each model has"
-            f" had {REQUESTS}, but {LONGEST_S:g} at most).",
+            help="How long to send requests; before that, three lower rates for as long each, but"
+            f" no longer than {DURATION_S:g} or a third of it, whichever is more (default:"
+            f" {DURATION_S:g}, or until each model has had {REQUESTS}, but {LONGEST_S:g} at most).",
         ),
     ] = None,
     load_factor: Annotated[

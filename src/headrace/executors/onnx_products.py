@@ -54,15 +54,15 @@ def blocked(saved: Path, save: Save) -> Path | None:
     import onnx
 
     model = onnx.load(str(saved), load_external_data=False)
-    products = _products(model, saved)
-    if not products:
-        return None
     plain = _plain_convolutions(model)
     written, found = (saved.with_name(f"{saved.stem}-{what}.onnx") for what in ("conv", "blocked"))
-    _write(model, products, written)
     try:
+        products = _products(model, saved)
+        if not products:
+            return None
+        _write(model, products, written)
         save(written, found)
-    except ModelError:
+    except (ModelError, OSError):  # a full disk: as it was saved, it is there already
         return None
     if _plain_convolutions(onnx.load(str(found), load_external_data=False)) > plain:
         return None

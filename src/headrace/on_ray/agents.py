@@ -23,6 +23,7 @@ from headrace.on_ray.jobs import other_version
 from headrace.on_ray.matching import Devices, Wanted, bundle_of
 from headrace.on_ray.nodes import RayNode
 from headrace.on_ray.ports import free_ports
+from headrace.serving.workers.remote.handshake import SECRET_VARIABLE
 from headrace.serving.workers.remote.link import Address
 from headrace.studies.sources import sources_of
 
@@ -32,7 +33,6 @@ KEPT_S = 10.0
 """For Ray to keep what a node has to give; longer means that others have it."""
 READY_S = 60.0
 STOP_S = 10.0
-SECRET = "HEADRACE_CLUSTER_SECRET"
 
 
 class Facts(Record, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class AgentActor:
         arguments = ["agent", f"--name={name}", f"--host={host}", f"--port={port}", "--json"]
         ray = importlib.import_module("ray")
         again = ray.get_runtime_context().was_current_actor_reconstructed
-        self._held = HeldProcess([*arguments, *options], {SECRET: secret}, again=again)
+        self._held = HeldProcess([*arguments, *options], {SECRET_VARIABLE: secret}, again=again)
 
     def ready(self) -> tuple[int, str]:
         """The agent's port, or 0 and why there is no agent."""

@@ -22,7 +22,7 @@ from headrace.profiling.machine import cpu_name
 Device = Literal["cpu", "cuda"]
 """Device types that have executors of those names' patterns."""
 
-_SAYS_NOTHING = re.compile(r"\((?:r|tm)\)|@.*|\b(?:cpu|processor)\b")
+_SAYS_NOTHING = re.compile(r"\((?:r|tm)\)|@|\b(?:cpu|processor)\b")
 
 
 class Kind(Record, frozen=True, kw_only=True):
@@ -72,22 +72,45 @@ def _word(text: str) -> str:
     """As part of a device type's name.
 
     >>> _word("Intel(R) Xeon(R) CPU @ 2.20GHz"), _word("AMD EPYC 7763"), _word("A100-40G ")
-    ('intel-xeon', 'amd-epyc-7763', 'a100-40g')
+    ('intel-xeon-2.20ghz', 'amd-epyc-7763', 'a100-40g')
     """
     plain = _SAYS_NOTHING.sub(" ", text.lower())
     return "-".join(re.findall(r"[a-z0-9][a-z0-9.]*", plain))[:64].rstrip(".-")
 
 
-def with_kinds(ray: Any, nodes: Sequence[RayNode], devices: Iterable[str]) -> tuple[RayNode, ...]:
-    """The nodes with their kinds, if any of these device types has a kind's name; else as they are,
-    and nobody is asked.
+class KnownNodes:
+    """The nodes that a cluster has had, each asked once what it is.
 
-    Raises:
-        ClusterError: as `processors_of`.
+    Kinds keep their names when the last node of one is lost: what was planned for it is not moved
+    to another.
     """
-    if not any(device.startswith(("cpu-", "cuda-")) for device in devices):
-        return tuple(nodes)
-    return of_kinds(nodes, kinds_of(nodes, processors_of(ray, nodes)))
+
+    def __init__(self, ray: Any, devices: Iterable[str]) -> None:
+        """
+        Args:
+            devices: types that are wanted. Where none has a kind's name, nobody is asked.
+        """
+        self._ray = ray
+        self._asks = any(device.startswith(("cpu-", "cuda-")) for device in devices)
+        self._nodes: dict[str, RayNode] = {}
+        self._processors: dict[str, str] = {}
+        self.kinds: frozenset[str] = frozenset()
+        """Names of all so far."""
+
+    def with_kinds(self, nodes: Sequence[RayNode]) -> tuple[RayNode, ...]:
+        """The nodes with their kinds, or as they are where nobody is asked.
+
+        Raises:
+            ClusterError: as `processors_of`, of a node that was not known.
+        """
+        if not self._asks:
+            return tuple(nodes)
+        new = [node for node in nodes if node.id not in self._nodes]
+        self._processors |= processors_of(self._ray, new)
+        self._nodes |= {node.id: node for node in new}
+        kinds = kinds_of(tuple(self._nodes.values()), self._processors)
+        self.kinds = frozenset(kind.name for kind in kinds)
+        return of_kinds(nodes, kinds)
 
 
 def of_kinds(nodes: Sequence[RayNode], kinds: Sequence[Kind]) -> tuple[RayNode, ...]:

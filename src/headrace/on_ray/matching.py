@@ -123,19 +123,21 @@ def match(
     wanted: Sequence[Wanted],
     nodes: Sequence[RayNode],
     held: Mapping[str, Sequence[Wanted]] | None = None,
+    kinds: Iterable[str] = (),
 ) -> Matching:
     """Give as many nodes of the plan as possible one of the cluster's that fits.
 
     Args:
         held: id of a node -> what it has of the plan already.
+        kinds: that the cluster has had, besides those of `nodes`.
     """
     named = named_resources(nodes)
-    before = held or {}
-    there = _Rooms(nodes, named, before)
+    before, kinds = held or {}, frozenset(kinds)
+    there = _Rooms(nodes, named, before, kinds)
     there.place_one_to_one(wanted)
     there.place_beside(wanted)
     if len(there.owner_of) < len(wanted):
-        packed = _Rooms(nodes, named, before)
+        packed = _Rooms(nodes, named, before, kinds)
         packed.place_beside(wanted)
         there = max(there, packed, key=lambda rooms: len(rooms.owner_of))
     return Matching(
@@ -157,10 +159,11 @@ class _Rooms:
         nodes: Sequence[RayNode],
         named: frozenset[str],
         held: Mapping[str, Sequence[Wanted]],
+        kinds: frozenset[str],
     ) -> None:
         self._nodes, self._named = nodes, named
         self._labels = {node.name for node in nodes if node.labelled}
-        self._kinds = frozenset(kind for node in nodes for kind in node.kinds)
+        self._kinds = kinds | {kind for node in nodes for kind in node.kinds}
         self.of = {node.id: list(held.get(node.id, ())) for node in nodes}
         self.owner_of: dict[str, str] = {}
         """Node of the plan -> id; of those that were placed here."""

@@ -106,6 +106,16 @@ class NodeProfiler:
 
     def _run(self, line: bytes) -> None:
         """By the thread that waits for it: it is ended with this thread (`launch`)."""
+        try:
+            self._measure(line)
+        except OSError as error:
+            with self._lock:
+                self._said = str(error).encode()
+        finally:
+            with self._lock:
+                self._ended = True
+
+    def _measure(self, line: bytes) -> None:
         launch = [sys.executable, "-m", "headrace.on_ray.launch", str(os.getpid())]
         with subprocess.Popen(
             [*launch, *self._command],
@@ -121,8 +131,6 @@ class NodeProfiler:
                 with self._lock:
                     self._lines.append(said)
             aside.join()
-        with self._lock:
-            self._ended = True
 
     @staticmethod
     def _tell(process: "subprocess.Popen[bytes]", line: bytes) -> None:

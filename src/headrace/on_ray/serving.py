@@ -17,7 +17,6 @@ from headrace.domain.errors import ClusterError
 from headrace.domain.plan import Plan
 from headrace.executors.table import ExecutorChoice
 from headrace.on_ray.agents import (
-    SECRET,
     PlacedAgent,
     cores_beside,
     facts_of,
@@ -26,7 +25,7 @@ from headrace.on_ray.agents import (
 )
 from headrace.on_ray.connection import connected
 from headrace.on_ray.held import HeldProcess
-from headrace.on_ray.kinds import with_kinds
+from headrace.on_ray.kinds import KnownNodes
 from headrace.on_ray.matching import (
     Wanted,
     match,
@@ -35,6 +34,7 @@ from headrace.on_ray.matching import (
     wanted_of_plan,
 )
 from headrace.on_ray.nodes import living, nodes_of
+from headrace.serving.workers.remote.handshake import SECRET_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,9 @@ class ServedOnRay:
         self._ending: list[threading.Thread] = []
         """Which end agents whose nodes have left."""
         self.wanted = wanted_of_plan(plan, choice)
-        self._devices = {devices.device for each in self.wanted for devices in each.devices}
-        there = with_kinds(ray, nodes_of(ray), self._devices)
+        devices = (devices.device for each in self.wanted for devices in each.devices)
+        self._known = KnownNodes(ray, devices)
+        there = self._known.with_kinds(nodes_of(ray))
         self._named = named_resources(there)
         self.found = match(self.wanted, there)
         if self.found.missing:
@@ -116,7 +117,7 @@ class ServedOnRay:
             f"--node={name}={agent.address[0]}:{agent.address[1]}"
             for name, agent in self.agents.items()
         ]
-        return HeldProcess([*self._arguments, *nodes], {SECRET: self._secret})
+        return HeldProcess([*self._arguments, *nodes], {SECRET_VARIABLE: self._secret})
 
     def _look_after_nodes(self) -> None:
         """Give nodes of the plan whose machine has left another one."""
@@ -128,12 +129,12 @@ class ServedOnRay:
             return
         # Others that Ray still calls alive may have gone before.
         there = living(there, {node.id for node in there})
-        there = with_kinds(self._ray, there, self._devices)
+        there = self._known.with_kinds(there)
         held: dict[str, list[Wanted]] = {}
         for agent in self.agents.values():
             if agent not in lost:
                 held.setdefault(agent.node.id, []).append(agent.wanted)
-        found = match([agent.wanted for agent in lost], there, held)
+        found = match([agent.wanted for agent in lost], there, held, self._known.kinds)
         by_id = {node.id: node for node in there}
         for agent in lost:
             id = found.pairs.get(agent.wanted.name)
@@ -150,8 +151,8 @@ class ServedOnRay:
         began_s = time.monotonic()
         same_machine = agent.node.address == lost.address[0]
         others = [each for each in self.agents.values() if each is not lost]
-        agent.keep()
         try:
+            agent.keep()
             facts = facts_of(self._ray, [agent.node])[agent.node.id]
             known_s = time.monotonic()
             port = lost.address[1] if same_machine else facts.ports[0]
@@ -160,7 +161,7 @@ class ServedOnRay:
             kept_s = time.monotonic()
             agent.start(port, self._secret, cores)
             agent.ready()
-        except ClusterError:
+        except BaseException:
             agent.end()
             raise
         self.agents[name] = agent

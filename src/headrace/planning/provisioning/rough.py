@@ -68,7 +68,7 @@ def _least_of(value: Callable[[int], int], high: int) -> int:
     By Fibonacci's numbers: each step asks for one value.
     """
     low, step, before = 0, 1, 1
-    while step + before <= high:
+    while step < high:
         step, before = step + before, step
     while step > 1:
         a, b = low + step - before, low + before

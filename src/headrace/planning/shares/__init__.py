@@ -37,7 +37,7 @@ of one of them is worth nothing.
     search              which questions, and what their answers prove
     arranging, planner, refusal, explain: from a problem, and back to a plan or its refusal
 
-Cost: five models on four devices 8 ms (median), 0.3 s at most; with interference, where devices
+Cost: five models on four devices 5 ms (median), 0.2 s at most; with interference, where devices
 have many more layouts, 1 to 8 s; twenty models on 100 devices some seconds to within 1 %. Source:
 ours (decisions 0041 and 0078); the paper's Algorithm 1 is `planning.baselines.gpulet`.
 """

@@ -210,7 +210,7 @@ def _give(
     share_min: Floats,
     least: Floats,
 ) -> None:
-    """Half of what m would lose by a part to its other models."""
+    """A quarter of what m would lose by a part to its other models."""
     for e in range(first[m], first[m + 1]):
         lost = share[e] + least[m, min(cells[e], least.shape[1] - 1)] - least[m, 0]
         given = min(share[e] - share_min[e], GIVEN * lost)

@@ -91,15 +91,18 @@ def _prices(
     value = inf if best is None else pricing.master.price(best)
     reach = 1.0
     for seed in counted():
-        if limit.passed or (seed and not trial.varies):
+        if limit.passed:
             return
         found = trial.once(seed, value * (1 - 1e-7), limit, reach=reach)
         if found is not None and pricing.master.suffices(found, 1.0):
             value = pricing.master.price(found)
             yield found
-        elif value == inf:
+        elif value == inf and reach < REACH_MAX:
             # Too few devices for the fillings that waste least.
             reach = min(REACH_MAX, 2 * reach)
+            continue
+        if not trial.varies:
+            return
 
 
 def _multiples(

@@ -222,6 +222,8 @@ def _module_uses(case: BillCase, module: int, own: slice, budget_us: int, most_u
         most_us: what the other modules of its paths, each at its shortest, leave.
     """
     tables = case.tables
+    if own.start == own.stop:
+        return _Uses(np.empty(0, np.int64), np.empty((0, len(case.kinds))))
     batch, duration, kind = tables.batch[own], tables.duration_us[own], tables.kind[own]
     rate = float(tables.load_rps[module])
     per_request = np.minimum(duration / (1e6 * batch), 1 / tables.rates_rps[own])
