@@ -22,6 +22,7 @@ from headrace.catalog.stage_files import stage_path
 from headrace.domain.profile import Profile
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.onnx_shared import MAKER
+from headrace.profiling.held import own_bytes
 
 DEPTHS = 10
 NETWORKS = ("vgg16", "encoder")
@@ -80,7 +81,7 @@ def _hold() -> None:
 
     arena = Arena(1 << 20)
     memory = TensorMemory(map_arena(os.dup(arena.descriptor), arena.size_bytes))
-    before = pss_bytes()
+    before = own_bytes()
     held = []
     began_s = time.monotonic()
     for told in json.loads(sys.stdin.readline()):
@@ -106,17 +107,9 @@ def _hold() -> None:
         )
     print(json.dumps({"opened_s": time.monotonic() - began_s}), flush=True)
     sys.stdin.readline()
-    print(json.dumps({"bytes": pss_bytes() - before}), flush=True)
+    print(json.dumps({"bytes": own_bytes() - before}), flush=True)
     sys.stdin.readline()
     arena.close()
-
-
-def pss_bytes() -> int:
-    """This process's proportional set size."""
-    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("the system does not say what a process shares")
 
 
 def measured(name: str, workers: int, *, apart: bool) -> tuple[int, int, float]:

@@ -49,10 +49,26 @@ def gateway_killed(server: LiveServer, asking: Asking) -> None:
     )
 
 
-def node_killed(cluster: RayCluster, asking: Asking, said: list[tuple[float, str]]) -> None:
+Said = list[tuple[float, str]]
+"""What a server has said, with the instants."""
+
+
+def kill_node(cluster: RayCluster) -> None:
+    """With all that Ray has started there."""
     cluster.kill_raylet("n1")
-    killed_s = time.monotonic()
     wait_until(lambda: not agents("--name=n1"), "the agent outlives its node")
+
+
+def tell(said: Said, since_s: float, from_s: float) -> None:
+    """What was said since then, in seconds from `from_s` on."""
+    for at_s, line in said:
+        if at_s > since_s:
+            print(f"  {at_s - from_s:+6.2f} s  {line.rstrip()[:150]}", flush=True)
+
+
+def node_killed(cluster: RayCluster, asking: Asking, said: Said) -> None:
+    killed_s = time.monotonic()
+    kill_node(cluster)
     gone_s = time.monotonic()
     cluster.join("n1")
     joined_s = time.monotonic()
@@ -62,15 +78,12 @@ def node_killed(cluster: RayCluster, asking: Asking, said: list[tuple[float, str
         f" the raylet, the new node took {joined_s - gone_s:.2f} s to join",
         flush=True,
     )
-    for at_s, line in said:
-        if at_s > killed_s:
-            print(f"  {at_s - joined_s:+6.2f} s  {line.rstrip()[:150]}", flush=True)
+    tell(said, killed_s, joined_s)
 
 
 def minutes(cluster: RayCluster, server: LiveServer, asking: Asking) -> None:
     def node() -> None:
-        cluster.kill_raylet("n1")
-        wait_until(lambda: not agents("--name=n1"), "the agent outlives its node")
+        kill_node(cluster)
         cluster.join("n1")
 
     kills: dict[str, Callable[[], None]] = {
@@ -94,7 +107,7 @@ def minutes(cluster: RayCluster, server: LiveServer, asking: Asking) -> None:
         )
 
 
-def head_killed(server: LiveServer, asking: Asking, said: list[tuple[float, str]]) -> None:
+def head_killed(server: LiveServer, asking: Asking, said: Said) -> None:
     """The cluster does not come back from it."""
     import ray
 
@@ -117,14 +130,12 @@ def head_killed(server: LiveServer, asking: Asking, said: list[tuple[float, str]
         f" `headrace serve` has ended with {server.process.poll()}; {there} agents",
         flush=True,
     )
-    for at_s, line in said:
-        if at_s > killed_s:
-            print(f"  {at_s - killed_s:+6.2f} s  {line.rstrip()[:150]}", flush=True)
+    tell(said, killed_s, killed_s)
 
 
-def listening(server: LiveServer) -> list[tuple[float, str]]:
+def listening(server: LiveServer) -> Said:
     """What it says on standard error, as it comes, with the instants."""
-    said: list[tuple[float, str]] = []
+    said: Said = []
     stream = server.process.stderr
     assert stream is not None
 

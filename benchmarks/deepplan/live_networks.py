@@ -11,9 +11,9 @@ start from the same.
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-from benchmarks.accordion.memory import pss_bytes
+
+from headrace.profiling.held import MemoryWatch, own_bytes
 
 KINDS = ("detector", "recogniser", "encoder")
 LAYERS, TOKENS = 2, 64
@@ -55,25 +56,6 @@ class Kind:
     """One item."""
     host_bytes: int
     """Of weights that a run reads a few rows of."""
-
-
-class _Watch:
-    """Looks all the time what this process has in memory."""
-
-    def __init__(self) -> None:
-        self._most = pss_bytes()
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._look)
-        self._thread.start()
-
-    def _look(self) -> None:
-        while not self._ends.wait(0.003):
-            self._most = max(self._most, pss_bytes())
-
-    def most_bytes(self) -> int:
-        self._ends.set()
-        self._thread.join()
-        return self._most
 
 
 def ocr_file(word: str) -> Path:
@@ -203,7 +185,7 @@ def _time_all(folder: Path, core: int, process: int, *, prepared: bool) -> None:
     memory = TensorMemory(map_arena(os.dup(arena.descriptor), arena.size_bytes))
     worker = Worker(memory)
     assert isinstance(worker.answer(Expect("onnx")), Loaded)
-    base = pss_bytes()
+    base = own_bytes()
     found: dict[str, Samples] = {}
     rough = Times(load_us=(1, 1), run_us=(1, 1), held_bytes=1, working_bytes=0)
     for name, kind in kinds().items():
@@ -231,25 +213,26 @@ def _time_all(folder: Path, core: int, process: int, *, prepared: bool) -> None:
             )
             memory.tensor(profile.inputs[0], 1, 0)[...] = next(iter(kind.feed.values()))
             run = Run(0, 0, 0, 1, (0,), tuple((i + 1) << 23 for i in range(len(profile.outputs))))
-            watch = _Watch() if number > ROUNDS else None
-            loaded, first = worker.answer(load), worker.answer(run)
-            assert isinstance(loaded, Loaded), loaded
-            assert isinstance(first, Finished), first
-            later = []
-            for _ in range(3):
-                again = worker.answer(run)
-                assert isinstance(again, Finished), again
-                later.append(again.ended_at_us - again.started_at_us)
+            with MemoryWatch() if number > ROUNDS else nullcontext() as watch:
+                loaded, first = worker.answer(load), worker.answer(run)
+                assert isinstance(loaded, Loaded), loaded
+                assert isinstance(first, Finished), first
+                later = []
+                for _ in range(3):
+                    again = worker.answer(run)
+                    assert isinstance(again, Finished), again
+                    later.append(again.ended_at_us - again.started_at_us)
+                if watch is not None:
+                    time.sleep(PAUSE_S)  # in which it may be packed
+                    worker.answer(run)
             if watch is not None:
-                time.sleep(PAUSE_S)  # in which it may be packed
-                worker.answer(run)
-                most.append(watch.most_bytes() - base)
-                loaded_bytes = pss_bytes()
+                most.append(watch.most_bytes - base)
+                loaded_bytes = own_bytes()
             began_ns = time.perf_counter_ns()
             worker.answer(Unload(0))
             dropped_us = (time.perf_counter_ns() - began_ns) // 1_000
             if watch is not None:
-                held.append(loaded_bytes - pss_bytes())
+                held.append(loaded_bytes - own_bytes())
             if 0 < number <= ROUNDS:  # the first one fills caches
                 took = first.ended_at_us - first.started_at_us + loaded.took_us
                 loads.append(max(1, took - round(float(np.median(later))) + dropped_us))

@@ -1,6 +1,7 @@
 """Layers of a model, and what they take: what `headrace profile --layers` measures."""
 
 import json
+import threading
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
 from headrace.executors.onnx_layers import SavedLayer
 from headrace.load.gateway_cost import GatewayCost
-from headrace.profiling.held import held_memory
+from headrace.profiling.held import MemoryWatch, held_memory
 from headrace.profiling.items import random_items
 from headrace.profiling.layers import Parted, part, with_layers, with_opening
 from headrace.profiling.options import ProfileOptions, ProfileProgress
@@ -167,3 +168,11 @@ def test_what_starts_take_beyond_their_layers_is_the_time_to_open_them() -> None
 
     assert (slow.open_p50_us, slow.open_p99_us) == (700, 900)
     assert (quick.open_p50_us, quick.open_p99_us) == (0, 5)
+
+
+def test_memory_is_watched_no_longer_than_what_is_watched_takes_however_that_ends() -> None:
+    before = threading.active_count()
+    with pytest.raises(ModelError), MemoryWatch() as watch:
+        raise ModelError("cannot be opened")
+    assert threading.active_count() == before
+    assert watch.most_bytes > 0

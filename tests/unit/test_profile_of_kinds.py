@@ -33,25 +33,13 @@ from headrace.profiling.kinds import combined, cuts_of
 from headrace.profiling.one_device import ProfileTask
 from headrace.profiling.options import OnProgress, ProfileOptions, ProfileProgress
 from helpers.onnx_models import add_one_model, chain_model, saved, saved_beside
+from helpers.ray_nodes import ray_node
 
 EPYC, XEON = "AMD EPYC 7763 64-Core Processor", "Intel(R) Xeon(R) CPU @ 2.20GHz"
 
 
-def node(
-    name: str, cpus: int = 2, gpus: int = 0, accelerator: str | None = None, kind: str = ""
-) -> RayNode:
-    return RayNode(
-        id=f"id-{name}",
-        name=name,
-        labelled=False,
-        address="10.0.0.1",
-        port=0,
-        cpus=cpus,
-        gpus=gpus,
-        accelerator=accelerator,
-        resources={},
-        kind=kind,
-    )
+def node(name: str, cpus: int = 2, **more: Any) -> RayNode:
+    return ray_node(name, cpus, **more)
 
 
 OLD_NEW = kinds_of([node("a", kind="old"), node("b", kind="new")], {})

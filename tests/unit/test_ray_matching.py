@@ -28,29 +28,8 @@ from headrace.on_ray.matching import (
 )
 from headrace.on_ray.nodes import NODE_LABEL, RayNode, living, nodes_from
 from helpers.problems import make_profile
+from helpers.ray_nodes import ray_node as node
 from helpers.served import served_chain
-
-
-def node(
-    name: str,
-    cpus: int = 0,
-    gpus: int = 0,
-    *,
-    labelled: bool = False,
-    accelerator: str | None = None,
-    **resources: float,
-) -> RayNode:
-    return RayNode(
-        id=f"id-{name}",
-        name=name,
-        labelled=labelled,
-        address="10.0.0.1",
-        port=0,
-        cpus=cpus,
-        gpus=gpus,
-        accelerator=accelerator,
-        resources=resources,
-    )
 
 
 def cores(name: str, count: int) -> Wanted:

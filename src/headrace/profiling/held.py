@@ -98,20 +98,23 @@ def own_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
-class _Watch:
-    """Remembers the most that this process had in memory."""
+class MemoryWatch:
+    """Remembers the most that this process had in memory while it was entered."""
 
     def __init__(self) -> None:
         self.most_bytes = own_bytes()
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> "MemoryWatch":
         self._thread.start()
+        return self
 
     def _look(self) -> None:
         while not self._ends.wait(LOOK_S):
             self.most_bytes = max(self.most_bytes, own_bytes())
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ends.set()
         self._thread.join()
 
@@ -153,18 +156,17 @@ def _measure(profile: Profile, folder: Path, device: str) -> HeldMemory:
         import_module(library)
     base, held, most = own_bytes(), 0, 0
     for turn in range(TURNS):
-        watch = _Watch()
-        opened = open_stage(stage, memory)
-        opened.run(1, inputs, outputs)
-        behind = threading.Event()
-        do_behind(behind.set)
-        while turn == 0 and not behind.is_set():
+        with MemoryWatch() as watch:
+            opened = open_stage(stage, memory)
             opened.run(1, inputs, outputs)
-        behind.wait()
-        loaded = own_bytes()
-        opened.run(1, inputs, outputs)
-        loaded = max(loaded, own_bytes())
-        watch.end()
+            behind = threading.Event()
+            do_behind(behind.set)
+            while turn == 0 and not behind.is_set():
+                opened.run(1, inputs, outputs)
+            behind.wait()
+            loaded = own_bytes()
+            opened.run(1, inputs, outputs)
+            loaded = max(loaded, own_bytes())
         opened.unload()
         del opened
         held = max(1, loaded - own_bytes())
