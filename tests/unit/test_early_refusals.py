@@ -24,6 +24,8 @@ RETRY_US = 20_000
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The clock; no time pays for trying what was refused."""
+    monkeypatch.setattr(hopeless, "TRIES_PART", 1 << 60)
     clock = [10_000_000]
     for module in (hopeless, inferences):
         monkeypatch.setattr(module, "monotonic_us", lambda: clock[0])
@@ -63,6 +65,23 @@ def test_what_the_dispatcher_refused_is_not_asked_again_before_its_time(
     now[0] += RETRY_US
     bench.connect().send(infer())
     assert len(engine.submitted) == 2
+
+
+def test_whoever_comes_is_read_as_long_as_tries_cost_little(
+    now: list[int], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hopeless, "TRIES_PART", 20)
+    bench = Bench(engine)
+    tries = bench.core.models["adder"].slo_us // 20 // hopeless.LEAST_TRY_US + 1
+    for _ in range(tries):
+        refused(engine, bench.connect())
+    assert len(engine.submitted) == tries
+    bench.ask(infer())
+    assert len(engine.submitted) == tries, "an objective's share of time is spent"
+    now[0] += 20 * hopeless.LEAST_TRY_US
+    refused(engine, bench.connect())
+    bench.ask(infer())
+    assert len(engine.submitted) == tries + 1, "the time that passed pays for one"
 
 
 class Stamped(Arrivals):

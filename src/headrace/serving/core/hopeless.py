@@ -2,20 +2,28 @@
 
 The dispatcher refuses a request that cannot meet its deadline, and says when one like it could.
 Until then another of the same kind (one item or more, the model's own objective, no better
-priority) would be refused as well, unless something gets better first; and it gets better, if at
-all, when an answer of the model comes, sooner than foreseen. So the last such refusal stands until
-its own instant or the model's next answer, whichever is first. It errs at most by what a
-cancellation frees in between.
+priority) would most likely be refused as well; it gets better, if at all, when an answer of the
+model comes, sooner than foreseen. So the last such refusal stands until its own instant or the
+model's next answer, whichever is first.
 
 A gateway that cannot keep up reads requests that have waited for it, and refuses them for that: at
 the price of an answer each, until it does nothing else. So such a refusal tells of whatever has
 waited as long: it stands for half an objective, answers or not, and then one may try again. A
 request that is refused long after it was read had other reasons, and tells of nobody else.
+
+Both err now and then: batches end sooner than foreseen, and a gateway whose core a worker had for
+some milliseconds reads all that waited, in time for most. The dispatcher knows better, so whoever
+comes is read as long as trying costs little. A try costs what a request takes the gateway; what
+tries in vain cost is taken from a credit, which grows by a TRIES_PART of the time, up to that of an
+objective. Only while none is left does a refusal stand for others.
 """
 
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
 from headrace.serving.engine.timer import monotonic_us
 
+TRIES_PART = 20
+LEAST_TRY_US = 50
+"""Of the gateway's time, also where the profile does not know it."""
 _PROMPT_PART = 20
 """A refusal tells of fresh requests if it came within this part of the objective; one that came
 later, but as soon after it was read, of those that have waited as long."""
@@ -24,7 +32,16 @@ later, but as soon after it was read, of those that have waited as long."""
 class Hopeless:
     """Of one model."""
 
-    __slots__ = ("_model", "_waited_until_us", "_waited_us", "until_us")
+    __slots__ = (
+        "_credit_us",
+        "_credited_at_us",
+        "_model",
+        "_most_credit_us",
+        "_try_us",
+        "_waited_until_us",
+        "_waited_us",
+        "until_us",
+    )
 
     def __init__(self, model: ServedModel) -> None:
         self._model = model
@@ -33,6 +50,10 @@ class Hopeless:
         self._waited_us = 0
         """Nor has what waited so long to be read, before the second instant."""
         self._waited_until_us = 0
+        self._try_us = max(LEAST_TRY_US, model.gateway_us)
+        self._most_credit_us = model.slo_us // TRIES_PART
+        self._credit_us = self._most_credit_us
+        self._credited_at_us = 0
 
     def on_refused(self, inference: Inference, refusal: Refusal, submitted_at_us: int) -> None:
         model = self._model
@@ -41,6 +62,8 @@ class Hopeless:
         if refusal.reason != "deadline" or not (usual and whole):
             return
         now_us = monotonic_us()
+        self._credit_us = self._credit_at_us(now_us) - self._try_us
+        self._credited_at_us = now_us
         arrived_at_us = inference.arrived_at_us or submitted_at_us
         prompt_us = model.slo_us // _PROMPT_PART
         if now_us - arrived_at_us <= prompt_us:
@@ -61,6 +84,8 @@ class Hopeless:
         if not self.until_us and not self._waited_until_us:
             return None
         now_us = monotonic_us()
+        if self._credit_at_us(now_us) >= 0:
+            return None
         if now_us < self.until_us:
             return self._refused("work waiting", self.until_us - now_us)
         self.until_us = 0
@@ -69,6 +94,10 @@ class Hopeless:
         elif arrived_at_us is not None and now_us - arrived_at_us >= self._waited_us:
             return self._refused("to read", self._waited_until_us - now_us)
         return None
+
+    def _credit_at_us(self, now_us: int) -> int:
+        earned_us = (now_us - self._credited_at_us) // TRIES_PART
+        return min(self._most_credit_us, self._credit_us + earned_us)
 
     def _refused(self, too_much: str, wait_us: int) -> Refusal:
         model = self._model

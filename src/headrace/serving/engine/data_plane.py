@@ -134,6 +134,7 @@ def served_models(
             slo_us=model.slo_us,
             priority=model.priority,
             fastest_us=model.fastest_us,
+            gateway_us=model.gateway_us,
             items_within=model.items_within,
             least_us=model.least_us,
             max_items=_most_items(model, batched=profiles[deployment.model].batched),

@@ -30,6 +30,8 @@ class ServedModel:
     """Of requests that state none."""
     fastest_us: int
     """Least time in which one item can be answered; a shorter timeout is always refused."""
+    gateway_us: int = 0
+    """What a request takes the gateway, by the profile; 0: it does not say."""
     max_items: int
     """Most items (batch dimension) that one inference may carry."""
     malleable: bool = False
