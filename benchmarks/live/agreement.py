@@ -35,7 +35,7 @@ LEAST_SLO_MS = 25.0
 """Shorter objectives depend on the system's own time slices, several ms long on a core that server,
 worker and client share; a rehearsal says of such plans that they do not hold."""
 PERCENTILES = ("p50_us", "p99_us")
-LEAST_REQUESTS = 200
+LEAST_REQUESTS = 400
 """In a run, however long that takes: of a hundred the p99 is the largest, which says more of the
 draw than of the system."""
 
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two cases, one run each")
     parser.add_argument("--case", action="append", help="only these", metavar="NAME")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--duration-s", type=float, default=10.0)
+    parser.add_argument("--duration-s", type=float, default=20.0)
     asked = parser.parse_args()
     known = {case.name: case for case in CASES}
     if wrong := set(asked.case or ()) - set(known):

@@ -3,10 +3,12 @@
 A machine is slow and quick by turns, and slower the more is asked of it: worker, gateway and client
 share cores. Times that are drawn one by one from a whole log know neither. So simulated time is cut
 into windows, and each of them is laid onto a stretch of the log in which about as many requests
-arrived. Of CANDIDATES drawn at random it is the one whose number comes closest from below, or from
-above, by chance, so that their mean is the window's: a load between two that the log has is made of
-both. What happens in the window takes as long as it did at that instant of the stretch, so that a
-stall stays a stall and a slow second a slow second (a bootstrap of blocks, given the load).
+arrived at about the same instants, since what is slow comes with bursts. Of CANDIDATES drawn at
+random, one with no more requests and one with no fewer are the most alike: the sum of differences
+is least, of how many have arrived after each of PARTS of the window. Either is taken by chance, so
+that the mean of their numbers is the window's: a load between two that the log has is made of both.
+What happens in the window takes as long as it did at that instant of the stretch, so that a stall
+stays a stall and a slow second a slow second (a bootstrap of blocks, given the load).
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,10 @@ WINDOW_REQUESTS = 30
 """Of models. Fewer say little of the load: the window is as long as it takes, in the mean."""
 LEAST_WINDOWS = 4
 """Of the log, however few requests it has."""
-CANDIDATES = 64
+CANDIDATES = 128
+PARTS = 8
+WINDOWS_AT_ONCE = 512
+"""Bounds the memory that choosing takes."""
 MOST_WINDOWS = 100_000
 """Of a simulation, however long it is and however short the log."""
 
@@ -46,14 +51,20 @@ class Moments:
         window_us = min(window_us, span_us // LEAST_WINDOWS)
         self._window_us = max(1, window_us, int(at_us[-1]) // MOST_WINDOWS)
         windows = int(at_us[-1]) // self._window_us + 1
-        wanted = np.bincount(at_us // self._window_us, minlength=windows)
         starts = rng.integers(
             first, max(first + 1, last - self._window_us + 1), size=(windows, CANDIDATES)
         )
-        ends = np.searchsorted(log_at_us, starts + self._window_us)
-        counts = ends - np.searchsorted(log_at_us, starts)
-        chosen = _chosen(counts, wanted, rng.random(windows))
-        self._starts: Ints = starts[np.arange(windows), chosen]
+        chance = rng.random(windows)
+        self._starts: Ints = np.empty(windows, dtype=np.int64)
+        for begin in range(0, windows, WINDOWS_AT_ONCE):
+            some = slice(begin, min(windows, begin + WINDOWS_AT_ONCE))
+            of_window = np.arange(some.start, some.stop) * self._window_us
+            chosen = _chosen(
+                _arrived(log_at_us, starts[some], self._window_us),
+                _arrived(at_us, of_window, self._window_us),
+                chance[some],
+            )
+            self._starts[some] = starts[np.arange(some.start, some.stop), chosen]
 
     def at(self, now_us: int) -> int:
         """What comes after the last arrival is like the end of its window."""
@@ -68,25 +79,40 @@ class Moments:
         return found
 
 
-def _chosen(counts: Ints, wanted: Ints, chance: npt.NDArray[np.float64]) -> Ints:
+def _arrived(at_us: Ints, starts: Ints, window_us: int) -> Ints:
+    """How many have arrived after each part of windows; their shape and PARTS.
+
+    Args:
+        at_us: in order.
+        starts: of the windows; any shape.
+    """
+    ends = starts[..., None] + np.arange(1, PARTS + 1) * window_us // PARTS
+    found: Ints = np.searchsorted(at_us, ends) - np.searchsorted(at_us, starts)[..., None]
+    return found
+
+
+def _chosen(arrived: Ints, wanted: Ints, chance: npt.NDArray[np.float64]) -> Ints:
     """Which candidate each window takes.
 
     Args:
-        counts: shape (W, C), requests of each candidate.
-        wanted: shape (W,)
+        arrived: shape (W, C, P), requests of each candidate after each part.
+        wanted: shape (W, P)
         chance: shape (W,), within [0, 1).
 
-    >>> _chosen(np.array([[10, 2, 20]] * 2), np.array([12, 12]), np.array([0.1, 0.9])).tolist()
+    >>> arrived = np.array([[[5, 10], [1, 2], [10, 20]]] * 2)
+    >>> _chosen(arrived, np.array([[6, 12]] * 2), np.array([0.1, 0.9])).tolist()
     [2, 0]
     """
-    rows = np.arange(len(counts))
-    off = counts - wanted[:, None]
+    rows = np.arange(len(arrived))
+    off = arrived[:, :, -1] - wanted[:, None, -1]
+    unlike = np.abs(arrived - wanted[:, None, :]).sum(axis=2)
     far = np.iinfo(np.int64).max
-    below, above = np.where(off <= 0, -off, far), np.where(off >= 0, off, far)
+    below, above = np.where(off <= 0, unlike, far), np.where(off >= 0, unlike, far)
     low, high = below.argmin(axis=1), above.argmin(axis=1)
-    down, up = below[rows, low].astype(float), above[rows, high].astype(float)
+    has_low, has_high = below[rows, low] < far, above[rows, high] < far
+    down, up = np.abs(off[rows, low]), np.abs(off[rows, high])
     # As often the upper one as the lower one is nearer, of both together; else the only one.
-    upper = np.where(up >= far, False, (down >= far) | (chance * (down + up) < down))
+    upper = has_high & (~has_low | (chance * (down + up) < down))
     found: Ints = np.where(upper, high, low)
     return found
 
