@@ -20,8 +20,8 @@ from headrace.planning.shares.master import Prices
 from headrace.planning.shares.pricing import PARTS_MAX, Pricing
 from headrace.planning.shares.workload import Floats, Ints
 
-CELLS = 1 << 14
-"""Of what is wanted of a model: a cell is less than the smallest of a thousand parts."""
+CELLS = 1 << 16
+"""Of what is wanted of a model. A quarter of that overstates waste by 0.08 devices of 95."""
 
 TOUCHED_MAX = 100_000
 """Steps of one walk over fillings."""

@@ -125,6 +125,11 @@ def list_parts(
     return Parts(*(table[rows] for table in tables)), waste[rows], count <= room
 
 
+def several(parts: Parts) -> Ints:
+    """Rows of the parts on which several models take turns."""
+    return np.flatnonzero((parts.models >= 0).sum(axis=1) > 1)
+
+
 def countable(candidates: Candidates, load: Workload, most: int) -> bool:
     """Whether no more parts than that keep their promise."""
     models, nothing = load.models, np.zeros(0, np.int64)

@@ -17,6 +17,9 @@ is found by giving: a model that would lose v - L_m(0) by taking q gives a quart
 other models of q (a quarter, since it may take some such parts at once), model by model, so that
 the sum hardly falls and mostly rises.
 
+A plan with a shared part q wastes at least sum_m s_qm + L_m(rate_qm) - L_m(0) beyond the bound,
+which also says which parts are promising: plans that waste little have parts that lose little.
+
 All is on a grid of CELLS cells, rounded so that W comes out too small: rates are rounded upwards,
 and since G_m counts all of d as paid for, a share may be below 0 by what was added. For every d,
 shares are looked at from the least on, until one alone is too much: 40 ms per sweep for 8,000
@@ -30,7 +33,7 @@ import numpy as np
 from headrace.compilation.loops import compiled
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.shares.alone import Alone, alone, least_rents
-from headrace.planning.shares.listing import Parts
+from headrace.planning.shares.listing import Parts, several
 from headrace.planning.shares.master import Goal, Prices
 from headrace.planning.shares.pricing import Pricing
 from headrace.planning.shares.workload import Floats, Ints
@@ -48,6 +51,9 @@ PATIENCE = 4
 
 ROUNDING = 1e-6
 """Of the prices, which are right to about a thousandth of that."""
+
+ORDERING_SWEEPS = 8
+"""After which the order of the parts hardly changes."""
 
 STEPS = 4
 """Multiples that `max-min` tries to exclude."""
@@ -88,11 +94,16 @@ def _least_waste(
 ) -> float:
     """What every plan wastes at least, by these prices; at most `enough`."""
     own = alone(pricing, prices, wanted) if enough > 0 and (wanted > 0).all() else None
-    parts, _, complete = pricing.within(goal, prices, enough)
-    if own is None or not complete:
+    if own is None:
         return 0.0
-    parts = parts.take(np.flatnonzero((parts.models >= 0).sum(axis=1) > 1))
-    division = _Division.of(pricing, prices, wanted, own, parts)
+    parts, _, complete = pricing.within(goal, prices, enough)
+    while not complete:
+        # A plan that wastes less has none of the parts left out.
+        enough /= 2
+        if enough <= ROUNDING * prices.scale:
+            return 0.0
+        parts, _, complete = pricing.within(goal, prices, enough)
+    division = _Division.of(pricing, prices, wanted, own, parts.take(several(parts)))
     best, rose_at = 0.0, 0
     for sweep in range(SWEEPS + 1):
         waste = division.waste()
@@ -104,12 +115,27 @@ def _least_waste(
     return min(max(0.0, best - ROUNDING * prices.scale), enough)
 
 
+def promising(
+    pricing: Pricing, prices: Prices, wanted: Floats, own: Alone, parts: Parts, *, most: int
+) -> Ints:
+    """Rows of the shared parts with which a plan loses least, so many."""
+    if len(parts.place) <= most:
+        return np.arange(len(parts.place))
+    division = _Division.of(pricing, prices, wanted, own, parts)
+    for sweep in range(ORDERING_SWEEPS):
+        division.give(backwards=bool(sweep % 2))
+    division.waste()
+    return np.sort(np.argsort(division.losses(), kind="stable")[:most])
+
+
 @dataclass(frozen=True, slots=True)
 class _Division:
     """E entries: a shared part and one of its models."""
 
     first: Ints
     """Shape (M + 1,): entries of each model."""
+    part: Ints
+    """Shape (E,): row of the part."""
     cells: Ints
     """Shape (E,): what the part carries of the model."""
     others: Ints
@@ -151,6 +177,7 @@ class _Division:
         share_min = (rate - cells / CELLS)[part, model] * own.worth[model]
         return _Division(
             first=np.searchsorted(model, np.arange(models + 1)),
+            part=part,
             cells=cells[part, model],
             others=others,
             share=np.maximum(waste, 0.0)[part] / tenants[part] + share_min,
@@ -171,6 +198,13 @@ class _Division:
         for m in range(len(self.worth))[:: -1 if backwards else 1]:
             self._choose(m)
             _give(m, self.first, self.cells, self.others, self.share, self.share_min, self.least)
+
+    def losses(self) -> Floats:
+        """Shape (Q,): what a plan with the part wastes at least beyond the bound, by `least`."""
+        model = np.repeat(np.arange(len(self.worth)), np.diff(self.first))
+        then = self.least[model, np.minimum(self.cells, CELLS)]
+        lost = self.share + then - self.least[model, 0]
+        return np.bincount(self.part, weights=lost).astype(np.float64)
 
     def _choose(self, m: int) -> None:
         entries = slice(self.first[m], self.first[m + 1])

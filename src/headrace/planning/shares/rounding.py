@@ -162,7 +162,7 @@ class Trial:
         own = alone(pricing, prices, wanted)
         if own is None:
             return None
-        shared = shareable(pricing, goal, prices, wanted, device)
+        shared = shareable(pricing, goal, prices, wanted, own, device)
         return Trial(pricing, goal, prices, device, own, shared)
 
     @property

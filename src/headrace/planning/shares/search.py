@@ -47,6 +47,9 @@ NEGLIGIBLE = 1e-6
 CLOSE_ENOUGH = 1e-3
 """Gap of `most` that walks may leave, and that no integer program is asked to close."""
 
+RAISED_BY = 0.02
+"""Of a price: how far the bound is raised before there is a plan."""
+
 ROUND_PART = 0.7
 RAISE_PART = 0.5
 DIVE_PART = 0.5
@@ -225,6 +228,10 @@ def _by_program(
         best: found so far.
     """
     sign = -1.0 if goal.most else 1.0
+    expected = (1 + RAISED_BY) * prices.bound
+    if not goal.most:
+        # First, so that a plan that meets the bound ends the search.
+        bound = _closer(pricing, goal, prices, bound, expected)
     best = rounded(
         pricing, goal, prices, best, bound, near=CLOSE_ENOUGH,
         time_limit_s=ROUND_PART * pricing.deadline.left_s,
@@ -234,7 +241,7 @@ def _by_program(
         if best is not None and not _carries(pricing, goal, best):
             best = None
     value = _value(pricing, goal, best)
-    if best is not None:
+    if best is not None and (goal.most or bound >= expected):
         bound = _closer(pricing, goal, prices, bound, value)
     everything = sum(offer.price * offer.count for offer in pricing.offers)
     proven = False
