@@ -42,6 +42,8 @@ class Start:
     """Part of it comes over another device's link, which is busy as long."""
     working_bytes: int = 0
     """Of the slot's memory, while it is loaded or run."""
+    load99_us: int = 0
+    """p99 of `load_us`; less than that: loads take no longer than it."""
 
     @property
     def alone_us(self) -> int:
@@ -55,8 +57,9 @@ def predicted_start(residency: Residency, profile: Profile) -> Start:
         PlanError: the profile does not know the layers that are placed.
     """
     times = _layer_times(profile.model, profile, residency)
-    load_us, exec_us, last_us = _three(times, residency, profile.batch_overhead_us, median=True)
-    _, exec99_us, last99_us = _three(times, residency, profile.batch_overhead_us, median=False)
+    overhead_us = profile.batch_overhead_us
+    load_us, exec_us, last_us = _three(times, residency, overhead_us, median=True)
+    load99_us, exec99_us, last99_us = _three(times, residency, overhead_us, median=False)
     return Start(
         load_us=load_us,
         exec_us=exec_us,
@@ -65,6 +68,7 @@ def predicted_start(residency: Residency, profile: Profile) -> Start:
         resident_bytes=max(times.held_bytes, resident_bytes(profile, residency)),
         working_bytes=times.working_bytes,
         uses_helper=any(transfer.helper for transfer in residency.transfers),
+        load99_us=load99_us,
     )
 
 
