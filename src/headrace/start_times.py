@@ -33,7 +33,8 @@ class Start:
     between two batches (`batch_overhead_us`)."""
     last_us: int
     """The largest sum, over transfers, of when it is ready and of execution from its layers on;
-    where it has to be opened first, execution of all layers waits for that."""
+    where it has to be opened first, execution of all layers waits for that. Not less than what a
+    start of the whole model was measured to take."""
     slack_us: int
     """How much later than by medians an idle slot may end it: p99 of all layers."""
     resident_bytes: int
@@ -105,6 +106,8 @@ def _three(
     last_us = max((at + us for at, us in zip(told.ready_us, rest, strict=True) if at), default=0)
     if open_us:
         last_us = open_us + max(last_us, rest[0])
+    if least_us := times.start_p50_us if median else times.start_p99_us:
+        last_us = max(last_us, least_us + overhead_us)
     return open_us + max(told.ready_us), rest[0], last_us
 
 

@@ -47,6 +47,12 @@ MUTANTS = {
         mistaken="at_us + took_us + 1, LOADED",
         of_starts=True,
     ),
+    "loads-have-no-spread": Mutant(
+        module=LOOP,
+        source="            if len(session.load_sigma):\n",
+        mistaken="            if len(session.load_sigma) < 0:\n",
+        of_starts=True,
+    ),
     "starts-wait-for-nothing": Mutant(
         module=LOOP,
         source="            if line.cold:\n",

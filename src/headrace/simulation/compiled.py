@@ -15,7 +15,7 @@ from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.events import AnyEvent
 from headrace.simulation import loop as loops
 from headrace.simulation.beside import Beside
-from headrace.simulation.driver import NORMALS_AT_ONCE, Loads, Slower, sigma_of
+from headrace.simulation.driver import NORMALS_AT_ONCE, Slower, sigma_of, table_of_loads
 from headrace.simulation.gateway import through_gateway
 from headrace.simulation.loop import loop_of
 
@@ -233,7 +233,7 @@ def _sigmas(topology: Topology) -> npt.NDArray[np.float64]:
 
 def _load_sigmas(topology: Topology) -> npt.NDArray[np.float64]:
     starts = [model.start for model in topology.models]
-    return np.array([sigma_of(Loads.of(each), 1) for each in starts if each is not None])
+    return np.array([sigma_of(table_of_loads(each), 1) for each in starts if each is not None])
 
 
 def _with_more_events(session: loops.Session, at_least: int = FIRST_EVENTS) -> loops.Session:

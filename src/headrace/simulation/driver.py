@@ -19,37 +19,22 @@ NORMALS_AT_ONCE = 4096
 """One draw at a time costs more than the rest of the event."""
 
 
-class Timed(Protocol):
-    """What takes a time of its own each time; a stage, or the load of a model."""
-
-    @property
-    def p50_us(self) -> tuple[int, ...]: ...
-
-    @property
-    def p99_us(self) -> tuple[int, ...]: ...
+def table_of_loads(start: Start) -> StageTable:
+    """Times of a model's loads, as those of a stage."""
+    p99_us = max(start.load_us, start.load99_us)
+    return StageTable(0, 0, (), p50_us=(start.load_us,), p99_us=(p99_us,), input_bytes=0)
 
 
-class Loads(NamedTuple):
-    """Of one model: batch size 1."""
-
-    p50_us: tuple[int, ...]
-    p99_us: tuple[int, ...]
-
-    @classmethod
-    def of(cls, start: Start) -> "Loads":
-        return cls((start.load_us,), (max(start.load_us, start.load99_us),))
-
-
-def sigma_of(timed: Timed, batch_size: int) -> float:
+def sigma_of(stage: StageTable, batch_size: int) -> float:
     """Of the logarithm of the time: log-normal with the profile's p50 and p99."""
-    p50_us = timed.p50_us[batch_size - 1]
-    return log(timed.p99_us[batch_size - 1] / p50_us) / Z99 if p50_us else 0.0
+    p50_us = stage.p50_us[batch_size - 1]
+    return log(stage.p99_us[batch_size - 1] / p50_us) / Z99 if p50_us else 0.0
 
 
 class Durations(Protocol):
     """How long a stage, or a load, really takes, microseconds."""
 
-    def __call__(self, timed: Timed, batch_size: int, /) -> int: ...
+    def __call__(self, stage: StageTable, batch_size: int) -> int: ...
 
 
 class Span(NamedTuple):
@@ -86,12 +71,12 @@ class Spans:
 
     def load_us(self, start: Start) -> int:
         """Of a model's load, until the dispatcher hears of it."""
-        return self._durations(Loads.of(start), 1)
+        return self._durations(table_of_loads(start), 1)
 
 
-def exact_durations(timed: Timed, batch_size: int, /) -> int:
+def exact_durations(stage: StageTable, batch_size: int) -> int:
     """Every batch, and every load, takes the profile's median."""
-    return timed.p50_us[batch_size - 1]
+    return stage.p50_us[batch_size - 1]
 
 
 class JitteredDurations:
@@ -101,11 +86,11 @@ class JitteredDurations:
         self._rng = rng
         self._normals: list[float] = []
 
-    def __call__(self, timed: Timed, batch_size: int, /) -> int:
+    def __call__(self, stage: StageTable, batch_size: int) -> int:
         if not self._normals:
             self._normals = self._rng.standard_normal(NORMALS_AT_ONCE).tolist()
-        p50_us = timed.p50_us[batch_size - 1]
-        return max(1, round(p50_us * exp(sigma_of(timed, batch_size) * self._normals.pop())))
+        p50_us = stage.p50_us[batch_size - 1]
+        return max(1, round(p50_us * exp(sigma_of(stage, batch_size) * self._normals.pop())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ from headrace.domain.events import (
     Ran,
     Transferred,
 )
-from headrace.simulation.driver import Durations, JitteredDurations, Loads, Span, Spans
+from headrace.simulation.driver import Durations, JitteredDurations, Span, Spans, table_of_loads
 from headrace.simulation.moments import Moments
 from headrace.start_times import Start
 
@@ -95,7 +95,7 @@ class LevelledDurations(Spans):
         return Span(0, max(1, round(self._of_profile(stage, batch_size) * level)), 0)
 
     def load_us(self, start: Start) -> int:
-        return max(1, round(self._of_profile(Loads.of(start), 1) * self._load_level))
+        return max(1, round(self._of_profile(table_of_loads(start), 1) * self._load_level))
 
     def note(self, event: AnyEvent) -> None:
         """Levels are the same whatever else happens."""
@@ -212,6 +212,7 @@ def measured_durations(
                 " stages, so it is not of this plan"
             )
         stage, size = stages[run.stage], len(batch.requests)
+        started_at_us = run.started_at_us
         keys: tuple[Key, ...] = keys_of(stage, size)
         if (load := loads.get(run.batch)) is not None:
             start = topology.models[batch.model].start
@@ -222,10 +223,11 @@ def measured_durations(
             if topology.copy_streams[run.slot]:
                 continue  # it ran while its weights came
             taken[load_key(start), neighbours].append(one)
-            ordered_at_us = min(max(ordered_at_us, load.heard_at_us), run.started_at_us)
+            ordered_at_us = max(ordered_at_us, load.heard_at_us)
+            started_at_us = max(started_at_us, ordered_at_us)
             keys = (first_key(stage, size),)
-        before_us, after_us = run.started_at_us - ordered_at_us, heard_at_us - run.at_us
-        span = Span(before_us, max(1, run.at_us - run.started_at_us), after_us)
+        before_us, after_us = started_at_us - ordered_at_us, heard_at_us - run.at_us
+        span = Span(before_us, max(1, run.at_us - started_at_us), after_us)
         if load is None:
             ratios[id(stage)].append(span.whole_us / stage.p50_us[size - 1])
         for key in keys:
