@@ -3,8 +3,7 @@
 of a batch   from the end of the one before, if the slot had no rest, else from its start, to its
              end: what passes between server and worker counts
 of a load    from the same until the end of the first batch, less a batch of a loaded model: what
-             leaves for it, and the first run's pages, count; the mean, since loads are simulated
-             without spread
+             leaves for it, and the first run's pages, count
 """
 
 from collections import defaultdict
@@ -37,7 +36,7 @@ def served_times(
         load_us = each.load_us
         if len(loads[kind]) >= LEAST:
             took_us = [max(1, us - run_us[0]) for us in loads[kind]]
-            load_us = (round(float(np.mean(took_us))), _percentiles(took_us)[1])
+            load_us = _percentiles(took_us)
         found[kind] = replace(each, run_us=run_us, load_us=load_us, served=True)
     return found
 

@@ -61,20 +61,26 @@ class Served:
 
 
 @cache
-def _topology(networks: tuple[str, ...], provision: str) -> Topology:
-    return topology_of(problem_of(networks, provision))
+def _topology(networks: tuple[str, ...], provision: str, slo_us: int) -> Topology:
+    return topology_of(problem_of(networks, provision, slo_us=slo_us))
 
 
 def serve(
-    system: str, networks: Sequence[str], arrived_at_us: Ints, instance: Ints, first: int = 0
+    system: str,
+    networks: Sequence[str],
+    arrived_at_us: Ints,
+    instance: Ints,
+    first: int = 0,
+    slo_us: int = SLO_US,
 ) -> Served:
     """
     Args:
         instance: of each request, an index into `networks`.
         first: requests before this one warm the system up and do not count.
+        slo_us: what is planned for.
     """
     provision, policy = SYSTEMS[system]
-    topology = _topology(tuple(networks), provision)
+    topology = _topology(tuple(networks), provision, slo_us)
     offered = offer(topology, arrived_at_us, instance)
     if system in PAPERS:  # it knows no deadlines, and drops nothing
         offered = replace(offered, deadline_at_us=offered.deadline_at_us + NO_HURRY_US)

@@ -33,7 +33,8 @@ class Start:
     between two batches (`batch_overhead_us`)."""
     last_us: int
     """The largest sum, over transfers, of when it is ready and of execution from its layers on;
-    where it has to be opened first, execution of all layers waits for that."""
+    where it has to be opened first, execution of all layers waits for that. Not less than what a
+    start of the whole model was measured to take."""
     slack_us: int
     """How much later than by medians an idle slot may end it: p99 of all layers."""
     resident_bytes: int
@@ -42,6 +43,8 @@ class Start:
     """Part of it comes over another device's link, which is busy as long."""
     working_bytes: int = 0
     """Of the slot's memory, while it is loaded or run."""
+    load99_us: int = 0
+    """p99 of `load_us`; less than that: loads take no longer than it."""
 
     @property
     def alone_us(self) -> int:
@@ -55,8 +58,9 @@ def predicted_start(residency: Residency, profile: Profile) -> Start:
         PlanError: the profile does not know the layers that are placed.
     """
     times = _layer_times(profile.model, profile, residency)
-    load_us, exec_us, last_us = _three(times, residency, profile.batch_overhead_us, median=True)
-    _, exec99_us, last99_us = _three(times, residency, profile.batch_overhead_us, median=False)
+    overhead_us = profile.batch_overhead_us
+    load_us, exec_us, last_us = _three(times, residency, overhead_us, median=True)
+    load99_us, exec99_us, last99_us = _three(times, residency, overhead_us, median=False)
     return Start(
         load_us=load_us,
         exec_us=exec_us,
@@ -65,6 +69,7 @@ def predicted_start(residency: Residency, profile: Profile) -> Start:
         resident_bytes=max(times.held_bytes, resident_bytes(profile, residency)),
         working_bytes=times.working_bytes,
         uses_helper=any(transfer.helper for transfer in residency.transfers),
+        load99_us=load99_us,
     )
 
 
@@ -101,6 +106,8 @@ def _three(
     last_us = max((at + us for at, us in zip(told.ready_us, rest, strict=True) if at), default=0)
     if open_us:
         last_us = open_us + max(last_us, rest[0])
+    if least_us := times.start_p50_us if median else times.start_p99_us:
+        last_us = max(last_us, least_us + overhead_us)
     return open_us + max(told.ready_us), rest[0], last_us
 
 

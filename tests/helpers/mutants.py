@@ -43,8 +43,14 @@ LOOP, KERNEL = "headrace.simulation.loop", "headrace.dispatch.kernel."
 MUTANTS = {
     "loads-take-longer": Mutant(
         module=LOOP,
-        source="at_us + journal[i + 5], LOADED",
-        mistaken="at_us + journal[i + 5] + 1, LOADED",
+        source="at_us + took_us, LOADED",
+        mistaken="at_us + took_us + 1, LOADED",
+        of_starts=True,
+    ),
+    "loads-have-no-spread": Mutant(
+        module=LOOP,
+        source="            if len(session.load_sigma):\n",
+        mistaken="            if len(session.load_sigma) < 0:\n",
         of_starts=True,
     ),
     "starts-wait-for-nothing": Mutant(
@@ -55,8 +61,8 @@ MUTANTS = {
     ),
     "starts-hold-the-slot": Mutant(
         module=KERNEL + "provision.order",
-        source="return begins_at + max(0, mine.last_us - mine.exec_us)",
-        mistaken="return begins_at",
+        source="begins_at + max(0, mine.last_us - mine.exec_us + late_us(s, slot, model))",
+        mistaken="begins_at",
         of_starts=True,
     ),
     "memory-is-given-twice": Mutant(

@@ -38,7 +38,15 @@ def provisioned_topology(rng: np.random.Generator) -> Topology:
         last_us = load_us + int(rng.integers(0, exec_us + 1)) // tick * tick
         routes.append([make_route(make_stage(range(slots), [warm_us]))])
         starts.append(
-            Start(load_us, exec_us, last_us, 0, int(rng.integers(1, 5)), bool(rng.random() < 0.3))
+            Start(
+                load_us,
+                exec_us,
+                last_us,
+                0,
+                int(rng.integers(1, 5)),
+                bool(rng.random() < 0.3),
+                load99_us=load_us * 3 // 2,
+            )
         )
     topology = make_topology(*routes, slo_us=int(rng.integers(30, 200)) * 1_000)
     copies = bool(rng.random() < 0.75)

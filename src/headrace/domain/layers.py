@@ -50,6 +50,10 @@ class LayerTimes(Record, frozen=True, kw_only=True):
     open_p50_us: int = 0
     """Of every start, before anything is loaded or executed: to open what runs the model."""
     open_p99_us: int = 0
+    start_p50_us: int = 0
+    """Measured: from the model's files until its first answer, whatever layers a plan loads, where
+    what runs it opens it in one way only. No start is sooner; 0: not measured."""
+    start_p99_us: int = 0
 
     def __post_init__(self) -> None:
         where = f"layer times on {self.device} {self.share} at batch size {self.batch_size}"
@@ -63,6 +67,8 @@ class LayerTimes(Record, frozen=True, kw_only=True):
             raise ProfileError(f"{where}: negative held_bytes or working_bytes")
         if not 0 <= self.open_p50_us <= self.open_p99_us:
             raise ProfileError(f"{where}: opening it needs 0 <= p50 <= p99 (us)")
+        if not 0 <= self.start_p50_us <= self.start_p99_us:
+            raise ProfileError(f"{where}: a start of the whole needs 0 <= p50 <= p99 (us)")
         if len({len(row) for row in rows}) != 1 or not self.load_p50_us:
             raise ProfileError(f"{where}: not one figure of each kind per layer")
         if self.forward_us and len(self.forward_us) != len(self.load_p50_us):

@@ -15,7 +15,7 @@ from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.events import AnyEvent
 from headrace.simulation import loop as loops
 from headrace.simulation.beside import Beside
-from headrace.simulation.driver import NORMALS_AT_ONCE, Slower, sigma_of
+from headrace.simulation.driver import NORMALS_AT_ONCE, Slower, sigma_of, table_of_loads
 from headrace.simulation.gateway import through_gateway
 from headrace.simulation.loop import loop_of
 
@@ -182,6 +182,7 @@ def _open(
         priority=offered.priority,
         items=_items(topology, offered),
         sigma=np.zeros(0) if rng is None else _sigmas(topology),
+        load_sigma=np.zeros(0) if rng is None else _load_sigmas(topology),
         normals=np.zeros(0),
         slower_stages=np.array(slower.stages if slower else (), dtype=np.float64),
         slower_slots=np.array(slower.slots if slower else (), dtype=np.float64),
@@ -193,6 +194,7 @@ def _open(
         ended_at_us=np.full(requests, -1, dtype=np.int64),
         reason=np.full(requests, -1, dtype=np.int64),
         busy_us=np.zeros(len(topology.slots), dtype=np.int64),
+        loads_late_us=np.zeros(len(topology.slots), dtype=np.int64),
         heap=np.zeros(0, loops.SCHEDULED),
         events=np.zeros(0, loops.EVENT),
         log=np.zeros(LOG_NUMBERS if logged else 0, dtype=np.int64),
@@ -227,6 +229,11 @@ def _sigmas(topology: Topology) -> npt.NDArray[np.float64]:
         for size in range(1, len(stage.p50_us) + 1):
             sigmas[i, size - 1] = sigma_of(stage, size)
     return sigmas.ravel()
+
+
+def _load_sigmas(topology: Topology) -> npt.NDArray[np.float64]:
+    starts = [model.start for model in topology.models]
+    return np.array([sigma_of(table_of_loads(each), 1) for each in starts if each is not None])
 
 
 def _with_more_events(session: loops.Session, at_least: int = FIRST_EVENTS) -> loops.Session:

@@ -9,6 +9,7 @@ import numpy as np
 from headrace.dispatch.protocols import Batch, Clock, Load
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.request import DropReason, Request
+from headrace.start_times import Start
 
 Z99 = 2.3263478740408408
 """The 99th percentile of the standard normal distribution."""
@@ -18,13 +19,20 @@ NORMALS_AT_ONCE = 4096
 """One draw at a time costs more than the rest of the event."""
 
 
+def table_of_loads(start: Start) -> StageTable:
+    """Times of a model's loads, as those of a stage."""
+    p99_us = max(start.load_us, start.load99_us)
+    return StageTable(0, 0, (), p50_us=(start.load_us,), p99_us=(p99_us,), input_bytes=0)
+
+
 def sigma_of(stage: StageTable, batch_size: int) -> float:
-    """Of the logarithm of the execution time: log-normal with the profile's p50 and p99."""
-    return log(stage.p99_us[batch_size - 1] / stage.p50_us[batch_size - 1]) / Z99
+    """Of the logarithm of the time: log-normal with the profile's p50 and p99."""
+    p50_us = stage.p50_us[batch_size - 1]
+    return log(stage.p99_us[batch_size - 1] / p50_us) / Z99 if p50_us else 0.0
 
 
 class Durations(Protocol):
-    """How long a stage really takes, microseconds."""
+    """How long a stage, or a load, really takes, microseconds."""
 
     def __call__(self, stage: StageTable, batch_size: int) -> int: ...
 
@@ -52,9 +60,22 @@ class Spans:
     def span(self, stage: StageTable, batch_size: int) -> Span:
         return Span(0, self._durations(stage, batch_size), 0)
 
+    def first_span(self, stage: StageTable, batch_size: int, more_us: int) -> Span:
+        """Of a batch that starts while its model is loaded, from when it is.
+
+        Args:
+            more_us: what the profile says it takes more than one in memory.
+        """
+        before_us, ran_us, after_us = self.span(stage, batch_size)
+        return Span(before_us, ran_us + more_us, after_us)
+
+    def load_us(self, start: Start) -> int:
+        """Of a model's load, until the dispatcher hears of it."""
+        return self._durations(table_of_loads(start), 1)
+
 
 def exact_durations(stage: StageTable, batch_size: int) -> int:
-    """Every batch takes the profile's median."""
+    """Every batch, and every load, takes the profile's median."""
     return stage.p50_us[batch_size - 1]
 
 
@@ -141,7 +162,7 @@ class SimDriver:
         self._clock = clock
         self._spans = durations if isinstance(durations, Spans) else Spans(durations)
         self._loading: dict[int, tuple[Load, int]] = {}
-        """Slot -> what is being brought there, and since when."""
+        """Slot -> what is being brought there, and when it is there."""
 
     def start_transfer(self, batch: Batch, stage: int) -> None:
         attempt, started_at_us = batch.attempt, self._clock.now_us()
@@ -153,32 +174,37 @@ class SimDriver:
     def start_stage(self, batch: Batch, stage: int) -> None:
         attempt = batch.attempt
         table = self._topology.models[batch.model].routes[batch.pipeline].stages[stage]
-        before_us, took_us, after_us = self._spans.span(table, batch.size)
-        started_at_us = self._clock.now_us() + before_us
+        started_at_us = from_us = self._clock.now_us()
+        more_us = 0
+        if (loading := self._loading.get(batch.slot)) and loading[0].model == batch.model:
+            start = self._start_of(batch.model)
+            more_us = start.exec_us - table.p50_us[0]
+            # `start_times.Start`
+            from_us = max(from_us, loading[1] - start.load_us + start.last_us - start.exec_us)
+            before_us, took_us, after_us = self._spans.first_span(table, batch.size, more_us)
+        else:
+            before_us, took_us, after_us = self._spans.span(table, batch.size)
+            started_at_us += before_us
         if self._slower is not None:
             number = self._first_stage[batch.model][batch.pipeline] + stage
-            slot = batch.slot
-            took_us = self._slower.took_us(took_us, number, slot, started_at_us)
-        ended_at_us = started_at_us + took_us
-        if (loading := self._loading.get(batch.slot)) and loading[0].model == batch.model:
-            ended_at_us = self._cold_end_us(batch, started_at_us, took_us, loading[1])
+            slowed_us = took_us - more_us
+            slowed_us = self._slower.took_us(slowed_us, number, batch.slot, started_at_us)
+            took_us = slowed_us + more_us
+        ended_at_us = from_us + before_us + took_us
         self._clock.call_at(
             ended_at_us + after_us,
             lambda: self.reports.on_ran(batch, stage, attempt, started_at_us, ended_at_us),
         )
 
-    def _cold_end_us(self, batch: Batch, at_us: int, took_us: int, loading_at_us: int) -> int:
-        """Of a batch that starts while its model is loaded (`start_times.Start`)."""
-        model = self._topology.models[batch.model]
-        assert model.start is not None
-        more_us = model.start.exec_us - model.routes[0].stages[0].p50_us[0]
-        waited_us = loading_at_us + model.start.last_us - model.start.exec_us
-        return max(at_us, waited_us) + more_us + took_us
+    def _start_of(self, model: int) -> Start:
+        start = self._topology.models[model].start
+        assert start is not None, "only models with starts are loaded"
+        return start
 
     def load(self, load: Load) -> None:
         started_at_us = self._clock.now_us()
-        ended_at_us = started_at_us + load.load_us
-        self._loading[load.slot] = (load, started_at_us)
+        ended_at_us = started_at_us + self._spans.load_us(self._start_of(load.model))
+        self._loading[load.slot] = (load, ended_at_us)
 
         def report() -> None:
             if self._loading.get(load.slot, (None,))[0] is load:

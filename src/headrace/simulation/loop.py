@@ -82,8 +82,10 @@ class Session(NamedTuple):
     """(N,): of a request that begins here, how many of these it is; empty: one each."""
     sigma: Any
     """(stages x size_max,): of the logarithm of an execution time; empty: always the median."""
+    load_sigma: Any
+    """(models,): the same of a load; empty: always the median."""
     normals: Any
-    """Standard normal, one per execution."""
+    """Standard normal, one per execution and per load."""
     slower_stages: Any
     """(stages,): as many times longer batches take, from `slower_from` on; `delay_us` on top."""
     slower_slots: Any
@@ -104,6 +106,8 @@ class Session(NamedTuple):
     """(N,): why it was dropped, index into `journal.REASONS`; -1: it was not."""
     busy_us: Ints
     """(S,): how long each slot has run."""
+    loads_late_us: Ints
+    """(S,): how much longer than the median the last load of each slot takes."""
     heap: Any
     """(C,) of SCHEDULED."""
     events: Any
@@ -116,6 +120,7 @@ DTYPES = {
     **dict.fromkeys(Session._fields, NUMBER),
     "progress": PROGRESS,
     "sigma": np.dtype("f8"),
+    "load_sigma": np.dtype("f8"),
     "normals": np.dtype("f8"),
     "slower_stages": np.dtype("f8"),
     "slower_slots": np.dtype("f8"),
@@ -223,7 +228,9 @@ def _carry_out(s: State, session: Session, written: int) -> None:
             ends_at = at_us + took_us
             line = s.slots[journal[i + 6]]
             if line.cold:
-                ends_at = max(ends_at + line.cold_more_us, line.cold_from + took_us)
+                loaded_late_us = session.loads_late_us[journal[i + 6]]
+                cold_from = line.cold_from + loaded_late_us
+                ends_at = max(ends_at + line.cold_more_us, cold_from + took_us)
             _schedule(session, ends_at, RAN, a, b, c, journal[i + 5], at_us, ends_at)
         elif kind == ANSWERED:
             for place in range(i + 4, i + 4 + b):
@@ -234,7 +241,11 @@ def _carry_out(s: State, session: Session, written: int) -> None:
             ends_at = at_us + journal[i + 7]
             _schedule(session, ends_at, TRANSFERRED, a, b, c, journal[i + 5], at_us, 0)
         elif kind == IS_LOADING:
-            _schedule(session, at_us + journal[i + 5], LOADED, a, b, at_us, 0, 0, 0)
+            took_us = journal[i + 5]
+            if len(session.load_sigma):
+                took_us = _drawn_us(session, session.load_sigma[c], took_us)
+            session.loads_late_us[b] = took_us - journal[i + 5]
+            _schedule(session, at_us + took_us, LOADED, a, b, at_us, 0, 0, 0)
         elif kind == WAKE:
             _schedule(session, at_us, AWAKE, a, b, 0, 0, 0, 0)
         elif kind == DROPPED:
@@ -266,10 +277,15 @@ def _duration(session: Session, entry_of: int, p50_us: int) -> int:
     """Log-normal with this median and the profile's spread, at least 1 us; or the median."""
     if len(session.sigma) == 0:
         return p50_us
+    return _drawn_us(session, session.sigma[entry_of], p50_us)
+
+
+@inlined
+def _drawn_us(session: Session, sigma: float, p50_us: int) -> int:
     progress = session.progress[0]
     normal = session.normals[progress.normals_used]
     progress.normals_used += 1
-    return max(1, round(p50_us * exp(session.sigma[entry_of] * normal)))
+    return max(1, round(p50_us * exp(sigma * normal)))
 
 
 @inlined

@@ -15,23 +15,39 @@ these it is the next one that was ordered from the like moment of the log on (`s
 slow phases and stalls last as long as they did, and what the machine does besides the batches is as
 much as at that load. Drawn among the eight about that moment, tails were a tenth shorter than those
 of the rehearsal itself.
+
+Of models that come and go, loads have times of their own: from the order until the dispatcher hears
+that the model is there, what leaves for it and its opening included. So has the first batch behind
+a load, whose weights no run has touched yet, where the slot has no copy stream.
+Sixty models have a few runs each: where the log has too few of one, those of all that the profile
+says the same of, as of one network with other weights, speak for it.
 """
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
 from headrace.dispatch.protocols import EventSink
 from headrace.dispatch.topology import StageTable, Topology
 from headrace.domain.errors import PlanError
-from headrace.domain.events import Answered, AnyEvent, Dispatched, EventLogHeader, Ran, Transferred
-from headrace.simulation.driver import Durations, JitteredDurations, Span, Spans
+from headrace.domain.events import (
+    Answered,
+    AnyEvent,
+    Dispatched,
+    EventLogHeader,
+    Loaded,
+    Loading,
+    Ran,
+    Transferred,
+)
+from headrace.simulation.driver import Durations, JitteredDurations, Span, Spans, table_of_loads
 from headrace.simulation.moments import Moments
+from headrace.start_times import Start
 
 LEAST_LEVEL_SAMPLES = 20
 """From so many runs of a stage, of whatever size, its level is taken: time / profile's median."""
@@ -40,6 +56,12 @@ LEAST_SAMPLES = 30
 
 Runs = Sequence[tuple[int, Span]]
 """When each was ordered, and how long it took; in order."""
+
+Key = tuple[Hashable, ...]
+"""What times are of: a stage and a batch size, the first batch behind a load, or a load."""
+
+ANY = -1
+"""Number of neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +78,24 @@ class Like:
 class LevelledDurations(Spans):
     """The profile's spread at the level of an event log, for stages that it knows too little of."""
 
-    def __init__(self, of_profile: Durations, levels: Mapping[int, float]) -> None:
-        """`levels`: identity of the stage table -> median of time / profile's median."""
+    def __init__(
+        self, of_profile: Durations, levels: Mapping[int, float], load_level: float = 1.0
+    ) -> None:
+        """
+        Args:
+            levels: identity of the stage table -> median of time / profile's median.
+            load_level: of all loads, the same.
+        """
         self._of_profile = of_profile
         self._levels = levels
+        self._load_level = load_level
 
     def span(self, stage: StageTable, batch_size: int) -> Span:
         level = self._levels.get(id(stage), 1.0)
         return Span(0, max(1, round(self._of_profile(stage, batch_size) * level)), 0)
+
+    def load_us(self, start: Start) -> int:
+        return max(1, round(self._of_profile(table_of_loads(start), 1) * self._load_level))
 
     def note(self, event: AnyEvent) -> None:
         """Levels are the same whatever else happens."""
@@ -79,41 +111,67 @@ class MeasuredDurations(Spans):
 
     def __init__(
         self,
-        runs: Mapping[tuple[int, int], Runs],
-        beside: Mapping[tuple[int, int, int], Runs],
-        otherwise: Spans,
+        runs: Mapping[tuple[Key, int], Runs],
+        otherwise: LevelledDurations,
         rng: np.random.Generator,
         like: Like | None = None,
     ) -> None:
         """
         Args:
-            runs: (identity of the stage table, batch size) -> times from order to report.
-            beside: the same by the number of neighbours as well, where there are enough.
-            otherwise: for stages and sizes that `runs` does not have.
+            runs: (what they are of, neighbours or ANY) -> times from order to report.
+            otherwise: for what `runs` does not have.
             like: None: any moment is.
         """
         self._runs = runs
-        self._beside = beside
         self._busy = 0
         self._otherwise = otherwise
         self._rng = rng
         self._like = like
 
     def span(self, stage: StageTable, batch_size: int) -> Span:
-        key = id(stage), batch_size
-        runs = self._beside.get((*key, self._busy)) or self._runs.get(key)
+        found = self._drawn(*keys_of(stage, batch_size))
         self._busy += 1
-        if runs is None:
-            return self._otherwise.span(stage, batch_size)
-        if self._like is None:
-            return runs[int(self._rng.integers(len(runs)))][1]
-        after = bisect_left(runs, self._like.now_us(), key=_ordered_at_us)
-        return runs[min(after, len(runs) - 1)][1]
+        return found or self._otherwise.span(stage, batch_size)
+
+    def first_span(self, stage: StageTable, batch_size: int, more_us: int) -> Span:
+        found = self._drawn(first_key(stage, batch_size))
+        self._busy += 1
+        return found or self._otherwise.first_span(stage, batch_size, more_us)
+
+    def load_us(self, start: Start) -> int:
+        found = self._drawn(load_key(start))
+        return found.whole_us if found else self._otherwise.load_us(start)
+
+    def _drawn(self, *keys: Key) -> Span | None:
+        """Of the first of these that the log has enough of."""
+        for key in keys:
+            runs = self._runs.get((key, self._busy)) or self._runs.get((key, ANY))
+            if runs is None:
+                continue
+            if self._like is None:
+                return runs[int(self._rng.integers(len(runs)))][1]
+            after = bisect_left(runs, self._like.now_us(), key=_ordered_at_us)
+            return runs[min(after, len(runs) - 1)][1]
+        return None
 
     def note(self, event: AnyEvent) -> None:
         """What happens in the simulation that the times are drawn for."""
         if isinstance(event, Ran) and self._busy:
             self._busy -= 1
+
+
+def keys_of(stage: StageTable, batch_size: int) -> tuple[Key, Key]:
+    """Of this stage; and of all that the profile says the same of, such as one network with other
+    weights."""
+    return ("stage", id(stage), batch_size), ("like", stage.p50_us, stage.p99_us, batch_size)
+
+
+def first_key(stage: StageTable, batch_size: int) -> Key:
+    return "first", stage.p50_us, stage.p99_us, batch_size
+
+
+def load_key(start: Start) -> Key:
+    return "load", start.load_us, start.load99_us
 
 
 def measured_durations(
@@ -139,8 +197,10 @@ def measured_durations(
     batches = {event.batch: event for event in events if isinstance(event, Dispatched)}
     runs = [event for event in events if isinstance(event, Ran) and event.batch in batches]
     spans = _spans(runs, batches, events)
-    taken: defaultdict[tuple[int, int], list[tuple[int, Span]]] = defaultdict(list)
-    beside: defaultdict[tuple[int, int, int], list[tuple[int, Span]]] = defaultdict(list)
+    loads = loads_before(events, batches)
+    taken: defaultdict[tuple[Key, int], list[tuple[int, Span]]] = defaultdict(list)
+    ratios: defaultdict[int, list[float]] = defaultdict(list)
+    load_ratios = []
     for run, (ordered_at_us, heard_at_us), neighbours in zip(
         runs, spans, _neighbours(spans), strict=True
     ):
@@ -151,39 +211,86 @@ def measured_durations(
                 f"the event log has a run of stage {run.stage} of a pipeline with {len(stages)}"
                 " stages, so it is not of this plan"
             )
-        stage = stages[run.stage]
-        key = id(stage), len(batch.requests)
-        before_us, after_us = run.started_at_us - ordered_at_us, heard_at_us - run.at_us
-        span = Span(before_us, max(1, run.at_us - run.started_at_us), after_us)
-        one = ordered_at_us, span
-        taken[key].append(one)
-        beside[*key, neighbours].append(one)
-    levels = {}
-    for stage in (s for model in topology.models for route in model.routes for s in route.stages):
-        ratios = [
-            span.whole_us / stage.p50_us[size - 1]
-            for (of, size), took in taken.items()
-            if of == id(stage)
-            for _, span in took
-        ]
-        if len(ratios) >= LEAST_LEVEL_SAMPLES:
-            levels[id(stage)] = float(np.median(ratios))
-    otherwise = LevelledDurations(JitteredDurations(rng), levels)
-    enough = _enough(taken)
-    if not enough:
-        return otherwise
-    return MeasuredDurations(enough, _enough(beside), otherwise, rng, like)
+        stage, size = stages[run.stage], len(batch.requests)
+        started_at_us = run.started_at_us
+        keys: tuple[Key, ...] = keys_of(stage, size)
+        if (load := loads.get(run.batch)) is not None:
+            start = topology.models[batch.model].start
+            assert start is not None, "only models with starts are loaded"
+            load_ratios.append(load.took_us / max(1, start.load_us))
+            one = load.ordered_at_us, Span(0, load.took_us, 0)
+            taken[load_key(start), ANY].append(one)
+            if topology.copy_streams[run.slot]:
+                continue  # it ran while its weights came
+            taken[load_key(start), neighbours].append(one)
+            ordered_at_us = max(ordered_at_us, load.heard_at_us)
+            started_at_us = max(started_at_us, ordered_at_us)
+            keys = (first_key(stage, size),)
+        before_us, after_us = started_at_us - ordered_at_us, heard_at_us - run.at_us
+        span = Span(before_us, max(1, run.at_us - started_at_us), after_us)
+        if load is None:
+            ratios[id(stage)].append(span.whole_us / stage.p50_us[size - 1])
+        for key in keys:
+            taken[key, ANY].append((ordered_at_us, span))
+            taken[key, neighbours].append((ordered_at_us, span))
+    levels = {
+        stage: float(np.median(each))
+        for stage, each in ratios.items()
+        if len(each) >= LEAST_LEVEL_SAMPLES
+    }
+    known = len(load_ratios) >= LEAST_LEVEL_SAMPLES
+    load_level = float(np.median(load_ratios)) if known else 1.0
+    otherwise = LevelledDurations(JitteredDurations(rng), levels, load_level)
+    enough = {key: sorted(each) for key, each in taken.items() if len(each) >= LEAST_SAMPLES}
+    return MeasuredDurations(enough, otherwise, rng, like) if enough else otherwise
 
 
-K = TypeVar("K")
+class LoadInLog(NamedTuple):
+    ordered_at_us: int
+    heard_at_us: int
+
+    @property
+    def took_us(self) -> int:
+        return max(1, self.heard_at_us - self.ordered_at_us)
+
+
+def loads_before(
+    events: Sequence[AnyEvent], batches: Mapping[int, Dispatched]
+) -> dict[int, LoadInLog]:
+    """Of each batch that was the first of its model behind a load on that slot, the load."""
+    ordered_at_us: dict[int, int] = {}
+    """Of loads."""
+    came: dict[tuple[int, int], LoadInLog] = {}
+    """(slot, model) -> the load that brought it, before anything ran of it there."""
+    early: dict[tuple[int, int], int] = {}
+    """(slot, model) -> the batch that has run before the dispatcher heard that its model came."""
+    found: dict[int, LoadInLog] = {}
+    for event in events:
+        match event:
+            case Loading():
+                ordered_at_us[event.load] = event.at_us
+                came.pop((event.slot, event.model), None)
+                early[event.slot, event.model] = -1
+            case Loaded():
+                load = LoadInLog(ordered_at_us.get(event.load, event.started_at_us), event.at_us)
+                batch = early.pop((event.slot, event.model), -1)
+                if batch >= 0:
+                    found[batch] = load
+                else:
+                    came[event.slot, event.model] = load
+            case Ran() if event.batch in batches:
+                place = event.slot, batches[event.batch].model
+                if place in came:
+                    found[event.batch] = came.pop(place)
+                elif early.get(place) == -1:
+                    early[place] = event.batch
+            case _:
+                pass
+    return found
 
 
 def _ordered_at_us(run: tuple[int, Span]) -> int:
     return run[0]
-
-
-def _enough(taken: Mapping[K, list[tuple[int, Span]]]) -> dict[K, Runs]:
-    return {key: sorted(runs) for key, runs in taken.items() if len(runs) >= LEAST_SAMPLES}
 
 
 def _neighbours(spans: Sequence[tuple[int, int]]) -> list[int]:

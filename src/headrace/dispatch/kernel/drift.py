@@ -44,6 +44,8 @@ profile says, levels stay exactly 1. Per report O(1); O(pool + sizes) when a lev
 cost a multiplication.
 """
 
+from typing import Any
+
 from headrace.compilation.loops import inlined, kernel
 from headrace.dispatch.kernel.layout import NEVER_US, ONE, SHIFT, State
 
@@ -88,47 +90,59 @@ def observe(s: State, stage: int, place: int, size: int, took_us: int, now_us: i
     if took_us > OVERRUN * median_us + OVERRUN_US:
         return
     ratio = min(MOST, (took_us << SHIFT) // median_us)
-    table, mine, level = s.stages[stage], s.learned[place], s.level[place]
+    table, mine = s.stages[stage], s.learned[place]
     mine.reported_at = now_us
     mine.reports += 1
-    off = ratio - level
-    unit = _unit(s, stage, place)
-    _set_scatter(s, stage, place, mine.scatter + ((min(abs(off), 3 * unit) - mine.scatter) >> 6))
-    unit = _unit(s, stage, place)
+    before = mine.scatter
+    found = level_after(mine, s.level[place], table.spread, ratio)
+    table.scatter += mine.scatter - before
     _scale_slack(s, table.route)
+    if found:
+        set_level(s, stage, place, found, now_us)
+
+
+@kernel
+def level_after(mine: Any, level: int, spread: int, ratio: int) -> int:
+    """What the level is after a report, and the scatter in `mine`; 0: as it was.
+
+    Args:
+        mine: a row of LEARNED.
+    """
+    off = ratio - level
+    unit = _unit(level, spread, mine.scatter)
+    mine.scatter += (min(abs(off), 3 * unit) - mine.scatter) >> 6
+    unit = _unit(level, spread, mine.scatter)
     mine.mean_total += level + max(-3 * unit, min(3 * unit, off))
     mine.mean_count += 1
     if mine.mean_count == MEAN_OF:
         mean = mine.mean_total // MEAN_OF
         mine.mean_total = mine.mean_count = 0
         if level != ONE and abs(mean - level) > max(mine.scatter >> 1, level >> 6):
-            set_level(s, stage, place, mean, now_us)
-            return
+            return max(1, mean)
     mine.up = max(0, mine.up + min(off - (unit >> 2), 3 * unit))
-    back = min(unit, max(s.stages[stage].spread, 2 * mine.scatter))
+    back = min(unit, max(spread, 2 * mine.scatter))
     mine.down = max(0, mine.down + min(-off - (back >> 2), 3 * back))
     if mine.up:
         mine.up_total += ratio
         mine.up_most = max(mine.up_most, ratio)
         mine.up_count += 1
         if mine.up > 5 * unit:
-            others = (mine.up_total - mine.up_most) // (mine.up_count - 1)
-            set_level(s, stage, place, others, now_us)
-            return
+            return (mine.up_total - mine.up_most) // (mine.up_count - 1)
     else:
         mine.up_total = mine.up_most = mine.up_count = 0
     if mine.down:
         mine.down_total += ratio
         mine.down_count += 1
         if mine.down > 5 * back:
-            set_level(s, stage, place, mine.down_total // mine.down_count, now_us)
+            return max(1, mine.down_total // mine.down_count)
     else:
         mine.down_total = mine.down_count = 0
+    return 0
 
 
 @inlined
-def _unit(s: State, stage: int, place: int) -> int:
-    return max(s.level[place] * s.stages[stage].spread >> SHIFT, 2 * s.learned[place].scatter)
+def _unit(level: int, spread: int, scatter: int) -> int:
+    return max(level * spread >> SHIFT, 2 * scatter)
 
 
 @inlined
@@ -137,16 +151,27 @@ def _set_scatter(s: State, stage: int, place: int, scatter: int) -> None:
     s.learned[place].scatter = scatter
 
 
+@inlined
+def within_bounds(level: int, spread: int) -> int:
+    """A level that is about 1 is 1."""
+    level = max(LEAST, min(MOST, level))
+    return ONE if abs(level - ONE) <= spread >> 2 else level
+
+
 @kernel
-def set_level(s: State, stage: int, place: int, level: int, now_us: int) -> None:
-    """From now on batches take `level` times the profile there; the tests begin anew."""
-    mine, table = s.learned[place], s.stages[stage]
+def begin_anew(mine: Any) -> None:
+    """Another level holds: the tests begin anew."""
     mine.up = mine.up_total = mine.up_most = mine.up_count = 0
     mine.down = mine.down_total = mine.down_count = 0
     mine.mean_total = mine.mean_count = 0
-    level = max(LEAST, min(MOST, level))
-    if abs(level - ONE) <= table.spread >> 2:
-        level = ONE
+
+
+@kernel
+def set_level(s: State, stage: int, place: int, level: int, now_us: int) -> None:
+    """From now on batches take `level` times the profile there; the tests begin anew."""
+    table = s.stages[stage]
+    begin_anew(s.learned[place])
+    level = within_bounds(level, table.spread)
     if level == s.level[place]:
         return
     s.world[0].drifted += int(level != ONE) - int(s.level[place] != ONE)

@@ -25,6 +25,10 @@ def plan_residency(profile: Profile, times: LayerTimes, planner: str) -> Residen
 def stated(layers: tuple[Layer, ...], times: LayerTimes, start: Start, planner: str) -> Residency:
     """What a plan says of a start."""
     choice = start.choice
+
+    def with_opening(layers_us: int) -> int:
+        return max(times.open_p99_us + layers_us, times.start_p99_us)
+
     host = tuple(
         i for i, layer in enumerate(layers) if layer.weights_bytes and choice.source[i] == HOST
     )
@@ -40,8 +44,8 @@ def stated(layers: tuple[Layer, ...], times: LayerTimes, start: Start, planner: 
         ),
         waits_for_all=start.waits_for_all,
         host_bytes=sum(layers[i].weights_bytes for i in host),
-        start_us=times.open_p99_us + start.total_us,
-        bound_us=None if start.bound_us is None else times.open_p99_us + start.bound_us,
+        start_us=with_opening(start.total_us),
+        bound_us=None if start.bound_us is None else with_opening(start.bound_us),
     )
 
 

@@ -21,6 +21,7 @@ from headrace.dispatch.kernel.journal import EVICTED, add, note
 from headrace.dispatch.kernel.journal import LOADING as IS_LOADING
 from headrace.dispatch.kernel.layout import NEVER_US, State
 from headrace.dispatch.kernel.provision.eviction import choose_victim
+from headrace.dispatch.kernel.provision.learned import load_us
 from headrace.dispatch.kernel.provision.tables import ABSENT, AWAITED, LOADING
 
 
@@ -155,8 +156,9 @@ def link_free_at(s: State, link: int, now_us: int) -> int:
     if owner < 0:
         return now_us
     model = s.slots[owner].bringing
-    ends_at = s.stays[stay_of(s, owner, model)].begins_at + s.starts[model].load_us
-    return ends_at if ends_at >= now_us else now_us + 1 + (s.starts[model].load_us >> 3)
+    takes_us = load_us(s, owner, model)
+    ends_at = s.stays[stay_of(s, owner, model)].begins_at + takes_us
+    return ends_at if ends_at >= now_us else now_us + 1 + (takes_us >> 3)
 
 
 @kernel
@@ -195,9 +197,10 @@ def _begins_at(s: State, slot: int, model: int, not_before_us: int) -> int:
 @inlined
 def _take_links(s: State, slot: int, model: int, begins_at: int) -> None:
     helper = helper_of(s, slot, model)
-    s.slots[link_of(s, slot)].free_at = begins_at + s.starts[model].load_us
+    ends_at = begins_at + load_us(s, slot, model)
+    s.slots[link_of(s, slot)].free_at = ends_at
     if helper >= 0:
-        s.slots[helper].free_at = begins_at + s.starts[model].load_us
+        s.slots[helper].free_at = ends_at
 
 
 @kernel

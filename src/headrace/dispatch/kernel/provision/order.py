@@ -19,6 +19,7 @@ from headrace.compilation.loops import inlined, kernel
 from headrace.dispatch.kernel.drift import predicted_us, slack_us
 from headrace.dispatch.kernel.journal import WAKE, WAKE_SLOT, note
 from headrace.dispatch.kernel.layout import NEVER_US, State
+from headrace.dispatch.kernel.provision.learned import beside_us, late_us, load_slack_us
 from headrace.dispatch.kernel.provision.loads import links_free_at, stay_of
 from headrace.dispatch.kernel.provision.tables import AWAITED, LOADED
 
@@ -47,16 +48,11 @@ def hop_on(s: State, batch: int) -> int:
 
 
 @kernel
-def start_us(s: State, slot: int, model: int, warm_us: int, first_us: int) -> int:
-    """What a start takes its slot.
-
-    Args:
-        warm_us: what the batch takes in memory, and `first_us` one of size 1.
-    """
-    mine = s.starts[model]
+def start_us(s: State, slot: int, model: int, warm_us: int) -> int:
+    """What a start takes its slot; `warm_us`: what its batch takes in memory."""
     if s.slots[slot].copies:
-        return warm_us + mine.more_us
-    return max(mine.exec_us, mine.last_us) + warm_us - first_us
+        return warm_us + s.starts[model].more_us
+    return warm_us + beside_us(s, slot, model)
 
 
 @kernel
@@ -66,8 +62,7 @@ def _takes_us(s: State, slot: int, batch: int) -> int:
     warm_us = predicted_us(s, stage, hop.place, mine.size)
     if not waits_for_load(s, slot, batch):
         return warm_us
-    first_us = predicted_us(s, stage, hop.place, 1)
-    return start_us(s, slot, mine.model, warm_us, first_us)
+    return start_us(s, slot, mine.model, warm_us)
 
 
 @inlined
@@ -81,7 +76,7 @@ def released_at(s: State, slot: int, model: int, begins_at: int) -> int:
     """Of a start whose copies begin then."""
     mine = s.starts[model]
     if s.slots[slot].copies:
-        return begins_at + max(0, mine.last_us - mine.exec_us)
+        return begins_at + max(0, mine.last_us - mine.exec_us + late_us(s, slot, model))
     return begins_at
 
 
@@ -100,7 +95,7 @@ def may_start_at(s: State, slot: int, batch: int, now_us: int) -> int:
 @kernel
 def slack_of(s: State, slot: int, batch: int) -> int:
     mine = s.batches[batch]
-    more_us = s.starts[mine.model].slack_us if waits_for_load(s, slot, batch) else 0
+    more_us = load_slack_us(s, slot, mine.model) if waits_for_load(s, slot, batch) else 0
     return max(more_us, slack_us(s, mine.route, mine.size))
 
 

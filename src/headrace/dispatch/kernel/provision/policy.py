@@ -48,6 +48,14 @@ from headrace.dispatch.kernel.journal import LOAD_FAILED as HAS_FAILED
 from headrace.dispatch.kernel.journal import LOADED as IS_LOADED
 from headrace.dispatch.kernel.layout import NEVER_US, State
 from headrace.dispatch.kernel.provision.eviction import note_asked
+from headrace.dispatch.kernel.provision.learned import (
+    fade_loads,
+    forget_loads,
+    late_us,
+    load_slack_us,
+    observe_copies,
+    observe_first,
+)
 from headrace.dispatch.kernel.provision.loads import (
     add_pending,
     begin_loads,
@@ -156,6 +164,7 @@ def decide(s: State, model: int, now_us: int) -> Decision:
     if blocked and now_us + alone_us <= request.deadline_at:
         return wait(request.deadline_at - alone_us + 1, 1)
     note_asked(s, model, request.arrived_at)
+    fade_loads(s, model, now_us)
     return drop(DEADLINE, max(1, min(late_us, RETRY_US)))
 
 
@@ -169,7 +178,7 @@ def _burden_us(s: State, slot: int, model: int) -> int:
 
 @kernel
 def _offer(s: State, slot: int, place: int, model: int, deadline_at: int, now_us: int) -> Offer:
-    rules, mine, stay = s.rules[0], s.starts[model], s.stays[stay_of(s, slot, model)]
+    rules, stay = s.rules[0], s.stays[stay_of(s, slot, model)]
     route = s.models[model].first_route
     takes_us = predicted_us(s, s.routes[route].first_stage, place, 1)
     spare_us, not_before, memory_at = slack_us(s, route, 1), now_us, now_us
@@ -181,8 +190,8 @@ def _offer(s: State, slot: int, place: int, model: int, deadline_at: int, now_us
             return Offer(NOWHERE, NEVER_US, NEVER_US >> 1, 0, memory_at, cold)
         begins_at = would_begin_at(s, slot, model, memory_at, now_us)
         not_before = released_at(s, slot, model, begins_at)
-        takes_us = start_us(s, slot, model, takes_us, takes_us)
-        spare_us = max(spare_us, mine.slack_us)
+        takes_us = start_us(s, slot, model, takes_us)
+        spare_us = max(spare_us, load_slack_us(s, slot, model))
     elif stay.state != LOADED:
         behind_model = model
     latest_end = deadline_at - spare_us if rules.refuses else NEVER_US
@@ -243,15 +252,25 @@ def on_started(s: State, hop: int, now_us: int) -> None:
             begin_with_batch(s, mine.slot, theirs.model, now_us)
         slot.cold, slot.cold_more_us = 1, start.more_us
         slot.cold_from = stay.begins_at + start.last_us - start.exec_us + start.more_us
-        ends_at = slot.cold_from + mine.latency_us
-        mine.latency_us = max(mine.latency_us + start.more_us, ends_at - now_us)
+        if slot.copies:
+            ends_at = slot.cold_from + late_us(s, mine.slot, theirs.model) + mine.latency_us
+            mine.latency_us = max(mine.latency_us + start.more_us, ends_at - now_us)
+        else:
+            ends_at = stay.begins_at + start_us(s, mine.slot, theirs.model, mine.latency_us)
+            mine.latency_us = max(mine.latency_us + start.more_us, ends_at - now_us)
     settle(s, mine.slot, now_us)
 
 
 @kernel
 def on_ended(s: State, hop: int, now_us: int) -> None:
     batch, slot = hop // s.world[0].stages_max, s.hops[hop].slot
-    s.stays[stay_of(s, slot, s.batches[batch].model)].used_at = now_us
+    mine, here = s.batches[batch], s.slots[slot]
+    stay = s.stays[stay_of(s, slot, mine.model)]
+    stay.used_at = now_us
+    if here.cold and not here.copies and stay.begins_at == here.started_at:
+        stage = s.routes[mine.route].first_stage
+        warm_us = predicted_us(s, stage, s.hops[hop].place, mine.size)
+        observe_first(s, slot, mine.model, now_us - here.started_at - warm_us, now_us)
     _leave(s, batch, now_us)
 
 
@@ -327,6 +346,7 @@ def on_slot_lost(s: State, slot: int) -> None:
 @kernel
 def on_slot_gained(s: State, slot: int, now_us: int) -> None:
     """It holds nothing."""
+    forget_loads(s, slot, now_us)
     _settle_all(s, slot, now_us)
 
 
@@ -341,6 +361,8 @@ def on_loaded(s: State, load: int, slot: int, started_at: int, now_us: int) -> N
         add(s, started_at)
     change(s, slot, model, LOADED, stay.pending, stay.leaving)
     stay.used_at = now_us
+    if s.slots[slot].copies:
+        observe_copies(s, slot, model, now_us - stay.begins_at, now_us)
     free_links(s, slot)
     if s.starts[model].closed and stay.pending == 0:
         evict(s, slot, model, now_us)

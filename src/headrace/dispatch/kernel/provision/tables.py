@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headrace.dispatch.kernel.layout import Table, ints
+from headrace.dispatch.kernel.layout import LEARNED, ONE, Table, ints
 from headrace.dispatch.topology import Topology
 
 Residence = Literal["absent", "awaited", "loading", "loaded"]
@@ -30,13 +30,15 @@ brings it or brought it. `begins_at`: when the copy stream begins it, as foresee
 START = np.dtype(
     [
         *ints("load_us", "exec_us", "last_us", "slack_us", "bytes", "helper", "more_us").descr,
+        *ints("load_spread").descr,
         *ints("closed", "asked_at", "asked").descr,
         ("gap_us", "f8"),
     ]
 )
 """Of a model, see `start_times.Start`. `more_us`: what execution of a start takes more than a
-batch in memory. `closed`: its requests are refused. `asked_at`, `asked`: when its last request
-came, and how many did; `gap_us`: between them, a moving mean."""
+batch in memory. `load_spread`: of `load_us`, as of a stage's times (`drift`). `closed`: its
+requests are refused. `asked_at`, `asked`: when its last request came, and how many did; `gap_us`:
+between them, a moving mean."""
 
 RULES = ints(
     *("eviction", "bound", "in_order", "refuses", "ahead", "keep_percent"),
@@ -64,6 +66,7 @@ FIELDS = {
         "free_at": 0,
         "taken": 0,
         "first_there": -1,
+        "load_level": ONE,
     },
     "batches": {"before_there": -1, "next_there": -1, "there": -1, "cold": 0},
 }
@@ -73,7 +76,8 @@ neither of the two is ever above `memory_bytes`. `copies`: the copy stream runs 
 `link`: the first slot whose link to host memory it shares, itself if no other; only in that one's
 row `copying`, `free_at` and `taken` count. `copying`: the slot whose load has the link now;
 `bringing`: the model of its own last load. `free_at`, `taken`: scratch of `loads`. `first_there`:
-of its batches that have not ended, in the order in which they run. Of batches: their neighbours in
+of its batches that have not ended, in the order in which they run. `load_level`: loads take so many
+times what is profiled there (`learned`). Of batches: their neighbours in
 that list, and the slot whose list it is; -1: none. `cold`: it was the first to need the load that
 brings its model."""
 
@@ -82,10 +86,12 @@ TABLES = {
         rows=lambda n: n.models * n.slots, item=STAY, empty={"load": -1, "next_load": -1}
     ),
     "starts": Table(rows=lambda n: n.models, item=START),
+    "learned_loads": Table(rows=lambda n: n.slots, item=LEARNED),
     "rules": Table(rows=lambda n: 1, item=RULES, empty={"first_load": -1}),
 }
 """stays   slots x models: a model on a slot
 starts  of each model
+learned_loads  of each slot, what `learned` keeps
 rules   which variant this is, and the loads that wait"""
 
 
@@ -100,6 +106,8 @@ def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> No
         row["load_us"], row["exec_us"], row["last_us"] = start.load_us, start.exec_us, start.last_us
         row["slack_us"], row["bytes"] = start.slack_us, start.resident_bytes
         row["helper"] = start.uses_helper
+        wider = (start.load99_us - start.load_us) / max(1, start.load_us)
+        row["load_spread"] = round(ONE * max(1 / 32, wider))
         row["more_us"] = start.exec_us - each.routes[0].stages[0].p50_us[0]
     slots = state.slots
     slots["memory_bytes"], slots["helper"] = topology.memory_bytes, topology.helpers
