@@ -320,12 +320,16 @@ class HttpConnection(TcpConnection):
         exchange.keep_alive = parser.should_keep_alive() and (
             b"connection" not in headers or parser.get_http_version() == "1.1"
         )
+        old = (b"host" not in headers or b"expect" in headers) and (
+            parser.get_http_version() == "1.0"
+        )
+        exchange.must_name_host = not old
         refusal = check_head(
             exchange.target, headers, self._head_bytes, parser.should_upgrade(), self._limits
         ) or self._handler.admit(exchange)
         if refusal is not None:
             self._refuse_and_stop(refusal)
-        if b"expect" in headers and self.current is None and not self._queue:
+        if b"expect" in headers and not old and self.current is None and not self._queue:
             self.transport.write(_CONTINUE)
         self._reading = _BODY
         self._head_bytes = 0
