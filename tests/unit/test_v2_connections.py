@@ -105,6 +105,16 @@ def test_a_request_may_come_in_single_bytes() -> None:
     assert first_values(client) == [7]
 
 
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_an_offer_of_http_2_is_ignored_body_and_following_requests_included(size: int) -> None:
+    client = Bench().connect()
+    offer = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk"
+    sent = infer(1, offer) + get("/v2", offer) * 3 + infer(2)
+    for start in range(0, len(sent), size):
+        client.send(sent[start : start + size])
+    assert [reply.status for reply in client.replies()] == [200] * 5
+
+
 def test_a_client_that_asks_first_is_told_to_go_on() -> None:
     client = Bench().connect()
     head, _, body = infer(1, "Expect: 100-continue").partition(b"\r\n\r\n")
