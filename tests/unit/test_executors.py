@@ -71,6 +71,24 @@ def test_onnx_reads_and_writes_exactly_its_regions(
     executor.unload()
 
 
+def test_an_output_that_is_an_input_is_that_input_and_not_what_was_there_before(
+    tmp_path: Path, arena: Arena, memory: TensorMemory
+) -> None:
+    model = add_one_model()
+    model.graph.output.append(model.graph.input[0])
+    load = load_of(saved(model, tmp_path / "m.onnx"), outputs=(Y, X))
+    executor = open_stage(load, memory)
+    rows = np.arange(32, dtype=np.float32)
+    arena.view[: rows.nbytes] = rows.tobytes()
+
+    executor.run(2, (0,), (4096, 8192))
+
+    for target, wanted in ((4096, rows + 1), (8192, rows)):
+        found = np.frombuffer(arena.view[target : target + rows.nbytes], np.float32).copy()
+        np.testing.assert_array_equal(found, wanted)
+    executor.unload()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -222,6 +222,29 @@ def test_rooms_of_another_size_are_another_stage(tmp_path: Path) -> None:
     assert len(paths) == 2
 
 
+def test_rows_that_are_chosen_by_their_values_are_no_batch(tmp_path: Path) -> None:
+    # Of the random items all are chosen: as many rows as items, by chance.
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMax", ["x"], ["highest"], axes=[1], keepdims=0),
+            helper.make_node("Greater", ["highest", "zero"], ["good"]),
+            helper.make_node("Compress", ["x", "good"], ["kept"], axis=0),
+        ],
+        "chosen",
+        [helper.make_tensor_value_info("x", FLOAT, ["N", 32])],
+        [helper.make_tensor_value_info("kept", FLOAT, ["K", 32])],
+        [numpy_helper.from_array(np.float32(0), "zero")],
+    )
+
+    profile = profiled(finished(graph), tmp_path, max_outputs={"kept": (1,)})
+
+    assert not profile.batched
+    assert profile.outputs[0].dims == (VARIES, "")
+    assert (
+        "'kept' is [2, 32] for two items and [0, 32] for two others" in profile.provenance.notes[0]
+    )
+
+
 def test_a_batched_model_has_no_such_outputs(tmp_path: Path) -> None:
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"])],

@@ -39,12 +39,21 @@ def test_one_connection_serves_many_requests() -> None:
     assert not client.transport.closed
 
 
-def test_an_answer_to_head_has_no_body_that_the_next_answer_could_be_taken_for() -> None:
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v2/health/live", b"200"), ("/v2/models/adder/infer", b"405")]
+)
+def test_an_answer_to_head_is_that_to_get_without_a_body_that_the_next_answer_could_be_taken_for(
+    path: str, status: bytes
+) -> None:
     client = Bench().connect()
-    client.send(get("/v2/health/live").replace(b"GET", b"HEAD", 1) + infer(1))
+    client.send(get(path) + get(path).replace(b"GET", b"HEAD", 1) + infer(1))
 
-    head, _, rest = bytes(client.transport.written).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 405 ")
+    whole, _, rest = bytes(client.transport.written).partition(b"\r\n\r\n")
+    _, _, rest = rest.partition(b"HTTP/1.1 ")
+    head, _, rest = rest.partition(b"\r\n\r\n")
+    assert head.startswith(status)
+    if status == b"200":
+        assert b"HTTP/1.1 " + head == whole
     assert rest.startswith(b"HTTP/1.1 200 ")
 
 
@@ -96,6 +105,16 @@ def test_a_request_may_come_in_single_bytes() -> None:
     assert first_values(client) == [7]
 
 
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_an_offer_of_http_2_is_ignored_body_and_following_requests_included(size: int) -> None:
+    client = Bench().connect()
+    offer = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk"
+    sent = infer(1, offer) + get("/v2", offer) * 3 + infer(2)
+    for start in range(0, len(sent), size):
+        client.send(sent[start : start + size])
+    assert [reply.status for reply in client.replies()] == [200] * 5
+
+
 def test_a_client_that_asks_first_is_told_to_go_on() -> None:
     client = Bench().connect()
     head, _, body = infer(1, "Expect: 100-continue").partition(b"\r\n\r\n")
@@ -129,6 +148,24 @@ def test_a_client_of_http_1_0_gets_one_answer() -> None:
     client.send(get("/v2").replace(b"HTTP/1.1", b"HTTP/1.0"))
     assert client.reply().status == 200
     assert client.transport.closed
+
+
+def test_a_client_of_http_1_0_need_not_name_the_host_as_health_checks_do_not() -> None:
+    answered = []
+    for origin in (b"", b"Origin: http://evil.example\r\n"):
+        for version in (b"1.0", b"1.1"):
+            client = Bench().connect()
+            client.send(b"GET /v2/health/ready HTTP/%b\r\n%b\r\n" % (version, origin))
+            answered.append(client.reply().status)
+    assert answered == [200, 400, 403, 400]
+
+
+def test_a_client_of_http_1_0_that_asks_first_is_not_told_to_go_on_which_it_would_not_know() -> (
+    None
+):
+    client = Bench().connect()
+    client.send(infer(1, "Expect: 100-continue").replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+    assert [reply.status for reply in client.replies()] == [200]
 
 
 def test_when_the_client_leaves_its_inference_is_cancelled_and_never_answered() -> None:

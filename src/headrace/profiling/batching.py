@@ -2,13 +2,13 @@
 
 What its file declares is a guess (`onnx_graph`), or the user's word. Here it is tried: the model
 runs as its file has it, with one item and with two. An output's batch is at the one dimension that
-went from 1 to 2 while all others stayed. A model that does not run so, or has a tensor without such
-a dimension, is served one request per run, which every model can be.
+went from 1 to 2 while all others stayed, whatever is in the items. A model that does not run so, or
+has a tensor without such a dimension, is served one request per run, which every model can be.
 
 Then an output may also vary in size with what is in the inputs; it gets room for the most
 (`output_sizes`, `onnx_rooms`).
 
-Cost: one session and, of a model that takes one request per run, ten runs at most.
+Cost: one session, three runs and, of a model that takes one request per run, ten more at most.
 """
 
 from collections.abc import Mapping
@@ -137,7 +137,16 @@ def _batched_outputs(
             f"it does not run with two items in one batch ({double}); an export whose batch is free"
             " (dynamic_shapes) would be batched"
         )
-    return tuple(_output(graph, name, single[name], double[name], named) for name in graph.outputs)
+    found = tuple(_output(graph, name, single[name], double[name], named) for name in graph.outputs)
+    empty = _run(session, graph, _emptied(items), 2)
+    if not isinstance(empty, str):
+        for name in graph.outputs:
+            if empty[name].shape != double[name].shape:
+                raise _NotBatchedError(
+                    f"output {name!r} is {list(double[name].shape)} for two items and"
+                    f" {list(empty[name].shape)} for two others"
+                )
+    return found
 
 
 def _output(
@@ -212,7 +221,7 @@ def _sizes_seen(
     """
     count = min(TRIED_ITEMS, len(next(iter(items.values()))))
     others = [{n: array[i : i + 1] for n, array in items.items()} for i in range(1, count)]
-    others.append({n: a[:1] * 0 if _measured(a) else a[:1] for n, a in items.items()})
+    others.append({name: array[:1] for name, array in _emptied(items).items()})
     seen = {name: [array.shape] for name, array in single.items()}
     for each in others:
         again = _run(session, graph, each, 1)
@@ -220,6 +229,11 @@ def _sizes_seen(
             for name, array in again.items():
                 seen[name].append(array.shape)
     return seen
+
+
+def _emptied(items: Arrays) -> Arrays:
+    """As many items with nothing in them: what depends on the values then has another size."""
+    return {name: array * 0 if _measured(array) else array for name, array in items.items()}
 
 
 def _measured(array: NDArray[Any]) -> bool:

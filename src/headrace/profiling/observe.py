@@ -61,13 +61,14 @@ def observe(
     influence = 0.0
     for start in range(0, max(1, len(unknown)), PROBED_AT_ONCE):
         probed = unknown[start : start + PROBED_AT_ONCE]
-        single, double = _run_twice(graph, inputs, [*graph.outputs, *probed], items)
+        single, other, double = _run_thrice(graph, inputs, [*graph.outputs, *probed], items)
         for name in single:
             found[name] = _spec(name, single[name], double[name])
         if start == 0:
             outputs = _output_specs(graph, single, double)
             influence = max(
-                relative_error(double[name][:1], single[name]) for name in graph.outputs
+                relative_error(double[name], np.concatenate([single[name], other[name]]))
+                for name in graph.outputs
             )
     usable = _usable(cuts, found)
     return Observed(inputs=inputs, outputs=outputs, cuts=usable, batch_influence=influence)
@@ -109,17 +110,22 @@ def _spec(name: str, single: Any, double: Any) -> TensorSpec | NotBatched:
     return batched_spec(name, dtype, single.shape, double.shape)
 
 
-def _run_twice(
+def _run_thrice(
     graph: OnnxGraph, inputs: Sequence[TensorSpec], names: Sequence[str], items: Arrays
-) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-    """The named tensors for the first item alone, and for the first two in one batch."""
+) -> tuple[dict[str, NDArray[Any]], ...]:
+    """The named tensors for the first item alone, for the second, and for both in one batch.
+
+    Both, since an item may influence only those behind it, as in a running sum.
+    """
     names = list(dict.fromkeys(names))
     probe = probe_model(graph, inputs, names).SerializeToString()
     session = reference(graph.format)(probe, graph.weights)
     results = []
-    for size in (1, 2):
+    both = tiled(items, 2)
+    for first, size in ((0, 1), (1, 1), (0, 2)):
+        batch = {name: array[first : first + size] for name, array in both.items()}
         try:
-            arrays = session.run(names, tiled(items, size))
+            arrays = session.run(names, batch)
         except Exception as error:  # ONNX Runtime's errors share no base of their own
             item = ", ".join(f"{spec.name} {list(spec.item_shape)}" for spec in inputs)
             step = (
@@ -132,7 +138,7 @@ def _run_twice(
                 f" {first_line(error)}; {step}"
             ) from error
         results.append(dict(zip(names, arrays, strict=True)))
-    return results[0], results[1]
+    return tuple(results)
 
 
 def _output_specs(graph: OnnxGraph, single: Arrays, double: Arrays) -> tuple[TensorSpec, ...]:

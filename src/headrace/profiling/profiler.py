@@ -329,7 +329,8 @@ def _notes(
     if not observed.batch_influence <= BATCH_INFLUENCE_NOTED:
         notes.append(
             "items of one batch influence each other's answers (relative change"
-            f" {observed.batch_influence:.2g}); batching will change what clients get"
+            f" {observed.batch_influence:.2g}); batching will change what clients get,"
+            f" --batch-axis {observed.inputs[0].name}=none serves one request per run"
         )
     return notes
 

@@ -50,6 +50,10 @@ class Resource:
     admit: Callable[[HttpExchange], Response | None] | None = None
     """Whether its head alone shows that a request cannot be served: the refusal."""
 
+    def takes(self, method: bytes) -> bool:
+        """HEAD is GET, and its answer leaves without its body (RFC 9110, section 9.3.2)."""
+        return (b"GET" if method == b"HEAD" else method) in self.methods
+
 
 def _later(delay_s: float, call: Callable[[], None]) -> None:
     asyncio.get_running_loop().call_later(delay_s, call)
@@ -108,7 +112,7 @@ class Gateway:
         denial = deny(
             self._access,
             exchange.connection,
-            exchange.headers.get(b"host"),
+            exchange.headers.get(b"host", None if exchange.must_name_host else b"localhost"),
             exchange.headers,
             needs_token=resource is None or not resource.open,
         )
@@ -128,9 +132,11 @@ class Gateway:
         resource = self._resource(exchange.target)
         if resource is None:
             exchange.respond(self._nothing_here(exchange.target))
-        elif exchange.method not in resource.methods:
+        elif not resource.takes(exchange.method):
             allow = b", ".join(resource.methods)
             sentence = f"use {allow.decode()} here, not {exchange.method.decode('latin-1')}"
+            if resource.takes(b"HEAD"):
+                allow += b", HEAD"
             exchange.respond(problem(405, sentence, b"Allow: %b\r\n" % allow))
         else:
             resource.handle(exchange)

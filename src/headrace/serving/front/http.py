@@ -1,8 +1,8 @@
 """HTTP/1.1 for machines: keep-alive, in order, bounded in bytes, time and connections.
 
 httptools finds where a message begins and ends (RFC 9112), but for large bodies (`http_body`);
-this file decides what is read, how long
-it may take, and when to stop. It knows nothing of inference: a `Handler` does.
+this file decides what is read, how long it may take, and when to stop. It knows nothing of
+inference: a `Handler` does.
 
 A connection reads one message at a time, and answers in the order in which they came:
 
@@ -39,13 +39,14 @@ from typing import TYPE_CHECKING
 import httptools
 
 from headrace.serving.front.http_body import LEAST_BYTES, BodyInPlace
-from headrace.serving.front.http_exchange import HttpExchange
+from headrace.serving.front.http_exchange import HttpExchange, offers_http_2, without_offer
 from headrace.serving.front.http_messages import (
     Response,
     body_too_large,
     check_head,
     head_too_large,
     internal_error,
+    no_http,
     problem,
 )
 from headrace.serving.front.tcp_connection import TcpConnection
@@ -67,7 +68,7 @@ _ONCE = frozenset(
 )
 """Headers that decide how a request is read or who sent it: two of them are one too many."""
 
-_IDLE, _HEAD, _BODY = 0, 1, 2
+_IDLE, _HEAD, _BODY, _OFFER = 0, 1, 2, 3
 _NEVER = float("inf")
 
 _CRUMB_BYTES = 64
@@ -180,13 +181,14 @@ class HttpConnection(TcpConnection):
         if self._reading != _BODY:
             self._head_bytes += len(data)
         try:
-            self._parser.feed_data(data)
+            while (rest := self._parse(data)) is not None:
+                data = rest
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             # A callback that refused the request has said so already, and is deaf by now.
             if isinstance(error, httptools.HttpParserCallbackError) and not self._deaf:
                 self._refuse(internal_error())
             elif not self._deaf:
-                self._refuse(problem(400, f"this is not HTTP/1.1: {_first_line(error)}"))
+                self._refuse(no_http(error))
         else:
             if self._reading == _HEAD and self._head_bytes > self._limits.head_bytes:
                 self._refuse(head_too_large(self._limits))
@@ -197,6 +199,19 @@ class HttpConnection(TcpConnection):
             elif self._reading == _BODY:
                 self._receive_in_place()
         self._turn_to_answers()
+
+    def _parse(self, data: bytes | memoryview) -> bytes | None:
+        """What is still to be parsed: a request that offers HTTP/2, as Java's client does unasked,
+        without its offer, which may be ignored (RFC 9110, section 7.8) but ends the parser."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as error:
+            if self._reading != _OFFER:
+                raise
+            offered, self._incoming = self._incoming, HttpExchange(self)
+            self._parser = httptools.HttpRequestParser(self)
+            return without_offer(offered) + bytes(data[error.args[0] :])
+        return None
 
     def _receive_in_place(self) -> None:
         """The rest of the body, if its length is known and that is worth it."""
@@ -292,9 +307,8 @@ class HttpConnection(TcpConnection):
     def on_url(self, piece: bytes) -> None:
         target = self._incoming.target = self._incoming.target + piece
         if len(target) > self._limits.target_bytes:
-            self._refuse_and_stop(
-                problem(414, f"the URL is longer than {self._limits.target_bytes} bytes")
-            )
+            sentence = f"the URL is longer than {self._limits.target_bytes} bytes"
+            self._refuse_and_stop(problem(414, sentence))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields += 1
@@ -306,9 +320,8 @@ class HttpConnection(TcpConnection):
         name = name.lower()
         if name in headers:
             if name in _ONCE:
-                self._refuse_and_stop(
-                    problem(400, f"the header {name.decode('latin-1')!r} stands there twice")
-                )
+                sentence = f"the header {name.decode('latin-1')!r} stands there twice"
+                self._refuse_and_stop(problem(400, sentence))
             value = headers[name] + b", " + value
         headers[name] = value
 
@@ -316,16 +329,21 @@ class HttpConnection(TcpConnection):
         exchange, parser = self._incoming, self._parser
         headers = exchange.headers
         exchange.method = parser.get_method()
+        if offers_http_2(exchange) and parser.should_upgrade():
+            self._reading = _OFFER
+            return
         # An older version has to ask for it.
         exchange.keep_alive = parser.should_keep_alive() and (
             b"connection" not in headers or parser.get_http_version() == "1.1"
         )
+        old = parser.get_http_version() == "1.0"
+        exchange.must_name_host = not old
         refusal = check_head(
             exchange.target, headers, self._head_bytes, parser.should_upgrade(), self._limits
         ) or self._handler.admit(exchange)
         if refusal is not None:
             self._refuse_and_stop(refusal)
-        if b"expect" in headers and self.current is None and not self._queue:
+        if b"expect" in headers and not old and self.current is None and not self._queue:
             self.transport.write(_CONTINUE)
         self._reading = _BODY
         self._head_bytes = 0
@@ -360,6 +378,8 @@ class HttpConnection(TcpConnection):
         return None
 
     def on_message_complete(self) -> None:
+        if self._reading == _OFFER:
+            return
         self._incoming.arrived_at_us = self.arrived_at_us
         self._queue.append(self._incoming)
         self._incoming = HttpExchange(self)
@@ -478,8 +498,3 @@ class HttpConnection(TcpConnection):
     def _release(self, exchange: HttpExchange) -> None:
         self._server.buffered_bytes -= len(exchange.body)
         exchange.body = b""
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -32,6 +32,7 @@ class Handler(Protocol):
 
 
 Body = bytes | bytearray | memoryview
+_OFFER = (b"connection", b"upgrade", b"http2-settings")
 
 
 class HttpExchange(msgspec.Struct, eq=False):
@@ -47,6 +48,8 @@ class HttpExchange(msgspec.Struct, eq=False):
     arrived_at_us: int | None = None
     """When it reached this machine, microseconds of the loop's clock; None: just now."""
     keep_alive: bool = False
+    must_name_host: bool = True
+    """HTTP/1.0 has no Host, and no browser speaks it whose page could be of another origin."""
     refusal: Response | None = None
     """Decided before the request was complete."""
     work: Any = None
@@ -64,3 +67,14 @@ class HttpExchange(msgspec.Struct, eq=False):
     def respond(self, response: Response) -> None:
         """Answer; exactly once. Without effect when the client is gone."""
         self.connection.finish(self, response)
+
+
+def offers_http_2(exchange: HttpExchange) -> bool:
+    upgrade = exchange.headers.get(b"upgrade")
+    return upgrade is not None and upgrade.lower() == b"h2c" and exchange.method != b"CONNECT"
+
+
+def without_offer(exchange: HttpExchange) -> bytes:
+    """The head of a request that offers HTTP/2, without that."""
+    kept = [b"%b: %b\r\n" % field for field in exchange.headers.items() if field[0] not in _OFFER]
+    return b"%b %b HTTP/1.1\r\n%b\r\n" % (exchange.method, exchange.target, b"".join(kept))

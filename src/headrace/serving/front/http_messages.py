@@ -149,6 +149,12 @@ def head_too_large(limits: Limits) -> Response:
     )
 
 
+def no_http(error: Exception) -> Response:
+    lines = str(error).splitlines()
+    said = lines[0] if lines else type(error).__name__
+    return problem(400, f"this is not HTTP/1.1: {said}")
+
+
 def body_too_large(limits: Limits) -> Response:
     sentence = f"the body is larger than {limits.body_bytes} bytes, the most this server takes"
     return problem(413, sentence)
