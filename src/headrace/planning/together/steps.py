@@ -115,6 +115,11 @@ class Costs:
         return tuple(kind.name for kind in cluster.device_types if cluster.count(kind.name))
 
     @cached_property
+    def _parts(self) -> dict[str, frozenset[Fraction]]:
+        """Per device type the shares that a part may have."""
+        return {name: self.problem.cluster.device_type(name).part_shares for name in self.devices}
+
+    @cached_property
     def prices(self) -> tuple[float, ...]:
         """Of one device of each type, by the objective."""
         if self.problem.options.objective == "least-devices":
@@ -159,9 +164,9 @@ class Costs:
         tables = self.tables(step.model)
         first, end = step.blocks or (0, tables.block_count)
         latency_us: dict[Fraction, tuple[int, ...]] = {}
-        parts = self.problem.cluster.device_type(device).part_shares
-        for k, (name, share) in enumerate(tables.kinds):
-            if name == device and share in parts and step.device in (None, device):
+        kinds = enumerate(tables.kinds) if step.device in (None, device) else ()
+        for k, (name, share) in kinds:
+            if name == device and share in self._parts[device]:
                 column = [int(us) for us in tables.p99_us[:, k, first, end] if us < NEVER_US]
                 if step.batch_size is not None:
                     own = column[step.batch_size - 1 : step.batch_size]
