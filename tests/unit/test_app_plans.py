@@ -151,6 +151,28 @@ def test_a_broken_plan_of_apps_is_rejected_for_the_right_reason(
     assert check in found
 
 
+@pytest.mark.parametrize(
+    "room", [{"rate_headroom": 1.0}, {"module_headroom": {"traffic.face": 1.0}}]
+)
+def test_head_room_that_a_plan_states_and_does_not_carry_is_found(room: dict[str, Any]) -> None:
+    problem = make_app_problem()
+    plan = solve(problem).plan
+    assert plan is not None
+    claimed = replace(plan, options=replace(plan.options, **room))
+
+    assert {found.check for found in verify(claimed, problem.profiles)} == {"rates"}
+
+
+def test_a_helper_of_a_slot_on_which_nothing_is_started_is_found() -> None:
+    problem = make_app_problem()
+    plan = solve(problem).plan
+    assert plan is not None
+    first, *others = plan.slots
+    helped = replace(plan, slots=(replace(first, helper="nobody"), *others))
+
+    assert [found.check for found in verify(helped, problem.profiles)] == ["start"]
+
+
 @pytest.fixture
 def problem_file(tmp_path: Path) -> Path:
     """What `make_app_problem` has, as files."""

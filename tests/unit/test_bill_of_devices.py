@@ -1,10 +1,13 @@
 """Apps on shared whole devices: plans that verify, stock, refusals, and what `verify` catches."""
 
+import io
 from fractions import Fraction
+from math import isfinite
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 from headrace.catalog.documents import read_problem, write_document
 from headrace.domain.app import App, Module
@@ -13,9 +16,12 @@ from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem, ProfileRef
 from headrace.planning import solve
+from headrace.planning.apps.explain import explain
+from headrace.reporting.app_table import explanation
 from headrace.simulation.apps.headroom import attained, plan_for_arrivals
 from headrace.verify import verify
 from helpers.apps import make_app_problem
+from helpers.problems import make_profile
 
 ONE_T4 = {"T4": 1, "A100": 1}
 
@@ -252,3 +258,33 @@ options: {asked}
 """)
 
     assert read_problem(file, planner).options.bill == bill
+
+
+def test_an_slo_that_only_full_machines_keep_is_explained_in_finite_figures() -> None:
+    """Between d and 2 d: one machine alone ends within 2 d, many that are taken as full sooner."""
+    profile = make_profile("m", blocks=1, devices={"gpu": 1.0}, max_batch=1, spread=1.0)
+    times = profile.block_times[0].p99_us[0][0]
+    app = App(
+        name="app", modules=(Module(name="one", model="m"),), slo_us=times * 8 // 5, rate_rps=5
+    )
+    kind = DeviceType(name="gpu", price_per_hour=1.0)
+    problem = replace(
+        make_app_problem(),
+        apps=(app,),
+        profiles={"m": profile},
+        profile_refs=(ProfileRef(model="m", path="m.profile.json", sha256="0" * 64),),
+        cluster=Cluster(device_types=(kind,), nodes=(Node(name="n", devices={"gpu": 16}),)),
+    )
+    assert solve(problem).plan is None
+
+    plan = planned(problem)
+    (reason,) = explain(plan, billed(problem))
+
+    assert isfinite(reason.saved_by_1_ms)
+    assert isfinite(reason.next_saving)
+    assert reason.next_saving_us
+    page = io.StringIO()
+    Console(file=page, width=80).print(explanation([reason]))
+    told = page.getvalue()
+    assert "only devices that are taken as full keep its SLO" in " ".join(told.split())
+    assert "inf" not in told

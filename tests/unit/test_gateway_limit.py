@@ -1,5 +1,7 @@
 """What the gateway takes of a request is part of latency, throughput, plan and simulation."""
 
+import re
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -7,7 +9,7 @@ from msgspec.structs import replace
 from headrace.dispatch.topology import Topology
 from headrace.domain.errors import ProfileError
 from headrace.domain.events import Answered, Arrived, Dispatched
-from headrace.domain.plan import Plan
+from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
@@ -114,6 +116,21 @@ def test_rates_beyond_the_gateway_are_refused_with_what_would_fit() -> None:
     assert result.plan is None
     assert result.stopped == "infeasible"
     assert "needs  2 s of every second, 40 us per request" in (result.refusal or "")
+
+
+def test_the_rates_that_a_refusal_for_the_gateway_names_are_not_refused_again() -> None:
+    def solved(rate_rps: float) -> PlanResult:
+        return solve(
+            make_problem(
+                [profile("m", 40)], nodes={"n": {"a": 40}}, rates={"m": rate_rps}, slo_us=SLO_US
+            )
+        )
+
+    # Two thirds: 0.67 would be too much.
+    refusal = solved(37_500.0).refusal or ""
+    part = re.search(r"rates of ([\d.]+) times these", refusal)
+    assert part is not None
+    assert "gateway" not in (solved(37_500.0 * float(part[1])).refusal or "")
 
 
 def test_on_the_gateways_own_cores_its_time_is_the_workers_loss() -> None:

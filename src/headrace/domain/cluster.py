@@ -74,6 +74,13 @@ class DeviceType(Record, frozen=True, kw_only=True):
             return any(wanted <= Counter(split) for split in self.splits)
         return wanted.keys() <= set(self.shares) and sum(wanted.elements(), Fraction(0)) <= 1
 
+    @property
+    def part_shares(self) -> frozenset[Fraction]:
+        """Shares that a part of a device may have; where there are splits, some split has it."""
+        return frozenset(share for split in self.splits for share in split) or frozenset(
+            self.shares
+        )
+
     def _check_splits(self) -> None:
         for split in self.splits:
             text = f"device type {self.name!r}: split [{', '.join(map(str, split))}]"

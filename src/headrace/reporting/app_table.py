@@ -1,6 +1,7 @@
 """A plan of apps as people read it, and why it is so."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -160,6 +161,8 @@ def _headline(reason: "AppReason", *, short: bool) -> str:
 
 def _cheaper(reason: "AppReason", *, short: bool) -> str:
     least, with_dummy = reason.least_cost, reason.least_cost_with_dummy
+    if min(least, with_dummy) == inf:
+        return "; only devices that are taken as full keep its SLO"
     if reason.cost <= min(least, with_dummy) * (1 + _SAME):
         return " in proportion to load, the least there is"
     if short:

@@ -193,8 +193,11 @@ def _check_module(case: Case, app: App, deployment: Deployment, reading: Reading
     extra = remaining - rate_rps
     dummy = extra if extra > 1e-9 * max(1.0, rate_rps) else 0.0
     case.expect("load", where, "dummy load (rps)", dummy, deployment.dummy_rps)
-    if not at_most(rate_rps, remaining * (1 + 1e-9)):
-        case.report("rates", where, "rate (rps)", rate_rps, remaining)
+    options = case.plan.options
+    own_room = options.module_headroom.get(f"{app.name}.{module.name}", 0.0)
+    planned_rps = rate_rps * (1 + options.rate_headroom) * (1 + own_room)
+    if not at_most(planned_rps, remaining * (1 + 1e-9)):
+        case.report("rates", where, "rate, head-room included (rps)", planned_rps, remaining)
     case.expect("cost", where, "cost of all entries", cost, deployment.cost_per_hour or 0.0)
     case.expect("worst-case", where, "slowest entry (us)", worst_us, deployment.worst_case_us or 0)
     what = "worst case (us) exceeds the module's budget"

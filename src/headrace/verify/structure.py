@@ -30,6 +30,9 @@ def check_shape(case: Case) -> None:
             _check_stage(case, planned.stage_where(index), stage)
     for slot in case.plan.slots:
         _check_place(case, slot)
+        if slot.helper is not None and not case.plan.has_starts:
+            what = "a helper, where no start is planned"
+            case.report("start", f"slot {slot.name}", what, "none", slot.helper)
     if not case.plan.is_provisioned:
         _check_tenants(case)
 

@@ -8,6 +8,7 @@ of devices costs, is searched for anew.
 
 import dataclasses
 from collections.abc import Collection
+from math import isfinite
 
 import numpy as np
 from msgspec.structs import replace
@@ -86,7 +87,7 @@ class AppReason(Record, frozen=True, kw_only=True):
     app: str
     cost: float
     least_cost: float
-    """Where dummy load only fills machines."""
+    """Where dummy load only fills machines; infinite: nothing keeps the SLO then."""
     least_cost_with_dummy: float
     """Where any amount of it may be planned for."""
     worst_case_us: int
@@ -95,7 +96,7 @@ class AppReason(Record, frozen=True, kw_only=True):
     """The module with the longest worst case on a longest path."""
     saved_by_1_ms: float
     """Off `least_cost`, with one more millisecond of SLO; of a plan with any amount of dummy load,
-    off that."""
+    off that; where nothing in proportion to load keeps the SLO, off `cost`."""
     next_saving_us: int | None
     """How much more SLO the next saving takes; None: none within half as much again."""
     next_saving: float
@@ -189,8 +190,10 @@ def _explain_app(plan: Plan, claim: AppClaim, problem: Problem) -> AppReason:
         for module, module_front in zip(case.modules, fronts, strict=True)
     )
     least, with_dummy = _cost_within(front, case.budget_us), _with_dummy(case, 0)
-    saved = least - _cost_within(front, case.budget_us + MORE_US)
-    next_us, saving = _next_saving(front, case, least)
+    # Whole devices, taken as full, can keep an SLO that nothing in proportion to load does.
+    known = least if isfinite(least) else claim.cost_per_hour
+    saved = max(0.0, known - _cost_within(front, case.budget_us + MORE_US))
+    next_us, saving = _next_saving(front, case, known)
     if plan.planner == WITH_DUMMY:
         saved = with_dummy - _with_dummy(case, MORE_US)
         next_us, saving = _next_saving_with_dummy(case, with_dummy)

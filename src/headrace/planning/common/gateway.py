@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from headrace.cost import cost_model
 from headrace.domain.plan import Deployment, Plan, PlanResult
 from headrace.domain.problem import MINIMISED, Demand, Problem
+from headrace.planning.common.rounded import round_down
 
 US_PER_S = 1e6
 OPTIMAL_GAP = 1e-6
@@ -52,7 +53,7 @@ def refuse_for_gateway(problem: Problem) -> PlanResult | None:
         refusal="the rates need more time than the gateway has\n"
         f"  needs  {needed / US_PER_S:.3g} s of every second, {each}\n"
         "  has    1 s: one event loop passes all requests\n"
-        f"  try    rates of {US_PER_S / needed:.2g} times these, or several servers",
+        f"  try    rates of {round_down(US_PER_S / needed, 2)} times these, or several servers",
     )
 
 

@@ -34,7 +34,7 @@ class TenantTimes:
     demand: Demand
     latency_us: dict[Fraction, tuple[int, ...]]
     """Share -> p99 of batch sizes 1, 2, …, with nothing beside it; shares that were not profiled,
-    or whose device cannot hold the weights, are missing."""
+    that no split has, or whose device cannot hold the weights, are missing."""
     overhead_us: int
     """Part of every latency that no neighbour slows."""
     gateway_batch_us: int
@@ -116,7 +116,8 @@ def _tenant(problem: Problem, kind: DeviceType, demand: Demand) -> TenantTimes:
     tables, costs = cost_tables(problem, demand), cost_model(problem.profiles)
     latency_us = {}
     for k, (device, share) in enumerate(tables.kinds):
-        column = tables.p99_us[:, k, 0, -1].tolist() if device == kind.name else []
+        here = device == kind.name and share in kind.part_shares
+        column = tables.p99_us[:, k, 0, -1].tolist() if here else []
         known = [us for us in column if us < NEVER_US]
         if known:
             latency_us[share] = tuple(int(us) for us in known)

@@ -8,6 +8,7 @@ from headrace.cost import cost_model
 from headrace.domain.cluster import Cluster
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.candidates import SlotKind, budget_us
+from headrace.planning.common.rounded import round_down
 from headrace.planning.depths.capacity import Capacity
 from headrace.planning.depths.table import DepthTable
 
@@ -23,7 +24,7 @@ def refuse_slo(problem: Problem, demand: Demand, table: DepthTable) -> str | Non
         return None
     least_us = ceil(needed_us / (1 - Fraction(str(margin))))
     fitting = table.items_within(budget - gateway_us)
-    fewer = f"requests of at most {fitting:,} items, " if fitting else ""
+    fewer = f"requests of at most {fitting:,} items, or " if fitting else ""
     deepest = len(table.cuts)
     return (
         f"model {demand.model!r}: a request of {items:,} items misses its SLO even alone, at the"
@@ -31,7 +32,7 @@ def refuse_slo(problem: Problem, demand: Demand, table: DepthTable) -> str | Non
         f"  needs  {needed_us / 1000:,.1f} ms at depths up to {deepest}\n"
         f"  has    {budget / 1000:,.1f} ms, SLO {demand.slo_us / 1000:,.1f} ms less a margin of"
         f" {margin:.0%}\n"
-        f"  try    {fewer}or an SLO of {least_us / 1000:,.1f} ms"
+        f"  try    {fewer}an SLO of {ceil(least_us / 100) / 10:,.1f} ms"
     )
 
 
@@ -53,6 +54,7 @@ def refuse_rates(problem: Problem, capacity: Capacity) -> tuple[str, bool]:
     """All slots together carry less than the rates that are asked for; and whether that is proven
     of every way to cut the models."""
     multiple, bound = capacity.multiple()
+    part = max(multiple, 1e-9)
     slots = _listed(capacity.kinds)
     rates = ", ".join(
         f"{demand.rate_rps:g} requests/s of {demand.model!r}"
@@ -63,8 +65,8 @@ def refuse_rates(problem: Problem, capacity: Capacity) -> tuple[str, bool]:
         f"rates: {slots} are too few\n"
         f"  needs  {rates}\n"
         f"  has    {multiple:.3g} times these\n"
-        f"  try    rates of {multiple:.2g} times these, or {1 / max(multiple, 1e-9):.3g} times the"
-        " slots"
+        f"  try    rates of {round_down(part, 2)} times these, or {ceil(100 / part) / 100:g} times"
+        " the slots"
     )
     return refusal, bound < 1
 

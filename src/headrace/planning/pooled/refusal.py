@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil, floor, log10
+from math import ceil
 
 from headrace.domain.problem import Problem
 from headrace.planning.common.candidates import (
@@ -19,6 +19,7 @@ from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.master import Counting, Wanted
 from headrace.planning.common.models import Model, model_of
 from headrace.planning.common.packing import fit_alone
+from headrace.planning.common.rounded import round_down
 from headrace.planning.pooled.relaxation import relax
 from headrace.planning.pooled.search import search
 
@@ -249,19 +250,6 @@ def _more_of(
 
 def _fitting(pipelines: Pipelines, hardware: Hardware) -> Pipelines:
     return pipelines.take(fit_alone(pipelines, hardware))
-
-
-def round_down(value: float, digits: int = 6) -> str:
-    """`value` to some significant digits, never above it, so that what is named is feasible.
-
-    >>> round_down(411.2718281828), round_down(0.00123456789), round_down(7.0)
-    ('411.271', '0.00123456', '7')
-    """
-    exponent = digits - 1 - floor(log10(value))
-    scaled = floor(Fraction(value) * Fraction(10) ** exponent)
-    return f"{float(Fraction(scaled) / Fraction(10) ** exponent):.{max(exponent, 0)}f}".rstrip(
-        "0"
-    ).rstrip(".")
 
 
 def _ms(us: int) -> str:

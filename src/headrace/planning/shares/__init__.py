@@ -28,6 +28,7 @@ beyond, which is what makes the relaxation tight: models with small rates share 
 of one of them is worth nothing.
 
     workload, devices   a problem in numbers: models; places, layouts, slowdowns
+    memory              how the parts of a device share its memory
     listing             all parts that keep their promise
     master, pricing     the programs over parts and devices; prices
     walk, choosing      one question: does this suffice?

@@ -16,7 +16,9 @@ all the same, but the search is no longer over all; its bound is taken with the 
 value.
 
 Memory is that of the device, of all parts together. The search counts with it for single parts,
-and `arranged` looks for devices on which the parts that were chosen fit together.
+and `arranged` looks for devices on which the parts that were chosen fit together. Where they do
+not, there is a place for each (device type, share, memory), and a layout for each way to divide a
+device's memory (`memory`); with too many ways, or with interference, a part has its share of it.
 """
 
 from collections.abc import Sequence
@@ -33,6 +35,7 @@ from headrace.interference import DeviceUse, use_of, value_of
 from headrace.planning.common.patterns import maximal_patterns
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.shares.listing import Candidates
+from headrace.planning.shares.memory import memory_cuts, sums_of_weights
 from headrace.planning.shares.workload import DeviceOffer, Floats, Ints, Layout
 
 LEVELS = 10
@@ -55,6 +58,9 @@ class Devices:
     levels: int
     exact: bool
     """Whether the slowdowns are those of the plans themselves, none larger."""
+    every_plan: bool
+    """Whether these layouts hold every plan that keeps the slowdowns: no part has less of the
+    memory than it might."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +79,17 @@ def devices_of(
     prices: Sequence[float],
     *,
     fastest: bool = False,
-    memory_by_share: bool = False,
+    divided: int | None = None,
 ) -> Devices:
     """
     Args:
         times: of each device type that the cluster has.
         prices: of one device of each type.
         fastest: count with the least slowdown where the exact one is not known: for bounds.
-        memory_by_share: a part may only use as much of the memory as of the device.
+        divided: memory is divided between parts of at most so many tenants, so that all parts of a
+            layout fit together. None: each part has the whole device's.
     """
-    building = _Building(problem, fastest=fastest, memory_by_share=memory_by_share)
+    building = _Building(problem, fastest=fastest, divided=divided)
     for index, each in enumerate(times):
         building.add(index, each)
     offers = tuple(
@@ -95,9 +102,9 @@ def devices_of(
 class _Building:
     """Places and layouts as they are added, device type by device type."""
 
-    def __init__(self, problem: Problem, *, fastest: bool, memory_by_share: bool) -> None:
+    def __init__(self, problem: Problem, *, fastest: bool, divided: int | None) -> None:
         self._problem = problem
-        self._fastest, self._memory_by_share = fastest, memory_by_share
+        self._fastest, self._divided = fastest, divided
         self._documents = {each.device: each for each in problem.interference}
         self._places: list[tuple[int, Fraction]] = []
         self._rows: list[list[list[tuple[int, int, int, int]]]] = []
@@ -105,20 +112,18 @@ class _Building:
         self._utilisation: list[tuple[int, int]] = []
         self._memory: list[int] = []
         self._layouts: list[Layout] = []
-        self._levels, self._exact = 1, True
+        self._levels, self._exact, self._every_plan = 1, True, True
 
     def add(self, index: int, times: SharedTimes) -> None:
         """All of one device type."""
         document = self._documents.get(times.device.name)
         splits = _splits(times)
         rows = _rows(self._problem, times, document)
+        ways = self._ways(times, splits)
         if document is None or all(len(split) == 1 for split in splits):
-            place = {share: self._place(index, times, share, rows, None, 1) for share in rows}
-            for split in splits:
-                own = tuple(place[share] for share in split if share in place)
-                if own:
-                    self._layouts.append(Layout(device=index, places=own, loudness=(1,) * len(own)))
+            self._add_quiet(index, times, rows, ways)
             return
+        self._every_plan &= self._divided is None or times.device.memory_bytes is None
         noise = _Noise(document, times, rows, fastest=self._fastest)
         self._levels = max(self._levels, noise.levels)
         self._exact = self._exact and noise.exact
@@ -127,7 +132,11 @@ class _Building:
         def place_at(share: Fraction, beside: int) -> int:
             key = share, beside
             if key not in place_of:
-                place_of[key] = self._place(index, times, share, rows, noise, beside)
+                most = times.device.memory_bytes
+                memory = NO_LIMIT if most is None else most
+                if most is not None and self._divided is not None:
+                    memory = int(most * share)
+                place_of[key] = self._place(index, times, share, rows, noise, beside, memory)
             return place_of[key]
 
         for split in splits:
@@ -137,6 +146,42 @@ class _Building:
                     places, loudness = zip(*known, strict=True)
                     self._layouts.append(Layout(device=index, places=places, loudness=loudness))
 
+    def _add_quiet(
+        self,
+        index: int,
+        times: SharedTimes,
+        rows: dict[Fraction, list[_Row]],
+        ways: list[tuple[tuple[Fraction, int], ...]],
+    ) -> None:
+        """Of parts that do not slow each other down."""
+        place: dict[tuple[Fraction, int], int] = {}
+        for way in ways:
+            known = [(share, memory) for share, memory in way if share in rows]
+            for share, memory in known:
+                if (share, memory) not in place:
+                    place[share, memory] = self._place(index, times, share, rows, None, 1, memory)
+            own = tuple(place[each] for each in known)
+            if own:
+                self._layouts.append(Layout(device=index, places=own, loudness=(1,) * len(own)))
+
+    def _ways(
+        self, times: SharedTimes, splits: Sequence[tuple[Fraction, ...]]
+    ) -> list[tuple[tuple[Fraction, int], ...]]:
+        """The cuts of a device, with what each part may hold."""
+        memory = times.device.memory_bytes
+        if memory is None or self._divided is None:
+            each = NO_LIMIT if memory is None else memory
+            return [tuple((share, each) for share in split) for split in splits]
+        sums = sums_of_weights([tenant.weights_bytes for tenant in times.models], self._divided)
+        found = []
+        for split in splits:
+            cuts = None if sums is None else memory_cuts(split, memory, sums)
+            if cuts is None:
+                self._every_plan = False
+                cuts = [tuple(int(memory * share) for share in split)]
+            found += [tuple(zip(split, cut, strict=True)) for cut in cuts]
+        return found
+
     def _place(
         self,
         index: int,
@@ -145,6 +190,7 @@ class _Building:
         rows: dict[Fraction, list[_Row]],
         noise: "_Noise | None",
         beside: int,
+        memory: int,
     ) -> int:
         """A new place: what every model takes there. `beside`: loudness of the neighbours."""
         entries: list[list[tuple[int, int, int, int]]] = [[] for _ in times.models]
@@ -166,11 +212,6 @@ class _Building:
         )
         usable = Fraction(str(times.device.max_utilisation))
         self._utilisation.append((usable.numerator, usable.denominator))
-        memory = times.device.memory_bytes
-        if memory is None:
-            memory = NO_LIMIT
-        elif self._memory_by_share:
-            memory = int(memory * share)
         self._memory.append(memory)
         self._places.append((index, share))
         return len(self._places) - 1
@@ -201,6 +242,7 @@ class _Building:
             candidates=candidates,
             levels=self._levels,
             exact=self._exact,
+            every_plan=self._every_plan,
         )
 
 

@@ -128,10 +128,12 @@ def searched(
     chosen = _arranged(problem, load, devices, times, found)
     if found.chosen is not None and chosen is None:
         # No device holds the weights of parts that it would have time for.
-        smaller = devices_of(problem, times, prices, memory_by_share=True)
-        fitting = _best(problem, load, smaller, deadline)
-        chosen = _arranged(problem, load, smaller, times, fitting)
-        found = _with_bound(problem, fitting, found.bound)
+        divided = devices_of(problem, times, prices, divided=load.tenants_max)
+        fitting = _best(problem, load, divided, deadline)
+        chosen = _arranged(problem, load, divided, times, fitting)
+        if not divided.every_plan:
+            fitting = _with_bound(problem, fitting, found.bound)
+        found = fitting
     looked_at = load.tenants_max
     if not devices.exact:
         # Slower parts than there are: what is proven is by the fastest.

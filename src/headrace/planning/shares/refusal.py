@@ -90,8 +90,7 @@ def refuse_rates(
         weights_bytes=load.weights_bytes,
         tenants_max=load.tenants_max,
     )
-    memory = any(each.device.memory_bytes is not None for each in times)
-    devices = devices_of(problem, times, [1.0 for _ in times], memory_by_share=memory)
+    devices = devices_of(problem, times, [1.0 for _ in times], divided=load.tenants_max)
     pricing = Pricing(
         plain, devices.offers, devices.candidates, devices.layouts, devices.levels, deadline
     )

@@ -14,6 +14,7 @@ from headrace.planning.apps.candidates import overhead_us, planned_rps
 from headrace.planning.common.candidates import (
     NEVER_US,
     CostTables,
+    Floats,
     budget_us,
     cost_tables,
     link_limits_rps,
@@ -105,12 +106,18 @@ class Costs:
         self.problem = problem
         self._costs = cost_model(problem.profiles)
         self._tables: dict[str, CostTables] = {}
+        self._links: dict[tuple[str, str, Fraction], Floats] = {}
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
         """Types that the cluster has."""
         cluster = self.problem.cluster
         return tuple(kind.name for kind in cluster.device_types if cluster.count(kind.name))
+
+    @cached_property
+    def _parts(self) -> dict[str, frozenset[Fraction]]:
+        """Per device type the shares that a part may have."""
+        return {name: self.problem.cluster.device_type(name).part_shares for name in self.devices}
 
     @cached_property
     def prices(self) -> tuple[float, ...]:
@@ -157,8 +164,9 @@ class Costs:
         tables = self.tables(step.model)
         first, end = step.blocks or (0, tables.block_count)
         latency_us: dict[Fraction, tuple[int, ...]] = {}
-        for k, (name, share) in enumerate(tables.kinds):
-            if name == device and step.device in (None, device):
+        kinds = enumerate(tables.kinds) if step.device in (None, device) else ()
+        for k, (name, share) in kinds:
+            if name == device and share in self._parts[device]:
                 column = [int(us) for us in tables.p99_us[:, k, first, end] if us < NEVER_US]
                 if step.batch_size is not None:
                     own = column[step.batch_size - 1 : step.batch_size]
@@ -188,8 +196,11 @@ class Costs:
 
     def link_rps(self, model: str, device: str, share: Fraction, blocks: tuple[int, int]) -> float:
         """What the link of one slot carries of a stage."""
-        profile, cluster = self.problem.profiles[model], self.problem.cluster
-        return float(link_limits_rps(profile, cluster, device, share)[blocks])
+        known = model, device, share
+        if known not in self._links:
+            profile, cluster = self.problem.profiles[model], self.problem.cluster
+            self._links[known] = link_limits_rps(profile, cluster, device, share)
+        return float(self._links[known][blocks])
 
     def weights_bytes(self, step: Step) -> int:
         """Of its blocks, once."""

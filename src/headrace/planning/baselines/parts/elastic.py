@@ -46,9 +46,7 @@ class Stuck:
 
 def sizes_of(fleet: Fleet) -> list[Fraction]:
     """Shares that a part may have, ascending."""
-    kind = fleet.times.device
-    used = {share for split in kind.splits for share in split} or set(kind.shares)
-    return sorted(used)
+    return sorted(fleet.times.device.part_shares)
 
 
 def allocate(
