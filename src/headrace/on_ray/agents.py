@@ -62,10 +62,6 @@ class AgentActor:
         except ClusterError as error:
             return 0, str(error)
 
-    def process_ids(self) -> tuple[int, int | None]:
-        """Of this actor, and of the agent while it runs."""
-        return os.getpid(), self._held.pid
-
     def stop(self) -> None:
         self._held.stop(STOP_S)
 
