@@ -203,7 +203,7 @@ def _deployment(
         worst_us = worst_case_us(reading, entry.candidate, left, entry.machines)
         pipelines.append(entry_pipeline(entry, name, pool, blocks, left, worst_us))
     more_rps = module.rate_rps - one.app.module_rate_rps(module.name)
-    return deployment_of(
+    return module_deployment(
         one.app,
         module.name,
         pipelines,
@@ -213,7 +213,7 @@ def _deployment(
     )
 
 
-def deployment_of(
+def module_deployment(
     app: App, module: str, pipelines: Sequence[Pipeline], *, budget_us: int, dummy_rps: float
 ) -> Deployment:
     """A module with its machines; each pipeline states its load."""

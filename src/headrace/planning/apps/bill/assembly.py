@@ -20,8 +20,8 @@ from headrace.domain.plan import (
 from headrace.domain.problem import Problem
 from headrace.planning.apps.assembly import (
     claim_of,
-    deployment_of,
     entry_pipeline,
+    module_deployment,
     module_tenant,
     pipeline_name,
     pool_of,
@@ -174,7 +174,7 @@ def _deployment(
         pipelines += _turns(bill.turn, names, turns[bill.turn.slot], blocks)
     carried = sum(pipeline.load.rate_rps for pipeline in pipelines if pipeline.load is not None)
     more_rps = carried - rate_rps
-    return deployment_of(
+    return module_deployment(
         one.app,
         case.name,
         pipelines,
