@@ -9,9 +9,10 @@ import argparse
 import time
 
 import numpy as np
+from benchmarks.accordion.chains import simple_chain
 
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.depths.chain import Chain, simple_chain
+from headrace.planning.depths.chain import Chain
 from headrace.planning.depths.exact import best_cuts
 from headrace.planning.depths.shisha import shisha_cuts
 

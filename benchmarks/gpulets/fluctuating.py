@@ -24,6 +24,7 @@ from statistics import mean
 from time import process_time
 
 import numpy as np
+from benchmarks.gpulets.reorganisation import ReorganisedRun, simulate_reorganisation
 from benchmarks.gpulets.setting import (
     GPU,
     GPUS,
@@ -47,7 +48,6 @@ from headrace.planning import solve
 from headrace.serving.changes.plan_watch import ReplanRule, Watch, planned_loads, watch_of
 from headrace.serving.changes.rate_estimate import RateEstimate
 from headrace.simulation.offered.arrivals import Arrival, merge, stream_rng
-from headrace.simulation.reorganisation import ReorganisedRun, simulate_reorganisation
 from headrace.verify import verify
 
 DURATION_S = 1_800.0

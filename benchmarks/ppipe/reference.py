@@ -5,6 +5,7 @@ import gzip
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,8 +15,9 @@ import numpy as np
 from benchmarks.ppipe.artifact.hardware import Hardware, Ints, build_hardware
 from benchmarks.ppipe.artifact.session import Mode
 
-from headrace.catalog.ppipe.artifact import ReferencePlan, plan_files, read_reference_plan
+from headrace.catalog.ppipe.artifact import PLAN_NAME, ReferencePlan, read_reference_plan
 from headrace.catalog.ppipe.profiles import read_artifact_profile
+from headrace.domain.errors import DocumentError
 from headrace.domain.profile import Profile
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -54,6 +56,21 @@ def profile_of(folder: Path, model: str) -> Profile:
 def hardware_of(folder: Path, plan: ReferencePlan, index: int) -> Hardware:
     deployment = plan.deployments[index]
     return build_hardware(plan, deployment, profile_of(folder, deployment.model))
+
+
+def plan_files(artifact: Path, plan_set: str, algorithms: Iterable[str]) -> list[Path]:
+    """Every plan of `data/plans/SET` by one of these algorithms, in the order of their names.
+
+    Raises:
+        DocumentError: there is none.
+    """
+    folder = artifact / "data" / "plans" / plan_set
+    wanted = set(algorithms)
+    named = ((path, PLAN_NAME.fullmatch(path.stem)) for path in sorted(folder.glob("*.json")))
+    found = [path for path, match in named if match and match["algorithm"] in wanted]
+    if not found:
+        raise DocumentError(f"{folder}: has no plan by {', '.join(sorted(wanted))}")
+    return found
 
 
 def reference_plans(folder: Path, plan_set: str, algorithm: str) -> list[ReferencePlan]:

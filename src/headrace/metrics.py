@@ -270,26 +270,6 @@ def within(requests: Iterable[Outcome], from_us: int, to_us: int) -> list[Outcom
     return [request for request in requests if from_us <= request.arrived_at_us < to_us]
 
 
-def attainment_windows(
-    requests: Sequence[Outcome], width_us: int
-) -> list[tuple[int, float | None]]:
-    """`slo_attainment` in consecutive windows of arrivals, from the first arrival on.
-
-    Returns:
-        (start of the window, its attainment); None for a window without arrivals.
-    """
-    if not requests:
-        return []
-    first_us = min(request.arrived_at_us for request in requests)
-    windows: dict[int, list[Outcome]] = {}
-    for request in requests:
-        windows.setdefault((request.arrived_at_us - first_us) // width_us, []).append(request)
-    return [
-        (first_us + index * width_us, attainment(windows.get(index, [])))
-        for index in range(max(windows) + 1)
-    ]
-
-
 def slot_utilisation(header: EventLogHeader, events: Iterable[AnyEvent]) -> list[SlotUse]:
     """What every slot of the log did, in the order of the header."""
     sizes: dict[int, int] = {}

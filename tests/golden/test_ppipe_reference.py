@@ -8,12 +8,13 @@ from benchmarks.ppipe.artifact import run_session
 from benchmarks.ppipe.reference import (
     golden_names,
     golden_session,
+    plan_files,
     profile_of,
     reference_folder,
 )
 
 from headrace.catalog.documents import read_problem, write_document
-from headrace.catalog.ppipe.artifact import plan_files, read_reference_plan
+from headrace.catalog.ppipe.artifact import read_reference_plan
 from headrace.catalog.ppipe.problem import write_problem
 from headrace.catalog.ppipe.rule import evaluate
 from headrace.planning.common.imported import place_reference

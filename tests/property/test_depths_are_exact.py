@@ -6,13 +6,14 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
+from benchmarks.accordion.chains import simple_chain
 from msgspec.structs import replace
 
 from headrace.domain.problem import Items, PlanOptions
 from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.depths.capacity import Capacity
-from headrace.planning.depths.chain import Chain, chain_of, simple_chain, whole_kinds
+from headrace.planning.depths.chain import Chain, chain_of, whole_kinds
 from headrace.planning.depths.exact import Cut, best_cuts, cut_of
 from headrace.planning.depths.shisha import shisha_cuts
 from headrace.planning.depths.table import DepthTable

@@ -5,10 +5,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from benchmarks.ppipe.reference import plan_files
 from typer.testing import CliRunner
 
 from headrace.catalog.documents import plan_profiles, read_plan, read_problem, read_profile
-from headrace.catalog.ppipe.artifact import plan_files, read_reference_plan
+from headrace.catalog.ppipe.artifact import read_reference_plan
 from headrace.catalog.ppipe.profiles import read_artifact_profile
 from headrace.catalog.ppipe.rule import devices_used, evaluate
 from headrace.cli import app

@@ -15,7 +15,6 @@ from headrace.domain.events import (
 from headrace.domain.request import Outcome
 from headrace.metrics import (
     UNFINISHED,
-    attainment_windows,
     distribution,
     outcomes,
     percentile,
@@ -162,10 +161,3 @@ def test_a_report_has_every_model_and_their_total() -> None:
 
 def test_a_window_holds_what_arrived_in_it_whenever_it_ended() -> None:
     assert within(FOUR, 1_000_000, 3_000_000) == FOUR[1:3]
-
-
-def test_attainment_over_time_shows_the_window_that_suffered() -> None:
-    gap = [outcome(0, 1), outcome(2_500_000, 2_500_001), outcome(2_600_000, None, reason="failed")]
-
-    assert attainment_windows(gap, 1_000_000) == [(0, 1.0), (1_000_000, None), (2_000_000, 0.5)]
-    assert attainment_windows([], 1_000_000) == []

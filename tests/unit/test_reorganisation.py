@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+from benchmarks.gpulets.reorganisation import ReorganisedRun, simulate_reorganisation
 from msgspec.structs import replace
 
 from headrace.domain.events import Answered, Arrived, Dropped
@@ -12,7 +13,6 @@ from headrace.planning import solve
 from headrace.serving.changes.plan_watch import ReplanRule, Watch, planned_loads, watch_of
 from headrace.serving.changes.rate_estimate import RateEstimate
 from headrace.simulation.offered.arrivals import Arrival, merge, poisson
-from headrace.simulation.reorganisation import ReorganisedRun, simulate_reorganisation
 from helpers.shared import shared_problem
 
 RULE = ReplanRule(period_s=2.0, headroom=0.5)

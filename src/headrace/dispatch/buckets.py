@@ -6,7 +6,7 @@ it needs no word for buckets: a plan is written out with a deployment per bucket
 `MODEL.SIZES`, before anything runs or simulates it. A plan without such models is left as it is.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -14,7 +14,7 @@ from headrace.cost import TimedStage, cost_model
 from headrace.domain.errors import PlanError
 from headrace.domain.plan import Deployment, Pipeline, Plan, Slot
 from headrace.domain.problem import Demand, bucket_shares
-from headrace.domain.profile import Profile, bucket_name
+from headrace.domain.profile import Profile
 
 _LEAST = 1e-9
 """Rates and weights are positive, also those of sizes that nobody is planned to send."""
@@ -157,13 +157,3 @@ def levels_by_model(
         name = f"{of or model}/{rest}"
         found[name] = max(level, found.get(name, 0.0))
     return found
-
-
-def model_of(name: str, profiles: Iterable[Profile]) -> str:
-    """Whose bucket this is, by the profiles as written in files; a model's own name otherwise."""
-    for profile in profiles:
-        if profile.dimensions and name in {
-            bucket_name(profile.model, sizes) for sizes in profile.all_sizes
-        }:
-            return profile.model
-    return name

@@ -17,7 +17,7 @@ from typing import Any
 
 from headrace.domain.base import Record
 from headrace.domain.errors import ClusterError
-from headrace.on_ray.connection import ended
+from headrace.on_ray.connection import ended, no_answer
 from headrace.on_ray.held import HeldProcess
 from headrace.on_ray.jobs import other_version
 from headrace.on_ray.matching import Devices, Wanted, bundle_of
@@ -61,10 +61,6 @@ class AgentActor:
             return port, ""
         except ClusterError as error:
             return 0, str(error)
-
-    def process_ids(self) -> tuple[int, int | None]:
-        """Of this actor, and of the agent while it runs."""
-        return os.getpid(), self._held.pid
 
     def stop(self) -> None:
         self._held.stop(STOP_S)
@@ -255,14 +251,10 @@ def answered(ray: Any, reference: Any, node: str) -> Any:
     try:
         return ray.get(reference, timeout=ASKED_S)
     except ray.exceptions.RayError as error:
-        last = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
         missing = "No module named" in str(error)
         step = f"`pip install headrace[ray]` for {sys.executable}" if missing else "`ray status`"
-        raise ClusterError(
-            f"node {node!r} cannot run Headrace; nothing was started\n"
-            f"  got       {last[-1].strip()[:200]}\n"
-            f"  try       {step} on that machine"
-        ) from error
+        what = f"node {node!r} cannot run Headrace; nothing was started"
+        raise no_answer(what, error, f"{step} on that machine") from error
 
 
 def new_secret() -> str:

@@ -114,6 +114,12 @@ def _refused(asked: str, error: Exception) -> str:
     )
 
 
+def no_answer(what: str, error: BaseException, step: str) -> ClusterError:
+    """For an error of Ray: the last line says what was raised on a node, those before say where."""
+    said = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
+    return ClusterError(f"{what}\n  got       {said[-1].strip()[:200]}\n  try       {step}")
+
+
 def ended(ray: Any, actor: Any) -> None:
     """End an actor that may have ended already."""
     with suppress(ValueError, ray.exceptions.RayError):

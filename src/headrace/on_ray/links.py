@@ -15,8 +15,7 @@ from statistics import median
 from typing import Any
 
 from headrace.domain.base import Record
-from headrace.domain.errors import ClusterError
-from headrace.on_ray.connection import ended
+from headrace.on_ray.connection import ended, no_answer
 from headrace.on_ray.nodes import RayNode
 
 SEND_S = 0.3
@@ -167,9 +166,6 @@ def _answer(ray: Any, reference: Any, where: str) -> Any:
     try:
         return ray.get(reference, timeout=WAIT_S)
     except ray.exceptions.RayError as error:
-        last = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
-        raise ClusterError(
-            f"--measure: {where}: no answer within {WAIT_S:g} s\n"
-            f"  got       {last[-1].strip()[:200]}\n"
-            "  try       `ray status`; TCP ports between the nodes must be open"
-        ) from error
+        what = f"--measure: {where}: no answer within {WAIT_S:g} s"
+        step = "`ray status`; TCP ports between the nodes must be open"
+        raise no_answer(what, error, step) from error

@@ -30,7 +30,7 @@ from headrace.domain import errors
 from headrace.domain.errors import ClusterError, HeadraceError
 from headrace.domain.profile import Profile
 from headrace.on_ray.agents import KEPT_S, answered
-from headrace.on_ray.connection import ended
+from headrace.on_ray.connection import ended, no_answer
 from headrace.on_ray.kinds import Kind
 from headrace.on_ray.measure import Measure, encoded, said_in
 from headrace.profiling.kinds import cuts_of
@@ -340,9 +340,5 @@ def _answer(ray: Any, reference: Any, node: str) -> Any:
         cause = getattr(error, "cause", None)
         if isinstance(cause, HeadraceError):
             raise type(cause)(f"on node {node!r}: {cause}") from error
-        said = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
-        raise ClusterError(
-            f"node {node!r} was lost while it measured\n"
-            f"  got       {said[-1].strip()[:200]}\n"
-            "  try       `ray status`, and the command again"
-        ) from error
+        what = f"node {node!r} was lost while it measured"
+        raise no_answer(what, error, "`ray status`, and the command again") from error

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from headrace.domain.base import Record, encode_fraction
 from headrace.domain.plan import Plan
 from headrace.domain.problem import MOST_CARRIED, PlanOptions, Problem
-from headrace.domain.profile import Profile
-from headrace.simulation.margin import Asked, Planned, planned
+from headrace.simulation.margin import Asked, Planned, Session, planned
 from headrace.simulation.trials import Workload
 from headrace.studies.jobs import Jobs, results_of
 
@@ -106,15 +105,6 @@ class Step(Record, frozen=True, kw_only=True):
     seed: int
     least: float
     """What promises no more is not simulated."""
-
-
-class Session(Record, frozen=True, kw_only=True):
-    """One plan to simulate."""
-
-    plan: Plan
-    profiles: dict[str, Profile]
-    attainment: float
-    seed: int
 
 
 class Swept(Record, frozen=True, kw_only=True):

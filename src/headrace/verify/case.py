@@ -50,9 +50,6 @@ CHECKS: Mapping[str, str] = {
 }
 """Every check that `verify` makes: name -> what it promises."""
 
-APP_CHECKS = frozenset({"apps", "load", "worst-case"})
-"""Those that only a plan of apps can fail."""
-
 RELATIVE = 1e-9
 
 

@@ -55,7 +55,7 @@ def check_figures(case: Case) -> Throughputs:
     return Throughputs(pipelines=pipelines, deployments=deployments)
 
 
-def _gateway_us(case: Case, rates_rps: dict[str, float]) -> float:
+def _gateway_us(case: Case, rates_rps: Mapping[str, float]) -> float:
     """What it needs of every second to pass on so many requests of each model."""
     if case.plan.apps:
         return 0.0
@@ -74,9 +74,14 @@ def _check_gateway(case: Case, own_rps: dict[str, float]) -> dict[str, float]:
         if not (claimed >= 0 and at_most(claimed, own)):
             case.report("throughput", deployment.model, OF_ALL_PIPELINES, f"0..{own}", claimed)
         passed[deployment.model] = min(own, claimed)
-    what = "time of the gateway (us of every second) for all requests"
-    case.limit("gateway", "plan", what, _gateway_us(case, passed), US_PER_S)
+    limit_gateway(case, passed)
     return passed
+
+
+def limit_gateway(case: Case, rates_rps: Mapping[str, float]) -> None:
+    """It can pass on so many requests of each model."""
+    what = "time of the gateway (us of every second) for all requests"
+    case.limit("gateway", "plan", what, _gateway_us(case, rates_rps), US_PER_S)
 
 
 def _own(case: Case, pipelines: dict[tuple[str, str], float]) -> list[float]:

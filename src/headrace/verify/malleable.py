@@ -30,7 +30,14 @@ from headrace.domain.plan import Deployment, Depth, DepthStage
 from headrace.domain.problem import Items
 from headrace.domain.profile import Profile
 from headrace.verify.case import Case
-from headrace.verify.figures import OF_ALL_PIPELINES, US_PER_S, Throughputs, latency_us, transfer_us
+from headrace.verify.figures import (
+    OF_ALL_PIPELINES,
+    US_PER_S,
+    Throughputs,
+    latency_us,
+    limit_gateway,
+    transfer_us,
+)
 
 Kind = tuple[str, Fraction]
 
@@ -210,13 +217,7 @@ def _check_carried(case: Case, ways: dict[str, list[_Figures]]) -> Throughputs:
     needed = _part_of_slots(ways, claimed, slots)
     what = "slots' time that the stated throughputs need, in parts of what there is"
     case.limit("throughput", "plan", what, needed, 1.0 + (FEASIBLE if len(slots) > 1 else 0.0))
-    gateway_us = sum(
-        case.profiles[model].gateway_us * rps
-        for model, rps in claimed.items()
-        if model in case.profiles
-    )
-    what = "time of the gateway (us of every second) for all requests"
-    case.limit("gateway", "plan", what, gateway_us, US_PER_S)
+    limit_gateway(case, claimed)
     return Throughputs(pipelines={}, deployments=claimed)
 
 

@@ -28,7 +28,7 @@ from math import exp, expm1, inf
 from headrace.domain.plan import Deployment, Slot
 from headrace.domain.profile import Profile
 from headrace.verify.case import Case
-from headrace.verify.figures import Throughputs, latency_us
+from headrace.verify.figures import Throughputs, latency_us, limit_gateway
 from headrace.verify.starts import Median, median_start
 
 US_PER_S = 1e6
@@ -224,10 +224,4 @@ def _check_carried(
         what = "time of their links (us of every second)"
         there_us = _links_of(case, kind) * US_PER_S * case.types[kind[0]].max_utilisation
         case.limit("throughput", where, what, copies_us[kind], there_us)
-    gateway_us = sum(
-        case.profiles[model].gateway_us * rps
-        for model, rps in stated.items()
-        if model in case.profiles
-    )
-    what = "time of the gateway (us of every second) for all requests"
-    case.limit("gateway", "plan", what, gateway_us, US_PER_S)
+    limit_gateway(case, stated)

@@ -29,8 +29,6 @@ from headrace.domain.profile import Profile
 from headrace.verify.case import Case, PlannedPipeline
 from headrace.verify.figures import gateway_part_us, stage_rates
 
-Features = dict[str, float]
-
 
 def check_turns(case: Case) -> None:
     taken_us: dict[str, int] = defaultdict(int)

@@ -11,7 +11,6 @@ SLOs and transfers unrounded, the charge for building a batch, the planner's sta
 """
 
 import re
-from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -22,9 +21,7 @@ from headrace.catalog.source import read_bounded
 from headrace.domain.base import Record
 from headrace.domain.errors import DocumentError
 
-REFERENCE_SCHEMA = "headrace.ppipe-reference/1"
-
-_PLAN_NAME = re.compile(
+PLAN_NAME = re.compile(
     r"(?P<models>.+?)"
     r"(?:_(?P<weights>\d+(?:\.\d+)?(?:-\d+(?:\.\d+)?)+))?"
     r"_(?P<gpus>[A-Z][A-Z0-9]*(?:-[A-Z][A-Z0-9]*)*)"
@@ -154,7 +151,7 @@ def read_reference_plan(path: Path) -> ReferencePlan:
     Raises:
         DocumentError: it is missing, named otherwise, or not such a plan.
     """
-    named = _PLAN_NAME.fullmatch(path.stem)
+    named = PLAN_NAME.fullmatch(path.stem)
     if named is None:
         raise DocumentError(
             f"{path}: is not named like a plan of PPipe's artifact\n"
@@ -249,18 +246,3 @@ def _partition(path: Path, partition: _Partition) -> ReferencePartition:
         stated_latency_us=partition.lat_infer,
         stated_transfer_us=partition.lat_trans,
     )
-
-
-def plan_files(artifact: Path, plan_set: str, algorithms: Iterable[str]) -> list[Path]:
-    """Every plan of `data/plans/SET` by one of these algorithms, in the order of their names.
-
-    Raises:
-        DocumentError: there is none.
-    """
-    folder = artifact / "data" / "plans" / plan_set
-    wanted = set(algorithms)
-    named = ((path, _PLAN_NAME.fullmatch(path.stem)) for path in sorted(folder.glob("*.json")))
-    found = [path for path, match in named if match and match["algorithm"] in wanted]
-    if not found:
-        raise DocumentError(f"{folder}: has no plan by {', '.join(sorted(wanted))}")
-    return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil, floor
 
 from headrace.domain.app import App
@@ -18,7 +19,7 @@ from headrace.domain.plan import (
     Tenant,
 )
 from headrace.domain.problem import Problem
-from headrace.planning.apps.candidates import AppCase, worst_case_us
+from headrace.planning.apps.candidates import AppCase, Candidate, worst_case_us
 from headrace.planning.apps.machines import Entry, Schedule, remaining_rps
 from headrace.planning.apps.order import path_us
 from headrace.planning.apps.solve import AppSolution
@@ -75,27 +76,32 @@ def machine_pools(problem: Problem, planned: Sequence[Planned]) -> list[Pool]:
     pools = []
     for one in planned:
         for module, schedule in zip(one.case.modules, one.solution.modules, strict=True):
-            model = one.app.module(module.name).model
-            profile = problem.profiles[model]
             for i, entry in enumerate(schedule.entries):
-                device = problem.cluster.device_type(entry.candidate.device)
-                weights = profile.weights_bytes(0, len(profile.blocks))
+                tenant = module_tenant(one.app, module.name, i)
+                weights, found = weights_bytes(problem, tenant.model), entry.candidate
                 pools.append(
-                    Pool(
-                        tenant=Tenant(
-                            model=model,
-                            pipeline=pipeline_name(one.app.name, module.name, i),
-                            stage=0,
-                        ),
-                        device=device.name,
-                        size=SlotSize(
-                            entry.candidate.share,
-                            0 if device.memory_bytes is None else weights,
-                        ),
-                        count=slot_count(entry),
-                    )
+                    pool_of(problem, tenant, found.device, found.share, weights, slot_count(entry))
                 )
     return pools
+
+
+def module_tenant(app: App, module: str, entry: int) -> Tenant:
+    name = pipeline_name(app.name, module, entry)
+    return Tenant(model=app.module(module).model, pipeline=name, stage=0)
+
+
+def weights_bytes(problem: Problem, model: str) -> int:
+    profile = problem.profiles[model]
+    return profile.weights_bytes(0, len(profile.blocks))
+
+
+def pool_of(
+    problem: Problem, tenant: Tenant, device: str, share: Fraction, weights: int, count: int
+) -> Pool:
+    """So many slots for these bytes of weights, which count where a device's memory is known."""
+    known = problem.cluster.device_type(device).memory_bytes is not None
+    size = SlotSize(share, weights if known else 0)
+    return Pool(tenant=tenant, device=device, size=size, count=count)
 
 
 def assemble_apps(
@@ -122,15 +128,7 @@ def assemble_apps(
             for index, schedule in enumerate(one.solution.modules)
         ]
         deployments += modules
-        claims.append(
-            AppClaim(
-                app=one.app,
-                reading=one.solution.reading,
-                worst_case_us=one.path_us,
-                budget_us=one.case.budget_us,
-                cost_per_hour=sum(module.cost_per_hour or 0.0 for module in modules),
-            )
-        )
+        claims.append(claim_of(one.app, one.case, one.solution.reading, one.path_us, modules))
     return written_apps(
         problem,
         slots,
@@ -177,6 +175,18 @@ def written_apps(
     )
 
 
+def claim_of(
+    app: App, case: AppCase, reading: Reading, path_us: int, modules: Sequence[Deployment]
+) -> AppClaim:
+    return AppClaim(
+        app=app,
+        reading=reading,
+        worst_case_us=path_us,
+        budget_us=case.budget_us,
+        cost_per_hour=sum(module.cost_per_hour or 0.0 for module in modules),
+    )
+
+
 def _deployment(
     problem: Problem,
     one: Planned,
@@ -184,69 +194,86 @@ def _deployment(
     schedule: Schedule,
     pools: Sequence[Sequence[str]],
 ) -> Deployment:
-    module = one.case.modules[index]
-    model = one.app.module(module.name).model
-    rate_rps = one.app.module_rate_rps(module.name)
-    pipelines = tuple(
-        _pipeline(problem, one.solution.reading, model, entry, left, pool, name)
-        for i, (entry, left, pool) in enumerate(
-            zip(schedule.entries, remaining_rps(schedule.entries), pools, strict=True)
-        )
-        for name in [pipeline_name(one.app.name, module.name, i)]
-    )
-    loads = [pipeline.load for pipeline in pipelines if pipeline.load is not None]
-    return Deployment(
-        model=model,
-        slo_us=one.app.slo_us,
+    module, reading = one.case.modules[index], one.solution.reading
+    blocks = len(problem.profiles[one.app.module(module.name).model].blocks)
+    behind = remaining_rps(schedule.entries)
+    pipelines = []
+    for i, (entry, left, pool) in enumerate(zip(schedule.entries, behind, pools, strict=True)):
+        name = pipeline_name(one.app.name, module.name, i)
+        worst_us = worst_case_us(reading, entry.candidate, left, entry.machines)
+        pipelines.append(entry_pipeline(entry, name, pool, blocks, left, worst_us))
+    more_rps = module.rate_rps - one.app.module_rate_rps(module.name)
+    return module_deployment(
+        one.app,
+        module.name,
+        pipelines,
         # What the app does not need goes to its modules in proportion: room for real arrivals.
         budget_us=floor(schedule.worst_case_us * one.case.budget_us / one.path_us),
-        pipelines=pipelines,
+        dummy_rps=schedule.dummy_rps + more_rps,
+    )
+
+
+def module_deployment(
+    app: App, module: str, pipelines: Sequence[Pipeline], *, budget_us: int, dummy_rps: float
+) -> Deployment:
+    """A module with its machines; each pipeline states its load."""
+    loads = [pipeline.load for pipeline in pipelines if pipeline.load is not None]
+    return Deployment(
+        model=app.module(module).model,
+        slo_us=app.slo_us,
+        budget_us=budget_us,
+        pipelines=tuple(pipelines),
         throughput_rps=sum(pipeline.throughput_rps for pipeline in pipelines),
-        dummy_rps=schedule.dummy_rps + (module.rate_rps - rate_rps),
-        app=one.app.name,
-        module=module.name,
-        rate_rps=rate_rps,
+        dummy_rps=dummy_rps,
+        app=app.name,
+        module=module,
+        rate_rps=app.module_rate_rps(module),
         worst_case_us=max(load.worst_case_us for load in loads),
         cost_per_hour=sum(load.cost_per_hour for load in loads),
     )
 
 
-def _pipeline(
-    problem: Problem,
-    reading: Reading,
-    model: str,
-    entry: Entry,
-    left_rps: float,
-    pool: Sequence[str],
-    name: str,
+def entry_pipeline(
+    entry: Entry, name: str, pool: Sequence[str], blocks: int, behind_rps: float, worst_us: int
 ) -> Pipeline:
+    """Machines of one kind; `behind_rps`: their load and that of all behind them."""
     candidate = entry.candidate
-    worst = worst_case_us(reading, candidate, left_rps, entry.machines)
-    throughput = len(pool) * candidate.rate_rps
+    load = MachineLoad(
+        machines=entry.machines,
+        rate_rps=entry.rate_rps,
+        machine_rps=entry.rate_rps / len(pool),
+        remaining_rps=behind_rps,
+        collect_us=worst_us - candidate.duration_us,
+        worst_case_us=worst_us,
+        cost_per_hour=entry.cost,
+    )
+    return whole_model(candidate, name, pool, blocks, len(pool) * candidate.rate_rps, load)
+
+
+def whole_model(
+    candidate: Candidate,
+    name: str,
+    pool: Sequence[str],
+    blocks: int,
+    throughput_rps: float,
+    load: MachineLoad,
+) -> Pipeline:
+    """A pipeline of one stage."""
+    stage = Stage(
+        first_block=0,
+        end_block=blocks,
+        device=candidate.device,
+        share=candidate.share,
+        pool=tuple(pool),
+        latency_us=candidate.duration_us,
+        transfer_us=0,
+        throughput_rps=throughput_rps,
+    )
     return Pipeline(
         name=name,
         batch_size=candidate.batch,
-        stages=(
-            Stage(
-                first_block=0,
-                end_block=len(problem.profiles[model].blocks),
-                device=candidate.device,
-                share=candidate.share,
-                pool=tuple(pool),
-                latency_us=candidate.duration_us,
-                transfer_us=0,
-                throughput_rps=throughput,
-            ),
-        ),
+        stages=(stage,),
         latency_us=candidate.duration_us,
-        throughput_rps=throughput,
-        load=MachineLoad(
-            machines=entry.machines,
-            rate_rps=entry.rate_rps,
-            machine_rps=entry.rate_rps / len(pool),
-            remaining_rps=left_rps,
-            collect_us=worst - candidate.duration_us,
-            worst_case_us=worst,
-            cost_per_hour=entry.cost,
-        ),
+        throughput_rps=throughput_rps,
+        load=load,
     )

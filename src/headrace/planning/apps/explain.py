@@ -52,7 +52,6 @@ class Rejected(Record, frozen=True, kw_only=True):
 
     batch_size: int
     device: str
-    rate_per_price: float
     needs_us: int
     """Its worst case with all of the module's load."""
 
@@ -298,7 +297,6 @@ def _better_by_price(
         better = Rejected(
             batch_size=candidate.batch,
             device=candidate.device,
-            rate_per_price=candidate.per_price,
             needs_us=worst_case_us(reading, candidate, module.rate_rps, count),
         )
         if better.needs_us > worst_us:

@@ -1,13 +1,9 @@
 """One model on one cluster, as depth tables see it: a chain of blocks, and slots of some kinds."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from math import ceil
 
-import numpy as np
-
-from headrace.cost import NEVER_US, cost_model
+from headrace.cost import cost_model
 from headrace.domain.cluster import Cluster
 from headrace.domain.errors import DocumentError
 from headrace.domain.problem import Demand, Problem
@@ -102,36 +98,4 @@ def _not_profiled(model: str, kinds: dict[SlotKind, int], batch: int) -> str:
         f"model {model!r}: was not profiled at batch size {batch} on any slot of the cluster\n"
         f"  needs  a profile on one of: {slots}\n"
         f"  try    `headrace profile --max-batch {batch}` there, or a smaller item_batch"
-    )
-
-
-def simple_chain(
-    block_us: Sequence[Sequence[int]],
-    counts: Sequence[int],
-    transfer_us: Ints | None = None,
-    *,
-    typical: int = 1,
-) -> Chain:
-    """A chain of so many blocks, without a profile: for studies and tests.
-
-    Args:
-        block_us: per kind of slot, the time of each block.
-        transfer_us: as `Chain.transfer_us`; none: free.
-    """
-    blocks = np.array(block_us, np.int64)
-    kinds, count = blocks.shape
-    sums = np.zeros((kinds, count + 1), np.int64)
-    np.cumsum(blocks, axis=1, out=sums[:, 1:])
-    stage_us = sums[:, None, :] - sums[:, :-1, None]
-    stage_us[:, np.tri(count, count + 1, dtype=bool)] = NEVER_US
-    free = np.zeros((kinds, kinds, count + 1), np.int64)
-    return Chain(
-        kinds=tuple(SlotKind(f"kind{k}", Fraction(1)) for k in range(kinds)),
-        counts=tuple(counts),
-        p99_us=stage_us,
-        p50_us=stage_us,
-        transfer_us=free if transfer_us is None else transfer_us,
-        batch_size=1,
-        typical=typical,
-        most=typical,
     )

@@ -21,7 +21,7 @@ The problem is NP-hard; arrays are at most as long as all loads together are in 
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,8 +54,7 @@ class Proof:
     """Of each layer, in the start found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Layers of one link; microseconds, shape (n,) each."""
 
     load_us: Ints
@@ -64,22 +63,28 @@ class Part:
     """How long after its copy a layer is on the device."""
     inside_us: Ints
     host_us: Ints
+    """Less than `LARGEST_US`."""
 
     @classmethod
-    def of(cls, chain: Chain) -> "Part":
-        """The whole chain, over the primary link."""
-        zeros = np.zeros(chain.count, np.int64)
-        return cls(chain.load_us, chain.weighted, zeros, chain.inside_us, chain.host_us)
+    def of(
+        cls, chain: Chain, first: int = 0, end: int | None = None, *, helped: bool = False
+    ) -> "Part":
+        """Layers of a chain over the primary link or, `helped`, the helper's, as if every loaded
+        one travelled with the one before it."""
+        rows = slice(first, end)
+        later = chain.forward_us[rows] + chain.forward_copy_us * chain.weighted[rows]
+        return cls(
+            chain.load_us[rows] - chain.saved_us[rows],
+            chain.weighted[rows],
+            later if helped else np.zeros_like(later),
+            chain.inside_us[rows],
+            np.minimum(chain.host_us[rows], LARGEST_US - 1),
+        )
 
     @property
     def is_short(self) -> bool:
         """Whether arrays can tell its times."""
         return int((self.load_us + self.later_us + self.inside_us).sum()) < LARGEST_US
-
-    @property
-    def rows(self) -> tuple[Any, ...]:
-        host = np.minimum(self.host_us, LARGEST_US - 1)
-        return (self.load_us, self.can_load, self.later_us, self.inside_us, host)
 
 
 def prove(part: Part, room: int) -> Proof:
@@ -88,11 +93,11 @@ def prove(part: Part, room: int) -> Proof:
     Args:
         room: most numbers of the second walk, about half a nanosecond each.
     """
-    table = _limits(part, FINE)
+    table = by_layer(part, FINE)
     least = math.ceil(float(table[0].max()) - ROUNDING)
     total, loaded = _walked(part, 0, table, LARGEST_US - 1, NARROW)
     if total > least:
-        better = _walk(part, 0, table, total - 1, LARGEST_US, room, False)[0]
+        better = walk(part, 0, table, total - 1, LARGEST_US, room, False)[0]
         if better == _NO_ROOM:
             return Proof(total_us=total, bound_us=least, loaded=loaded)
         if better != _NONE:
@@ -107,26 +112,16 @@ def found(part: Part, ready_us: int, width: int, weights: int) -> tuple[int, npt
     Args:
         ready_us: execution is not free before.
     """
-    return _walked(part, ready_us, _limits(part, weights), LARGEST_US - 1, width)
-
-
-def _limits(part: Part, weights: int) -> Any:
-    arguments: list[Any] = [*part.rows, weights]
-    return by_layer(*arguments)
-
-
-def _walk(part: Part, *how: Any) -> Any:
-    arguments: list[Any] = [*part.rows, *how]
-    return walk(*arguments)
+    return _walked(part, ready_us, by_layer(part, weights), LARGEST_US - 1, width)
 
 
 def _walked(
     part: Part, ready_us: int, table: Any, limit: int, width: int
 ) -> tuple[int, npt.NDArray[np.bool_]]:
-    total, values, first, low = _walk(part, ready_us, table, limit, width, 1 << 62, True)
+    total, values, first, low = walk(part, ready_us, table, limit, width, 1 << 62, True)
     if total < 0:
         raise AssertionError("a walk that looks for a start that is there finds it")
-    load, host = part.rows[0], part.rows[-1]
+    load, host = part.load_us, part.host_us
     loaded = np.zeros(len(load), np.bool_)
 
     def kept_at(layer: int, at: int) -> int:
@@ -149,19 +144,7 @@ _NONE, _NO_ROOM = -1, -2
 
 
 @compiled
-def walk(
-    load: Any,
-    can_load: Any,
-    later: Any,
-    inside: Any,
-    host: Any,
-    ready: int,
-    table: Any,
-    limit: int,
-    width: int,
-    room: int,
-    kept: bool,
-) -> Any:
+def walk(part: Part, ready: int, table: Any, limit: int, width: int, room: int, kept: bool) -> Any:
     """The least start up to `limit`, of arrays with at most `width` places; or _NONE or _NO_ROOM.
 
     Args:
@@ -173,6 +156,7 @@ def walk(
         (total, values, first, low): arrays one behind the other, where each begins, with one entry
         more than layers + 1, and the L of each one's first place; of no use if not `kept`.
     """
+    load, can_load, later, inside, host = part
     n = len(load)
     # A walk that keeps nothing has two arrays that take turns.
     size = 1 << 16

@@ -49,7 +49,7 @@ import numpy.typing as npt
 
 from headrace.planning.provisioning import labels as walks
 from headrace.planning.provisioning.by_layer import Part, prove
-from headrace.planning.provisioning.limits import ROUNDING, of_one_device, of_two_devices
+from headrace.planning.provisioning.limits import ROUNDING, Rows, of_one_device, of_two_devices
 from headrace.planning.provisioning.rough import over_one, over_two
 from headrace.starts import HELPER, HOST, PRIMARY, Chain, Choice
 
@@ -196,15 +196,12 @@ class _Search:
 
     def run(self, limit: int, width: int | None, room: int | None = None) -> _Walked:
         """The best start below `limit`, with so many labels a layer, or with all there are."""
-        chain, limits = self._chain, self._limits
-        rows = (chain.load_us, chain.saved_us, chain.inside_us, chain.host_us)
-        first = _with_room(
-            room, width, chain.count, walks.primary,
-            *rows, limits.grid, limits.spare, limits.table, self._grouped, limit,
-        )  # fmt: skip
+        count, rows = self._chain.count, Rows.of(self._chain)
+        asked = (rows, self._limits, self._grouped, limit)
+        first = _with_room(room, width, count, walks.primary, *asked)
         found, total, labels = None, limit, first.count
         above, cut = first.above, first.cut
-        end = first.least(chain.count, 1)
+        end = first.least(count, 1)
         if end is not None:
             # With weight spared for the helper's link, a bound may be below what has ended.
             above = min(above, float(first.values[end, 1]))
@@ -222,14 +219,11 @@ class _Search:
                     cut = True
                     break
                 left = None if room is None else room - labels
-                behind = _with_room(
-                    left, width, chain.count, walks.helper,
-                    *rows, chain.forward_us, chain.forward_copy_us, split, int(ends[split]),
-                    self._helped.grid, self._helped.table, self._grouped, total,
-                )  # fmt: skip
+                behind_it = (rows, self._helped, self._grouped, split, int(ends[split]), total)
+                behind = _with_room(left, width, count, walks.helper, *behind_it)
                 labels += behind.count
                 above, cut = min(above, behind.above), cut or behind.cut
-                end = behind.least(chain.count - split, 4)
+                end = behind.least(count - split, 4)
                 if end is not None and behind.values[end, 4] < total:
                     total = int(behind.values[end, 4])
                     label = first.least(split, 1)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from headrace.compilation.loops import compiled
+from headrace.planning.provisioning.limits import Limits, Rows
 
 NEVER = 1 << 40
 
@@ -22,23 +23,10 @@ FROM_HOST, NEW_TRANSFER, JOINED = 0, 1, 2
 
 
 @compiled
-def primary(
-    load: Any,
-    saved: Any,
-    inside: Any,
-    host: Any,
-    grid: Any,
-    spare: float,
-    table: Any,
-    grouped: bool,
-    limit: int,
-    width: int,
-    room: int,
-) -> Any:
+def primary(rows: Rows, limits: Limits, grouped: bool, limit: int, width: int, room: int) -> Any:
     """Labels (L, X, Y) after each layer on the primary link.
 
     Args:
-        grid, spare, table: of `limits.Limits`.
         limit: labels that cannot end below it are dropped.
         width: most labels kept per layer.
         room: most labels in all.
@@ -48,6 +36,8 @@ def primary(
         layer with one entry more than layers + 1, whether labels were left out: 1 by `width`, 2 by
         `room`, 0 none; and the least bound of a label that was dropped for it.
     """
+    load, saved, inside, host, _, _ = rows
+    grid, spare, table = limits
     n = len(load)
     values = np.empty((room, 3), np.int64)
     parent = np.empty(room, np.int32)
@@ -151,17 +141,11 @@ def primary(
 
 @compiled
 def helper(
-    load: Any,
-    saved: Any,
-    inside: Any,
-    host: Any,
-    forwarded: Any,
-    overhead: int,
+    rows: Rows,
+    limits: Limits,
+    grouped: bool,
     split: int,
     ready: int,
-    grid: Any,
-    table: Any,
-    grouped: bool,
     limit: int,
     width: int,
     room: int,
@@ -173,14 +157,17 @@ def helper(
     on, and when execution is free, were it there; by layer a transfer is never open, and v = -1.
 
     Args:
+        limits: of the helper.
         ready: when execution of the layers before the split ends.
-        grid, table, limit, width, room: as of `primary`; the helper's limits.
+        limit, width, room: as of `primary`.
 
     Returns:
         (values, parent, action, first, cut, above): as `primary`, layer i's labels from
         first[i - split + 1] to first[i - split + 2]. The last layer's have X as their transfers
         leave it.
     """
+    load, saved, inside, host, forwarded, overhead = rows
+    grid, spare, table = limits
     n = len(load)
     values = np.zeros((room, 5), np.int64)
     parent = np.empty(room, np.int32)
@@ -198,6 +185,7 @@ def helper(
     scores = np.zeros(64, np.float64)
     kept = np.zeros((64, 6), np.int64)
     for i in range(split, n):
+        layer = (load[i], saved[i], inside[i], host[i], forwarded[i])
         low, high = first[i - split], first[i - split + 1]
         most = 3 * (high - low)
         if len(made) < most:
@@ -212,24 +200,13 @@ def helper(
                 if kind == JOINED and (not grouped or values[label, 2] < 0):
                     continue
                 row = made[made_count]
-                _extend(
-                    row,
-                    values[label],
-                    kind,
-                    load[i],
-                    saved[i],
-                    inside[i],
-                    host[i],
-                    forwarded[i],
-                    overhead,
-                    grouped,
-                )
+                _extend(row, values[label], kind, layer, overhead, grouped)
                 x, y = row[4], NEVER
                 if row[2] >= 0:
                     x = max(x, max(row[0], row[1]) + overhead + row[2] + row[3])
                     y = row[0] + overhead + row[2] + row[3]
                 bound, w, u = _bound(
-                    x, y, row[0], grid, 0.0, table[i + 1], near[label, 0], near[label, 1]
+                    x, y, row[0], grid, spare, table[i + 1], near[label, 0], near[label, 1]
                 )
                 if bound > limit - 1 + 1e-6:
                     above = min(above, bound)
@@ -275,19 +252,9 @@ def helper(
 
 
 @compiled
-def _extend(
-    row: Any,
-    old: Any,
-    kind: int,
-    load: int,
-    saved: int,
-    inside: int,
-    host: int,
-    forwarded: int,
-    overhead: int,
-    grouped: bool,
-) -> None:
+def _extend(row: Any, old: Any, kind: int, layer: Any, overhead: int, grouped: bool) -> None:
     """Write to `row` the helper's label with one more layer."""
+    load, saved, inside, host, forwarded = layer
     row[:] = old
     is_open = old[2] >= 0
     if kind == FROM_HOST:

@@ -31,8 +31,7 @@ it (`refined`). By layer u does not matter, and one weight is enough (`by_layer`
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,8 +54,29 @@ _SHARES, _FINER = 32, 8
 """In how many parts the weight of the helper's link is looked for, and again beside the best."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Rows(NamedTuple):
+    """A chain as compiled functions take it; microseconds, shape (n,) each."""
+
+    load: Any
+    saved: Any
+    inside: Any
+    host: Any
+    forward: Any
+    overhead: int
+    """Of each transfer from the helper."""
+
+    @classmethod
+    def of(cls, chain: Chain) -> "Rows":
+        times = (chain.load_us, chain.saved_us, chain.inside_us, chain.host_us, chain.forward_us)
+        return cls(*times, chain.forward_copy_us)
+
+    @property
+    def not_forwarded(self) -> "Rows":
+        """The same over the primary link."""
+        return self._replace(forward=np.zeros_like(self.forward), overhead=0)
+
+
+class Limits(NamedTuple):
     """Of the layers of one link."""
 
     grid: Floats
@@ -156,8 +176,7 @@ def _refined(grid: Floats, limits: Callable[[Floats], Limits], chain: Chain) -> 
     """Limits with a grid that is finer where the start's own limit uses it."""
     best = found = limits(grid)
     for _ in range(_ROUNDS - 1):
-        used = _used(chain.load_us, chain.saved_us, chain.inside_us, chain.host_us, found.grid,
-                     found.table)  # fmt: skip
+        used = _used(Rows.of(chain), found.grid, found.table)
         at = np.flatnonzero(used)
         weights = set(np.linspace(0, 1, _COARSE).tolist()) | set(found.grid[at].tolist())
         for k in at[np.argsort(-used[at], kind="stable")]:
@@ -175,31 +194,18 @@ def _never(chain: Chain) -> Floats:
 
 
 def _primary(chain: Chain, grouped: bool, grid: Floats, spare: float, stop: Floats) -> Limits:
-    zeros = np.zeros(chain.count, np.int64)
-    rows = (chain.load_us, chain.saved_us, chain.inside_us, chain.host_us, zeros)
-    return Limits(grid, spare, _table(*rows, 0, grouped, grid, spare, stop))
+    table = _table(Rows.of(chain).not_forwarded, grouped, grid, spare, stop)
+    return Limits(grid, spare, table)
 
 
 def _helper(chain: Chain, grouped: bool, grid: Floats) -> Limits:
-    rows = (chain.load_us, chain.saved_us, chain.inside_us, chain.host_us, chain.forward_us)
-    table = _table(*rows, chain.forward_copy_us, grouped, grid, 0.0, _never(chain))
-    return Limits(grid, 0.0, table)
+    return Limits(grid, 0.0, _table(Rows.of(chain), grouped, grid, 0.0, _never(chain)))
 
 
 @compiled
-def _table(
-    load: Any,
-    saved: Any,
-    inside: Any,
-    host: Any,
-    forwarded: Any,
-    overhead: int,
-    grouped: bool,
-    grid: Any,
-    spare: float,
-    stop: Any,
-) -> Any:
+def _table(rows: Rows, grouped: bool, grid: Any, spare: float, stop: Any) -> Any:
     """V of all layers: one pass over w for a layer, which keeps what is best so far for every u."""
+    load, saved, inside, host, forwarded, overhead = rows
     n, m = len(load), len(grid)
     table = np.empty((n + 1, m, m))
     table[n] = stop[n]
@@ -234,8 +240,9 @@ def _table(
 
 
 @compiled
-def _used(load: Any, saved: Any, inside: Any, host: Any, grid: Any, table: Any) -> Any:
+def _used(rows: Rows, grid: Any, table: Any) -> Any:
     """How often each weight is used by the limit of the whole start, over one link."""
+    load, saved, inside, host, _, _ = rows
     n, m = len(load), len(grid)
     used = np.zeros(m, np.int64)
     w = 0
@@ -269,12 +276,13 @@ def _used(load: Any, saved: Any, inside: Any, host: Any, grid: Any, table: Any) 
 
 
 @compiled
-def by_layer(load: Any, can_load: Any, later: Any, inside: Any, host: Any, weights: int) -> Any:
+def by_layer(part: Any, weights: int) -> Any:
     """V of starts by layer over one link: shape (n + 1, weights), of evenly spaced weights.
 
     Args:
-        later: how long after its copy a layer is on the device.
+        part: a `by_layer.Part`.
     """
+    load, can_load, later, inside, host = part
     n = len(load)
     table = np.zeros((n + 1, weights))
     for i in range(n - 1, -1, -1):

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from headrace.compilation.loops import compiled
 from headrace.planning.provisioning.by_layer import Part, found, prove
+from headrace.planning.provisioning.limits import Rows
 from headrace.starts import HELPER, HOST, PRIMARY, Chain, Choice
 
 PATIENCE = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
@@ -40,7 +41,7 @@ def over_one(chain: Chain, *, grouped: bool, room: int) -> Rough:
     Args:
         room: most numbers of arrays.
     """
-    part = _part(chain, 0, chain.count)
+    part = Part.of(chain)
     loaded, bound_us = part.can_load, 0
     if part.is_short:
         proof = prove(part, room)
@@ -83,10 +84,10 @@ def _with_split(chain: Chain, split: int) -> npt.NDArray[np.int64]:
     source = np.full(chain.count, HOST)
     ready = 0
     if split:
-        ready, loaded = _loaded(_part(chain, 0, split), 0)
+        ready, loaded = _loaded(Part.of(chain, 0, split), 0)
         source[:split][loaded] = PRIMARY
     if split < chain.count:
-        _, loaded = _loaded(_part(chain, split, chain.count, helped=True), ready)
+        _, loaded = _loaded(Part.of(chain, split, helped=True), ready)
         source[split:][loaded] = HELPER
     return source
 
@@ -96,40 +97,19 @@ def _loaded(part: Part, ready_us: int) -> tuple[int, npt.NDArray[np.bool_]]:
     return found(part, ready_us, _WIDTH, _WEIGHTS) if part.is_short else (ready_us, part.can_load)
 
 
-def _part(chain: Chain, first: int, end: int, *, helped: bool = False) -> Part:
-    rows = slice(first, end)
-    later = chain.forward_us[rows] + chain.forward_copy_us * chain.weighted[rows]
-    return Part(
-        chain.load_us[rows] - chain.saved_us[rows],
-        chain.weighted[rows],
-        later if helped else np.zeros_like(later),
-        chain.inside_us[rows],
-        chain.host_us[rows],
-    )
-
-
 def _transferred(chain: Chain, source: npt.NDArray[np.int64], grouped: bool) -> tuple[Choice, int]:
     """The best transfers that a rule makes of these loads, and when the start ends with them."""
-    rows = (chain.load_us, chain.saved_us, chain.inside_us, chain.host_us, chain.forward_us)
     patience: Sequence[float] = PATIENCE if grouped else (-1.0,)
-    results = [_by_rule(*rows, chain.forward_copy_us, source, each) for each in patience]
+    results = [_by_rule(Rows.of(chain), source, each) for each in patience]
     total, joined = min(results, key=lambda each: int(each[0]))
     choice = Choice(source=tuple(source.tolist()), joined=tuple(joined.tolist()))
     return choice, int(total)
 
 
 @compiled
-def _by_rule(
-    load: Any,
-    saved: Any,
-    inside: Any,
-    host: Any,
-    forwarded: Any,
-    overhead: int,
-    source: Any,
-    patience: float,
-) -> Any:
+def _by_rule(rows: Rows, source: Any, patience: float) -> Any:
     """(when the start ends, what joins); a patience below 0: every layer a transfer of its own."""
+    load, saved, inside, host, forwarded, overhead = rows
     n = len(load)
     joined = np.zeros(n, np.bool_)
     link, sent, done = 0, 0, 0

@@ -19,7 +19,7 @@ from headrace.domain.plan import (
     Tenant,
 )
 from headrace.domain.problem import Demand
-from headrace.planning.apps.assembly import pipeline_name
+from headrace.planning.apps.assembly import module_deployment, pipeline_name
 from headrace.planning.apps.order import path_us
 from headrace.planning.common.assembly import Claim, deployment_of, written
 from headrace.planning.common.shared_assembly import (
@@ -143,23 +143,17 @@ class Assembly:
         found = []
         for step, own, worst in zip(chain.steps, entries, worst_us, strict=True):
             module = step.key.removeprefix(f"{app.name}.")
-            rate_rps = app.module_rate_rps(module)
-            carried = sum(pipeline.throughput_rps for pipeline in own)
-            extra = carried - rate_rps
+            extra = sum(each.throughput_rps for each in own) - app.module_rate_rps(module)
             found.append(
-                Deployment(
-                    model=step.model,
-                    slo_us=app.slo_us,
+                module_deployment(
+                    app,
+                    module,
+                    own,
                     # What the app does not need goes to its modules in proportion.
                     budget_us=floor(worst * chain.budget_us / longest_us),
-                    pipelines=own,
-                    throughput_rps=carried,
-                    dummy_rps=extra if extra > 1e-9 * max(1.0, rate_rps) else 0.0,
-                    app=app.name,
-                    module=module,
-                    rate_rps=rate_rps,
-                    worst_case_us=worst,
-                    cost_per_hour=sum(p.load.cost_per_hour for p in own if p.load),
+                    dummy_rps=extra
+                    if extra > 1e-9 * max(1.0, app.module_rate_rps(module))
+                    else 0.0,
                 )
             )
         return found

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 from headrace.dispatch.protocols import BatchCounts
 from headrace.serving.engine.load_counts import LOAD_BOUNDS_US
@@ -92,6 +92,7 @@ class Histogram:
 
 
 Value = float | Histogram
+Kind = Literal["counter", "gauge", "histogram"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class Measure:
 
     name: str
     what: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Kind
     labels: tuple[str, ...] = ()
     samples: Sequence[tuple[tuple[str, ...], Value]]
     """(values of the labels, value)."""
@@ -140,23 +141,16 @@ def _requests(counters: Mapping[str, ModelCounters]) -> Measure:
 
 def _latencies(counters: Mapping[str, ModelCounters]) -> Measure:
     bounds_s = [bound * 1e-6 for bound in LATENCY_BOUNDS_US]
-    return Measure(
-        name="request_latency_seconds",
-        what="arrival at this machine to answer, answered requests, late ones too",
-        kind="histogram",
-        labels=("model",),
-        samples=[
-            (
-                (name,),
-                Histogram(
-                    bounds=bounds_s,
-                    counts=tuple(model.latency_counts),
-                    total=model.latency_sum_us * 1e-6,
-                ),
-            )
-            for name, model in counters.items()
-        ],
-    )
+    found = {
+        name: Histogram(
+            bounds=bounds_s,
+            counts=tuple(model.latency_counts),
+            total=model.latency_sum_us * 1e-6,
+        )
+        for name, model in counters.items()
+    }
+    what = "arrival at this machine to answer, answered requests, late ones too"
+    return _by("model", "request_latency_seconds", what, "histogram", found)
 
 
 def _batches(counters: Mapping[str, ModelCounters]) -> Measure:
@@ -181,20 +175,17 @@ def _sequences(counters: Mapping[str, ModelCounters]) -> Iterator[Measure]:
     ]
     if not known:
         return
-    yield Measure(
-        name="sequences_open",
-        what="sequences whose state is kept",
-        kind="gauge",
-        labels=("model",),
-        samples=[((name,), opened) for name, opened, _ in known],
-    )
-    yield Measure(
-        name="sequences_given_up",
-        what="sequences whose state was dropped after they were idle",
-        kind="counter",
-        labels=("model",),
-        samples=[((name,), given_up) for name, _, given_up in known],
-    )
+    opened = {name: count for name, count, _ in known}
+    given_up = {name: count for name, _, count in known}
+    what = "sequences whose state was dropped after they were idle"
+    yield _by("model", "sequences_open", "sequences whose state is kept", "gauge", opened)
+    yield _by("model", "sequences_given_up", what, "counter", given_up)
+
+
+def _by(label: str, name: str, what: str, kind: Kind, values: Mapping[Any, Value]) -> Measure:
+    """A measure with one label; values by the label's."""
+    samples = [((key,), value) for key, value in values.items()]
+    return Measure(name=name, what=what, kind=kind, labels=(label,), samples=samples)
 
 
 def _gauges(status: EngineStatus) -> Iterator[Measure]:
@@ -219,27 +210,13 @@ def _gauges(status: EngineStatus) -> Iterator[Measure]:
 
 
 def _slots(status: EngineStatus) -> Iterator[Measure]:
-    yield Measure(
-        name="slot_up",
-        what="1 while the slot's worker runs",
-        kind="gauge",
-        labels=("slot",),
-        samples=[((slot.name,), float(slot.up)) for slot in status.slots],
-    )
-    yield Measure(
-        name="worker_restarts",
-        what="workers started again for a slot that is out",
-        kind="counter",
-        labels=("slot",),
-        samples=[((slot.name,), slot.restarts) for slot in status.slots],
-    )
-    yield Measure(
-        name="slots_out",
-        what="slots out of service while workers are started for them again",
-        kind="gauge",
-        labels=("why",),
-        samples=[((why,), count) for why, count in status.outages.items()],
-    )
+    up = {slot.name: float(slot.up) for slot in status.slots}
+    restarts = {slot.name: slot.restarts for slot in status.slots}
+    what = "workers started again for a slot that is out"
+    yield _by("slot", "slot_up", "1 while the slot's worker runs", "gauge", up)
+    yield _by("slot", "worker_restarts", what, "counter", restarts)
+    what = "slots out of service while workers are started for them again"
+    yield _by("why", "slots_out", what, "gauge", status.outages)
     yield Measure(
         name="stage_time_ratio",
         what="how many times its profile a stage takes on a slot, from start to report",
@@ -255,35 +232,24 @@ def _slots(status: EngineStatus) -> Iterator[Measure]:
 
 def _loads(counters: Mapping[str, ModelCounters], loads: Sequence[LoadStatus]) -> Iterator[Measure]:
     for name, what, kind, value in _LOADS:
-        samples = [((each.model,), value(each)) for each in loads]
-        yield Measure(name=name, what=what, kind=kind, labels=("model",), samples=samples)
-    yield Measure(
-        name="host_layers",
-        what="layers executed from host memory, by the plan",
-        kind="counter",
-        labels=("model",),
-        samples=[
-            ((each.model,), each.host_layers * sum(counters[each.model].batches.values()))
-            for each in loads
-        ],
-    )
+        yield _by("model", name, what, kind, {each.model: value(each) for each in loads})
+    layers = {
+        each.model: each.host_layers * sum(counters[each.model].batches.values()) for each in loads
+    }
+    what = "layers executed from host memory, by the plan"
+    yield _by("model", "host_layers", what, "counter", layers)
     bounds_s = [bound * 1e-6 for bound in LOAD_BOUNDS_US]
-    yield Measure(
-        name="load_seconds",
-        what="a load's beginning to the weights in memory",
-        kind="histogram",
-        labels=("model",),
-        samples=[
-            (
-                (each.model,),
-                Histogram(bounds=bounds_s, counts=each.took_counts, total=each.took_sum_us * 1e-6),
-            )
-            for each in loads
-        ],
-    )
+    took = {
+        each.model: Histogram(
+            bounds=bounds_s, counts=each.took_counts, total=each.took_sum_us * 1e-6
+        )
+        for each in loads
+    }
+    what = "a load's beginning to the weights in memory"
+    yield _by("model", "load_seconds", what, "histogram", took)
 
 
-_LOADS: tuple[tuple[str, str, Literal["counter", "gauge"], Callable[[LoadStatus], float]], ...] = (
+_LOADS: tuple[tuple[str, str, Kind, Callable[[LoadStatus], float]], ...] = (
     ("cold_starts", "loads begun for a request", "counter", lambda each: each.begun),
     ("load_failures", "loads that failed", "counter", lambda each: each.failed),
     ("loaded_bytes", "moved by loads, by the plan", "counter", lambda each: each.moved_bytes),
@@ -297,7 +263,7 @@ def _apps(apps: AppsStatus) -> Iterator[Measure]:
         yield Measure(name=f"apps_{name}", what=what, kind=kind, samples=[((), value(apps))])
 
 
-_APPS: tuple[tuple[str, str, Literal["counter", "gauge"], Callable[[AppsStatus], float]], ...] = (
+_APPS: tuple[tuple[str, str, Kind, Callable[[AppsStatus], float]], ...] = (
     ("up", "1 while the apps' process runs", "gauge", lambda apps: float(apps.up)),
     ("restarts", "apps' processes started again", "counter", lambda apps: apps.restarts),
     ("cpu_seconds", "CPU time of the apps' process", "counter", lambda apps: apps.cpu_us * 1e-6),

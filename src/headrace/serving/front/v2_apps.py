@@ -5,7 +5,6 @@ bytes; in JSON a flat list of texts. Shapes were bounded by the signature; here 
 compared with the request's own bytes before anything is converted.
 """
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -36,8 +35,6 @@ from headrace.serving.front.v2 import (
     wrong_size,
 )
 from headrace.serving.front.v2_tensors import read_json_tensor, sized
-
-_LENGTH = struct.Struct("<I")
 
 
 def codec_of(signature: Signature, json_bytes_max: int) -> ModelCodec:

@@ -89,46 +89,16 @@ def worker_specs(
     held = sorted(device for device, kind in kinds.items() if kind.hold is not None)
     if held and choice == AUTO:
         logger.warning("emulated, so it answers zeros at profiled speed: %s", ", ".join(held))
-    slowed = slowdowns(plan)
     tenants: dict[str, list[_Tenant]] = {s.name: [] for s in plan.slots}
+    slowed = slowdowns(plan)
     for deployment, pipelines in zip(plan.deployments, stages, strict=True):
-        profile = profiles[deployment.model]
-        folder = profile_folders[deployment.model]
+        profile, folder = profiles[deployment.model], profile_folders[deployment.model]
         # Those are optimised for this machine's processor: another gets the stages as they are cut.
         shared = deployment.depths and not node_cores
         with_one_file = _SharedStages(pipelines if shared else (), profile, folder)
         for io in (io for pipeline in pipelines for io in pipeline):
-            path, weights = "", None
-            kind = names[io.planned.device]
-            start = start_of(deployment, profile)
-            layers = None
-            if start is not None:
-                layers = _layers_of(deployment, profile)
-                # Where its files are is said when it is loaded.
-                kind = kind_of_model(io.planned.device, choice, profile, folder)
-                if executor(kind).hold is None:
-                    _refuse_helpers(deployment, kind)
-            elif kinds[io.planned.device].reads_model:
-                # Of what a device can run, not all models are run by the same library.
-                kind = kind_for(io.planned.device, choice, model_format(profile, folder))
-                blocks = (io.planned.first_block, io.planned.end_block)
-                once = with_one_file.of(kind, blocks)
-                if once is not None:
-                    path, weights = once.path, once.weights
-                else:
-                    path = str(stage_path(profile, folder, *blocks))
-                    weights = stage_weights(profile, folder)
-            p50_us, p99_us = _times(io, profile, slowed)
-            tenant = _Tenant(
-                io=io,
-                executor=kind,
-                path=path,
-                weights=weights,
-                p50_us=p50_us,
-                p99_us=p99_us,
-                start=start,
-                layers=layers,
-            )
+            times = _times(io, profile, slowed)
+            tenant = _tenant(deployment, profile, folder, io, choice, times, with_one_file)
             for name in io.planned.pool:
                 tenants[name].append(tenant)
     on_cores = [slot for slot in plan.slots if kinds[slot.device].slot_is == "core"]
@@ -165,6 +135,55 @@ def worker_specs(
             later=loads(slot.name, number, later=True),
         )
         for number, slot in enumerate(plan.slots)
+    )
+
+
+def _tenant(
+    deployment: Deployment,
+    profile: Profile,
+    folder: Path,
+    io: StageIO,
+    choice: ExecutorChoice,
+    times_us: tuple[tuple[int, ...], tuple[int, ...]],
+    with_one_file: "_SharedStages",
+) -> _Tenant:
+    """
+    Args:
+        times_us: p50 and p99, as `_times`.
+
+    Raises:
+        ModelError: its model file is missing, or not the one that was profiled.
+        PlanError: it starts over a second device, and is not emulated.
+    """
+    device, path, weights = io.planned.device, "", None
+    kind = kind_for(device, choice)
+    start, layers = start_of(deployment, profile), None
+    if start is not None:
+        layers = _layers_of(deployment, profile)
+        # Where its files are is said when it is loaded.
+        kind = kind_of_model(device, choice, profile, folder)
+        if executor(kind).hold is None:
+            _refuse_helpers(deployment, kind)
+    elif executor(kind).reads_model:
+        # Of what a device can run, not all models are run by the same library.
+        kind = kind_for(device, choice, model_format(profile, folder))
+        blocks = (io.planned.first_block, io.planned.end_block)
+        once = with_one_file.of(kind, blocks)
+        if once is not None:
+            path, weights = once.path, once.weights
+        else:
+            path = str(stage_path(profile, folder, *blocks))
+            weights = stage_weights(profile, folder)
+    p50_us, p99_us = times_us
+    return _Tenant(
+        io=io,
+        executor=kind,
+        path=path,
+        weights=weights,
+        p50_us=p50_us,
+        p99_us=p99_us,
+        start=start,
+        layers=layers,
     )
 
 

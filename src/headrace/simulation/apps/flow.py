@@ -42,8 +42,6 @@ class Flow:
     """Shape (N,)."""
     ended_at_us: Ints
     """Shape (N,): when all calls were answered; or REFUSED."""
-    call_us: tuple[Ints, ...]
-    """Per module, how long each answered call took."""
     calls: tuple[int, ...]
     """Per module, how many calls were made."""
 
@@ -72,7 +70,6 @@ def flow(
     calls = app_calls(app, len(arrived_at_us), seed)
     deadline_at_us = arrived_at_us + table.slo_us
     ended: list[Ints] = []
-    call_us: list[Ints] = []
     for index, module in enumerate(table.modules):
         ready_at_us = _latest([arrived_at_us, *(ended[before] for before in module.before)])
         alive = (ready_at_us >= 0) & (ready_at_us <= deadline_at_us)
@@ -90,12 +87,10 @@ def flow(
         np.maximum.at(ended_at_us, owner, answered_at_us)
         ended_at_us[owner[answered_at_us < 0]] = REFUSED
         ended.append(ended_at_us)
-        call_us.append((answered_at_us - ready_at_us[owner])[answered_at_us >= 0])
     last_at_us = _latest(ended)
     return Flow(
         arrived_at_us=arrived_at_us,
         ended_at_us=np.where(last_at_us < 0, REFUSED, last_at_us + table.code_us),
-        call_us=tuple(call_us),
         calls=tuple(int(calls[module.name].sum()) for module in table.modules),
     )
 

@@ -1,4 +1,4 @@
-"""The plan document of whole devices: machines as ever, turns as pipelines on shared slots."""
+"""The plan document of whole devices: a pipeline per kind of machine, and per shared batch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,24 +9,30 @@ from msgspec.structs import replace
 from headrace.domain.app import App
 from headrace.domain.cluster import WHOLE
 from headrace.domain.plan import (
-    AppClaim,
     Deployment,
     MachineLoad,
     Pipeline,
     Plan,
     Slot,
-    Stage,
     Stopped,
     Tenant,
 )
 from headrace.domain.problem import Problem
-from headrace.planning.apps.assembly import pipeline_name, written_apps
+from headrace.planning.apps.assembly import (
+    claim_of,
+    entry_pipeline,
+    module_deployment,
+    module_tenant,
+    pipeline_name,
+    pool_of,
+    weights_bytes,
+    whole_model,
+    written_apps,
+)
 from headrace.planning.apps.bill.case import ModuleBill, Turn
-from headrace.planning.apps.candidates import AppCase, Candidate, collect_us
-from headrace.planning.apps.machines import Entry
+from headrace.planning.apps.candidates import AppCase, collect_us
 from headrace.planning.apps.order import path_us
 from headrace.planning.common.assembly import cost_per_hour
-from headrace.planning.common.packing import SlotSize
 from headrace.planning.common.placement import Pool, place
 
 
@@ -72,15 +78,7 @@ def assemble_bill(
             for index, bill in enumerate(one.modules)
         ]
         deployments += modules
-        claims.append(
-            AppClaim(
-                app=one.app,
-                reading="remaining",
-                worst_case_us=_path_us(one),
-                budget_us=one.case.budget_us,
-                cost_per_hour=sum(module.cost_per_hour or 0.0 for module in modules),
-            )
-        )
+        claims.append(claim_of(one.app, one.case, "remaining", _path_us(one), modules))
     bill = cost_per_hour(problem, slots)
     assert bill is not None, "every device has a price"
     return written_apps(
@@ -106,12 +104,11 @@ def _pools(problem: Problem, billed: Sequence[Billed]) -> tuple[list[Pool], dict
     shared: dict[int, _Shared] = {}
     for one, index, bill in _modules(billed):
         name = one.case.modules[index].name
-        model = one.app.module(name).model
-        weights = _weights_bytes(problem, model)
+        weights = weights_bytes(problem, one.app.module(name).model)
         for i, entry in enumerate(bill.entries):
-            tenant = _tenant(one, name, model, i)
+            tenant = module_tenant(one.app, name, i)
             device, count = entry.candidate.device, round(entry.machines)
-            pools.append(_pool(problem, tenant, device, weights, count))
+            pools.append(pool_of(problem, tenant, device, WHOLE, weights, count))
         if bill.turn is not None:
             slot = shared.setdefault(
                 bill.turn.slot,
@@ -120,35 +117,16 @@ def _pools(problem: Problem, billed: Sequence[Billed]) -> tuple[list[Pool], dict
             slot.weights_bytes += weights
             first = len(bill.entries)
             slot.tenants += [
-                _tenant(one, name, model, first + i) for i in range(len(bill.turn.batches))
+                module_tenant(one.app, name, first + i) for i in range(len(bill.turn.batches))
             ]
     shared = dict(sorted(shared.items()))
     for slot in shared.values():
-        pools.append(_pool(problem, slot.tenants[0], slot.device, slot.weights_bytes, 1))
+        pools.append(pool_of(problem, slot.tenants[0], slot.device, WHOLE, slot.weights_bytes, 1))
     return pools, shared
 
 
 def _modules(billed: Sequence[Billed]) -> Iterator[tuple[Billed, int, ModuleBill]]:
     return ((one, index, bill) for one in billed for index, bill in enumerate(one.modules))
-
-
-def _tenant(one: Billed, module: str, model: str, entry: int) -> Tenant:
-    return Tenant(model=model, pipeline=pipeline_name(one.app.name, module, entry), stage=0)
-
-
-def _weights_bytes(problem: Problem, model: str) -> int:
-    profile = problem.profiles[model]
-    return profile.weights_bytes(0, len(profile.blocks))
-
-
-def _pool(problem: Problem, tenant: Tenant, device: str, weights: int, count: int) -> Pool:
-    known = problem.cluster.device_type(device).memory_bytes is not None
-    return Pool(
-        tenant=tenant,
-        device=device,
-        size=SlotSize(WHOLE, weights if known else 0),
-        count=count,
-    )
 
 
 def _with_tenants(
@@ -183,47 +161,27 @@ def _deployment(
     for i in reversed(range(len(bill.entries))):
         behind += bill.entries[i].rate_rps
         name = pipeline_name(one.app.name, case.name, i)
-        pipelines.insert(0, _machines(bill.entries[i], name, pools[i], blocks, behind))
+        found = bill.entries[i].candidate
+        worst_us = found.duration_us + collect_us(found.batch, found.duration_us, behind)
+        pipelines.insert(
+            0, entry_pipeline(bill.entries[i], name, pools[i], blocks, behind, worst_us)
+        )
     if bill.turn is not None:
         first = len(bill.entries)
         names = [
             pipeline_name(one.app.name, case.name, first + i) for i in range(len(bill.turn.batches))
         ]
         pipelines += _turns(bill.turn, names, turns[bill.turn.slot], blocks)
-    loads = [pipeline.load for pipeline in pipelines if pipeline.load is not None]
-    carried = sum(load.rate_rps for load in loads)
-    return Deployment(
-        model=module.model,
-        slo_us=one.app.slo_us,
+    carried = sum(pipeline.load.rate_rps for pipeline in pipelines if pipeline.load is not None)
+    more_rps = carried - rate_rps
+    return module_deployment(
+        one.app,
+        case.name,
+        pipelines,
         # What the app does not need goes to its modules in proportion: room for real arrivals.
         budget_us=floor(bill.worst_case_us * one.case.budget_us / _path_us(one)),
-        pipelines=tuple(pipelines),
-        throughput_rps=sum(pipeline.throughput_rps for pipeline in pipelines),
-        dummy_rps=carried - rate_rps if carried - rate_rps > 1e-9 * max(1.0, rate_rps) else 0.0,
-        app=one.app.name,
-        module=case.name,
-        rate_rps=rate_rps,
-        worst_case_us=max(load.worst_case_us for load in loads),
-        cost_per_hour=sum(load.cost_per_hour for load in loads),
+        dummy_rps=more_rps if more_rps > 1e-9 * max(1.0, rate_rps) else 0.0,
     )
-
-
-def _machines(
-    entry: Entry, name: str, pool: Sequence[str], blocks: int, behind_rps: float
-) -> Pipeline:
-    """Whole machines; `behind_rps`: their load and that of all behind them."""
-    candidate = entry.candidate
-    collect = collect_us(candidate.batch, candidate.duration_us, behind_rps)
-    load = MachineLoad(
-        machines=entry.machines,
-        rate_rps=entry.rate_rps,
-        machine_rps=entry.rate_rps / len(pool),
-        remaining_rps=behind_rps,
-        collect_us=collect,
-        worst_case_us=candidate.duration_us + collect,
-        cost_per_hour=entry.cost,
-    )
-    return _pipeline(candidate, name, pool, blocks, len(pool) * candidate.rate_rps, load)
 
 
 def _turns(turn: Turn, names: Sequence[str], pool: Sequence[str], blocks: int) -> list[Pipeline]:
@@ -242,34 +200,6 @@ def _turns(turn: Turn, names: Sequence[str], pool: Sequence[str], blocks: int) -
             cost_per_hour=part * candidate.price,
             follows=turn.follows,
         )
-        pipelines.append(_pipeline(candidate, name, pool, blocks, rate, load))
+        pipelines.append(whole_model(candidate, name, pool, blocks, rate, load))
         behind -= rate
     return pipelines
-
-
-def _pipeline(
-    candidate: Candidate,
-    name: str,
-    pool: Sequence[str],
-    blocks: int,
-    throughput_rps: float,
-    load: MachineLoad,
-) -> Pipeline:
-    stage = Stage(
-        first_block=0,
-        end_block=blocks,
-        device=candidate.device,
-        share=candidate.share,
-        pool=tuple(pool),
-        latency_us=candidate.duration_us,
-        transfer_us=0,
-        throughput_rps=throughput_rps,
-    )
-    return Pipeline(
-        name=name,
-        batch_size=candidate.batch,
-        stages=(stage,),
-        latency_us=candidate.duration_us,
-        throughput_rps=throughput_rps,
-        load=load,
-    )

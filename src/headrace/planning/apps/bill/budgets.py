@@ -43,7 +43,6 @@ class Cheapest:
     bill: float
     bound: float
     """No plan of this form is cheaper."""
-    boxes: int
 
 
 class BudgetSearch:
@@ -96,18 +95,16 @@ class BudgetSearch:
             if max(bound, floor) >= self.bill * (1 - SAME):
                 break
             if count >= boxes_max or time.perf_counter() > ends_at:
-                return self._answer(max(bound, floor), count)
+                return self._answer(max(bound, floor))
             _, _, low, high, modules = heapq.heappop(queue)
             if count <= EAGER or count % 4 == 0:
                 self._try(low, modules)
             for box in self._boxes.halves(low, high, _worst_us(modules)):
                 look(*box)
-        return self._answer(self.bill, count)
+        return self._answer(self.bill)
 
-    def _answer(self, bound: float, count: int) -> Cheapest:
-        return Cheapest(
-            modules=self.modules, bill=self.bill, bound=min(bound, self.bill), boxes=count
-        )
+    def _answer(self, bound: float) -> Cheapest:
+        return Cheapest(modules=self.modules, bill=self.bill, bound=min(bound, self.bill))
 
     def _within(self, high: Ints) -> tuple[float, tuple[ModuleBill, ...]] | None:
         choices = np.empty((len(high), CHOICES), np.int64)

@@ -104,8 +104,6 @@ class AppSchedule:
     iterations: int = 0
     """Moves that the split took."""
     reassigned: int = 0
-    before_reassigning_us: int = 0
-    """Longest path as first scheduled."""
 
     @property
     def cost(self) -> float:
@@ -215,7 +213,6 @@ def _reassigned(
 ) -> AppSchedule:
     """Give latency that is left to one module after the other, most saving first."""
     modules, budgets = list(schedules), list(split.budgets_us)
-    first_us = path_us(case.before, [module.worst_case_us for module in modules])
     times = 0
     while scheme.reassignments is None or times < scheme.reassignments:
         rest = rest_us(case.before, [module.worst_case_us for module in modules])
@@ -241,5 +238,4 @@ def _reassigned(
         budgets_us=tuple(budgets),
         iterations=split.iterations,
         reassigned=times,
-        before_reassigning_us=first_us,
     )
