@@ -29,7 +29,7 @@ from headrace.serving.workers.frames import Finished, Load, Loaded, Run
 from headrace.serving.workers.stage_io import HERE, StageIndex, StageIO, TensorGroup
 from headrace.serving.workers.transport import SharedMemory, TimedLinks
 from headrace.simulation.compiled import SlotChange
-from headrace.simulation.driver import Durations, JitteredDurations
+from headrace.simulation.driver import Durations, JitteredDurations, table_of_loads
 from headrace.simulation.session import replay_items
 from helpers.fake_workers import load_of
 from helpers.four_ways import random_fault
@@ -69,7 +69,8 @@ class FakeWorker:
         started_at_us = self._clock.now_us()
         start = self._models[frame.stage].start
         assert start is not None
-        self._loading = loading = (frame, started_at_us)
+        ended_at_us = started_at_us + self._durations(table_of_loads(start), 1)
+        self._loading = loading = (frame, ended_at_us)
 
         def loaded() -> None:
             if self._loading is not loading:
@@ -80,7 +81,7 @@ class FakeWorker:
             report = Loaded(frame.stage, now_us - started_at_us, self._slot, now_us)
             self.driver.on_loaded(self._slot, report)
 
-        self._clock.call_at(started_at_us + start.load_us, loaded)
+        self._clock.call_at(ended_at_us, loaded)
 
     def unload(self, stage: int) -> None:
         """Memory is the dispatcher's to count."""
@@ -99,7 +100,8 @@ class FakeWorker:
         if self._loading is not None and self._loading[0].stage == frame.stage:
             start = self._models[frame.stage].start
             assert start is not None
-            at_us = max(started_at_us, self._loading[1] + start.last_us - start.exec_us)
+            ready_at_us = self._loading[1] - start.load_us + start.last_us - start.exec_us
+            at_us = max(started_at_us, ready_at_us)
             ended_at_us = at_us + start.exec_us - self._tables[frame.stage].p50_us[0] + took_us
         report = Finished(frame.batch, frame.attempt, frame.stage, started_at_us, ended_at_us)
         assert self.driver is not None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.serving.core import hopeless
 from headrace.serving.engine.inference import Refusal
 from headrace.serving.front.grpc import frames, status
 from headrace.serving.front.grpc.messages import message
@@ -21,6 +22,11 @@ from helpers.grpc_bench import (
     infer_request,
     prefixed,
 )
+
+
+@pytest.fixture
+def no_time_for_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopeless, "TRIES_PART", 1 << 60)
 
 
 @pytest.fixture
@@ -236,6 +242,7 @@ def test_grpcs_own_deadline_shortens_the_objective_and_never_stretches_it(
     assert peer.call("ModelInfer", infer(), grpc_timeout="1 S").status == status.INVALID_ARGUMENT
 
 
+@pytest.mark.usefixtures("no_time_for_tries")
 def test_what_has_no_chance_is_refused_unparsed(engine: FakeEngine, peer: GrpcPeer) -> None:
     peer.call("ModelInfer", infer())
     engine.finish(Refusal(reason="deadline", message="too much", retry_after_us=60_000_000))
