@@ -288,3 +288,14 @@ def test_an_slo_that_only_full_machines_keep_is_explained_in_finite_figures() ->
     told = page.getvalue()
     assert "only devices that are taken as full keep its SLO" in " ".join(told.split())
     assert "inf" not in told
+
+
+def test_a_turn_of_a_pipeline_without_stages_is_found_and_no_crash() -> None:
+    problem = make_app_problem(rate_rps=20)
+    plan = planned(problem)
+    first, *others = plan.deployments
+    bare = replace(first, pipelines=tuple(replace(p, stages=()) for p in first.pipelines))
+
+    violations = verify(replace(plan, deployments=(bare, *others)), problem.profiles)
+
+    assert "blocks" in {found.check for found in violations}

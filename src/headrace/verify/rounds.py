@@ -87,6 +87,8 @@ def _turns(
         planned = case.pipeline_of(tenant.model, tenant.pipeline)
         if owner is None or planned is None or owner[0].app not in apps:
             continue  # reported already
+        if not (owner[1].stages and planned.stages):
+            continue  # as are pipelines without stages
         deployment, pipeline = owner
         app, module = apps[str(deployment.app)], str(deployment.module)
         if not any((turn.app, turn.module) == (app.name, module) for turn in turns):
