@@ -246,6 +246,36 @@ def test_until_the_path_is_idle_again_one_batch_shrinks() -> None:
     assert set(shrunk) == {0, 1}
 
 
+NO_DEARER_US = [60, 104, 154, 200]
+"""Per request 60, 52, 51.3 and 50: of the smaller sizes only a single one is dearer."""
+
+
+def test_in_a_burst_sizes_that_take_hardly_longer_per_request_go_more_than_once() -> None:
+    at_us = np.cumsum(np.random.default_rng(0).exponential(55, 4_000)).astype(int).tolist()
+    sim = Sim(make_topology([make_route(make_stage([0], NO_DEARER_US))], slo_us=600))
+    sim.run([request(i, at, at + 600) for i, at in enumerate(at_us)])
+    since_idle: list[list[int]] = [[]]
+    for batch in (e for e in sim.events if isinstance(e, Dispatched)):
+        if batch.path[0].start_at_us == batch.at_us:
+            since_idle.append([])
+        elif len(batch.requests) < 4:
+            since_idle[-1].append(len(batch.requests))
+    assert max(len(smaller) for smaller in since_idle) > 3
+    assert max(smaller.count(1) for smaller in since_idle) == 1
+
+
+def test_under_lasting_overload_they_go_once_too() -> None:
+    slo_us = 600
+    sim = Sim(make_topology([make_route(make_stage([0], NO_DEARER_US))], slo_us=slo_us))
+    sim.run([request(i, i * 40, i * 40 + slo_us) for i in range(1_000)])
+    batches = [e for e in sim.events if isinstance(e, Dispatched)]
+    early = [len(e.requests) for e in batches if 0 < e.at_us < 3 * slo_us]
+    late = [len(e.requests) for e in batches if 6 * slo_us < e.at_us < 40_000 - slo_us]
+    assert min(early) < 4
+    assert len(late) > 100
+    assert set(late) == {4}
+
+
 def test_a_transfer_that_is_a_little_late_goes_before_those_promised_after_it() -> None:
     # The link is promised back to back: 0-10 to one batch, 10-20 to the next, and so on.
     route = make_route(make_stage([0], [10]), make_stage([1], [8], input_bytes=100))

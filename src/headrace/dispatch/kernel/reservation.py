@@ -6,7 +6,8 @@ tightest deadline; then the path is reserved. For a model's queue, in this order
     1. probe every route at its planned batch size b: waiting W and end E (`probing`)
     2. by increasing W: if E + slack(b) <= tightest deadline of the first b requests, take b
     3. else by increasing W: the largest smaller size that is in time; where a full batch is late
-       only because it must wait, at most once until the path was idle (`_smaller_batch`)
+       only because it must wait, at most once until the path was idle, or a size that takes hardly
+       longer per request, as long as the path was idle a short time ago (`_smaller_batch`)
     4. else drop the first request: no size on any route is in time
 
 A size that was taken but not reached by the queue waits for more requests, until it would be late,
@@ -79,6 +80,11 @@ from headrace.dispatch.kernel.reservation_tables import (
 )
 from headrace.dispatch.topology import Topology
 
+DEARER = 16
+"""A size whose batches take at most this part longer per request than planned ones is no dearer."""
+BURST_SLOS = 4
+"""A path that was idle within so many objectives is behind because of a burst, which passes."""
+
 FIELDS = merged(
     reservation_tables.FIELDS,
     probing.FIELDS,
@@ -88,14 +94,15 @@ FIELDS = merged(
     {
         "world": {"fill_idle_path": 0},
         "models": {"slo_us": 0, "gateway_us": 0},
-        "routes": {"shrunk": 0, "waiting": 0, "end_at": 0, "done": 0},
+        "routes": {"shrunk": 0, "idle_at": 0, "waiting": 0, "end_at": 0, "done": 0},
     },
 )
 """`fill_idle_path`: a partial batch waits until its deadline forces it (the paper) even where its
 whole path is idle; 0: it starts at once there.
 `slo_us`: who has more time left is not sent before its path is idle. `gateway_us`: of a request.
 `shrunk`: since its path was last idle, a batch was smaller than planned because full ones came too
-late. `waiting`, `end_at`, `done`: scratch of a decision that compares routes."""
+late. `idle_at`: when its path was last found idle.
+`waiting`, `end_at`, `done`: scratch of a decision that compares routes."""
 
 TABLES = {
     **reservation_tables.TABLES,
@@ -174,21 +181,45 @@ def _smaller_batch(s: State, model: int, route: int, now_us: int) -> Decision:
     In the latter case only once until the path was idle. A smaller batch makes it, but takes more
     of each slot per request; the next would have to wait longer and be smaller still, for as long
     as the load lasts that full batches could carry. A few requests are dropped instead until a full
-    batch is in time.
+    batch is in time. Sizes that take hardly more per request do no such harm while a burst lasts
+    (decision 0086).
     """
     table = s.routes[route]
     planned = table.batch_size
     idle_end_at = table.end_at - table.waiting
     hurry = idle_end_at + slack_us(s, route, planned) > tightest(s, model, planned)
-    if table.shrunk and not hurry:
+    burst = now_us - table.idle_at <= BURST_SLOS * s.models[model].slo_us
+    held_back = table.shrunk and not hurry
+    if held_back and not burst:
         return drop(DEADLINE, 0)
     for size in range(planned - 1, 0, -1):
+        no_dearer = burst and _no_dearer(s, route, size)
+        if held_back and not no_dearer:
+            continue
         waiting, end_at = probe(s, route, size, now_us)
         if end_at + slack_us(s, route, size) <= tightest(s, model, size):
             decision = _settle(s, model, route, size, waiting, end_at, now_us)
-            table.shrunk = decision.what == SEND
+            if not no_dearer:
+                table.shrunk = decision.what == SEND
             return decision
     return drop(DEADLINE, 0)
+
+
+@kernel
+def _no_dearer(s: State, route: int, size: int) -> bool:
+    """Batches of `size` take hardly longer per request than planned ones."""
+    planned = s.routes[route].batch_size
+    allowed_us = _path_us(s, route, planned) * size * (DEARER + 1)
+    return _path_us(s, route, size) * planned * DEARER <= allowed_us
+
+
+@kernel
+def _path_us(s: State, route: int, size: int) -> int:
+    """What a batch takes of the slots on its way, by medians."""
+    path_us, first = 0, s.routes[route].first_stage
+    for stage in range(first, first + s.routes[route].stages):
+        path_us += of_stage_us(s, stage, size)
+    return path_us
 
 
 @kernel
@@ -200,6 +231,8 @@ def _mark_usable(s: State, first: int, end: int, now_us: int) -> int:
         table.waiting, table.end_at = probe(s, route, table.batch_size, now_us)
         table.done = table.waiting < 0
         usable += table.waiting >= 0
+        if table.waiting == 0:
+            table.idle_at = now_us
     return usable
 
 
@@ -277,10 +310,7 @@ def _fastest_us(s: State, model: int) -> int:
     """What one request takes alone (`ModelRoutes.fastest_us`, as it is by now)."""
     fastest_us = NEVER_US
     for route in range(s.models[model].first_route, s.models[model].end_route):
-        alone_us, first = slack_us(s, route, 1), s.routes[route].first_stage
-        for stage in range(first, first + s.routes[route].stages):
-            alone_us += of_stage_us(s, stage, 1)
-        fastest_us = min(fastest_us, alone_us)
+        fastest_us = min(fastest_us, slack_us(s, route, 1) + _path_us(s, route, 1))
     return s.models[model].gateway_us + fastest_us
 
 
