@@ -4,8 +4,9 @@
     python -m benchmarks.live.overload_client URL retry CLIENTS SECONDS
     python -m benchmarks.live.overload_client URL patient CLIENTS SECONDS
 
-`open` sends on schedule, and latency counts from the scheduled instant. `retry` and `patient` are
-clients that ask again as soon as they are told anything; patient ones have an hour's time.
+`open` sends on schedule, and latency counts from the scheduled instant; phases of one load and
+length have the same arrivals, so that they can be compared. `retry` and `patient` are clients that
+ask again as soon as they are told anything; patient ones have an hour's time.
 """
 
 import http.client
@@ -33,8 +34,9 @@ GOOD, LATE, REFUSED = "good", "late", "refused"
 def open_loop(url: str, phases: Sequence[tuple[float, float]], seed: int) -> list[Ended]:
     arrivals: list[Arrival] = []
     start_us = 0
-    for number, (rps, seconds) in enumerate(phases):
-        part = arrivals_for("poisson", {MODEL: rps}, seconds, seed + number)
+    for rps, seconds in phases:
+        first = phases.index((rps, seconds))
+        part = arrivals_for("poisson", {MODEL: rps}, seconds, seed + first)
         arrivals += [Arrival(at_us=start_us + each.at_us, model=MODEL) for each in part]
         start_us += round(seconds * 1e6)
     result = run_load(url, MODEL, arrivals, LoadOptions(seed=seed), span_us=start_us)
@@ -118,7 +120,8 @@ def _message(url: str, timeout_us: int | None) -> tuple[bytes, dict[str, str]]:
 def main() -> None:
     url, what = sys.argv[1], sys.argv[2]
     if what == "open":
-        found = open_loop(url, json.loads(sys.argv[3]), int(sys.argv[4]))
+        phases = [(rps, seconds) for rps, seconds in json.loads(sys.argv[3])]
+        found = open_loop(url, phases, int(sys.argv[4]))
     else:
         timeout_us = HOUR_US if what == "patient" else None
         found = closed_loop(url, int(sys.argv[3]), float(sys.argv[4]), timeout_us)

@@ -81,7 +81,7 @@ ROWS = {
     "after-3x": Row(
         what="1.0 x capacity after 60 s of 3 x / before",
         target=0.99,
-        phases=((1.0, 14.0), (3.0, 60.0), (1.0, 20.0)),
+        phases=((1.0, 20.0), (3.0, 60.0), (1.0, 20.0)),
     ),
 }
 RETRYING, RETRYING_S = 32, 12.0
