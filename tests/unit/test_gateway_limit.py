@@ -56,8 +56,8 @@ def test_beside_the_gateway_a_slot_pays_what_it_takes_there() -> None:
     )
 
     assert 1e6 / of_shared - 1e6 / of_alone == pytest.approx(160)
-    with pytest.raises(ProfileError, match="gateway_shared_us is less"):
-        replace(alone, gateway_shared_us=39)
+    with pytest.raises(ProfileError, match="gateway_shared_us is negative"):
+        replace(alone, gateway_shared_us=-1)
 
 
 def test_several_models_share_the_gateway_by_their_weights() -> None:

@@ -69,5 +69,5 @@ def _with_gateway(
         notices.print(f"what the gateway takes was not measured: {error}", markup=False)
         return measured
     alone_us = max(found.alone_us, measured.gateway_us)
-    shared_us = max(found.shared_us, measured.gateway_shared_us, alone_us)
+    shared_us = max(found.shared_us, measured.gateway_shared_us)
     return msgspec.structs.replace(measured, gateway_us=alone_us, gateway_shared_us=shared_us)

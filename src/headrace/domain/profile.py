@@ -197,8 +197,7 @@ class Profile(Record, frozen=True, kw_only=True):
     and answer it, when it has no rest. Part of predicted latency, and a limit of throughput; 0: not
     measured."""
     gateway_shared_us: int = 0
-    """The same where a slot has its core, as busy as both can be: the gateway falls asleep between
-    requests and is woken for each, which costs more. 0: not measured."""
+    """The same where a slot has its core too, as busy as both can be. 0: not measured."""
     dimensions: tuple[str, ...] = ()
     """Names of the dynamic dimensions that requests may differ in; none: all have one shape."""
     sizes: tuple[int, ...] = ()
@@ -252,10 +251,8 @@ class Profile(Record, frozen=True, kw_only=True):
             raise ProfileError(f"profile {self.model!r}: batch_overhead_us is negative")
         if self.gateway_us < 0:
             raise ProfileError(f"profile {self.model!r}: gateway_us is negative")
-        if self.gateway_shared_us and self.gateway_shared_us < self.gateway_us:
-            raise ProfileError(
-                f"profile {self.model!r}: gateway_shared_us is less than gateway_us; profile again"
-            )
+        if self.gateway_shared_us < 0:
+            raise ProfileError(f"profile {self.model!r}: gateway_shared_us is negative")
         for stage in self.stage_times:
             if not 0 <= stage.first_block < stage.end_block <= len(self.blocks):
                 raise ProfileError(

@@ -6,10 +6,10 @@ time of the gateway's process, so that other programs on the machine disturb lit
 
 That depends on the load. A gateway with rests is woken for every request and every report, and one
 without reads many in a turn: 200 us against 60 for the same small request. So it is measured at the
-rates that plans are about, where a processor is busy for BUSY of its time,
+rates that plans are about, where a processor is busy for nearly all of its time,
 
-    rate x gateway time = BUSY                          with the gateway alone   `alone_us`
-    rate x (gateway time + what a slot takes) = BUSY    shared with a slot       `shared_us`
+    rate x gateway time = busy                          with the gateway alone   `alone_us`
+    rate x (gateway time + what a slot takes) = busy    shared with a slot       `shared_us`
 
 found by the secant method, from low rates on. Far beyond them less would be measured than can be
 relied on. For the second the server is kept on one core with its worker: where each has its own,
@@ -17,24 +17,29 @@ the worker reports while the gateway sleeps, which is then woken for every batch
 is measured than a shared core needs.
 
 Near its limit a small request's cost falls about as quickly as the rate grows, since what was idle
-is spent on waking: a core 95 % busy at 13,000 requests/s is 98 % busy at 17,000. So BUSY is what a
-core is when 99 % of its requests are just in time. With requests of s us and an objective of t us,
-as M/D/1 has it, too many wait longer than t from about
+is spent on waking: a core 96 % busy at 16,000 requests/s is 99 % busy at 18,000, and 21,000 are
+answered. So it is measured where a core is as busy as it may be with 99 % of its requests just in
+time. With requests of s us and an objective of t us, as M/D/1 has it, too many wait longer than t
+from about
 
     exp(-2 (1 - busy) t / s) = 1 %
 
-on, which is 98 % for an objective of 115 requests' time.
+on. `full_load` takes OBJECTIVE_US for t, and BUSY as the least: with a shorter objective a core
+carries a few hundredths less.
 
 For the same reason one measurement there says little: a hundredth of a core more or less is a rate
-that is 8 % off. So the search only finds where to look. About that rate, at AROUND times it, the
-time taken is measured again, and the line through those points says where a core is busy for BUSY
-(Theil's line, of the median slope: one disturbed measurement of five does not move it far).
+that is 8 % off. So the client keeps off the server's core where there is another, and the search
+only finds where to look. About that rate, at AROUND times it, the time taken is measured again, and
+the line through those points says where a core is that busy (Theil's line, of the median slope: one
+disturbed measurement of five does not move it far).
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import combinations
+from math import log
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -59,9 +64,9 @@ SLO_US = 60_000_000
 FIRST_RPS = 100.0
 MOST_RPS = 25_000.0
 """Below what the worker can do."""
-BUSY = 0.98
+BUSY, OBJECTIVE_US = 0.98, 25_000
 NEAR = 0.01
-"""Of BUSY: near enough."""
+"""Of what was looked for: near enough."""
 LEAST_REQUESTS = 20
 """In one measurement. Where a step is too short for so many, slots take so long that a few
 hundredths of the gateway's time are nothing beside them."""
@@ -77,11 +82,11 @@ SEED = 1
 
 
 class GatewayCost(NamedTuple):
-    """Of a request of one item, microseconds, at least 1."""
+    """Of a request of one item, microseconds, at least 1. Where gateway and slots have cores of
+    their own, `alone_us` may be the larger: each batch wakes a gateway that sleeps."""
 
     alone_us: int
     shared_us: int
-    """At least `alone_us`."""
 
 
 def measure_gateway(
@@ -124,22 +129,43 @@ def measure_gateway(
 
             taken_us(FIRST_RPS)  # To warm up.
             first_rps = min(FIRST_RPS, BUSY * 1e6 / slot_us)
-            cores = os.sched_getaffinity(0)
-            server.keep_on({max(cores)})
-            rate_rps, cost_us = cost_at_full_load(briefly_us, first_rps, slot_us)
-            shared_us = steady_us(rate_rps, cost_us, slot_us)
-            server.keep_on(cores)
+            with _apart(server):
+                rate_rps, cost_us = cost_at_full_load(briefly_us, first_rps, slot_us)
+                shared_us = steady_us(rate_rps, cost_us, slot_us)
             rate_rps, cost_us = cost_at_full_load(briefly_us, rate_rps, 0.0)
             alone_us = steady_us(rate_rps, cost_us, 0.0)
-    found_us = max(1, round(alone_us))
-    return GatewayCost(alone_us=found_us, shared_us=max(found_us, round(shared_us)))
+    return GatewayCost(alone_us=max(1, round(alone_us)), shared_us=max(1, round(shared_us)))
+
+
+@contextmanager
+def _apart(server: ChildServer) -> Iterator[None]:
+    """Server and worker on one core, the client on the others, if there are any."""
+    cores = os.sched_getaffinity(0)
+    theirs = {max(cores)}
+    server.keep_on(theirs)
+    os.sched_setaffinity(0, cores - theirs or cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+        server.keep_on(cores)
+
+
+def full_load(taken_us: float) -> float:
+    """How busy a core may be with 99 % of its requests, of `taken_us` each, answered in
+    OBJECTIVE_US; BUSY for those that take longer than a 115th of it.
+
+    >>> full_load(50), full_load(1_000)
+    (0.9954, 0.98)
+    """
+    return max(BUSY, round(1 - taken_us * log(100) / (2 * OBJECTIVE_US), 4))
 
 
 def cost_at_full_load(
     taken_us: Callable[[float], float], rate_rps: float, beside_us: float
 ) -> tuple[float, float]:
-    """(rate, what a request takes there) where rate x (that + `beside_us`) is BUSY of a second, or
-    as near as STEPS measurements come.
+    """(rate, what a request takes there) where rate x (that + `beside_us`) is `full_load` of a
+    second, or as near as STEPS measurements come.
 
     Args:
         taken_us: measures it at a rate; it falls as the rate grows.
@@ -147,21 +173,22 @@ def cost_at_full_load(
 
     >>> rate_rps, cost_us = cost_at_full_load(lambda rate_rps: 50 + 0.3e6 / rate_rps, 100, 0)
     >>> round(rate_rps), round(cost_us, 2)
-    (13600, 72.06)
+    (13844, 71.67)
     """
     before: tuple[float, float] | None = None
     cost_us = 0.0
     for _ in range(STEPS):
         cost_us = taken_us(rate_rps)
         busy = rate_rps * (cost_us + beside_us) / 1e6
-        if abs(busy - BUSY) <= NEAR * BUSY or (rate_rps >= MOST_RPS and busy < BUSY):
+        full = full_load(cost_us + beside_us)
+        if abs(busy - full) <= NEAR * full or (rate_rps >= MOST_RPS and busy < full):
             break
         # At the present cost, which is too careful below what is looked for.
-        next_rps = rate_rps * BUSY / busy
+        next_rps = rate_rps * full / busy
         if before is not None and (busy - before[1]) * (rate_rps - before[0]) > 0:
             slope = (busy - before[1]) / (rate_rps - before[0])
-            secant_rps = rate_rps + (BUSY - busy) / slope
-            if busy < BUSY:
+            secant_rps = rate_rps + (full - busy) / slope
+            if busy < full:
                 next_rps = min(3 * rate_rps, max(next_rps, secant_rps))
             else:
                 next_rps = max(next_rps / 2, min(next_rps, secant_rps))
@@ -171,8 +198,8 @@ def cost_at_full_load(
 
 
 def cost_around(taken_us: Callable[[float], float], rate_rps: float, beside_us: float) -> float:
-    """What a request takes where rate x (that + `beside_us`) is BUSY of a second, which is about
-    `rate_rps`: from a line through measurements AROUND it.
+    """What a request takes where rate x (that + `beside_us`) is `full_load` of a second, which is
+    about `rate_rps`: from a line through measurements AROUND it.
 
     Args:
         taken_us: measures it at a rate.
@@ -181,8 +208,8 @@ def cost_around(taken_us: Callable[[float], float], rate_rps: float, beside_us: 
     Source:
         Theil, "A rank-invariant method of linear and polynomial regression analysis", 1950.
 
-    >>> round(cost_around(lambda rate_rps: 50 + 0.3e6 / rate_rps, 12_800, 0), 2)
-    72.06
+    >>> round(cost_around(lambda rate_rps: 50 + 0.3e6 / rate_rps, 12_800, 0), 1)
+    71.7
     """
     rates = [rate_rps * part for part in AROUND]
     costs_us = [taken_us(rate) for rate in rates]
@@ -193,7 +220,8 @@ def cost_around(taken_us: Callable[[float], float], rate_rps: float, beside_us: 
     if slope <= 0:
         return median(costs_us)
     at_none = median(busy - slope * rate for rate, busy in points)
-    found_rps = max(min(rates), min(max(rates), MOST_RPS, (BUSY - at_none) / slope))
+    full = full_load(median(costs_us) + beside_us)
+    found_rps = max(min(rates), min(max(rates), MOST_RPS, (full - at_none) / slope))
     return (at_none + slope * found_rps) * 1e6 / found_rps - beside_us
 
 

@@ -77,7 +77,7 @@ def _besides(measured: Profile) -> Iterator[str]:
         shared = f", {measured.gateway_shared_us / 1000:.2f} ms beside a slot on its core"
         yield (
             f"a request takes the gateway {measured.gateway_us / 1000:.2f} ms: {limit}"
-            + (shared if measured.gateway_shared_us > measured.gateway_us else "")
+            + (shared if measured.gateway_shared_us else "")
         )
 
 
