@@ -29,6 +29,7 @@ import numpy as np
 from headrace.domain.plan import Deployment, Depth, DepthStage
 from headrace.domain.problem import Items
 from headrace.domain.profile import Profile
+from headrace.highs import SilentHighs
 from headrace.verify.case import Case
 from headrace.verify.figures import (
     OF_ALL_PIPELINES,
@@ -248,8 +249,7 @@ def _part_of_slots(
     }
     if not all(parts.values()):
         return inf
-    program = highspy.Highs()
-    program.setOptionValue("output_flag", False)
+    program = SilentHighs()
     program.setOptionValue("threads", 1)
     least = program.addVariable(lb=0.0, obj=1.0)
     taken = [[-1.0 * least] for _ in kinds]

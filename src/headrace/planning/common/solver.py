@@ -7,6 +7,7 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
+from headrace.highs import SilentHighs
 from headrace.planning.common.candidates import Floats, Ints
 
 Status = Literal["optimal", "infeasible", "limit"]
@@ -94,9 +95,8 @@ class LinearModel:
             start: a feasible point to begin with, shape (columns,).
             relative_gap: at which the search ends.
         """
-        highs = highspy.Highs()
+        highs = SilentHighs()
         for option, value in {
-            "output_flag": False,
             "threads": 1,
             "random_seed": 0,
             "time_limit": max(0.0, time_limit_s),
