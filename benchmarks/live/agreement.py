@@ -93,7 +93,7 @@ def ocr_app(folder: Path) -> Commands:
     prepare_ocr(folder, budget_s=8.0)
     inputs = tuple(word for name in page_files(folder) for word in ("--input", name))
     serve = ("--app", os.path.relpath(FUNCTION, folder), "--policy", POLICY, UNENFORCED)
-    headrace(folder, "rehearse", "plan.json", *serve, *inputs)
+    headrace(folder, "rehearse", "plan.json", *serve, *inputs, "--duration-s", "60")
     return Commands(serve=serve, simulate=("--policy", POLICY), load=("--model", APP, *inputs))
 
 

@@ -4,7 +4,7 @@ be read as part of what `--json` prints."""
 import highspy
 
 
-class SilentHighs(highspy.Highs):
+class SilentHighs(highspy.Highs):  # type: ignore[misc]  # untyped there
     """HiGHS 1.16 prints its banner when callbacks are enabled, which its constructor does before
     anyone can set an option."""
 
