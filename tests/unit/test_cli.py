@@ -209,3 +209,22 @@ def test_kinds_are_listed_for_people_and_for_programs(run: Run) -> None:
 
     assert all(kind.value in people for kind in Kind)
     assert list(msgspec.json.decode(programs)) == [kind.value for kind in Kind]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--no-auth", "--require-token"], "--require-token asks for a token and --no-auth for"),
+        (["--no-auth", "--token-file", "t"], "--token-file asks for a token and --no-auth for"),
+        (["--replan-after-s", "60"], "--replan-after-s does nothing without --replan"),
+        (["--app-threads", "3"], "--app-threads does nothing without --app"),
+        (["--cluster-ca", "ca.pem"], "--cluster-ca does nothing without --agents or --node"),
+    ],
+)
+def test_options_that_contradict_or_do_nothing_are_refused(
+    run: Run, options: list[str], said: str
+) -> None:
+    code, _, err = run("serve", "no-such-plan.json", *options)
+
+    assert code == 2
+    assert said in err

@@ -210,3 +210,15 @@ def test_not_ready_is_a_503_that_health_checks_understand() -> None:
     bench = Bench(engine, token=TOKEN)
     assert status(bench, get("/v2/health/ready")) == 503
     assert status(bench, get("/v2/health/live")) == 200
+
+
+@pytest.mark.parametrize("name", ["example.org:8000", "https://example.org", "example.org/"])
+def test_a_name_with_port_or_protocol_would_never_match_and_is_refused(name: str) -> None:
+    with pytest.raises(AccessError, match="the name alone"):
+        Access(bind_host="127.0.0.1", token=None, allow_hosts=[name])
+
+
+def test_an_address_is_a_name_too() -> None:
+    access = Access(bind_host="127.0.0.1", token=None, allow_hosts=["2001:db8::1"])
+
+    assert access.check_origin(b"[2001:db8::1]:8000", None, "10.0.0.1") is None

@@ -168,9 +168,9 @@ def serve(
     worker_memory_mb: Annotated[
         int | None,
         typer.Option(
-            min=1,
+            min=128,
             help="Most memory of one worker, in megabytes, without the tensors that it shares with"
-            " the gateway; an input that needs more is refused.",
+            " the gateway; an input that needs more is refused. About 100 are the runtime's own.",
         ),
     ] = None,
     unenforced_shares: Annotated[
@@ -285,6 +285,7 @@ def serve(
         app_host,
         check_names,
         check_sizes,
+        check_together,
         cluster_addresses,
         keep_on_core,
     )
@@ -300,6 +301,7 @@ def serve(
     from headrace.serving.workers.placement import refuse_unenforced
 
     check_names(policy, executor)
+    check_together(context)
     check_cluster(cluster, address)
     if cluster is not None:
         from headrace.commands.serve_on_ray import serve_on_ray

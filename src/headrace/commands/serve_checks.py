@@ -7,9 +7,46 @@ from headrace.domain.errors import DocumentError
 from headrace.executors.table import choices
 
 if TYPE_CHECKING:
+    import typer
+
     from headrace.domain.plan import Plan
     from headrace.serving.apps.host import AppHost
     from headrace.serving.workers.remote.cluster import ClusterAddresses
+
+
+REPLANNING = ("replan_fraction", "replan_after_s", "replan_period_s", "replan_headroom")
+OF_OTHERS = {
+    **dict.fromkeys(REPLANNING, ("replan",)),
+    "app_threads": ("app",),
+    "secret_file": ("agents", "node"),
+    "cluster_ca": ("agents", "node"),
+}
+"""Option -> those of which it is part: without any of them it would do nothing."""
+AGAINST_NO_AUTH = ("token_file", "require_token")
+
+
+def given(context: "typer.Context", name: str) -> bool:
+    """Whether the user stated this option."""
+    source = context.get_parameter_source(name)
+    return source is not None and not source.name.startswith("DEFAULT")
+
+
+def check_together(context: "typer.Context") -> None:
+    """Refuse options that contradict each other, or that would do nothing."""
+    if context.params["no_auth"]:
+        for name in AGAINST_NO_AUTH:
+            if given(context, name):
+                raise DocumentError(
+                    f"serve: {_option(name)} asks for a token and --no-auth for none; leave one out"
+                )
+    for name, others in OF_OTHERS.items():
+        if given(context, name) and not any(context.params[other] for other in others):
+            wanted = " or ".join(map(_option, others))
+            raise DocumentError(f"serve: {_option(name)} does nothing without {wanted}")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def cluster_addresses(

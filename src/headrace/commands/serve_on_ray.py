@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.commands.output import console
+from headrace.commands.serve_checks import given
 from headrace.domain.errors import DocumentError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def serve_on_ray(
     from headrace.on_ray.serving import serve_on_ray as serve
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
 
-    refused = [name for name in NOT_WITH_IT if _given(context, name)]
+    refused = [name for name in NOT_WITH_IT if given(context, name)]
     if refused:
         raise DocumentError(
             f"--{refused[0].replace('_', '-')}: is not for --cluster ray, which starts agents and"
@@ -72,7 +73,7 @@ def repeated_arguments(context: typer.Context) -> list[str]:
     words = []
     for parameter in context.command.params:
         name, value = str(parameter.name), context.params.get(str(parameter.name))
-        if name in OF_THE_CLUSTER or not _given(context, name):
+        if name in OF_THE_CLUSTER or not given(context, name):
             continue
         if isinstance(value, bool):
             words.append((parameter.opts if value else parameter.secondary_opts)[0])
@@ -80,11 +81,6 @@ def repeated_arguments(context: typer.Context) -> list[str]:
             several = value if isinstance(value, list | tuple) else [value]
             words += [f"{parameter.opts[0]}={each}" for each in several]
     return words
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and not source.name.startswith("DEFAULT")
 
 
 def _free_port(host: str) -> int:

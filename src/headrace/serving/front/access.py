@@ -91,6 +91,13 @@ class Access:
                 f"serve: --no-auth on {bind_host}, which other machines can reach\n"
                 "  try    --host 127.0.0.1, or leave --no-auth away"
             )
+        allow_hosts = tuple(allow_hosts)
+        for name in allow_hosts:
+            if name.count(":") == 1 or "/" in name:
+                raise AccessError(
+                    f"serve: --allow-host {name}: is not a name\n"
+                    "  try    the name alone, without protocol or port: any port will do"
+                )
         names = (*_LOCAL_NAMES, bind_host, *allow_hosts)
         self._names = frozenset(_bracketed(name).lower().encode() for name in names)
         self._trust_owner = trust_owner
