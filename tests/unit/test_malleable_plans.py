@@ -116,7 +116,7 @@ def test_items_that_go_through_together_are_a_batch() -> None:
     assert depth.batch_size == 4
     alone_us = depth.fill_us + 2 * depth.pace_us  # 10 items in 3 batches
     tight = problem_of(on_a(max_batch=4), item_batch=4, max_depth=1, slo_us=alone_us - 1)
-    assert f"{alone_us / 1000:,.1f} ms" in refusal_of(tight)
+    assert f"{alone_us / 1000:.3f} ms" in refusal_of(tight)
     planned(problem_of(on_a(max_batch=4), item_batch=4, max_depth=1, slo_us=alone_us))
 
 

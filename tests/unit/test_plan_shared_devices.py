@@ -153,6 +153,7 @@ def test_explaining_a_plan_that_shares_nothing_is_refused(run: Run, folder: Path
 
     assert code == 2
     assert "only plans of apps, of shared devices, and malleable ones can be explained" in err
+    assert not (folder / "plan.json").exists()
 
 
 MANY = """

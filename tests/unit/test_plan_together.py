@@ -18,7 +18,9 @@ from headrace.domain.problem import Problem
 from headrace.planning import solve
 from headrace.simulation.apps.session import simulate_apps
 from headrace.simulation.offered.arrivals import arrivals_for
-from helpers.together import write_together
+from headrace.verify import verify
+from helpers.problems import make_profile
+from helpers.together import SHARES, cluster_of, together_problem, write_together
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -162,3 +164,30 @@ def test_a_search_that_ends_early_says_how_far_it_may_be_from_the_least(problem:
     else:
         assert result.stopped == "time-limit"
         assert "none is excluded" in (result.refusal or "")
+
+
+def test_a_stage_that_was_given_two_turns_takes_one() -> None:
+    """At batches of one, the larger half of `big` lies twice on devices that are there anyhow."""
+    profiles = [
+        make_profile(
+            name,
+            blocks=blocks,
+            devices={"a": 1.0, "b": 0.6},
+            shares=SHARES,
+            block_us=block_us,
+            cut_bytes=200_000,
+            seed=seed,
+        )
+        for seed, (name, blocks, block_us) in enumerate((("big", 4, 2_000), ("small", 1, 3_000)))
+    ]
+    asked = together_problem(
+        profiles,
+        cluster_of({"b": 1}, {"b": 1.2}, 3_400_000, nodes=2, gbps=1.0),
+        models={"big": (180_000, 25.0), "small": (60_000, 40.0)},
+    )
+    asked = replace(asked, options=replace(asked.options, max_batch=1, max_tenants=3))
+    plan = solve(asked).plan
+
+    assert plan is not None
+    assert all(len(stage.pool) == 1 for stage in plan.deployments[0].pipelines[0].stages)
+    assert verify(plan, asked.profiles) == []

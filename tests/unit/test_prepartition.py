@@ -69,7 +69,6 @@ def test_one_block_needs_no_times() -> None:
         inputs=(tensor,),
         outputs=(tensor,),
         cuts=(UsableCut(position=1, tensors=(tensor,)),),
-        batch_influence=0.0,
     )
 
     def timed(crossings: object) -> list[float]:

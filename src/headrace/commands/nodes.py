@@ -54,6 +54,7 @@ def nodes(
 
     [dim]headrace nodes --cluster ray --measure -o cluster.yaml[/dim]
     """
+    from headrace.catalog.whole_file import check_writable
     from headrace.domain.errors import ClusterError
     from headrace.on_ray.connection import connected
     from headrace.on_ray.kinds import KnownNodes, kinds_of, of_kinds, processors_of
@@ -63,6 +64,8 @@ def nodes(
     from headrace.reporting.nodes_table import nodes_table, wanted_table
 
     check_cluster(cluster, address)
+    if out is not None:
+        check_writable(out, *([] if path is None else [path]))
     wanted, speeds = ((), {}) if path is None else _wanted(path, executor)
     with connected(address) as ray:
         there = nodes_of(ray)
@@ -88,10 +91,9 @@ def nodes(
         if path is not None:
             console.print(wanted_table(wanted, there, found))
     if out is not None:
-        from headrace.catalog.whole_file import check_writable, whole_file
+        from headrace.catalog.whole_file import whole_file
         from headrace.on_ray.cluster_part import cluster_text
 
-        check_writable(out)
         with whole_file(out) as file:
             file.write(cluster_text(there, kinds, links).encode())
         notices.print(f"wrote {out}", soft_wrap=True)
@@ -126,12 +128,15 @@ def _wanted(path: Path, executor: str) -> "tuple[Sequence[Wanted], Mapping[str, 
 
 def _slow(found: "Matching", speeds: Mapping[str, float], links: "Links | None") -> list[str]:
     """Links that are slower than the plan takes them to be."""
+    from headrace.domain.apart import apart
+
     if links is None:
         return []
     measured = {name: links.node_gbps(id) for name, id in found.pairs.items()}
     return [
-        f"the link of node {name!r} is slower than planned: needs {speeds[name]:g} Gbit/s, has"
-        f" {gbps:.3g} Gbit/s; state that in the problem as bandwidth_gbps and plan again"
+        f"the link of node {name!r} is slower than planned: needs {needs} Gbit/s, has {has} Gbit/s;"
+        " state that in the problem as bandwidth_gbps and plan again"
         for name, gbps in measured.items()
         if gbps is not None and name in speeds and gbps < speeds[name]
+        for needs, has in [apart(speeds[name], gbps, digits=3)]
     ]

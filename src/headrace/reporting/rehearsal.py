@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from headrace.cost import TimedStage, cost_model
 from headrace.dispatch.apps.app_dispatcher import app_tables
 from headrace.dispatch.buckets import by_bucket
+from headrace.domain.apart import apart, ms_apart
 from headrace.domain.base import Record
 from headrace.domain.events import AnyEvent, Dispatched, EventLogHeader, Ran
 from headrace.domain.plan import Deployment, Pipeline, Plan, Stage
@@ -229,10 +230,11 @@ def contradictions(
         wanted_rps = deployment.rate_rps or asked.get(deployment.model)
         wanted_rps = wanted_rps or offered_rps.get(deployment.name, 0.0)
         if carried_rps < 0.999 * wanted_rps:
+            needs, has = apart(wanted_rps, carried_rps, digits=4)
             found.append(
                 f"{deployment.name} cannot carry its rate\n"
-                f"  needs  {rate(wanted_rps)} requests/s\n"
-                f"  has    {rate(carried_rps)} requests/s with the times of the rehearsal, planned"
+                f"  needs  {needs} requests/s\n"
+                f"  has    {has} requests/s with the times of the rehearsal, planned"
                 f" {rate(deployment.throughput_rps)}\n"
                 "  try    a lower max_utilisation of its devices in the problem, or more devices"
             )
@@ -255,11 +257,12 @@ def _carried_rps(stage: Stage, member: RehearsedStage) -> float:
 
 
 def _too_slow(deployment: Deployment, pipeline: Pipeline, latency_us: int) -> str:
+    needs, has = ms_apart(latency_us, deployment.slo_us)
     return (
         f"{deployment.name}/{pipeline.name}: a batch alone misses the SLO\n"
-        f"  needs  {milliseconds(latency_us)} p99 with the times of the rehearsal, planned"
+        f"  needs  {needs} p99 with the times of the rehearsal, planned"
         f" {milliseconds(pipeline.latency_us)}\n"
-        f"  has    {milliseconds(deployment.slo_us)}\n"
+        f"  has    {has}\n"
         "  try    profile again on the machine as it is, `headrace plan --margin` with more"
         " room, or a longer SLO"
     )

@@ -28,6 +28,7 @@ from contextlib import closing
 
 from msgspec.structs import replace
 
+from headrace.domain.apart import apart
 from headrace.domain.base import Record
 from headrace.domain.errors import DocumentError, InfeasibleError
 from headrace.domain.plan import Plan
@@ -271,8 +272,9 @@ def _check_carries(best: Trial, attainment: float) -> None:
 
 def _reason(trials: Sequence[Trial], best: Trial, attainment: float, seed: int) -> str:
     margins = ", ".join(f"{trial.margin:.0%}" for trial in trials)
+    carried, planned = apart(best.carried_rps, best.planned_rps)
     return (
         f"simulated (Poisson, {POLICY}, seed {seed}) with margins {margins}; carries most at"
-        f" attainment {attainment:.4g}: {best.carried_rps:.6g} of {best.planned_rps:.6g} planned"
+        f" attainment {attainment:.4g}: {carried} of {planned} planned"
         " requests/s"
     )

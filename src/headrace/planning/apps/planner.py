@@ -1,18 +1,29 @@
 """Problem -> PlanResult for apps, by any planner, with a refusal that says what would do."""
 
+import dataclasses
 import time
 from collections.abc import Sequence
 
+from headrace.domain.apart import ms_apart, ms_enough
+from headrace.domain.app import App
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult, Stopped
 from headrace.domain.problem import Problem
 from headrace.planning.apps.assembly import Planned, assemble_apps
-from headrace.planning.apps.candidates import AppCase, app_case
+from headrace.planning.apps.candidates import AppCase, app_case, overhead_us
 from headrace.planning.apps.exact.fronts import module_front
 from headrace.planning.apps.exhaustive import TooManyError
 from headrace.planning.apps.order import path_us
 from headrace.planning.apps.solve import solve_app
 from headrace.planning.apps.stock.fit import Lack, StockRefusal, fit_stock, lacks
+from headrace.planning.pooled.refusal import nearest_slo_us
+
+ADVICE_S = 2.0
+"""For an SLO with which a planner finds a plan."""
+STEP_US = 100
+"""How near it is looked for."""
+MOST_US = 86_400_000_000
+"""A day."""
 
 
 def plan_apps(problem: Problem, planner: str) -> PlanResult:
@@ -56,7 +67,7 @@ def _plan_fraction(problem: Problem, planner: str) -> PlanResult:
             except TooManyError as error:
                 refusal = f"{error}\n  try       --planner least-cost"
         if solution is None:
-            return _refused(refusal or _too_slow(case, planner), planner, began)
+            return _refused(refusal or _too_slow(problem, app, case, planner), planner, began)
         planned.append(Planned(app=app, case=case, solution=solution))
     proof, binding = None, _binding(planned)
     lacking = lacks(problem, planned)
@@ -116,7 +127,7 @@ def _unservable(case: AppCase) -> str | None:
     return None
 
 
-def _too_slow(case: AppCase, planner: str) -> str:
+def _too_slow(problem: Problem, app: App, case: AppCase, planner: str) -> str:
     fastest = []
     for module in case.modules:
         # A batch of one ends within twice its duration, whatever the load.
@@ -125,18 +136,55 @@ def _too_slow(case: AppCase, planner: str) -> str:
         fastest.append(int(front.latency_us[0]) if len(front) else enough)
     needed = path_us(case.before, fastest)
     slowest = max(zip(fastest, case.modules, strict=True), key=lambda pair: pair[0])
-    why = (
-        "no plan meets the SLO"
-        if needed > case.budget_us
-        else f"{planner} finds no plan in the SLO"
-    )
+    if needed <= case.budget_us:
+        return _found_nothing(problem, app, case, planner)
+    needs, of_which, has = ms_apart(needed, slowest[0], case.budget_us)
+    whole_us = nearest_slo_us(needed + overhead_us(app, problem.profiles), problem.options.margin)
     return (
-        f"app {case.name!r}: {why}\n"
-        f"  needs     {needed / 1000:g} ms, of which {slowest[1].name!r} {slowest[0] / 1000:g} ms\n"
-        f"  has       {case.budget_us / 1000:g} ms (SLO less margin, gateway and the app's code)\n"
-        f"  try       an SLO of {needed / 1000:g} ms"
-        + ("" if needed > case.budget_us else ", or --planner least-cost")
+        f"app {case.name!r}: no plan meets the SLO\n"
+        f"  needs     {needs}, of which {slowest[1].name!r} {of_which}\n"
+        f"  has       {has} (SLO less margin, gateway and the app's code)\n"
+        f"  try       an SLO of {ms_enough(whole_us)} ms"
     )
+
+
+def _found_nothing(problem: Problem, app: App, case: AppCase, planner: str) -> str:
+    """Of a planner that does not look at every plan: a budget with which it finds one is tried."""
+    budget_us = _enough_us(case, planner, min(ADVICE_S, problem.options.time_limit_s))
+    advice = "--planner least-cost, which looks at every plan"
+    if budget_us is not None:
+        whole_us = nearest_slo_us(
+            budget_us + overhead_us(app, problem.profiles), problem.options.margin
+        )
+        advice = f"an SLO of {ms_enough(whole_us)} ms, with which it does, or {advice}"
+    needs, has = ms_apart(budget_us or 0, case.budget_us)
+    return (
+        f"app {case.name!r}: {planner} finds no plan in the SLO\n"
+        f"  needs     {'more' if budget_us is None else needs}\n"
+        f"  has       {has} (SLO less margin, gateway and the app's code)\n"
+        f"  try       {advice}"
+    )
+
+
+def _enough_us(case: AppCase, planner: str, limit_s: float) -> int | None:
+    """A budget with which the planner finds a plan, hardly larger than one with which it does not;
+    None: none was found in time."""
+    stop_at = time.perf_counter() + limit_s
+    too_little, budget_us = case.budget_us, case.budget_us
+    found: int | None = None
+    while time.perf_counter() < stop_at and (found is None or found - too_little > STEP_US):
+        budget_us = 2 * budget_us + STEP_US if found is None else (too_little + found) // 2
+        if budget_us > MOST_US:
+            return None
+        try:
+            does = solve_app(dataclasses.replace(case, budget_us=budget_us), planner, limit_s)
+        except TooManyError:
+            return found
+        if does is None:
+            too_little = budget_us
+        else:
+            found = budget_us
+    return found
 
 
 def _unfitting(lacking: Sequence[Lack], planner: str) -> str:

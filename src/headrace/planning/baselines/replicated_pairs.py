@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
+from headrace.domain.apart import apart
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import Problem
@@ -65,13 +66,14 @@ def plan_replicated_pairs(problem: Problem) -> PlanResult:
     for demand, allotments in zip(problem.demands, chosen, strict=True):
         carried = float(allotments.throughput_rps.sum())
         if carried < (demand.rate_rps or 0.0):
+            has, needs = apart(carried, demand.rate_rps or 0.0)
             return PlanResult(
                 plan=None,
                 stopped="heuristic",
                 bound=None,
                 runtime_s=deadline.spent_s,
-                refusal=f"dart-r carries {carried:.6g} rps of model {demand.model!r}\n"
-                f"  needs  {demand.rate_rps:g} rps\n"
+                refusal=f"dart-r carries {has} rps of model {demand.model!r}\n"
+                f"  needs  {needs} rps\n"
                 "  try    --planner pooled, which looks at every plan",
             )
     claim = Claim(

@@ -21,7 +21,7 @@ def binding_constraint(
         parts.append(f"rates: {rates_text(problem)} must be carried")
     else:
         parts.append(_devices(problem, models, chosen))
-    weakest = _weakest(problem, models, chosen)
+    weakest = _weakest(models, chosen)
     parts.append(_batch_limit(problem, models[weakest], chosen[weakest]))
     return "; ".join(part for part in parts if part)
 
@@ -44,7 +44,7 @@ def _devices(problem: Problem, models: Sequence[Model], chosen: Sequence[Allotme
     return f"devices: what is left of {names} forms no further pipeline that helps"
 
 
-def _weakest(problem: Problem, models: Sequence[Model], chosen: Sequence[Allotments]) -> int:
+def _weakest(models: Sequence[Model], chosen: Sequence[Allotments]) -> int:
     """The model that decides the objective: the least throughput for its weight."""
     normalised = [
         float(allotments.throughput_rps.sum()) / model.demand.weight

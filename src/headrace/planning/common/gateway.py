@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from headrace.cost import cost_model
+from headrace.domain.apart import apart
 from headrace.domain.plan import Deployment, Plan, PlanResult
 from headrace.domain.problem import MINIMISED, Demand, Problem
 from headrace.planning.common.rounded import round_down
@@ -51,7 +52,7 @@ def refuse_for_gateway(problem: Problem) -> PlanResult | None:
         bound=None,
         runtime_s=0.0,
         refusal="the rates need more time than the gateway has\n"
-        f"  needs  {needed / US_PER_S:.3g} s of every second, {each}\n"
+        f"  needs  {apart(needed / US_PER_S, 1.0, digits=3)[0]} s of every second, {each}\n"
         "  has    1 s: one event loop passes all requests\n"
         f"  try    rates of {round_down(US_PER_S / needed, 2)} times these, or several servers",
     )

@@ -5,6 +5,7 @@ from fractions import Fraction
 from math import ceil
 
 from headrace.cost import cost_model
+from headrace.domain.apart import apart, ms_apart, ms_enough
 from headrace.domain.cluster import Cluster
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.candidates import SlotKind, budget_us
@@ -26,21 +27,21 @@ def refuse_slo(problem: Problem, demand: Demand, table: DepthTable) -> str | Non
     fitting = table.items_within(budget - gateway_us)
     fewer = f"requests of at most {fitting:,} items, or " if fitting else ""
     deepest = len(table.cuts)
+    needs, has, slo = ms_apart(needed_us, budget, demand.slo_us)
     return (
         f"model {demand.model!r}: a request of {items:,} items misses its SLO even alone, at the"
         f" best depth\n"
-        f"  needs  {needed_us / 1000:,.1f} ms at depths up to {deepest}\n"
-        f"  has    {budget / 1000:,.1f} ms, SLO {demand.slo_us / 1000:,.1f} ms less a margin of"
-        f" {margin:.0%}\n"
-        f"  try    {fewer}an SLO of {ceil(least_us / 100) / 10:,.1f} ms"
+        f"  needs  {needs} at depths up to {deepest}\n"
+        f"  has    {has}, SLO {slo} less a margin of {margin:.0%}\n"
+        f"  try    {fewer}an SLO of {ms_enough(least_us)} ms"
     )
 
 
 def refuse_memory(cluster: Cluster, needed: dict[SlotKind, int]) -> str:
     """No device holds what all its slots may be asked to run."""
     lines = [
-        f"  has    {cluster.device_type(kind.device).memory_bytes or 0:,} bytes on a {kind.device},"
-        f" which would need {needed[kind]:,}"
+        f"  has    {cluster.device_type(kind.device).memory_bytes or 0:,} bytes on a"
+        f" {kind.device!r}, which would need {needed[kind]:,}"
         for kind in needed
     ]
     return (
@@ -57,14 +58,14 @@ def refuse_rates(problem: Problem, capacity: Capacity) -> tuple[str, bool]:
     part = max(multiple, 1e-9)
     slots = _listed(capacity.kinds)
     rates = ", ".join(
-        f"{demand.rate_rps:g} requests/s of {demand.model!r}"
+        f"{apart(demand.rate_rps)[0]} requests/s of {demand.model!r}"
         for demand in problem.demands
         if demand.rate_rps
     )
     refusal = (
         f"rates: {slots} are too few\n"
         f"  needs  {rates}\n"
-        f"  has    {multiple:.3g} times these\n"
+        f"  has    {apart(multiple, 1.0, digits=3)[0]} times these\n"
         f"  try    rates of {round_down(part, 2)} times these, or {ceil(100 / part) / 100:g} times"
         " the slots"
     )

@@ -5,6 +5,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
+from msgspec.structs import replace as replace_fields
+
+from headrace.domain.apart import apart
 from headrace.domain.problem import Problem
 from headrace.planning.common.candidates import (
     NEVER_US,
@@ -100,6 +103,8 @@ def _refuse_model(problem: Problem, hardware: Hardware, model: Model) -> str:
     if (tables.p99_us >= NEVER_US).all():
         return _refuse_profile(problem, model)
     fastest = fastest_pipeline(tables, hardware, options.min_stages, options.max_stages)
+    if fastest is None and _fits_without_limits(problem, model):
+        return _refuse_memory(problem, model)
     if fastest is None:
         return (
             f"{name} has no pipeline for which the devices suffice\n"
@@ -125,18 +130,37 @@ def _refuse_profile(problem: Problem, model: Model) -> str:
     offered = [f"{kind.share} {kind.device}" for kind in model.tables.kinds]
     where = f"model {model.demand.model!r} cannot run on any device of the cluster"
     if set(profiled) & set(offered):
-        heaviest = profile.weights_bytes(0, len(profile.blocks))
-        return (
-            f"{where}: its weights do not fit\n"
-            f"  needs  {heaviest:,} bytes of weights, in stages of whole blocks\n"
-            f"  has    {_memory(problem)}\n"
-            "  try    devices with more memory, more blocks or a larger max_stages"
-        )
+        return _refuse_memory(problem, model)
     return (
         f"{where}: it was not profiled there\n"
         f"  needs  {', '.join(offered)}\n"
         f"  has    {', '.join(profiled)}\n"
         "  try    `headrace profile` with the cluster's device types and shares"
+    )
+
+
+def _fits_without_limits(problem: Problem, model: Model) -> bool:
+    """Whether there is a pipeline for it, did every device have memory enough."""
+    types = tuple(replace_fields(each, memory_bytes=None) for each in problem.cluster.device_types)
+    roomy = replace_fields(problem, cluster=replace_fields(problem.cluster, device_types=types))
+    options, hardware = problem.options, Hardware.of(roomy.cluster)
+    tables = model_of(roomy, hardware, model.demand).tables
+    found = fastest_pipeline(tables, hardware, options.min_stages, options.max_stages)
+    return found is not None
+
+
+def _refuse_memory(problem: Problem, model: Model) -> str:
+    profile, most = problem.profiles[model.demand.model], problem.options.max_stages
+    weights = profile.weights_bytes(0, len(profile.blocks))
+    instead = "or --planner pooled, which cuts models into stages"
+    if problem.options.planner != "no-partitioning":
+        instead = "more blocks or a larger max_stages"
+    return (
+        f"model {model.demand.model!r} cannot run on any device of the cluster: its weights do not"
+        " fit\n"
+        f"  needs  {weights:,} bytes of weights, in at most {most} stages of whole blocks\n"
+        f"  has    {_memory(problem)}\n"
+        f"  try    devices with more memory, {instead}"
     )
 
 
@@ -189,7 +213,7 @@ def _carried(hardware: Hardware, models: Sequence[Model], deadline: Deadline) ->
 
 def _refuse_rates(models: Sequence[Model], fraction: float, has: str, more: str) -> str:
     asked = [(m.demand.model, m.demand.rate_rps) for m in models if m.demand.rate_rps is not None]
-    needs = ", ".join(f"{rate:g} rps of {name!r}" for name, rate in asked)
+    needs = ", ".join(f"{apart(rate)[0]} rps of {name!r}" for name, rate in asked)
     reached = ", ".join(f"{round_down(rate * fraction)} rps of {name!r}" for name, rate in asked)
     together = " at once" if len(asked) > 1 else ""
     return (

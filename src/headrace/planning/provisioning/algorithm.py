@@ -10,17 +10,16 @@ GUARD_LOADS = 1.5
 host memory takes longer than in device memory by more than so many times its load."""
 
 
-def algorithm_1(chain: Chain, *, guarded: bool = False, until: int | None = None) -> Choice:
+def algorithm_1(chain: Chain, *, guarded: bool = False) -> Choice:
     """Change layers to host memory while that can fill a stall; numbers are the paper's lines.
 
     Args:
         guarded: keep to `GUARD_LOADS`, as the published program does.
-        until: look at stalls of the layers before this one only.
     """
     source = list(load_all(chain).source)
     difference = chain.host_us - chain.inside_us
     stalls = timeline(chain, Choice.one_by_one(source)).stall_us
-    for i in range(chain.count if until is None else until):  # 1
+    for i in range(chain.count):  # 1
         stall = stalls[i]
         if stall <= 0:  # 2
             continue

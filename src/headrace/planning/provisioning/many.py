@@ -25,6 +25,7 @@ from headrace.planning.common.assembly import Claim, written
 from headrace.planning.common.candidates import budget_us
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.provisioning.planners import NEED_HELPER, Start
+from headrace.planning.provisioning.refusal import refuse_rates, refuse_start
 from headrace.planning.provisioning.residency import stated
 from headrace.planning.provisioning.residents import absent_shares, usable_bytes
 from headrace.planning.provisioning.served import plan_served_start
@@ -87,20 +88,23 @@ def plan_provisioned(problem: Problem) -> PlanResult:
     _check(problem)
     planner = problem.options.provision or DEFAULT
     best, best_us = None, 0.0
+    refusal = ""
     # Which layers stay on the host hangs on how many requests are starts, and that on how much
     # memory the others take: each part is tried, and the least mean time of a request is taken.
     for part in COLD_SHARES if planner.startswith("exact") else COLD_SHARES[:1]:
-        placed = []
-        for demand in problem.demands:
-            found = _place(problem, demand, planner, part)
-            if isinstance(found, str):
-                return _refused(found, deadline)
-            placed.append(found)
+        found = [_place(problem, demand, planner, part) for demand in problem.demands]
+        placed = [each for each in found if isinstance(each, _Placed)]
+        if len(placed) < len(found):
+            # Layers placed for few starts may start too late, where those for many do not.
+            refusal = refusal or "\n".join(each for each in found if isinstance(each, str))
+            continue
+        if without_room := _without_room(problem, placed):
+            refusal = refusal or without_room
+            continue
         mean_us = _mean_us(problem, placed)
         if best is None or mean_us < best_us:
             best, best_us = placed, mean_us
-    assert best is not None
-    if refusal := _without_room(problem, best):
+    if best is None:
         return _refused(refusal, deadline)
     return _carried(problem, planner, best, deadline)
 
@@ -207,7 +211,7 @@ def _on(
         beside = f", {told.working_bytes:,} of them to load and run it" * bool(told.working_bytes)
         return (
             f"model {demand.model!r}: needs {needed:,} bytes of a {times.device!r}{beside},"
-            f" and {times.share} of one has {memory:,}\n"
+            f" and share {times.share} of one has {memory:,}\n"
             "  try    devices with more memory, or a model cut over several (without --provision)"
         )
     costs = cost_model(problem.profiles)
@@ -220,15 +224,8 @@ def _on(
     )
     start_us = residency.start_us + costs.between_batches_us(demand.model)
     needed_us = max(start_us, batch.p99_us) + costs.gateway_us(demand.model)
-    budget = budget_us(demand.slo_us, problem.options.margin)
-    if needed_us > budget:
-        return (
-            f"model {demand.model!r}: its start on a {times.device!r} misses its SLO even alone\n"
-            f"  needs  {needed_us / 1000:,.1f} ms\n"
-            f"  has    {budget / 1000:,.1f} ms, SLO {demand.slo_us / 1000:,.1f} ms less a margin of"
-            f" {problem.options.margin:.0%}\n"
-            f"  try    an SLO of {needed_us / 1000 / (1 - problem.options.margin):,.1f} ms"
-        )
+    if needed_us > budget_us(demand.slo_us, problem.options.margin):
+        return refuse_start(demand, times.device, needed_us, problem.options.margin)
     return _Placed(
         demand=demand,
         device=times.device,
@@ -254,7 +251,7 @@ def _without_room(problem: Problem, placed: Sequence[_Placed]) -> str:
             return (
                 f"model {each.demand.model!r}: needs {each.resident_bytes:,} bytes of a"
                 f" {each.device!r}, beside {largest.working_bytes:,} to load and run"
-                f" {largest.demand.model!r}, and {each.share} of one has {memory:,}\n"
+                f" {largest.demand.model!r}, and share {each.share} of one has {memory:,}\n"
                 "  try    devices with more memory, or fewer models"
             )
     return ""
@@ -363,13 +360,8 @@ def _carried(
             deadline,
         )
     if stated_rates and need[scarce] > 1:
-        more = problem.cluster.count(scarce[0])
-        return _refused(
-            f"rates: these models need {need[scarce]:.2f} of the time of the {more} devices of type"
-            f" {scarce[0]!r}, {sum(absent) / len(absent):.0%} of requests being starts\n"
-            f"  try    {_enough(problem, placed, scarce)} of them, more memory, or lower rates",
-            deadline,
-        )
+        enough = _enough(problem, placed, scarce)
+        return _refused(refuse_rates(problem, scarce[0], need[scarce], absent, enough), deadline)
     slots = tuple(_slots(problem, planner, placed, devices))
     deployments = tuple(
         _deployment(problem, each, part, weight / need[each.device, each.share], slots)

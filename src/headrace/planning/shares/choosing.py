@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.planning.common.deadline import OutOfTime
 from headrace.planning.shares.listing import Parts
 from headrace.planning.shares.master import Chosen, Prices
 from headrace.planning.shares.pricing import Pricing
@@ -82,12 +83,15 @@ def _ways(
 ) -> list[tuple[list[Slot], Ints]] | None:
     """Slots of each way to lay out the devices, and how many devices have each layout; the least
     waste first. Without ways that another one contains, or that use no device. None: more than
-    WAYS_MAX."""
+    WAYS_MAX, or than can be counted in time."""
     found = []
-    for waste, counts in _counted(pricing, prices, gap, spend, more_than):
-        found.append((waste, counts))
-        if len(found) > WAYS_MAX:
-            return None
+    try:
+        for waste, counts in _counted(pricing, prices, gap, spend, more_than):
+            found.append((waste, counts))
+            if len(found) > WAYS_MAX:
+                return None
+    except OutOfTime:
+        return None
     ways = []
     for _, counts in sorted((way for way in found if way[1].any()), key=lambda way: way[0]):
         way = [
@@ -111,6 +115,7 @@ def _counted(
     left = [offer.count for offer in offers]
 
     def more(at: int, wasted: float, spent: float) -> Iterator[tuple[float, Ints]]:
+        pricing.deadline.check()
         if at == len(usable):
             room = any(
                 left[layouts[c].device]

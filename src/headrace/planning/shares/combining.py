@@ -28,6 +28,9 @@ from headrace.planning.shares.workload import Floats, Ints
 WASTE_MAX = 0.3
 """Of a shared part, in devices of average rent: no more remainder is worth that much."""
 
+LEAST_SLACK = 1e-9
+"""The same, of parts that are as good as one another: where they are too many, any will do."""
+
 HOT, COLD = 0.15, 0.004
 """Temperatures at the beginning and at the end, in devices."""
 
@@ -64,7 +67,7 @@ def shareable(
     load, slack = pricing.load, WASTE_MAX * device
     while True:
         parts, _, complete = pricing.within(goal, prices, slack)
-        if complete:
+        if complete or slack < LEAST_SLACK * device or pricing.deadline.passed:
             break
         slack /= 2
     parts = parts.take(several(parts))

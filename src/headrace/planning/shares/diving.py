@@ -39,7 +39,7 @@ def dived(pricing: Pricing, goal: Goal, prices: Prices, *, time_limit_s: float) 
         return None
     parts, _, _ = rest.within(goal, rest_prices, inf, most=REST_PARTS)
     found, _, _ = rest.master.whole(
-        Parts.joined([rest.pool(), parts]),
+        Parts.joined([rest_prices.pool, parts]),
         goal,
         layouts=np.ones(len(pricing.layouts), np.bool_),
         better_than=None,
@@ -58,14 +58,14 @@ def _kept(pricing: Pricing, prices: Prices) -> Chosen:
         while counts[c] < most and filling.device(int(c)):
             counts[c] += 1
     used = np.flatnonzero(filling.chosen)
-    return Chosen(pricing.pool().take(used), filling.chosen[used], counts)
+    return Chosen(prices.pool.take(used), filling.chosen[used], counts)
 
 
 class _Filling:
     """The parts of a relaxed plan, put into devices one after the other."""
 
     def __init__(self, pricing: Pricing, prices: Prices) -> None:
-        self._layouts, self._pool = pricing.layouts, pricing.pool()
+        self._layouts, self._pool = pricing.layouts, prices.pool
         self._stock = prices.parts.copy()
         self._worth = self._pool.rates_rps(pricing.load.models) @ prices.price
         self.chosen = np.zeros(len(self._stock), np.int64)

@@ -19,9 +19,14 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.compilation.loops import compiled
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.shares.workload import Floats, Ints, Workload
 
 SECOND_US = 1e6
+
+MARKED_AT_ONCE = 1_024
+"""Parts whose dominance is looked at between two looks at the clock: each is compared with all that
+are kept, so that 400,000 may take seconds."""
 
 
 class Candidates(NamedTuple):
@@ -233,21 +238,40 @@ def _walk(
     return found if not best_only else 0
 
 
-def undominated(place: Ints, loudness: Ints, rates_rps: Floats) -> np.ndarray:
-    """Rows that no other row at the same place, no louder, carries at least as much of all as."""
+def undominated(
+    place: Ints, loudness: Ints, rates_rps: Floats, deadline: Deadline
+) -> tuple[np.ndarray, bool]:
+    """Rows that no other row at the same place, no louder, carries at least as much of all as.
+
+    Returns:
+        The rows, and whether they are all: what is not looked at in time is left out.
+    """
     total = rates_rps.sum(axis=1)
     order = np.lexsort((loudness, -total, place))
-    keep = np.zeros(len(order), np.bool_)
-    _mark(place[order], loudness[order], rates_rps[order], keep)
-    rows: np.ndarray = order[keep]
-    return rows
+    place, loudness, rates_rps = place[order], loudness[order], rates_rps[order]
+    keep, kept, count = np.zeros(len(order), np.bool_), np.zeros(len(order), np.int64), 0
+    for begin in range(0, len(order), MARKED_AT_ONCE):
+        if deadline.passed:
+            return order[keep], False
+        end = min(begin + MARKED_AT_ONCE, len(order))
+        count = _mark(place, loudness, rates_rps, begin, end, keep, kept, count)
+    return order[keep], True
 
 
 @compiled
-def _mark(place: Ints, loudness: Ints, rates: Floats, keep: np.ndarray) -> None:
-    kept = np.zeros(len(place), np.int64)
-    count, models = 0, rates.shape[1]
-    for row in range(len(place)):
+def _mark(
+    place: Ints,
+    loudness: Ints,
+    rates: Floats,
+    begin: int,
+    end: int,
+    keep: np.ndarray,
+    kept: Ints,
+    count: int,
+) -> int:
+    """Returns how many rows are kept of the last one's place; they lead `kept`."""
+    models = rates.shape[1]
+    for row in range(begin, end):
         if row and place[row] != place[row - 1]:
             count = 0
         beaten = False
@@ -266,3 +290,4 @@ def _mark(place: Ints, loudness: Ints, rates: Floats, keep: np.ndarray) -> None:
             keep[row] = True
             kept[count] = row
             count += 1
+    return count

@@ -65,8 +65,10 @@ class Prices:
     """Shape (P, levels + 1): of a part, by place and loudness."""
     layout_waste: Floats
     """Shape (layouts,)."""
+    pool: Parts
+    """Shape (Q,): the parts that the prices were found with."""
     parts: Floats
-    """Shape (Q,): how many of each part the relaxed plan has."""
+    """Shape (Q,): how many of each of them the relaxed plan has."""
     layouts: Floats
     """Shape (layouts,): how many devices of each."""
 
@@ -109,7 +111,7 @@ class Master:
         found = model.solve(time_limit_s=time_limit_s, relaxed=True)
         if found.status != "optimal" or found.prices is None or found.objective is None:
             return None
-        return self._priced(found, rows, goal)
+        return self._priced(found, rows, parts, goal)
 
     def whole(
         self,
@@ -270,7 +272,7 @@ class Master:
             layouts=x, parts=y, carried=carried, counted=counted, lack=lack, multiple=z,
             room=room, owned=owned)  # fmt: skip
 
-    def _priced(self, found: LinearSolution, rows: "_Rows", goal: Goal) -> Prices:
+    def _priced(self, found: LinearSolution, rows: "_Rows", pool: Parts, goal: Goal) -> Prices:
         assert found.prices is not None
         assert found.objective is not None
         assert found.values is not None
@@ -292,6 +294,7 @@ class Master:
             price=price / self.load.target_rps,
             rent=rent,
             layout_waste=cost - flat @ worth[rows.room],
+            pool=pool,
             parts=found.values[rows.parts],
             layouts=layouts,
         )

@@ -15,10 +15,18 @@ WAYS_MAX = 400
 """Ways to divide the memory of one cut, beyond which they are not named."""
 
 TRIED_MAX = 10_000
+"""Ways to divide the memory of one cut that are looked at, named or not: tens of milliseconds."""
 
 
 def sums_of_weights(weights_bytes: Sequence[int], tenants_max: int) -> list[int] | None:
-    """What so many tenants at most can need, ascending from 0; None: more than SUMS_MAX sums.
+    """What the weights of the tenants of one part can come to.
+
+    Args:
+        weights_bytes: of each model that may be a tenant, once; equal ones stand for themselves.
+        tenants_max: of one part.
+
+    Returns:
+        The different sums, bytes, ascending from 0 (no tenant); None: there are more than SUMS_MAX.
 
     >>> sums_of_weights([10, 5, 5], 2)
     [0, 5, 10, 15]
@@ -35,11 +43,17 @@ def sums_of_weights(weights_bytes: Sequence[int], tenants_max: int) -> list[int]
 def memory_cuts(
     split: tuple[Fraction, ...], memory_bytes: int, sums: Sequence[int]
 ) -> list[tuple[int, ...]] | None:
-    """What each part of a cut may hold; None: more than WAYS_MAX ways, or TRIED_MAX looked at.
+    """The ways to divide a device's memory between the parts of a cut.
 
     Args:
-        split: shares, equal ones side by side.
-        sums: what a part can need, ascending from 0.
+        split: the share of each part, equal ones side by side.
+        memory_bytes: of the whole device.
+        sums: what a part can need, bytes, ascending from 0 (`sums_of_weights`).
+
+    Returns:
+        Ways; of each what each part may hold, bytes, in the order of `split`; of equal parts the
+        larger first. In none could a part have the next larger sum. None: there are more than
+        WAYS_MAX, or more than TRIED_MAX to look at.
 
     >>> half = Fraction(1, 2)
     >>> memory_cuts((half, half), 25, [0, 5, 10, 15, 20])
@@ -60,7 +74,8 @@ def memory_cuts(
 def _ways(
     split: tuple[Fraction, ...], left: int, sums: list[int], before: tuple[int, ...] = ()
 ) -> Iterator[tuple[int, ...]]:
-    """Of equal parts, none holds more than the one before it."""
+    """What each part holds, the last as much as is left. Of equal parts, none holds more than the
+    one before it."""
     at = len(before)
     if at == len(split):
         yield before

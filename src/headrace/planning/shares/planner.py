@@ -1,5 +1,6 @@
 """From a problem to the best plan of shared devices, or to a refusal that says what would do."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace as with_fields
 from math import inf
@@ -74,8 +75,7 @@ def plan_shares(problem: Problem) -> PlanResult:
     if chosen is None:
         if deadline.passed and not found.proven:
             return _refused(_gave_up(problem), "time-limit", deadline)
-        advice = Deadline(min(ADVICE_S, max(1.0, deadline.left_s)))
-        refusal = refuse_rates(problem, load, times, advice, proven=found.proven)
+        refusal = refuse_rates(problem, load, times, advice_deadline(deadline), proven=found.proven)
         return _refused(refusal, "infeasible" if found.proven else "time-limit", deadline)
     claim = Claim(
         bound=found.bound,
@@ -100,6 +100,11 @@ def workload(problem: Problem, times: Sequence[SharedTimes]) -> Workload:
         budget_us=np.array([tenant.budget_us for tenant in times[0].models], np.int64),
         weights_bytes=np.array([tenant.weights_bytes for tenant in times[0].models], np.int64),
     )
+
+
+def advice_deadline(planning: Deadline) -> Deadline:
+    """For the rates that a refusal names: what is left of planning, 1 s at least."""
+    return Deadline(min(ADVICE_S, max(1.0, planning.left_s)))
 
 
 def pricing_of(load: Workload, devices: Devices, deadline: Deadline) -> Pricing:
@@ -158,10 +163,13 @@ def _tenants(problem: Problem, load: Workload, devices: Devices, most_tenants: i
     few = ASKED_PARTS if problem.options.max_tenants else FEW_PARTS
     if most_tenants <= TENANTS_MAX or _countable(load, devices, most_tenants, few):
         return [most_tenants]
-    more = TENANTS_MAX
-    while more < most_tenants and _countable(load, devices, more + 1, MANY_PARTS):
-        more += 1
-    return list(dict.fromkeys([TENANTS_MAX, more]))
+    # More models on a part never make fewer parts.
+    more = bisect_left(
+        range(TENANTS_MAX + 1, most_tenants + 1),
+        True,
+        key=lambda tenants: not _countable(load, devices, tenants, MANY_PARTS),
+    )
+    return list(dict.fromkeys([TENANTS_MAX, TENANTS_MAX + more]))
 
 
 def _countable(load: Workload, devices: Devices, tenants_max: int, most_parts: int) -> bool:

@@ -19,6 +19,9 @@ PARTS_MAX = 400_000
 KEPT_MAX = 20_000
 """Undominated parts that a question is asked of."""
 
+LEAST_GAP = 1e-9
+"""Of the goal. Parts that waste no more are alike: where they are too many, any of them will do."""
+
 PER_ROUND = 12
 """New parts of each place per round."""
 
@@ -73,7 +76,8 @@ class Pricing:
         cap_rps = self.master.cap_rps(goal)
         parts, waste, complete = self._listed(prices.price, prices.rent, gap, cap_rps)
         narrowed = complete
-        while most is not None and not narrowed:
+        least_gap = LEAST_GAP * prices.scale
+        while most is not None and not narrowed and gap > least_gap and not self.deadline.passed:
             # Too many to hold: of those that waste little, none must be missing.
             gap = min(gap, 8 * prices.scale) / 8
             parts, waste, narrowed = self._listed(prices.price, prices.rent, gap, cap_rps)
@@ -81,15 +85,12 @@ class Pricing:
             rows = np.argpartition(waste, most)[:most]
             parts, waste, complete = parts.take(rows), waste[rows], False
         rates = np.minimum(parts.rates_rps(self.load.models), cap_rps)
-        rows = undominated(parts.place, parts.loudness, rates)
+        rows, looked_at = undominated(parts.place, parts.loudness, rates, self.deadline)
+        complete = complete and looked_at
         if len(rows) > KEPT_MAX:
             rows = rows[np.argsort(waste[rows], kind="stable")[:KEPT_MAX]]
             complete = False
         return parts.take(rows), waste[rows], complete
-
-    def pool(self) -> Parts:
-        """The parts that the prices were found with."""
-        return self._pool
 
     def _listed(
         self, price: Floats, rent: Floats, slack: float, cap_rps: Floats, *, best: bool = False

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import ceil, floor
+from math import floor
 
 import numpy as np
 
+from headrace.domain.apart import apart, ms_apart, ms_enough
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.rounded import round_down
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.pooled.refusal import nearest_slo_us
 from headrace.planning.shares.devices import devices_of
@@ -55,13 +57,13 @@ def _refuse_model(problem: Problem, times: Sequence[SharedTimes], m: int) -> str
     gateway_us = _gateway_us(problem, tenant.budget_us, demand)
     margin = problem.options.margin_of(demand.model)
     slo_us = nearest_slo_us(least_us + gateway_us, margin)
+    needs, has, slo = ms_apart(least_us, tenant.budget_us, demand.slo_us)
     return (
         f"model {demand.model!r} cannot meet its SLO on any part of a {names}\n"
-        f"  needs  {least_us / 1000:.1f} ms: a wait for its turn, then a batch of 1, on {share} of"
+        f"  needs  {needs}: a wait for its turn, then a batch of 1, on {share} of"
         f" a {where.device.name!r}\n"
-        f"  has    {tenant.budget_us / 1000:.1f} ms of its SLO of {demand.slo_us / 1000:.1f} ms\n"
-        f"  try    an SLO of at least {ceil(slo_us / 100) / 10:.1f} ms, faster devices or a smaller"
-        " margin"
+        f"  has    {has} of its SLO of {slo}\n"
+        f"  try    an SLO of at least {ms_enough(slo_us)} ms, faster devices or a smaller margin"
     )
 
 
@@ -96,7 +98,7 @@ def refuse_rates(
     )
     found = most(pricing, precision=PRECISION)
     has = ", ".join(f"{offer.count} {offer.name!r}" for offer in devices.offers)
-    needs = ", ".join(f"{rate:g} rps of {name!r}" for name, rate in asked)
+    needs = ", ".join(f"{apart(rate)[0]} rps of {name!r}" for name, rate in asked)
     if limit := problem.options.max_tenants:
         has += f", at most {limit} models on a part (max_tenants)"
     most_tenants = min(limit or load.models, load.models)
@@ -118,7 +120,7 @@ def refuse_rates(
             f"{', a larger max_tenants' if limit else ''} or longer SLOs{more}"
         )
     fraction = floor(min(found.value, 1 - PRECISION) * 1000) / 1000
-    together = ", ".join(f"{_down(rate * fraction)} rps of {name!r}" for name, rate in asked)
+    together = ", ".join(f"{round_down(rate * fraction)} rps of {name!r}" for name, rate in asked)
     said = (
         "the devices cannot carry the rates asked, however they are shared"
         if proven
@@ -130,7 +132,3 @@ def refuse_rates(
         f"  has    {together} at once, {fraction:g} times as much, with {has}\n"
         f"  try    rates of {fraction:g} times these, or more devices{more}"
     )
-
-
-def _down(rate: float) -> str:
-    return f"{floor(rate * 1000) / 1000:.4g}"

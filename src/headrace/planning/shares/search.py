@@ -255,7 +255,7 @@ def _by_program(
         gap = sign * (reach - prices.bound) + 1e-7 * max(1.0, prices.bound)
         parts, _, complete = pricing.within(goal, prices, gap, most=few)
         if few is not None:
-            parts = Parts.joined([pricing.pool(), parts])
+            parts = Parts.joined([prices.pool, parts])
         elif not complete:
             break
         usable = prices.layout_waste <= gap

@@ -44,6 +44,32 @@ class Slots(NamedTuple):
 
 
 @compiled
+def _scarcest(
+    first: Ints, entry_waste: Floats, left: Ints, missing: Floats, depth: int, budget: float
+) -> tuple[int, int]:
+    """Of the models of which something is missing, that with the fewest parts within the budget in
+    slots that are left: (model, parts). (-1, 0): nothing is missing."""
+    pick, fewest = -1, 0
+    for m in range(missing.shape[1]):
+        if missing[depth, m] <= MISSING:
+            continue
+        options = 0
+        for s in range(len(left)):
+            if left[s]:
+                low, high = first[s, m], first[s, m + 1]
+                while low < high:
+                    middle = (low + high) // 2
+                    if entry_waste[middle] <= budget:
+                        low = middle + 1
+                    else:
+                        high = middle
+                options += low - first[s, m]
+        if pick < 0 or options < fewest:
+            pick, fewest = m, options
+    return pick, fewest
+
+
+@compiled
 def walk(
     first: Ints,
     entries: Ints,
@@ -98,25 +124,8 @@ def walk(
             at[depth] += 1
         if entering:
             entering = False
-            fewest, pick, done = len(entries) + 1, -1, True
-            for m in range(models):
-                if missing[depth, m] <= MISSING:
-                    continue
-                done = False
-                options = 0
-                for s in range(sorts):
-                    if left[s]:
-                        low, high = first[s, m], first[s, m + 1]
-                        while low < high:
-                            middle = (low + high) // 2
-                            if entry_waste[middle] <= budget[depth]:
-                                low = middle + 1
-                            else:
-                                high = middle
-                        options += low - first[s, m]
-                if options < fewest:
-                    fewest, pick = options, m
-            if done:
+            pick, fewest = _scarcest(first, entry_waste, left, missing, depth, budget[depth])
+            if pick < 0:
                 chosen_slot[depth] = -1
                 return SOME + 4 * steps
             if depth == depth_max or fewest == 0 or budget[depth] < 0:

@@ -75,8 +75,9 @@ class Assembly:
             deployments += modules
             claims.append(_claim(chain, app, modules))
         slots = tuple(
-            changed(slot, tenants=tuple(self._tenants[slot.name, one.model] for one in classes))
+            changed(slot, tenants=tenants)
             for slot, classes in zip(self._slots, self._classes, strict=True)
+            if (tenants := self._tenants_of(slot, classes))
         )
         plan = written(problem, slots, tuple(deployments), claim, problem.interference)
         return changed(plan, apps=tuple(claims))
@@ -101,7 +102,8 @@ class Assembly:
     def _in_stages(self, name: str, chain: Chain, way: Way) -> Pipeline:
         stages = []
         for number, step in enumerate(chain.steps):
-            [turn] = self._turns[step.key]
+            # Every turn carries the rate; of several, which cost nothing, one will do.
+            turn = min(self._turns[step.key], key=lambda turn: turn.tenant.duty_us)
             one = turn.tenant
             [times] = [
                 each.models[0]
@@ -189,6 +191,10 @@ class Assembly:
             cost_per_hour=part * float(kind.price_per_hour or 0.0) * float(one.share),
         )
         return changed(class_pipeline(self._problem, one, name, [turn.slot.name]), load=load)
+
+    def _tenants_of(self, slot: Slot, classes: Sequence[TenantClass]) -> tuple[Tenant, ...]:
+        keys = [(slot.name, one.model) for one in classes]
+        return tuple(self._tenants[key] for key in keys if key in self._tenants)
 
     def _note(self, turn: _Turn, model: str, pipeline: str, stage: int) -> None:
         self._tenants[turn.slot.name, turn.tenant.model] = Tenant(

@@ -33,6 +33,9 @@ BOXES_MAX = 600
 BOX_S = 4.0
 """At most, for one box."""
 
+FIRST_PART = 0.5
+"""Of the time left, for the first box where that is more."""
+
 EAGER = 8
 """So many boxes at first are also tried with budgets that fit; later every fourth."""
 
@@ -120,7 +123,10 @@ class BudgetSearch:
         self._asked += 1
         times = self._costs.times(self.steps, high.tolist())
         load = workload(self.problem, times)
-        deadline = Deadline(min(BOX_S, max(0.05, self._deadline.left_s)))
+        left_s = self._deadline.left_s
+        # Without an answer to the first there is no other to ask.
+        most_s = BOX_S if self._asked > 1 else max(BOX_S, FIRST_PART * left_s)
+        deadline = Deadline(min(most_s, max(0.05, left_s)))
         found, devices, _ = searched(self.problem, load, times, self._costs.prices, deadline)
         if found.chosen is None and found.proven:
             return None

@@ -21,7 +21,7 @@ from headrace.planning.common.assembly import Claim
 from headrace.planning.common.candidates import NEVER_US
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.pooled.planner import check_options
-from headrace.planning.shares.planner import plan_shares
+from headrace.planning.shares.planner import advice_deadline, plan_shares
 from headrace.planning.together.assembly import assembled
 from headrace.planning.together.budgets import SAME, BudgetSearch, Found
 from headrace.planning.together.cuts import Way, ways_to_cut
@@ -89,7 +89,9 @@ class _Together:
             proven = best.bound == inf
             whole = [way[0] for way in options]
             chains = [*(chain for way in whole for chain in way.chains), *self._apps]
-            return self._refused(refuse_chains(self._costs, chains, proven=proven), proven=proven)
+            advice = advice_deadline(self._deadline)
+            refusal = refuse_chains(self._costs, chains, advice, proven=proven)
+            return self._refused(refusal, proven=proven)
         return self._planned(best)
 
     # -- which models are cut ---------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """Why apps and models cannot share the devices as asked, and what rates or SLO would do."""
 
 from collections.abc import Sequence
-from math import ceil, floor
+from math import floor
 
 import numpy as np
 
+from headrace.domain.apart import ms_apart, ms_enough
 from headrace.domain.problem import Problem
 from headrace.planning.apps.order import path_us
 from headrace.planning.common.candidates import NEVER_US
@@ -19,7 +20,6 @@ from headrace.planning.together.cuts import Way
 from headrace.planning.together.steps import Chain, Costs, model_chain
 
 PRECISION = 1e-3
-ADVICE_S = 2.0
 
 
 def refuse_steps(
@@ -64,20 +64,25 @@ def _refuse(costs: Costs, problem: Problem, chain: Chain, what: str, cut: str, s
         needed_us + floor(slo_us * (1 - problem.options.margin)) - chain.budget_us,
         problem.options.margin,
     )
+    needs, allowed = ms_apart(needed_us, chain.budget_us)
     return (
         f"{what} cannot meet its SLO on any part of a {names}{cut}\n"
-        f"  needs  {needed_us / 1000:.1f} ms: a wait for each turn, then a batch of 1\n"
-        f"  has    {chain.budget_us / 1000:.1f} ms of its SLO of {slo_us / 1000:.1f} ms\n"
-        f"  try    an SLO of at least {ceil(whole_us / 100) / 10:.1f} ms, faster devices or a"
+        f"  needs  {needs}: a wait for each turn, then a batch of 1\n"
+        f"  has    {allowed} of its SLO of {slo_us / 1000:.1f} ms\n"
+        f"  try    an SLO of at least {ms_enough(whole_us)} ms, faster devices or a"
         " smaller margin"
     )
 
 
-def refuse_chains(costs: Costs, chains: Sequence[Chain], *, proven: bool) -> str:
-    """Of rates that all devices together cannot carry, or for which no plan was found."""
+def refuse_chains(costs: Costs, chains: Sequence[Chain], advice: Deadline, *, proven: bool) -> str:
+    """Of rates that all devices together cannot carry, or for which no plan was found.
+
+    Args:
+        advice: for the rates that are named.
+    """
     asked = ", ".join(f"{chain.steps[0].rate_rps:g} rps of {chain.name!r}" for chain in chains)
     has = ", ".join(f"{costs.problem.cluster.count(name)} {name!r}" for name in costs.devices)
-    at_most = _most(costs, chains)
+    at_most = _most(costs, chains, advice)
     if not proven:
         said = "no plan was found that carries the rates asked, and none is excluded"
     else:
@@ -96,9 +101,9 @@ def refuse_chains(costs: Costs, chains: Sequence[Chain], *, proven: bool) -> str
     )
 
 
-def _most(costs: Costs, chains: Sequence[Chain]) -> float:
+def _most(costs: Costs, chains: Sequence[Chain], advice: Deadline) -> float:
     """The multiple of all rates that fits with every step at its widest budget: a bound."""
-    search = BudgetSearch(costs, chains, Deadline(ADVICE_S))
+    search = BudgetSearch(costs, chains, advice)
     widest = search.widest
     if widest is None:
         return 0.0
@@ -111,5 +116,5 @@ def _most(costs: Costs, chains: Sequence[Chain]) -> float:
         weights_bytes=np.array([t.weights_bytes for t in times[0].models], np.int64),
     )
     devices = devices_of(search.problem, times, [1.0 for _ in times])
-    found = most(pricing_of(load, devices, Deadline(ADVICE_S)), precision=PRECISION)
+    found = most(pricing_of(load, devices, advice), precision=PRECISION)
     return found.bound or 0.0

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
+from headrace.domain.apart import ms_apart
 from headrace.domain.controls import Control
 from headrace.domain.elements import item_bytes
 from headrace.domain.request import DropReason
@@ -121,10 +122,11 @@ class ServedModel:
 
     def refuse_timeout(self, timeout_us: int) -> "Refusal":
         """The refusal of a timeout that is shorter than `fastest_us`."""
+        needs, allows = ms_apart(self.fastest_us, timeout_us)
         return Refusal(
             reason="deadline",
             message=f"{'app' if self.app else 'model'} {self.name!r} needs at least"
-            f" {self.fastest_us / 1000:.1f} ms, but the request allows {timeout_us / 1000:.1f} ms;"
+            f" {needs}, but the request allows {allows};"
             " give it a longer timeout",
             retry_after_us=0,
             never=True,
@@ -132,12 +134,12 @@ class ServedModel:
 
     def refuse_items(self, items: int, timeout_us: int) -> "Refusal":
         """The refusal of more items than `items_within` the timeout: trying again never helps."""
+        allows, needs = ms_apart(timeout_us, self.least_us(items))
         return Refusal(
             reason="deadline",
             message=f"model {self.name!r} cannot answer {items} items within"
-            f" {timeout_us / 1000:.1f} ms, however idle it is; send at most"
-            f" {self.items_within(timeout_us)} items at a time, or allow at least"
-            f" {self.least_us(items) / 1000:.1f} ms",
+            f" {allows}, however idle it is; send at most"
+            f" {self.items_within(timeout_us)} items at a time, or allow at least {needs}",
             retry_after_us=0,
             never=True,
         )

@@ -1,5 +1,6 @@
 """From a heuristic to a `PlanResult`: what it needs of a problem, its plan, or why it has none."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -7,6 +8,7 @@ from math import ceil, floor
 
 from msgspec.structs import replace
 
+from headrace.domain.apart import apart, ms_apart
 from headrace.domain.errors import DocumentError
 from headrace.domain.interference import Interference
 from headrace.domain.plan import PlanResult
@@ -24,6 +26,9 @@ from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.pooled.planner import check_options
 from headrace.planning.pooled.refusal import nearest_slo_us
 
+ADVICE_S = 1.0
+MORE_DEVICES = 16
+"""With which a plan is looked for."""
 TRIES = 12
 """Halvings in the search for rates that would fit."""
 
@@ -120,34 +125,53 @@ def _case(problem: Problem, device: str, documents: Sequence[Interference]) -> C
 def _refusal(
     case: Case, planner: str, heuristic: Heuristic, stuck: Stuck, options: PlanOptions
 ) -> str:
-    tenant = case.times.models[stuck.load.model]
+    alone = [_refuse_alone(case, each, options) for each in range(len(case.times.models))]
+    if any(alone):
+        return "\n".join(text for text in alone if text)
+    model, kind = case.times.models[stuck.load.model].demand.model, case.times.device.name
+    most = _nearest(case, heuristic)
+    says = f"all rates times {most:.2g}, which it carries, or " if most > 0 else ""
+    enough = _enough(case, heuristic)
+    if enough is not None:
+        says += f"{enough} of type {kind!r}, with which it does, or "
+    left, asked = apart(stuck.load.rate_rps, case.rates_rps[stuck.load.model])
+    return (
+        f"{planner} finds no part for {left} requests/s of model {model!r}\n"
+        f"  needs  {asked} requests/s of it, beside the other models\n"
+        f"  has    {case.count} of type {kind!r}, cut as they may be\n"
+        f"  try    {says}--planner shares, which looks at every plan"
+    )
+
+
+def _refuse_alone(case: Case, number: int, options: PlanOptions) -> str | None:
+    """Of a model that no part can run in time, even alone and one request at a time."""
+    tenant = case.times.models[number]
     model, kind = tenant.demand.model, case.times.device.name
     margin = options.margin_of(model)
-    shortest_us = _shortest_us(case, stuck.load.model)
+    shortest_us = _shortest_us(case, number)
     if shortest_us is None:
         return (
             f"model {model!r} cannot run on any part of a {kind!r}\n"
             f"  needs  a profile on {kind!r}, and {tenant.weights_bytes:,} bytes for its weights\n"
-            f"  has    {case.times.device.memory_bytes or 'unknown'} bytes of memory\n"
+            f"  has    {_memory(case)}\n"
             "  try    `headrace profile --shares`, or devices with more memory"
         )
     if shortest_us > tenant.budget_us:
         gateway_us = budget_us(tenant.demand.slo_us, margin) - tenant.budget_us
         slo_us = nearest_slo_us(shortest_us + gateway_us, margin)
+        needs, has = ms_apart(shortest_us, tenant.budget_us)
         return (
             f"model {model!r} cannot meet its SLO on any part of a {kind!r}\n"
-            f"  needs  {shortest_us / 1000:g} ms: a wait for its turn, then its batch of 1\n"
-            f"  has    {tenant.budget_us / 1000:g} ms of its SLO\n"
+            f"  needs  {needs}: a wait for its turn, then its batch of 1\n"
+            f"  has    {has} of its SLO\n"
             f"  try    {'a smaller --margin, or ' if margin else ''}slo_ms: {ceil(slo_us / 1000)}"
         )
-    most = _nearest(case, heuristic)
-    says = f"all rates times {most:.2g}, which it carries, or " if most > 0 else ""
-    return (
-        f"{planner} finds no part for {stuck.load.rate_rps:.6g} requests/s of model {model!r}\n"
-        f"  needs  {case.rates_rps[stuck.load.model]:g} requests/s of it, beside the other models\n"
-        f"  has    {case.count} of type {kind!r}, cut as they may be\n"
-        f"  try    {says}--planner shares, which looks at every plan"
-    )
+    return None
+
+
+def _memory(case: Case) -> str:
+    memory = case.times.device.memory_bytes
+    return "no profile there" if memory is None else f"{memory:,} bytes of memory"
 
 
 def _shortest_us(case: Case, model: int) -> int | None:
@@ -174,6 +198,18 @@ def _nearest(case: Case, heuristic: Heuristic) -> float:
     while hundredths and isinstance(heuristic(case, _times(case, hundredths / 100)), Stuck):
         hundredths -= 1
     return hundredths / 100
+
+
+def _enough(case: Case, heuristic: Heuristic) -> int | None:
+    """With how many devices the heuristic carries all rates; None: not found in time."""
+    deadline = Deadline(ADVICE_S)
+    for count in range(case.count + 1, case.count + MORE_DEVICES + 1):
+        if deadline.passed:
+            break
+        more = dataclasses.replace(case, count=count)
+        if not isinstance(heuristic(more, more.rates_rps), Stuck):
+            return count
+    return None
 
 
 def _times(case: Case, multiple: float) -> list[float]:

@@ -1,0 +1,51 @@
+"""What a dispatcher learns of times, report by report."""
+
+import pytest
+
+from headrace.dispatch.kernel import drift as drift_of_kernel
+from headrace.dispatch.kernel.layout import ONE, State
+from headrace.dispatch.kernel.tables import Store
+from headrace.dispatch.policies import POLICIES
+from headrace.domain.events import Dropped, Ran
+from helpers.sim import Sim, request
+from helpers.states import CalledFromPython, callable_state
+from helpers.topologies import make_route, make_stage, make_topology
+
+drift = CalledFromPython(drift_of_kernel)
+SPREAD = ONE // 8
+
+
+@pytest.fixture
+def state() -> State:
+    topology = make_topology([make_route(make_stage([0], [1_000], p99_us=[1_125]))])
+    return callable_state(Store(topology, POLICIES["reservation"], queue_max=10).state)
+
+
+def test_a_level_within_a_quarter_of_the_spread_of_one_is_one() -> None:
+    for sign in (1, -1):
+        assert drift.within_bounds(ONE + sign * SPREAD // 4, SPREAD) == ONE
+        off = ONE + sign * (SPREAD // 4 + 1)
+        assert drift.within_bounds(off, SPREAD) == off
+    assert drift.within_bounds(100 * ONE, SPREAD) == 32 * ONE
+    assert drift.within_bounds(1, SPREAD) == ONE // 2
+
+
+def test_no_single_report_says_how_much_slower_a_slot_is(state: State) -> None:
+    found, ratios = 0, [2 * ONE, 5 * ONE, 2 * ONE, 2 * ONE, 2 * ONE, 2 * ONE]
+    while not found:
+        found = drift.level_after(state.learned[0], ONE, SPREAD, ratios.pop(0))
+    assert found == 2 * ONE
+
+
+@pytest.mark.parametrize(("deadline_at_us", "runs"), [(256, 2), (252, 1)])
+def test_what_may_yet_be_in_time_on_a_slot_that_became_slower_is_run(
+    deadline_at_us: int, runs: int
+) -> None:
+    # The second batch, promised to end at 200, will end at 300: 45 before that is within its slack.
+    topology = make_topology([make_route(make_stage([0], [100], p99_us=[130]))])
+    sim = Sim(topology, durations=lambda *_: 150)
+    (name,) = [each.stage for each in sim.dispatcher.levels()]
+    sim.clock.call_at(50, lambda: sim.dispatcher.assume({name: 1.5}))
+    sim.run([request(0, 0, 1_000), request(1, 0, deadline_at_us)])
+    assert sum(isinstance(e, Ran) for e in sim.events) == runs
+    assert sum(isinstance(e, Dropped) for e in sim.events) == 2 - runs
