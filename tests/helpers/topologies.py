@@ -113,6 +113,24 @@ def random_shared_topology(rng: np.random.Generator) -> Topology:
     return replace(topology, slot_duty_us=(int(rng.integers(10_000, 40_000)),) * slots)
 
 
+def random_cut_topology(rng: np.random.Generator) -> Topology:
+    """One or two models of two or three stages, and one or two of one stage, on two or three
+    slots; so most take turns with a stage that others come to later."""
+    slots = int(rng.integers(2, 4))
+    models, slos = [], []
+    for stages in [*rng.integers(2, 4, size=rng.integers(1, 3)), *[1] * int(rng.integers(1, 3))]:
+        size = int(rng.integers(1, 4))
+        route, path_us = [], 0
+        for slot in rng.permutation(slots).tolist()[:stages]:
+            first = int(rng.integers(1_000, 6_000))
+            p50 = [first + first // 2 * b for b in range(size)]
+            route.append(make_stage([slot], p50, p99_us=[int(us * 1.1) for us in p50]))
+            path_us += p50[-1]
+        models.append([make_route(*route)])
+        slos.append(int(path_us * rng.uniform(2.0, 6.0)))
+    return make_topology(*models, slo_us=slos)
+
+
 def random_rounds_topology(rng: np.random.Generator) -> Topology:
     """Two to four modules take turns on one slot, in one or two batches each; some have machines of
     their own before it, and some follow the first."""

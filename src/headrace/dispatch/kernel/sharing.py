@@ -21,13 +21,20 @@ nothing is promised there before its first slot is idle (late binding), and then
     3. a request that is not in time alone, on any route, is dropped. So are first requests that
        have waited so long that only a batch not worth its slot is in time for them: in lasting
        overload every batch would be one of those. But not in a crowd's first batch
+    4. a batch of several stages is not sent while, on a later slot of its path, it would be in
+       front of a model that waits to begin there and must start there first, by rule 1 with the
+       batch's latest start on that slot. It is not in front where the other's batch fits in before
+
+Rule 4 because later slots are reserved when a batch is sent, ahead of all who are bound late: a
+stage of 1.4 ms that comes every 3.8 ms would leave nothing to a tenant that takes 4.5 ms.
 
 Why the latest start and not the deadline: both keep all deadlines that can be kept when batches
 may be interrupted, which they may not. By deadlines a long batch waits for all short ones that are
 due before it, though it could not wait and they could; measured on two models, 1.5 and 7.4 ms
 (`benchmarks/gpulets/two_models.py`), it loses the long model's requests first.
 
-Invariant: no model has a request that it could start while a slot of its pools is idle. A model
+Invariant: no model has a request that it could start while a slot of its pools is idle, unless
+rule 4 holds it; and nobody is held for one that is held itself, so that some model goes. A model
 that waits for another's turn is *deferred*; it is woken where that one is sent or drops, if it
 leaves a slot idle. Cost: O(models on the slot) per decision, besides a probe per route and size.
 Less where a batch ends and all that wait decide: whose turn it is on a slot is found once for all
@@ -72,16 +79,17 @@ FIELDS = {
         "least": 1,
         "crowded": 0,
         "deferred": 0,
+        "held": 0,
     },
 }
 """`longest_us`: a batch of more than one may not
 take more on its first slot. As profiled, `most`: requests of the largest batch that does not;
 `least`: of the smallest that is worth its slot. `crowded`: since all that waited were sent, a batch
 was smaller than that because the first had waited too long. `deferred`: it waits for another
-model's turn on an idle slot. `one_pool`: its batches run in one pool, on whose slots nothing is
-reserved ahead.
+model's turn on an idle slot. `held`: it waits, though its first slot is idle, because of a later
+one (rule 4). `one_pool`: its batches run in one pool, on whose slots nothing is reserved ahead.
 `turn`: whose it is on the slot, as long as nothing happens, which `turn_known` tells.
-`left_in_turns`: how often a model that takes turns has sent or dropped."""
+`left_in_turns`: how often a model that takes turns has sent, dropped or been held."""
 
 TABLES = {"serves": Table(rows=lambda n: n.slots * n.models)}
 """serves  slots x models: 1 where a pipeline of the model begins on the slot"""
@@ -153,13 +161,13 @@ def _patience_us(model: ModelRoutes) -> int:
 def decide_in_turn(s: State, model: int, now_us: int) -> Decision:
     """The queue of a model that shares slots is not empty."""
     decision = _decide(s, model, now_us)
-    s.world[0].left_in_turns += int(decision.what != WAIT)
+    s.world[0].left_in_turns += int(decision.what != WAIT or s.models[model].held)
     return decision
 
 
 @kernel
 def _decide(s: State, model: int, now_us: int) -> Decision:
-    s.models[model].deferred = 0
+    s.models[model].deferred = s.models[model].held = 0
     route = _first_to_start(s, model, now_us)
     if route < 0:
         wake_deferred(s, model, now_us)
@@ -179,7 +187,13 @@ def _decide(s: State, model: int, now_us: int) -> Decision:
         return wait(max(now_us, _start_by(s, model)) + 1, NEVER_US)
     size = _largest(s, model, route, now_us)
     if size:
-        return send(route, size)
+        turn_at = _turn_before(s, model, route, size, now_us) if mine.stages > 1 else NEVER_US
+        if turn_at == NEVER_US:
+            return send(route, size)
+        # Who waited for this one's turn on the first slot has it instead.
+        s.models[model].deferred = s.models[model].held = 1
+        wake_deferred(s, model, now_us)
+        return wait(max(now_us, min(turn_at, _start_by(s, model))) + 1, NEVER_US)
     wake_deferred(s, model, now_us)
     return drop(DEADLINE, _batch_us(s, model, s.models[model].least))
 
@@ -244,11 +258,11 @@ def _turn_on(s: State, model: int, slot: int, now_us: int) -> int:
 @kernel
 def _whose_turn(s: State, model: int, slot: int, now_us: int) -> int:
     """Of the models that wait and that the slot serves. The same, whichever of them asks."""
-    models, urgent, full = len(s.models), model, -1
+    urgent, full = model, -1
     if _is_full(s, model):
         full = model
-    for other in range(models):
-        if other == model or s.models[other].queued == 0 or not s.serves[slot * models + other]:
+    for other in range(len(s.models)):
+        if other == model or not _waits_to_begin(s, other, slot):
             continue
         if _goes_before(s, other, urgent):
             urgent = other
@@ -259,6 +273,13 @@ def _whose_turn(s: State, model: int, slot: int, now_us: int) -> int:
     size = min(s.models[full].queued, s.models[full].most)
     spare_us = _spare_us(s, full, slot, now_us, -NEVER_US)
     return full if _batch_us(s, full, size) <= spare_us else urgent
+
+
+@inlined
+def _waits_to_begin(s: State, model: int, slot: int) -> bool:
+    """On this slot; who is held would not take it."""
+    mine = s.models[model]
+    return mine.queued > 0 and mine.held == 0 and s.serves[slot * len(s.models) + model] > 0
 
 
 @inlined
@@ -295,6 +316,29 @@ def _batch_us(s: State, model: int, size: int) -> int:
             total_us += of_stage_us(s, stage, batch)
         least_us = min(least_us, total_us)
     return least_us
+
+
+@kernel
+def _turn_before(s: State, model: int, route: int, size: int, now_us: int) -> int:
+    """When to decide again because the path would be in front of a model (rule 4): once that one
+    can have started; NEVER_US: it is in front of none."""
+    mine, hops = s.routes[route], route * s.world[0].stages_max
+    last, priority = s.path[hops + mine.stages - 1], s.requests[at(s, model, 0)].priority
+    end_at = last.start_at + last.latency_us + slack_us(s, route, size)
+    spare_us = tightest(s, model, size) - end_at
+    for stage in range(1, mine.stages):
+        hop = s.path[hops + stage]
+        for other in range(len(s.models)):
+            if other == model or not _waits_to_begin(s, other, hop.slot):
+                continue
+            first = s.requests[at(s, other, 0)]
+            their_us = _batch_us(s, other, min(s.models[other].queued, s.models[other].most))
+            sooner = first.deadline_at - their_us < hop.start_at + spare_us
+            if first.priority < priority or (first.priority == priority and sooner):
+                turn_at = earliest(s, hop.slot, now_us, their_us)
+                if turn_at + their_us > hop.start_at:
+                    return turn_at if turn_at > now_us else hop.start_at
+    return NEVER_US
 
 
 @kernel
@@ -343,10 +387,14 @@ def _spare_us(s: State, model: int, slot: int, now_us: int, least_us: int) -> in
 
 @kernel
 def wake_deferred(s: State, model: int, now_us: int) -> None:
-    """The model has had its turn: whoever waited for that, and for a slot that is idle still,
-    decides again."""
+    """The model has had its turn, or is held: whoever waited for that, and for a slot that is idle
+    still, decides again."""
+    held = s.models[model].held
     for other in range(len(s.models)):
-        if s.models[other].deferred and other != model and _may_start(s, other, now_us):
+        theirs = s.models[other]
+        if held and theirs.held:
+            continue  # or two that are held would wake each other for ever
+        if theirs.deferred and other != model and _may_start(s, other, now_us):
             s.models[other].deferred = 0
             s.models[other].wake_at = now_us
             note(s, WAKE, now_us, WAKE_QUEUE, other, 0)
