@@ -2,6 +2,7 @@
 
 import json
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from headrace.serving.workers.frames import Run
 from headrace.serving.workers.stage_io import HERE
 from headrace.serving.workers.transport import SharedMemory
 from headrace.simulation.clock import SimClock
-from helpers.gateway import Bench, Client, FakeEngine, post
+from helpers.gateway import Bench, Client, FakeEngine, post, served_model
 from helpers.served import plan_by_hand, profile_by_hand
 
 RETRY_US = 20_000
@@ -82,6 +83,44 @@ def test_whoever_comes_is_read_as_long_as_tries_cost_little(
     refused(engine, bench.connect())
     bench.ask(infer())
     assert len(engine.submitted) == tries + 1, "the time that passed pays for one"
+
+
+def test_a_thousand_that_waited_in_vain_cost_no_more_than_an_objective_without_tries(
+    now: list[int], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hopeless, "TRIES_PART", 20)
+    bench = Bench(engine)
+    objective_us = bench.core.models["adder"].slo_us
+    for _ in range(1_000):
+        bench.connect().send(infer())
+    while engine.open:
+        engine.finish(
+            Refusal(reason="deadline", message="too much", retry_after_us=10 * objective_us)
+        )
+    now[0] += objective_us - 20
+    bench.connect().send(infer())
+    assert len(engine.submitted) == 1_000, "some credit is still to be earned"
+    now[0] += 20
+    bench.connect().send(infer())
+    assert len(engine.submitted) == 1_001, "what a second would have paid back is forgotten"
+
+
+def test_what_one_try_costs_is_paid_back_even_if_it_is_more_than_the_credit(
+    now: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hopeless, "TRIES_PART", 20)
+    engine = FakeEngine(replace(served_model(), gateway_us=7_000), at_once=False)
+    bench = Bench(engine)
+    for _ in range(3):
+        bench.connect().send(infer())
+    while engine.open:
+        engine.finish(Refusal(reason="deadline", message="too much", retry_after_us=1_000_000))
+    now[0] += 20 * 7_000 - 20
+    bench.connect().send(infer())
+    assert len(engine.submitted) == 3
+    now[0] += 20
+    bench.connect().send(infer())
+    assert len(engine.submitted) == 4
 
 
 class Stamped(Arrivals):

@@ -28,6 +28,15 @@ def requests(core: ProtocolCore) -> dict[str, float]:
     }
 
 
+def test_outcomes_stand_in_the_same_order_whichever_came_first() -> None:
+    core = core_of(FakeEngine())
+    for reason in ("queue-full", "deadline", "bad-request"):
+        core.counters["adder"].count_refusal(reason)
+    [found] = [m for m in measures(core.counters, core.status()) if m.name == "requests"]
+    outcomes = [labels[1] for labels, _ in found.samples]
+    assert outcomes == ["answered", "late", "bad-request", "deadline", "queue-full"]
+
+
 def test_an_answer_in_time_comes_with_its_tensors() -> None:
     core = core_of(FakeEngine())
     client = CoreClient(core)
@@ -171,7 +180,7 @@ def test_a_timeout_that_no_server_could_meet_is_refused_before_anything_is_read(
     refusal = core.admit("adder", 999)
     assert refusal is not None
     assert kind_of(refusal) == "overloaded"
-    assert "needs at least 1.0 ms, but the request allows 1.0 ms" in refusal.message
+    assert "needs at least 1.000 ms, but the request allows 0.999 ms" in refusal.message
     assert requests(core) == {"deadline": 1}
 
 

@@ -108,7 +108,11 @@ class Measure:
 
 
 def measures(counters: Mapping[str, ModelCounters], status: EngineStatus) -> Iterator[Measure]:
-    """All there are, of a server whose models were counted here."""
+    """All there are, of a server whose models were counted here.
+
+    Their order, and that of their samples, is the same whenever one asks: samples go by model (in
+    the order of `counters`), slot (of the plan) or reason (`answered`, `late`, then by name).
+    """
     yield _requests(counters)
     yield _latencies(counters)
     yield _batches(counters)
@@ -133,7 +137,7 @@ def _requests(counters: Mapping[str, ModelCounters]) -> Measure:
             for outcome, count in (
                 ("answered", model.answered),
                 ("late", model.late),
-                *model.refused.items(),
+                *sorted(model.refused.items()),
             )
         ],
     )
@@ -177,8 +181,8 @@ def _sequences(counters: Mapping[str, ModelCounters]) -> Iterator[Measure]:
         return
     opened = {name: count for name, count, _ in known}
     given_up = {name: count for name, _, count in known}
-    what = "sequences whose state was dropped after they were idle"
     yield _by("model", "sequences_open", "sequences whose state is kept", "gauge", opened)
+    what = "sequences whose state was dropped after they were idle"
     yield _by("model", "sequences_given_up", what, "counter", given_up)
 
 
@@ -212,8 +216,8 @@ def _gauges(status: EngineStatus) -> Iterator[Measure]:
 def _slots(status: EngineStatus) -> Iterator[Measure]:
     up = {slot.name: float(slot.up) for slot in status.slots}
     restarts = {slot.name: slot.restarts for slot in status.slots}
-    what = "workers started again for a slot that is out"
     yield _by("slot", "slot_up", "1 while the slot's worker runs", "gauge", up)
+    what = "workers started again for a slot that is out"
     yield _by("slot", "worker_restarts", what, "counter", restarts)
     what = "slots out of service while workers are started for them again"
     yield _by("why", "slots_out", what, "gauge", status.outages)
