@@ -55,8 +55,8 @@ MUTANTS = {
     ),
     "starts-wait-for-nothing": Mutant(
         module=LOOP,
-        source="            if line.cold:\n",
-        mistaken="            if line.cold > 1:\n",
+        source="    if line.cold:\n",
+        mistaken="    if line.cold > 1:\n",
         of_starts=True,
     ),
     "starts-hold-the-slot": Mutant(

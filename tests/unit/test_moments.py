@@ -75,6 +75,24 @@ def test_bursts_of_apps_are_laid_onto_bursts() -> None:
     assert rightly[7.0] > 0.9 > rightly[1.0] > 0.8
 
 
+def test_a_lull_behind_a_burst_is_laid_onto_one_behind_a_burst() -> None:
+    """What a burst left is still to be done when it is over."""
+    burst, quiet, seconds = 20, 4, 60
+
+    def offered_us(every: int) -> Ints:
+        counts = [burst if second % every == 0 else quiet for second in range(seconds)]
+        return np.concatenate(
+            [second * SECOND_US + np.arange(n) * SECOND_US // n for second, n in enumerate(counts)]
+        )
+
+    at_us = offered_us(every=5)
+    found = Moments(offered_us(every=6), at_us, np.random.default_rng(4), 7.0).all_at(at_us)
+    behind = (at_us % (5 * SECOND_US)) // (SECOND_US // 2) == 2
+    found_behind = (found % (6 * SECOND_US)) // (SECOND_US // 2)
+
+    assert np.mean((found_behind[behind] >= 1) & (found_behind[behind] <= 3)) > 0.8
+
+
 def test_what_comes_after_the_last_arrival_has_a_moment_too() -> None:
     moments = Moments(LOG_US, np.array([0, SECOND_US]), np.random.default_rng(0))
     assert 0 <= moments.at(100 * SECOND_US) <= 8 * SECOND_US

@@ -216,21 +216,7 @@ def _carry_out(s: State, session: Session, written: int) -> None:
         a, b, c = journal[i + 2], journal[i + 3], journal[i + 4]
         length = length_of(journal, i)
         if kind == START_STAGE:
-            table = s.routes[s.batches[a].route].first_stage + c
-            entry_of = table * s.world[0].size_max + s.batches[a].size - 1
-            median_us = s.p50_us[entry_of]
-            if len(session.slowdown):
-                median_us = _beside_us(s, session, table, entry_of, journal[i + 6])
-            took_us = _duration(session, entry_of, median_us)
-            if len(session.slower_slots) and at_us >= progress.slower_from:
-                factor = session.slower_stages[table] * session.slower_slots[journal[i + 6]]
-                took_us = round(took_us * factor) + progress.delay_us
-            ends_at = at_us + took_us
-            line = s.slots[journal[i + 6]]
-            if line.cold:
-                loaded_late_us = session.loads_late_us[journal[i + 6]]
-                cold_from = line.cold_from + loaded_late_us
-                ends_at = max(ends_at + line.cold_more_us, cold_from + took_us)
+            ends_at = _stage_ends_at(s, session, at_us, a, c, journal[i + 6])
             _schedule(session, ends_at, RAN, a, b, c, journal[i + 5], at_us, ends_at)
         elif kind == ANSWERED:
             for place in range(i + 4, i + 4 + b):
@@ -258,6 +244,29 @@ def _carry_out(s: State, session: Session, written: int) -> None:
                 session.log[progress.logged + place] = journal[i + place]
             progress.logged += length
         i += length
+
+
+@inlined
+def _stage_ends_at(
+    s: State, session: Session, at_us: int, batch: int, stage: int, slot: int
+) -> int:
+    """Of a batch (its row) that begins on the slot: by its median beside what runs there, spread,
+    slowed as the session says, and with the load that it began before."""
+    table = s.routes[s.batches[batch].route].first_stage + stage
+    entry_of = table * s.world[0].size_max + s.batches[batch].size - 1
+    median_us = s.p50_us[entry_of]
+    if len(session.slowdown):
+        median_us = _beside_us(s, session, table, entry_of, slot)
+    took_us = _duration(session, entry_of, median_us)
+    if len(session.slower_slots) and at_us >= session.progress[0].slower_from:
+        factor = session.slower_stages[table] * session.slower_slots[slot]
+        took_us = round(took_us * factor) + session.progress[0].delay_us
+    ends_at: int = at_us + took_us
+    line = s.slots[slot]
+    if line.cold:
+        cold_from = line.cold_from + session.loads_late_us[slot]
+        ends_at = max(ends_at + line.cold_more_us, cold_from + took_us)
+    return ends_at
 
 
 @inlined

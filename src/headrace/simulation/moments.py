@@ -5,10 +5,11 @@ share cores. Times that are drawn one by one from a whole log know neither. So s
 into windows, and each of them is laid onto a stretch of the log in which about as many requests
 arrived at about the same instants, since what is slow comes with bursts. Of CANDIDATES drawn at
 random, one with no more requests and one with no fewer are the most alike: the sum of differences
-is least, of how many have arrived after each of PARTS of the window. Either is taken by chance, so
-that the mean of their numbers is the window's: a load between two that the log has is made of both.
-What happens in the window takes as long as it did at that instant of the stretch, so that a stall
-stays a stall and a slow second a slow second (a bootstrap of blocks, given the load).
+is least, of how many have arrived after each of PARTS of the window, and from each of as many of
+the WINDOW_US before it on: a lull behind a burst is as slow as the burst. Either is taken by
+chance, so that the mean of their numbers is the window's: a load between two that the log has is
+made of both. What happens in the window takes as long as it did at that instant of the stretch, so
+that a stall stays a stall and a slow second a slow second (a bootstrap of blocks, given the load).
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ WINDOW_REQUESTS = 30
 """Of models. Fewer say little of the load: the window is as long as it takes, in the mean."""
 LEAST_WINDOWS = 4
 """Of the log, however few requests it has."""
-CANDIDATES = 128
+CANDIDATES = 256
 PARTS = 8
 WINDOWS_AT_ONCE = 512
 """Bounds the memory that choosing takes."""
@@ -55,12 +56,15 @@ class Moments:
             first, max(first + 1, last - self._window_us + 1), size=(windows, CANDIDATES)
         )
         chance = rng.random(windows)
+        # Before the log begins it is as at its end: or its first requests would be like no others.
+        ended_us = log_at_us[(log_at_us > last - WINDOW_US) & (log_at_us < last)]
+        around_us = np.concatenate([ended_us - span_us, log_at_us])
         self._starts: Ints = np.empty(windows, dtype=np.int64)
         for begin in range(0, windows, WINDOWS_AT_ONCE):
             some = slice(begin, min(windows, begin + WINDOWS_AT_ONCE))
             of_window = np.arange(some.start, some.stop) * self._window_us
             chosen = _chosen(
-                _arrived(log_at_us, starts[some], self._window_us),
+                _arrived(around_us, starts[some], self._window_us),
                 _arrived(at_us, of_window, self._window_us),
                 chance[some],
             )
@@ -80,13 +84,16 @@ class Moments:
 
 
 def _arrived(at_us: Ints, starts: Ints, window_us: int) -> Ints:
-    """How many have arrived after each part of windows; their shape and PARTS.
+    """How many have arrived from the begin of windows to each of PARTS of WINDOW_US before it (then
+    negative) and to each of PARTS of the window; their shape and 2 PARTS.
 
     Args:
         at_us: in order.
         starts: of the windows; any shape.
     """
-    ends = starts[..., None] + np.arange(1, PARTS + 1) * window_us // PARTS
+    parts = np.arange(1, PARTS + 1)
+    before, behind = -parts[::-1] * WINDOW_US // PARTS, parts * window_us // PARTS
+    ends = starts[..., None] + np.concatenate([before, behind])
     found: Ints = np.searchsorted(at_us, ends) - np.searchsorted(at_us, starts)[..., None]
     return found
 
@@ -95,7 +102,8 @@ def _chosen(arrived: Ints, wanted: Ints, chance: npt.NDArray[np.float64]) -> Int
     """Which candidate each window takes.
 
     Args:
-        arrived: shape (W, C, P), requests of each candidate after each part.
+        arrived: shape (W, C, P), requests of each candidate to each part; to the last, all of its
+            window.
         wanted: shape (W, P)
         chance: shape (W,), within [0, 1).
 
