@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from headrace import cli
 from headrace.catalog.documents import read_plan, read_problem, write_document
 from headrace.domain.app import App, FanOut, Module
+from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan, Stage
 from headrace.domain.problem import Problem
@@ -280,3 +281,37 @@ def test_of_a_plan_with_any_amount_of_dummy_load_a_millisecond_is_worth_a_new_pl
     assert reason.saved_by_1_ms == pytest.approx(plan.objective - later.objective)
     assert 0 < reason.saved_by_1_ms == reason.next_saving
     assert reason.next_saving_us == 1000
+
+
+@pytest.mark.parametrize(("memory_bytes", "fits"), [(1_000, True), (999, False)])
+def test_a_module_runs_where_its_weights_just_fit(memory_bytes: int, fits: bool) -> None:
+    problem = make_app_problem()
+    profiles = {
+        model: replace(p, blocks=(replace(p.blocks[0], weights_bytes=1_000),))
+        for model, p in problem.profiles.items()
+    }
+    kinds = tuple(replace(k, memory_bytes=memory_bytes) for k in problem.cluster.device_types)
+    cluster = replace(problem.cluster, device_types=kinds)
+    plan = solve(replace(problem, profiles=profiles, cluster=cluster)).plan
+    assert (plan is not None) == fits
+
+
+def test_a_machine_on_the_gateways_cores_carries_less_by_what_every_request_takes_of_them() -> None:
+    problem = make_app_problem(rate_rps=40)
+    on_cores = {
+        model: replace(
+            profile,
+            block_times=(replace(profile.block_times[0], device="cpu"),),
+            gateway_us=100,
+            gateway_shared_us=700,
+        )
+        for model, profile in problem.profiles.items()
+    }
+    cluster = Cluster(
+        device_types=(DeviceType(name="cpu", price_per_hour=0.04),),
+        nodes=(Node(name="n", devices={"cpu": 40}),),
+    )
+    plan = solve(replace(problem, cluster=cluster, profiles=on_cores)).plan
+    assert plan is not None
+    assert max(p.batch_size for d in plan.deployments for p in d.pipelines) > 1
+    assert verify(plan, on_cores) == []

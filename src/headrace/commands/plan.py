@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.commands.output import console, next_step, notices, print_json, working
+from headrace.commands.plan_checks import AUTO, UNIFORM, check_simulations
 from headrace.commands.studies import AddressOption, ClusterOption, JobsOption
 
 if TYPE_CHECKING:
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
 
     from headrace.domain.plan import Plan
     from headrace.domain.problem import Problem, ProfileRef
-
-AUTO = "auto"
-"""A margin that simulation chooses."""
 
 
 ProblemArgument = Annotated[
@@ -154,12 +152,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the plan as JSON
 
 
 def plan(
+    context: typer.Context,
     problem: ProblemArgument,
     out: OutOption = Path("plan.json"),
     planner: PlannerOption = None,
     objective: ObjectiveOption = None,
     bill: BillOption = None,
-    arrivals: ArrivalsOption = "uniform",
+    arrivals: ArrivalsOption = UNIFORM,
     margin: MarginOption = None,
     attainment: AttainmentOption = 0.99,
     min_stages: MinStagesOption = None,
@@ -194,10 +193,12 @@ def plan(
     from headrace.catalog.whole_file import check_writable
     from headrace.reporting.plan_table import plan_report
 
-    check_writable(out)
-    _check_jobs(jobs, cluster, address, margin)
+    check_writable(out, problem)
+    check_simulations(context)
+    read = read_problem(problem, planner)
+    check_writable(out, *(problem.parent / ref.path for ref in read.profile_refs))
     asked = _overridden(
-        read_problem(problem, planner),
+        read,
         objective=objective,
         bill=bill,
         margin=_number(margin),
@@ -215,8 +216,10 @@ def plan(
     )
     if asked.options.provision is not None:
         asked = _for_memory(asked)
-    if arrivals != "uniform":
-        best = _with_headroom(asked, arrivals, attainment)
+    if arrivals != UNIFORM:
+        from headrace.commands.plan_apps import planned_with_headroom
+
+        best = planned_with_headroom(asked, arrivals, attainment)
     else:
         where = jobs, cluster, address
         best = _carrying_most(asked, attainment, json, where) if margin == AUTO else _planned(asked)
@@ -226,14 +229,16 @@ def plan(
         best = with_starts(best, asked)
     refs = _relocated(best.profiles, problem.parent, out.parent)
     found = _proven(best, asked, refs)
+    # First, so that nothing is written where it cannot be explained.
+    explanation = _explained(found, asked) if explain else None
     write_document(found, out)
     if json:
         print_json(found)
     else:
         console.print(plan_report(found))
-    if explain:
+    if explanation is not None:
         # With --json standard output holds the plan alone.
-        (notices if json else console).print(_explained(found, asked))
+        (notices if json else console).print(explanation)
     if not json:
         notices.print(f"wrote {out}", soft_wrap=True)
     next_step(f"headrace verify {out}")
@@ -261,36 +266,15 @@ def _planned(problem: "Problem") -> "Plan":
     from headrace.domain.errors import InfeasibleError
     from headrace.planning import solve
 
-    solving = solve
-    if problem.apps and problem.options.planner.startswith("least-cost"):
-        from headrace.commands.kernel import load_kernel
-        from headrace.simulation.apps.worst_cases import plan_keeping_worst_cases
+    if problem.apps:
+        from headrace.commands.plan_apps import planned_in_time
 
-        load_kernel("batch-aware", simulator=True)
-        if problem.options.bill == "devices":
-            load_kernel("rounds", simulator=False)
-        solving = plan_keeping_worst_cases
+        return planned_in_time(problem)
     with working(f"planning with {problem.options.planner}"):
-        result = solving(problem)
+        result = solve(problem)
     if result.plan is None:
         raise InfeasibleError(result.refusal or "no plan")
     return result.plan
-
-
-def _check_jobs(jobs: int, cluster: str | None, address: str | None, margin: str | None) -> None:
-    """
-    Raises:
-        DocumentError: there is nothing to simulate there, or it is no cluster.
-    """
-    from headrace.commands.studies import check_cluster
-    from headrace.domain.errors import DocumentError
-
-    check_cluster(cluster, address)
-    if margin != AUTO and (jobs > 1 or cluster is not None):
-        raise DocumentError(
-            f"{'--jobs' if cluster is None else '--cluster'}: is for the simulations of --margin"
-            f" {AUTO}; leave it out, or add --margin {AUTO}"
-        )
 
 
 def _carrying_most(
@@ -329,36 +313,6 @@ def _carrying_most(
         choice = choose_margin(problem, attainment=attainment, on_progress=status.update, jobs=jobs)
     output.print(margins_table(choice, attainment))
     return choice.plan
-
-
-def _with_headroom(problem: "Problem", arrivals: str, attainment: float) -> "Plan":
-    """The cheapest plan of apps that attains under such arrivals; what it costs is printed.
-
-    Raises:
-        DocumentError: models share the devices.
-    """
-    from headrace.commands.kernel import load_kernel
-    from headrace.domain.errors import DocumentError
-    from headrace.simulation.apps.headroom import plan_for_arrivals
-
-    if problem.options.planner == "shares":
-        raise DocumentError(
-            f"--arrivals {arrivals}: head-room is chosen by simulating modules one by one, which"
-            " those that share devices cannot be\n  try       uniform arrivals with a --margin"
-        )
-    load_kernel("batch-aware", simulator=True)
-    if problem.options.bill == "devices":
-        load_kernel("rounds", simulator=False)
-    with notices.status("planning and simulating") as status:
-        room = plan_for_arrivals(
-            problem, arrivals, attainment=attainment, on_progress=status.update
-        )
-    notices.print(
-        f"{arrivals} arrivals: {room.attainment:.2%} in time with {room.rate_headroom:.0%} more"
-        f" rate and a margin of {room.margin:.0%}, for {room.premium:.1%} more than under uniform"
-        " arrivals"
-    )
-    return room.plan
 
 
 def _number(margin: str | None) -> float | None:

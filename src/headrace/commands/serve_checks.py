@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.commands.values import given
 from headrace.domain.errors import DocumentError
 from headrace.executors.table import choices
 
@@ -23,12 +24,6 @@ OF_OTHERS = {
 }
 """Option -> those of which it is part: without any of them it would do nothing."""
 AGAINST_NO_AUTH = ("token_file", "require_token")
-
-
-def given(context: "typer.Context", name: str) -> bool:
-    """Whether the user stated this option."""
-    source = context.get_parameter_source(name)
-    return source is not None and not source.name.startswith("DEFAULT")
 
 
 def check_together(context: "typer.Context") -> None:
@@ -116,12 +111,12 @@ def check_names(policy: str | None, executor: str) -> None:
     """Refuse options that mean nothing, before anything is started."""
     from headrace.dispatch.policies import MALLEABLE, POLICIES
 
-    for what, given, known in (
+    for what, chosen, known in (
         ("--policy", policy, (*POLICIES, *MALLEABLE)),
         ("--executor", executor, choices()),
     ):
-        if given is not None and given not in known:
-            raise DocumentError(f"serve: {what} {given!r} is unknown; known: {', '.join(known)}")
+        if chosen is not None and chosen not in known:
+            raise DocumentError(f"serve: {what} {chosen!r} is unknown; known: {', '.join(known)}")
 
 
 def keep_on_core(core: int | None) -> tuple[int, ...] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headrace.commands.output import console
-from headrace.commands.serve_checks import given
+from headrace.commands.values import given
 from headrace.domain.errors import DocumentError
 
 if TYPE_CHECKING:

@@ -13,11 +13,23 @@ them its own way, only slower, and `tests/unit/test_light_start.py` says so.
 import os
 import re
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+if TYPE_CHECKING:
+    import typer
 
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
 _DECIMAL = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?(e-?[0-9]{1,2})?")
 NOT_PLAIN = object()
+
+LEAST_WORKER_MEMORY_MB = 128
+"""With less no worker starts: about 100 MB are the runtime's own."""
+
+
+def given(context: "typer.Context", name: str) -> bool:
+    """Whether the user stated this option."""
+    source = context.get_parameter_source(name)
+    return source is not None and not source.name.startswith("DEFAULT")
 
 
 def read_plainly(params: list[Any]) -> list[Any]:

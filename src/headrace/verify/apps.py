@@ -13,6 +13,7 @@ worst case  d_k + collecting a batch, by the plan's reading of the policy: b_k /
             two of its machines take (pair, Table III); for b_k = 1 at most d_k. The module's is the
             largest, at most its budget; the app's is the longest path over its modules, and budgets
             along every path fit too
+at once     all calls of one request, run by idle machines, fit the SLO (`at_once`)
 budget      SLO x (1 - margin), less the longest path of code before a module and gateway x calls
             of it, less the code after all
 gateway     rate x calls x gateway, summed over modules, is at most a second per second
@@ -41,6 +42,7 @@ from math import ceil, floor
 
 from headrace.domain.app import App
 from headrace.domain.plan import AppClaim, Deployment, MachineLoad, Pipeline, Reading
+from headrace.verify.at_once import check_at_once
 from headrace.verify.case import Case, at_most, same
 from headrace.verify.claims import (
     check_cost,
@@ -94,6 +96,11 @@ def _check_apps_alone(case: Case, total: float) -> None:
 
 
 def _check_deployed(case: Case) -> None:
+    names = Counter(claim.app.name for claim in case.plan.apps)
+    names.update(demand.model for demand in case.plan.demands)
+    for name, count in names.items():
+        if count > 1:
+            case.report("names", name, "apps, and models beside them, of this name", 1, count)
     deployed = Counter((d.app, d.module) for d in case.plan.deployments if d.app)
     asked = {(claim.app.name, m.name) for claim in case.plan.apps for m in claim.app.modules}
     for app, module in sorted(asked | set(deployed), key=str):
@@ -127,6 +134,7 @@ def _check_app(case: Case, claim: AppClaim) -> float:
         for which, us in (("worst case", path_us), ("budgets", app.longest_path_us(budgets))):
             what = f"{which} (us) along the longest path exceed the app's budget"
             case.limit("worst-case", name, what, us, budget_us)
+        check_at_once(case, app, max(0, app.slo_us - _overhead_us(case, app)))
     return cost
 
 

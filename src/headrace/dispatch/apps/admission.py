@@ -46,10 +46,12 @@ class Admission:
                 out = run.calls_out(module)
                 ahead[module] += mean if out is None else out
         rows = zip(ahead, self.running, self.rates_rps, self.rest_us, strict=True)
+        # In an idle app this is `fastest_us`: the longest of all rests.
         least_us = max(
-            round(max(0.0, calls - runs) / rate * 1e6) + rest for calls, runs, rate, rest in rows
+            round(max(0.0, calls - running) / rate * 1e6) + rest
+            for calls, running, rate, rest in rows
         )
-        return max(0, max(self.fastest_us, least_us) - allowed_us)
+        return max(0, least_us - allowed_us)
 
 
 def admission(plan: Plan, table: AppTable, fastest_us: Sequence[int]) -> Admission:

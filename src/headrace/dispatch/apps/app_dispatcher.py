@@ -383,9 +383,9 @@ class AppTracker:
     The owner carries steps out: `Dispatcher.cancel` for cancels, `Dispatcher.on_arrival` for calls.
     """
 
-    def __init__(self, tables: Sequence[AppTable], first_call: int = 0) -> None:
+    def __init__(self, tables: Sequence[AppTable]) -> None:
         self._tables: Mapping[str, AppTable] = {table.name: table for table in tables}
-        self._next_call = first_call
+        self._next_call = 0
         self._runs: dict[int, AppRun] = {}
         self._owner: dict[int, AppRun] = {}
 

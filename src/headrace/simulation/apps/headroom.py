@@ -36,6 +36,7 @@ from headrace.domain.problem import HeadroomFor, Problem
 from headrace.domain.profile import Profile
 from headrace.metrics import summarise
 from headrace.planning import solve
+from headrace.planning.common.deadline import Deadline
 from headrace.simulation.apps.flow import flow
 from headrace.simulation.apps.session import simulate_apps
 from headrace.simulation.offered.arrivals import Arrival, stream_rng
@@ -44,6 +45,29 @@ from headrace.simulation.offered.processes import process_named
 HEADROOMS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 MARGINS = (0.0, 0.1, 0.2, 0.3, 0.4)
 """On top of the margin that the problem asks for, of what that leaves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rooms:
+    """What is tried, each with each."""
+
+    rates: tuple[float, ...]
+    """More rate to plan for, as parts of it."""
+    margins: tuple[float, ...]
+    """Parts of what the asked margin leaves."""
+    past_refusals: bool = False
+    """Whether larger margins are tried where one has no plan: planners that do not look at stock
+    may take machines that there are for a larger one."""
+
+
+ROOMS = Rooms(rates=HEADROOMS, margins=MARGINS)
+EVEN_ROOMS = Rooms(
+    rates=(0.0, 0.1, 0.25, 0.5, 1.0),
+    margins=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
+    past_refusals=True,
+)
+"""For requests at equal gaps whose calls come together: these wait for each other, however few
+there are, so that time helps more than rate does."""
 
 SEED = 1
 SEEDS_APART = 1_000
@@ -97,6 +121,8 @@ def choose_headroom(
     arrivals: str = "poisson",
     seed: int = SEED,
     on_progress: Callable[[str], None] = lambda text: None,
+    rooms: Rooms = ROOMS,
+    limit: Deadline | None = None,
 ) -> Headroom | None:
     """The cheapest of the plans with more or less room that attains; None: none does.
 
@@ -104,13 +130,16 @@ def choose_headroom(
         margin: the least margin.
         attainment: in time / arrived, of every app.
         arrivals: a process; see `simulation.processes`.
+        limit: no plan is simulated after it.
     """
-    plans = _plans(planning, margin)
+    plans = _plans(planning, margin, rooms)
     uniform = plans[0].plan.objective if plans else 0.0
     wanted = 1 - (1 - attainment) * (1 - RESERVE)
     plans.sort(key=lambda found: (found.plan.objective, found.rate_headroom, found.margin))
     plans = [found for found in plans if not _surpassed(found, plans)]
     for tried, found in enumerate(plans, start=1):
+        if limit is not None and limit.passed:
+            return None
         on_top = found.plan.objective / uniform - 1
         on_progress(f"simulating plan {tried} of {len(plans)}: {on_top:.1%} on top")
         reached = _worst_attained(found.plan, profiles, arrivals, seed, wanted)
@@ -134,16 +163,17 @@ class _Roomy(NamedTuple):
     margin: float
 
 
-def _plans(planning: Planning, least_margin: float) -> list[_Roomy]:
+def _plans(planning: Planning, least_margin: float, rooms: Rooms) -> list[_Roomy]:
     """All there are, the one with the least room first."""
     plans = []
-    for headroom in HEADROOMS:
-        for part in MARGINS:
+    for headroom in rooms.rates:
+        for part in rooms.margins:
             margin = least_margin + part * (1 - least_margin)
             plan = planning(headroom, margin)
-            if plan is None:
+            if plan is not None:
+                plans.append(_Roomy(plan, headroom, margin))
+            elif not rooms.past_refusals:
                 break  # a larger margin leaves even less
-            plans.append(_Roomy(plan, headroom, margin))
     return plans
 
 
@@ -205,19 +235,26 @@ def _attained_together(
     plan: Plan, profiles: Mapping[str, Profile], arrivals: str, seed: int, shorter: int
 ) -> float:
     """The same of modules that share slots, also those of several apps."""
-    apps = [claim.app for claim in plan.apps]
-    rate_rps = sum(app.rate_rps for app in apps)
-    slos_s = SLOS_AT_LEAST * max(app.slo_us for app in apps) / 1e6
-    duration_s = max(REQUESTS_TOGETHER / rate_rps, slos_s) / shorter
+    rates_rps = {claim.app.name: claim.app.rate_rps for claim in plan.apps}
+    apps = frozenset(rates_rps)
+    # Models beside the apps take their turns too.
+    rates_rps |= {demand.model: demand.rate_rps or 0.0 for demand in plan.demands}
+    slos_s = SLOS_AT_LEAST * max(claim.app.slo_us for claim in plan.apps) / 1e6
+    duration_s = max(REQUESTS_TOGETHER / sum(rates_rps.values()), slos_s) / shorter
     offered = [
-        Arrival(model=app.name, at_us=int(at_us))
-        for app in apps
-        for at_us in process_named(arrivals)(app.rate_rps, duration_s, stream_rng(seed, app.name))
+        Arrival(model=name, at_us=int(at_us))
+        for name, rate_rps in rates_rps.items()
+        if rate_rps
+        for at_us in process_named(arrivals)(rate_rps, duration_s, stream_rng(seed, name))
     ]
     offered.sort(key=lambda arrival: arrival.at_us)
     outcomes = simulate_apps(plan, profiles, offered, seed=seed).outcomes
     return min(
-        (summarise(found, None).slo_attainment or 0.0 for found in outcomes.values() if found),
+        (
+            summarise(found, None).slo_attainment or 0.0
+            for name, found in outcomes.items()
+            if found and name in apps
+        ),
         default=1.0,
     )
 
@@ -231,7 +268,6 @@ def plan_for_arrivals(
     arrivals: str,
     *,
     attainment: float = 0.99,
-    seed: int = SEED,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Headroom:
     """Plan the apps of a problem with room for such arrivals.
@@ -255,13 +291,13 @@ def plan_for_arrivals(
         margin=least,
         attainment=attainment,
         arrivals=arrivals,
-        seed=seed,
+        seed=SEED,
         on_progress=on_progress,
     )
     if found is None:
         raise InfeasibleError(_refusal(refusals, arrivals, attainment))
     reason = (
-        f"simulated ({arrivals}, {policy_for(found.plan)}, seed {seed}): {found.attainment:.2%}"
+        f"simulated ({arrivals}, {policy_for(found.plan)}, seed {SEED}): {found.attainment:.2%}"
         f" in time; {found.premium:.1%} above the cost for uniform arrivals"
     )
     asked = HeadroomFor(arrivals=arrivals, attainment=attainment, margin=least)
