@@ -111,7 +111,31 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("start", "started", (*START, "batch_size"), to(2)),
     Mutant("start", "started", (*START, "device"), to("gpu-of-dreams")),
     Mutant("start", "started", (*START, "share"), to(HALF)),
+    # Models that are absent at times: all of a plan, each with its start, or none
+    Mutant("start", "single", (*DEPLOYMENT, "cold_share"), to(0.5)),
+    Mutant("start", "several", (*DEPLOYMENT, "cold_share"), to(0.0)),
+    Mutant("start", "malleable", (*DEPLOYMENT, "cold_share"), to(0.5)),
+    Mutant("start", "together", (*DEPLOYMENT, "cold_share"), to(0.5)),
+    Mutant("start", "started", (*DEPLOYMENT, "cold_share"), to(0.5)),
+    Mutant("start", "provisioned", START, to(None)),
+    Mutant("start", "provisioned", (*DEPLOYMENT, "cold_share"), to(None)),
+    Mutant("start", "started", (*START, "planner"), to("")),
+    Mutant("start", "started", (*START, "planner"), to("another")),
+    Mutant("start", "started", ("options", "provision"), to("another")),
+    Mutant("start", "started", ("options", "provision"), to("")),
+    Mutant("start", "single", ("options", "provision"), to("exact")),
+    Mutant("demands", "single", ("demands",), twice(0)),
+    Mutant("demands", "malleable", ("demands",), twice(0)),
+    Mutant("start", "started", ("slots", 0, "helper"), to("nowhere")),
+    Mutant("start", "started", ("slots", 0, "helper"), to("local/a-0")),
     # Demands, profiles, names
+    Mutant("demands", "single", ("options", "carried_parts"), to({"other": 1.0})),
+    Mutant("demands", "single", ("options", "link_parts"), to({"other": 1.0})),
+    Mutant("demands", "single", ("options", "model_margins"), to({"other": 0.1})),
+    Mutant("demands", "together", ("options", "module_headroom"), to({"app.other": 0.1})),
+    Mutant("names", "together", ("apps",), twice(0)),
+    Mutant("demands", "provisioned", ("demands", 0, "model"), to("other")),
+    Mutant("pool", "provisioned", (*STAGE, "pool"), without(0)),
     Mutant("demands", "several", ("deployments",), without(1)),
     Mutant("demands", "several", ("deployments",), twice(0)),
     Mutant("demands", "several", ("demands",), without(1)),
@@ -201,6 +225,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("memory", "turns", ("cluster", "device_types", 0, "memory_bytes"), times(0.3)),
     Mutant("slowdown", "turns", (*SLOT, "tenants", 0, "slowdown"), plus(-0.001)),
     Mutant("latency", "turns", (*SLOT, "tenants", 0, "slowdown"), plus(0.01)),
+    Mutant("latency", "gated", (*SLOT, "tenants", 0, "slowdown"), to(1e308)),
+    Mutant(
+        "batch", "together", ("deployments", 2, "pipelines", 0, "batch_size"), to(1_000_000_000)
+    ),
     Mutant("slowdown", "turns", ("interference", 0, "coefficients", 0), plus(0.01)),
     Mutant("slowdown", "turns", ("interference",), twice(0)),
     Mutant("slowdown", "turns", ("interference", 0, "device"), to("tpu")),
@@ -409,6 +437,18 @@ def test_a_broken_plan_is_rejected_for_the_right_reason(mutant: Mutant) -> None:
     broken = edited(planned.plan, mutant.path, mutant.change)
 
     assert mutant.check in caught(broken, planned.profiles)
+
+
+def test_a_part_that_is_absent_without_a_start_is_all_that_is_said() -> None:
+    """Not that the slots, which models come to and leave, list no tenants."""
+    planned = SHAPES["provisioned"]()
+    first, *others = planned.plan.deployments
+    broken = replace(planned.plan, deployments=(replace(first, start=None), *others))
+    (violation,) = verify(broken, planned.profiles)
+
+    assert violation.where == "m0"
+    assert "no start says how it is brought" in violation.what
+    assert violation.needed == "a start, or no cold_share"
 
 
 def test_a_range_far_beyond_the_model_is_reported_and_not_walked() -> None:

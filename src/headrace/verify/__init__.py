@@ -26,7 +26,7 @@ from headrace.verify.figures import Throughputs, check_figures
 from headrace.verify.malleable import check_malleable
 from headrace.verify.provisioned import check_provisioned
 from headrace.verify.resources import check_resources
-from headrace.verify.starts import check_starts
+from headrace.verify.starts import check_absences, check_starts
 from headrace.verify.structure import check_structure
 
 __all__ = ["CHECKS", "Violation", "verify"]
@@ -40,6 +40,8 @@ def verify(plan: Plan, profiles: Mapping[str, Profile]) -> list[Violation]:
             stated hashes is for whoever loads them to check.
     """
     case = Case(plan, profiles)
+    if not check_absences(case):
+        return case.violations
     if plan.apps:
         check_apps(case)
         return case.violations

@@ -10,6 +10,9 @@ from headrace.domain.plan import Deployment, Pipeline, Plan, Slot, Stage, Tenant
 from headrace.domain.problem import Demand
 from headrace.domain.profile import Profile
 
+SLOWDOWN_MAX = 1e6
+"""Times; what a plan may say that neighbours slow a batch."""
+
 CHECKS: Mapping[str, str] = {
     "demands": "every demand is deployed once, with its SLO",
     "profiles": "every model has its profile, named with its hash",
@@ -139,8 +142,10 @@ class Case:
         return deployment.name if self.plan.apps else deployment.model
 
     def slowdown(self, planned: PlannedPipeline, index: int) -> float:
-        """What the plan says that neighbours slow this stage: the most of its tenants' entries."""
-        return self._slowdowns.get((planned.model, planned.pipeline.name, index), 1.0)
+        """What the plan says that neighbours slow this stage: the most of its tenants' entries.
+        Beyond SLOWDOWN_MAX latencies would be no numbers; a plan that says so does not keep its."""
+        said = self._slowdowns.get((planned.model, planned.pipeline.name, index), 1.0)
+        return min(said, SLOWDOWN_MAX)
 
     def pipeline_of(self, model: str, name: str) -> PlannedPipeline | None:
         """The pipeline of this name, or None."""

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import exp, expm1, inf
 
-from headrace.domain.plan import Deployment, Slot
+from headrace.domain.plan import Deployment, Slot, Stage
 from headrace.domain.profile import Profile
 from headrace.verify.case import Case
 from headrace.verify.figures import Throughputs, latency_us, limit_gateway
-from headrace.verify.starts import Median, median_start
+from headrace.verify.starts import Median, check_helper, link_of, median_start
 
 US_PER_S = 1e6
 
@@ -54,7 +54,8 @@ def check_provisioned(case: Case) -> Throughputs:
     for deployment in case.plan.deployments:
         profile = case.profiles.get(deployment.model)
         found = None if profile is None else _check_model(case, deployment, profile)
-        if found is not None:
+        # A model that nobody asked for is reported, and has no rate to go on with.
+        if found is not None and deployment.model in case.demands:
             known[deployment.model] = found
     stated = {each.model: each.throughput_rps for each in case.plan.deployments}
     if len(known) < len(stated) or any(not 0 < rps < inf for rps in stated.values()):
@@ -80,20 +81,7 @@ def _check_slot(case: Case, slot: Slot) -> None:
     kind = case.types.get(slot.device)
     if kind is not None and kind.memory_bytes is None:
         case.report("memory", where, "memory (bytes) of its device type", "stated", "none")
-    if slot.helper is None:
-        return
-    other = case.slots.get(slot.helper)
-    apart = other is not None and (
-        (other.node, other.device) == (slot.node, slot.device)
-        and other.device_index != slot.device_index
-        and (
-            kind is None
-            or _link(other, kind.devices_per_link) != _link(slot, kind.devices_per_link)
-        )
-    )
-    if not apart or (kind is not None and not kind.copy_stream):
-        needed = "a slot of another device of its node and type, behind another link"
-        case.report("start", where, "helper", needed, slot.helper)
+    check_helper(case, slot)
 
 
 def _check_model(case: Case, deployment: Deployment, profile: Profile) -> _Model | None:
@@ -128,6 +116,7 @@ def _check_model(case: Case, deployment: Deployment, profile: Profile) -> _Model
     size -= sum(profile.layers[i].weights_bytes for i in start.host)
     size = max(size, times.held_bytes)
     helped = any(transfer.helper for transfer in start.transfers)
+    _check_pool(case, where, stage)
     for name in stage.pool:
         slot = case.slots.get(name)
         if helped and slot is not None and slot.helper is None:
@@ -139,6 +128,15 @@ def _check_model(case: Case, deployment: Deployment, profile: Profile) -> _Model
     more_us = profile.batch_overhead_us
     told = Median(told.load_us, told.exec_us + more_us, told.alone_us + more_us)
     return _Model((stage.device, stage.share), batch50, told, size, times.working_bytes, helped)
+
+
+def _check_pool(case: Case, where: str, stage: Stage) -> None:
+    """Every slot of its kind: the time and memory of all of them are counted with."""
+    alike = {s.name for s in case.plan.slots if (s.device, s.share) == (stage.device, stage.share)}
+    missing = sorted(alike.difference(stage.pool))
+    if missing:
+        what = "its pool leaves out slots that it may be brought to"
+        case.report("pool", where, what, f"all {len(alike)}", f"without {', '.join(missing)}")
 
 
 def _rates(case: Case, known: Mapping[str, _Model]) -> dict[str, float]:
@@ -153,14 +151,10 @@ def _slots_of(case: Case, kind: tuple[str, Fraction]) -> int:
     return sum((slot.device, slot.share) == kind for slot in case.plan.slots)
 
 
-def _link(slot: Slot, devices_per_link: int) -> tuple[str, int]:
-    return slot.node, slot.device_index // devices_per_link
-
-
 def _links_of(case: Case, kind: tuple[str, Fraction]) -> int:
     per = case.types[kind[0]].devices_per_link
     ours = [slot for slot in case.plan.slots if (slot.device, slot.share) == kind]
-    return len({_link(slot, per) for slot in ours})
+    return len({link_of(slot, per) for slot in ours})
 
 
 def _check_absent(case: Case, known: Mapping[str, _Model]) -> dict[str, float]:

@@ -69,9 +69,9 @@ def check_rounds(case: Case) -> None:
             what = "turns (us) and the gaps between them exceed the duty cycle"
             case.report("duty", f"slot {slot.name}", what, turns[-1].ends_us, slot.duty_us)
         for turn in turns:
-            deployment, pipeline = owners[turn.pipeline]
+            _, pipeline = owners[turn.pipeline]
             if pipeline.load is not None and pipeline.load.follows:
-                _check_follows(case, slot, turn, turns, apps[turn.app], deployment, pipeline.load)
+                _check_follows(case, slot, turn, turns, apps[turn.app], pipeline.load)
 
 
 def _turns(
@@ -118,7 +118,6 @@ def _check_follows(
     turn: _Turn,
     turns: list[_Turn],
     app: App,
-    deployment: Deployment,
     load: MachineLoad,
 ) -> None:
     where = turn.pipeline

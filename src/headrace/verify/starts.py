@@ -11,8 +11,30 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from headrace.domain.layers import LayerTimes, Residency
-from headrace.domain.plan import Deployment
+from headrace.domain.plan import Deployment, Slot
 from headrace.verify.case import Case
+
+
+def check_absences(case: Case) -> bool:
+    """Whether models are absent as a whole plan says or not at all; what else holds of a plan of
+    which some models come and go cannot be told."""
+    plan = case.plan
+    absent = [each for each in plan.deployments if each.cold_share is not None]
+    if plan.is_provisioned or not absent:
+        return True
+    for each in plan.deployments:
+        if each.cold_share is not None and each.start is None:
+            what = "a part of its requests finds it absent, and no start says how it is brought"
+            case.report("start", each.name, what, "a start, or no cold_share", each.cold_share)
+        elif each.cold_share is None:
+            what = "stays in memory, and other models of the plan are absent at times"
+            case.report("start", each.name, what, "a cold_share of every model, or of none", "none")
+    if not case.violations:
+        what = "is absent at times, and not served by one pipeline of one stage"
+        for each in absent:
+            shape = [len(pipeline.stages) for pipeline in each.pipelines]
+            case.report("start", each.name, what, "stages of its pipelines: [1]", shape)
+    return False
 
 
 def check_starts(case: Case) -> None:
@@ -23,6 +45,7 @@ def check_starts(case: Case) -> None:
         if stated is None or profile is None:
             continue
         where = f"{deployment.name}/start"
+        _check_planner(case, where, stated.planner)
         if (stated.device, stated.share) not in _kinds(deployment):
             what = "the start's device and share"
             case.report("start", where, what, "a stage's", f"{stated.share} of {stated.device}")
@@ -34,6 +57,44 @@ def check_starts(case: Case) -> None:
         weights = [layer.weights_bytes for layer in profile.layers]
         for fault in faults_of_start(times, weights, stated):
             case.report("start", where, fault, "what the profile gives", "another")
+
+
+def check_provision(case: Case) -> None:
+    """A planner of starts is named where starts are planned, and by the plan's options too."""
+    asked = case.plan.options.provision
+    if asked is not None and not case.plan.has_starts:
+        what = "provision names a planner of starts, and no start is planned"
+        case.report("start", "options", what, "none", asked)
+
+
+def _check_planner(case: Case, where: str, planner: str) -> None:
+    asked = case.plan.options.provision
+    if not planner or (asked is not None and planner != asked):
+        what = "planner of the start is not that of the options"
+        case.report("start", where, what, asked or "a name", planner)
+
+
+def check_helper(case: Case, slot: Slot) -> None:
+    """Part of a start may come over the link of another device of the node, behind another link."""
+    if slot.helper is None:
+        return
+    kind, other = case.types.get(slot.device), case.slots.get(slot.helper)
+    apart = other is not None and (
+        (other.node, other.device) == (slot.node, slot.device)
+        and other.device_index != slot.device_index
+        and (
+            kind is None
+            or link_of(other, kind.devices_per_link) != link_of(slot, kind.devices_per_link)
+        )
+    )
+    if not apart or (kind is not None and not kind.copy_stream):
+        needed = "a slot of another device of its node and type, behind another link"
+        case.report("start", f"slot {slot.name}", "helper", needed, slot.helper)
+
+
+def link_of(slot: Slot, devices_per_link: int) -> tuple[str, int]:
+    """Of devices of one type."""
+    return slot.node, slot.device_index // devices_per_link
 
 
 def _kinds(deployment: Deployment) -> set[tuple[str, Fraction]]:
@@ -53,7 +114,7 @@ def faults_of_start(
         weights_bytes: of each layer.
     """
     count = len(weights_bytes)
-    faults = _misplaced(weights_bytes, residency)
+    faults = _misplaced(times, weights_bytes, residency)
     if faults:
         return faults
     place = residency.by_layer(count)
@@ -92,7 +153,7 @@ def median_start(
     times: LayerTimes, weights_bytes: Sequence[int], residency: Residency
 ) -> Median | None:
     """None: it places a layer nowhere or twice, which `faults_of_start` says."""
-    if _misplaced(weights_bytes, residency):
+    if _misplaced(times, weights_bytes, residency):
         return None
     place = residency.by_layer(len(weights_bytes))
     sent = _arrivals(times, place, times.load_p50_us)
@@ -108,7 +169,7 @@ def median_start(
     return Median(times.open_p50_us + everything, executed, alone_us)
 
 
-def _misplaced(weights_bytes: Sequence[int], residency: Residency) -> list[str]:
+def _misplaced(times: LayerTimes, weights_bytes: Sequence[int], residency: Residency) -> list[str]:
     count = len(weights_bytes)
     named = [*residency.host, *(i for group in residency.transfers for i in group.layers)]
     if any(not 0 <= layer < count for layer in named):
@@ -125,6 +186,11 @@ def _misplaced(weights_bytes: Sequence[int], residency: Residency) -> list[str]:
         last = group.layers[-1]
         if group.helper:
             helper_from = group.layers[0] if helper_from is None else helper_from
+            if not times.forward_us:
+                return [
+                    f"layer {helper_from} comes over a helper, and the profile has no forward_us:"
+                    " no second device was measured"
+                ]
         elif helper_from is not None:
             return [f"layer {group.layers[0]} comes over the device's own link behind the helper's"]
     return []

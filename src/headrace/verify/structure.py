@@ -9,6 +9,7 @@ from math import floor
 from headrace.domain.plan import Slot, Stage, Tenant
 from headrace.domain.problem import Demand, Items
 from headrace.verify.case import Case, PlannedPipeline
+from headrace.verify.starts import check_helper, check_provision
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -33,6 +34,8 @@ def check_shape(case: Case) -> None:
         if slot.helper is not None and not case.plan.has_starts:
             what = "a helper, where no start is planned"
             case.report("start", f"slot {slot.name}", what, "none", slot.helper)
+        elif not case.plan.is_provisioned:  # of these it is looked at with the rest of the slot
+            check_helper(case, slot)
     if not case.plan.is_provisioned:
         _check_tenants(case)
 
@@ -40,7 +43,8 @@ def check_shape(case: Case) -> None:
 def check_demands(case: Case) -> None:
     """Every model that is served on its own is deployed once, with its SLO."""
     deployed = Counter(deployment.model for deployment in case.alone)
-    for model in [demand.model for demand in case.plan.demands]:
+    for model, times in Counter(demand.model for demand in case.plan.demands).items():
+        case.expect("demands", model, "times that it is asked for", 1, times)
         case.expect("demands", model, "demand is not deployed exactly once", 1, deployed[model])
     for demand in case.plan.demands:
         _check_sizes(case, demand)
@@ -55,6 +59,23 @@ def check_demands(case: Case) -> None:
         budget_us = floor(slo_us * (1 - margin))
         case.expect("budget", model, "latency budget (us)", budget_us, deployment.budget_us)
     _check_served(case)
+    _check_options(case)
+
+
+def _check_options(case: Case) -> None:
+    """What options say of single models, or modules, is of those that there are."""
+    options, alone = case.plan.options, [demand.model for demand in case.plan.demands]
+    modules = [f"{claim.app.name}.{m.name}" for claim in case.plan.apps for m in claim.app.modules]
+    for name, known in (
+        ("model_margins", alone),
+        ("carried_parts", alone),
+        ("link_parts", alone),
+        ("module_headroom", modules),
+    ):
+        for stranger in sorted(getattr(options, name).keys() - set(known)):
+            what = f"{name} names what is not there"
+            case.report("demands", "options", what, ", ".join(known) or "nothing", stranger)
+    check_provision(case)
 
 
 def _check_served(case: Case) -> None:
