@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -212,6 +213,7 @@ def at_once(work: Callable[[], Any], then: Callable[["Future[Any]"], None]) -> N
     except Exception as error:
         future.set_exception(error)
     then(future)
+    del future  # An error refers to this frame.
 
 
 class Bench:
@@ -232,14 +234,16 @@ class Bench:
         self.held_s: list[float] = []
         """How long answers were held back; they are given at once."""
         self.gateway = Gateway(self.core, access, at_once, limits, self._at_once)
-        self.server = HttpServer(self.gateway, limits)
+        self.later: deque[Callable[[], None]] = deque()
+        """What connections do after others have had their turn; `Client.send` lets them."""
+        self.server = HttpServer(self.gateway, limits, self.later.append)
 
     def _at_once(self, delay_s: float, call: Callable[[], None]) -> None:
         self.held_s.append(delay_s)
         call()
 
     def connect(self, peer: tuple[str, int] = ("127.0.0.1", 40_000)) -> "Client":
-        return Client(self.server.connect(), FakeTransport(peer))
+        return Client(self.server.connect(), FakeTransport(peer), self.later)
 
     def ask(self, request: bytes) -> "Reply":
         """One request on a connection of its own."""
@@ -251,14 +255,24 @@ class Bench:
 class Client:
     """One connection's other end."""
 
-    def __init__(self, connection: HttpConnection, transport: FakeTransport) -> None:
+    def __init__(
+        self,
+        connection: HttpConnection,
+        transport: FakeTransport,
+        later: deque[Callable[[], None]] | None = None,
+    ) -> None:
         self.connection = connection
         self.transport = transport
+        self.later = deque() if later is None else later
         transport.protocol = connection
         connection.connection_made(transport)
 
-    def send(self, data: bytes) -> None:
-        """As a transport has it: into the buffer that the connection names."""
+    def send(self, data: bytes, *, turns: bool = True) -> None:
+        """As a transport has it: into the buffer that the connection names.
+
+        Args:
+            turns: whether the loop then does what connections have left for later.
+        """
         rest = memoryview(data)
         while rest and not self.transport.closed:
             room = self.connection.get_buffer(-1)
@@ -266,6 +280,13 @@ class Client:
             room[:count] = rest[:count]
             self.connection.buffer_updated(count)
             rest = rest[count:]
+            if turns:
+                self.take_turns()
+
+    def take_turns(self) -> None:
+        """Until no connection waits for one."""
+        while self.later:
+            self.later.popleft()()
 
     def replies(self) -> list["Reply"]:
         """What came so far, whole responses only."""

@@ -1,5 +1,7 @@
 """The gRPC front without sockets or a gRPC library, between a fake engine and a fake transport."""
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -35,7 +37,10 @@ class GrpcBench:
         self.core = ProtocolCore(self.engine, residences=residences)
         access = Access(bind_host="127.0.0.1", token=token)
         limits = limits or Limits()
-        self.server = GrpcServer(GrpcService(self.core, access, at_once, limits), limits)
+        self.later: deque[Callable[[], None]] = deque()
+        """What connections do after others have had their turn; `GrpcPeer.send` lets them."""
+        service = GrpcService(self.core, access, at_once, limits)
+        self.server = GrpcServer(service, limits, self.later.append)
 
     def connect(self, peer: tuple[str, int] = ("127.0.0.1", 40_000)) -> "GrpcPeer":
         return GrpcPeer(self, peer)
@@ -79,6 +84,7 @@ class GrpcPeer:
     """A client of HTTP/2 that does what a test wants, also what no client should do."""
 
     def __init__(self, bench: GrpcBench, peer: tuple[str, int]) -> None:
+        self.later = bench.later
         self.transport = FakeTransport(peer)
         self.connection = bench.server.connect()
         self.transport.protocol = self.connection
@@ -94,9 +100,15 @@ class GrpcPeer:
 
     # -- sending ------------------------------------------------------------------------------
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, *, turns: bool = True) -> None:
+        """
+        Args:
+            turns: whether the loop then does what connections have left for later.
+        """
         if not self.transport.closed:
             self.connection.data_received(data)
+        while turns and self.later:
+            self.later.popleft()()
         self._take()
 
     def greet(self, window: int = frames.DEFAULT_WINDOW) -> "GrpcPeer":

@@ -420,3 +420,10 @@ def test_an_error_in_our_own_code_is_an_id_and_nothing_else(
     assert "a secret" in caplog.text
     monkeypatch.undo()
     assert peer.call("ModelInfer", infer()).status == 0
+
+
+def test_what_is_said_of_an_unreadable_head_has_no_addresses_of_memory(peer: GrpcPeer) -> None:
+    peer.send(frames.frame(H, WHOLE | END, 1, b"\xff" * 100))
+    assert peer.goaway is not None
+    assert peer.goaway[2].startswith("the header block cannot be read: ")
+    assert "0x" not in peer.goaway[2]

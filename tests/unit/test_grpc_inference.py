@@ -206,6 +206,39 @@ def test_every_refusal_has_its_status_reason_and_when_to_come_again(
     assert told.trailers.get("grpc-retry-pushback-ms") == pushback
 
 
+def test_what_can_never_be_answered_is_not_to_be_tried_again(
+    engine: FakeEngine, peer: GrpcPeer
+) -> None:
+    told = peer.call("ModelInfer", infer())
+    engine.finish(Refusal(reason="deadline", message="never", retry_after_us=0, never=True))
+    peer.look()
+    assert told.trailers["grpc-retry-pushback-ms"] == "-1"
+    assert "headrace-retry-after-ms" not in told.trailers
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["one frame", "two frames"])
+def test_a_message_that_begins_with_no_flag_is_refused(whole: bool) -> None:
+    peer = instant()
+    sent = b"\2" + prefixed(infer())[1:]
+    stream = peer.open("ModelInfer")
+    if not whole:
+        peer.data(stream, sent[:9])
+    told = peer.calls[stream]
+    if not told.over:
+        peer.data(stream, sent if whole else sent[9:], end=True)
+    assert told.status == status.INVALID_ARGUMENT
+    assert "begins with 0, or with 1 where it is compressed" in told.sentence
+
+
+def test_a_message_compressed_nobody_knows_how_is_refused_with_what_is_missing() -> None:
+    peer = instant()
+    stream = peer.open("ModelInfer")
+    peer.data(stream, prefixed(zlib.compress(infer()), compressed=True), end=True)
+    told = peer.calls[stream]
+    assert told.status == status.INVALID_ARGUMENT
+    assert "no grpc-encoding says how" in told.sentence
+
+
 def test_a_late_answer_is_withheld(engine: FakeEngine, peer: GrpcPeer) -> None:
     told = peer.call("ModelInfer", infer())
     engine.finish(engine.answer_to(engine.open[0], ended_at_us=200_000))

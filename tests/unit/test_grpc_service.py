@@ -117,8 +117,28 @@ def test_a_call_without_a_message_or_with_two_is_refused(peer: GrpcPeer) -> None
     cut = peer.open("ModelInfer")
     peer.data(cut, b"\0\0", end=True)
     assert "ends within a message" in peer.calls[cut].sentence
-    text = peer.open("ServerLive", content_type="text/html")
-    assert "application/grpc" in peer.calls[text].sentence
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("content_type", "text/html", "the content type is not application/grpc"),
+        ("content_type", "application/grpc-web", "the content type is not application/grpc"),
+        ("content_type", "application/grpcx", "the content type is not application/grpc"),
+        (":method", "GET", "gRPC calls by POST"),
+    ],
+)
+def test_what_only_looks_like_a_call_is_refused(
+    peer: GrpcPeer, field: str, value: str, sentence: str
+) -> None:
+    told = peer.call("ServerLive", b"", **{field: value})
+    assert told.status == status.INVALID_ARGUMENT
+    assert sentence in told.sentence
+
+
+@pytest.mark.parametrize("kind", ["application/grpc+proto", "application/grpc;charset=utf-8"])
+def test_a_content_type_may_say_more(peer: GrpcPeer, kind: str) -> None:
+    assert peer.call("ServerLive", content_type=kind).status == status.OK
 
 
 APP = ServedModel(

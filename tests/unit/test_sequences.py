@@ -386,7 +386,12 @@ def test_grpc_clients_send_tritons_parameters(name: int | str) -> None:
 
 @pytest.mark.parametrize(
     ("parameters", "said"),
-    [({}, "give each a sequence_id"), ({"sequence_id": 1.5}, "whole number or a text")],
+    [
+        ({}, "give each a sequence_id"),
+        ({"sequence_id": 1.5}, "whole number or a text"),
+        ({"sequence_id": 1, "sequence_start": 1}, "'sequence_start' must be true or false"),
+        ({"sequence_id": 1, "sequence_end": "yes"}, "'sequence_end' must be true or false"),
+    ],
 )
 def test_grpc_says_what_a_sequence_needs(parameters: dict[str, Any], said: str) -> None:
     told = GrpcBench(SumEngine()).connect().greet().call("ModelInfer", grpc_request(1, parameters))

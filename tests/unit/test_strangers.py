@@ -108,6 +108,7 @@ def test_all_addresses_of_one_ipv6_network_are_one_peer() -> None:
         "Forwarded: for=192.0.2.43",
         "X-Forwarded-For: 192.0.2.43",
         "x-forwarded-anything: 1",
+        "X-Original-Host: example.com",
         "X-Real-IP: 192.0.2.43",
         "Via: 1.1 proxy",
         "CF-Connecting-IP: 192.0.2.43",

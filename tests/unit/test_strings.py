@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,6 +24,8 @@ from headrace.profiling.profiler import profile_model
 from headrace.serving.engine.inference import Answer, Inference, ServedModel
 from headrace.serving.front.grpc import status
 from headrace.serving.front.grpc.messages import message
+from headrace.serving.front.strings import from_json
+from headrace.serving.front.v2 import GivenInput
 from headrace.serving.workers.arena import Arena, map_arena
 from headrace.serving.workers.frames import Failed, Finished, Load, Loaded, Run
 from headrace.serving.workers.worker import Worker
@@ -110,6 +113,13 @@ def test_texts_in_json_come_back_as_they_were(data: Any) -> None:
     [output] = reply.json["outputs"]
     assert (output["datatype"], output["shape"]) == ("BYTES", [2, 2])
     assert output["data"] == flat()
+
+
+@pytest.mark.parametrize("data", [b'["weir"]', b'"weir"'], ids=["listed", "bare"])
+def test_a_text_without_dimensions_may_stand_bare(data: bytes) -> None:
+    tensor = GivenInput(name="word", shape=[], datatype="BYTES")
+
+    assert from_json(tensor, msgspec.Raw(data)) == [b"weir"]
 
 
 def test_strings_in_binary_come_back_with_their_lengths_before_them() -> None:

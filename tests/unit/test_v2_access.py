@@ -167,10 +167,11 @@ def test_a_token_is_made_once_for_this_user_only(tmp_path: Path) -> None:
     assert read_or_create_token(path) == token
 
 
-def test_a_token_that_others_can_read_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o620])
+def test_a_token_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "token"
     path.write_text(TOKEN)
-    path.chmod(0o644)
+    path.chmod(mode)
     with pytest.raises(AccessError, match="chmod 600"):
         read_or_create_token(path)
 
@@ -202,6 +203,14 @@ def test_names_stand_for_loopback_only_if_every_address_does() -> None:
     assert not is_loopback("no-such-name.invalid")
     assert not is_loopback("..")
     assert not is_loopback("a" * 64)
+
+
+def test_a_name_that_stands_for_another_address_too_is_not_loopback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = [(0, 0, 0, "", (address, 0)) for address in ("127.0.0.1", "192.0.2.1")]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: answers)
+    assert not is_loopback("both.example")
 
 
 def test_not_ready_is_a_503_that_health_checks_understand() -> None:

@@ -88,13 +88,15 @@ def test_metadata_and_configuration_say_where_the_batch_is() -> None:
     assert config["input"][0]["dims"] == [2, -1, 3]
 
 
-def test_a_model_without_a_batch_takes_whole_tensors_and_scalars() -> None:
+@pytest.mark.parametrize("rate", [[16_000], 16_000], ids=["listed", "bare"])
+def test_a_model_without_a_batch_takes_whole_tensors_and_scalars(rate: Any) -> None:
+    """A scalar is bare where a client nests its lists as the shape is: numpy's `tolist`."""
     engine = FakeEngine(one_by_one())
 
     reply = ask(
         Bench(engine),
         given("x", "FP32", [1, 4], [[1, 2, 3, 4]]),
-        given("rate", "INT64", [], [16_000]),
+        given("rate", "INT64", [], rate),
     )
 
     (inference,) = engine.submitted
@@ -123,3 +125,13 @@ def test_a_model_without_a_batch_says_so_as_triton_does() -> None:
     config = bench.ask(get("/v2/models/adder/config")).json
     assert config["max_batch_size"] == 0
     assert [tensor["dims"] for tensor in config["input"]] == [[1, 4], []]
+
+
+@pytest.mark.parametrize("rate", [True, None, "16000", {}, 16000.5])
+def test_a_bare_value_that_is_no_scalar_of_the_type_is_refused(rate: Any) -> None:
+    x = given("x", "FP32", [1, 4], [1, 2, 3, 4])
+
+    reply = ask(Bench(FakeEngine(one_by_one())), x, given("rate", "INT64", [], rate))
+
+    assert reply.status == 400
+    assert "input 'rate': `data`" in reply.json["error"]

@@ -64,6 +64,7 @@ def test_pipelined_requests_are_answered_in_order_one_at_a_time() -> None:
     assert len(engine.submitted) == 1
     while engine.open:
         engine.finish()
+        client.take_turns()
     replies = client.replies()
     assert [len(reply.json.get("outputs", [])) for reply in replies] == [1, 1, 0, 1]
 
@@ -128,6 +129,18 @@ def test_a_client_that_asks_first_for_too_much_is_told_no() -> None:
     client = Bench(limits=Limits(body_bytes=10)).connect()
     client.send(infer(1, "Expect: 100-continue").partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
     assert client.reply().status == 413
+
+
+@pytest.mark.parametrize(("length", "said"), [(100, [100]), (101, [413])])
+def test_a_body_of_just_the_limit_is_asked_for_and_one_byte_more_is_not(
+    length: int, said: list[int]
+) -> None:
+    client = Bench(limits=Limits(body_bytes=100)).connect()
+    client.send(
+        b"POST /v2/models/adder/infer HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+        b"Content-Length: %d\r\n\r\n" % length
+    )
+    assert [int(line.split()[1]) for line in client.transport.written.split(b"\r\n")[:1]] == said
 
 
 def test_the_connection_closes_when_the_client_asks_for_it() -> None:

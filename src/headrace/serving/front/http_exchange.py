@@ -69,6 +69,17 @@ class HttpExchange(msgspec.Struct, eq=False):
         self.connection.finish(self, response)
 
 
+def read_absolute(exchange: HttpExchange) -> None:
+    """Of a target that is a whole URL, as for a proxy, take the path; and the name in it counts,
+    not the Host header's (RFC 9112, section 3.2.2)."""
+    scheme, found, rest = exchange.target.partition(b"://")
+    if found and scheme.lower() in (b"http", b"https"):
+        host, slash, path = rest.partition(b"/")
+        exchange.target = b"/" + path if slash else b"/"
+        if b"host" in exchange.headers:
+            exchange.headers[b"host"] = host
+
+
 def offers_http_2(exchange: HttpExchange) -> bool:
     upgrade = exchange.headers.get(b"upgrade")
     return upgrade is not None and upgrade.lower() == b"h2c" and exchange.method != b"CONNECT"

@@ -149,9 +149,29 @@ def head_too_large(limits: Limits) -> Response:
     )
 
 
-def no_http(error: Exception) -> Response:
+def frames_too_large(limits: Limits) -> Response:
+    sentence = f"there are more than {limits.head_bytes} bytes around a piece of the body"
+    return problem(431, f"{sentence}: extensions of chunks, or trailers")
+
+
+def newer_version(version: str) -> Response | None:
+    """For a head that is read like HTTP/1.1 and says that it is another protocol's."""
+    if version[:2] in ("0.", "1."):
+        return None
+    return problem(505, f"this server speaks HTTP/1.1, not HTTP/{version}")
+
+
+def no_http(error: Exception, beginning: bytes) -> Response:
+    """
+    Args:
+        beginning: of what was read last.
+    """
     lines = str(error).splitlines()
     said = lines[0] if lines else type(error).__name__
+    if beginning[:2] == b"\x16\x03":
+        said = "it begins like TLS; ask for http://, or serve with --tls-cert"
+    elif beginning[:14] == b"PRI * HTTP/2.0":
+        said = "it begins like HTTP/2; gRPC has a port of its own (--grpc-port)"
     return problem(400, f"this is not HTTP/1.1: {said}")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from headrace.serving.front.arrivals import Arrivals
@@ -33,12 +34,26 @@ class Connection(Seated, Protocol):
 Kind = TypeVar("Kind", bound=Connection)
 
 
+Soon = Callable[[Callable[[], None]], object]
+"""Calls it on the loop's thread, behind what waits there already."""
+
+
+def _soon(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(call)
+
+
 class Connections(Generic[Kind]):
     """What all connections of one server share."""
 
-    def __init__(self, limits: Limits | None = None, read_bytes: int = _READ_BYTES) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        soon: Soon | None = None,
+        read_bytes: int = _READ_BYTES,
+    ) -> None:
         """`read_bytes`: most at once."""
         self.limits = limits or Limits()
+        self.soon = soon or _soon
         self.connections: set[Kind] = set()
         self.seats = Seats(self.limits)
         self.arrivals = Arrivals()
@@ -79,8 +94,10 @@ class Connections(Generic[Kind]):
 class HttpServer(Connections[HttpConnection]):
     """Give `connect` to `loop.create_server`."""
 
-    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
-        super().__init__(limits, _HTTP_READ_BYTES)
+    def __init__(
+        self, handler: Handler, limits: Limits | None = None, soon: Soon | None = None
+    ) -> None:
+        super().__init__(limits, soon, _HTTP_READ_BYTES)
         self.handler = handler
 
     def connect(self) -> HttpConnection:

@@ -22,6 +22,7 @@ from headrace.serving.front.encodings import (
     COMPRESS_FROM_BYTES,
     compress,
     inflate,
+    inflated,
     wanted_encoding,
 )
 from headrace.serving.front.http_exchange import HttpExchange
@@ -97,7 +98,7 @@ class InferenceHandler:
             self.refuse(exchange, self._core.refuse(self._model, refusal))
             return
         encoding = exchange.headers.get(b"content-encoding")
-        if encoding is None or encoding == b"identity":
+        if encoding is None or encoding.lower() == b"identity":
             exchange.work = self._submit(exchange)
             return
         self.aside(
@@ -134,16 +135,18 @@ class InferenceHandler:
         if exchange.gone:
             return
         try:
-            held = exchange.replace_body(future.result())
-        except InvalidError as error:
-            exchange.respond(_invalid(self._core.invalid(self._model, error)))
+            plain = inflated(future)
+        except Exception:
+            exchange.respond(internal_error())
             return
-        if held:
+        if isinstance(plain, InvalidError):
+            exchange.respond(_invalid(self._core.invalid(self._model, plain)))
+        elif exchange.replace_body(plain):
             exchange.work = self._submit(exchange)
-            return
-        message = "the server holds too many requests already"
-        refusal = Refusal(reason="queue-full", message=message, retry_after_us=0)
-        exchange.respond(problem(503, self._core.refuse(self._model, refusal).message))
+        else:
+            message = "the server holds too many requests already"
+            refusal = Refusal(reason="queue-full", message=message, retry_after_us=0)
+            exchange.respond(problem(503, self._core.refuse(self._model, refusal).message))
 
 
 class HttpInference(msgspec.Struct, eq=False):

@@ -67,7 +67,9 @@ def from_json(tensor: GivenTensor, data: msgspec.Raw) -> list[bytes]:
         values = list_decoder(str, depth if needed else 1).decode(text)
     except JSON_ERRORS as error:
         raise InvalidError(f"{where}`data`: {error}") from error
-    if depth > 1:
+    if needed and depth == 0:  # one bare text, of a tensor without dimensions
+        values = [values]
+    elif depth > 1:
         values = flatten(values, tensor.shape, tensor.name)
     return [value.encode() for value in values]
 

@@ -4,6 +4,7 @@ Pure: bytes to `Ask`, `Answer` to `Response`. The core's `Signature` checks the 
 JSON, binary data behind it, and which outputs are wanted in which form.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -30,6 +31,7 @@ from headrace.serving.front.v2_tensors import read_json_tensor, write_json_tenso
 MAX_ID_LENGTH = 256
 _FRAMES_MAX = 256
 """Prepared answers per model; clients choose outputs, so their number needs a bound."""
+_PLACE = re.compile(r"\(byte (\d+)\)$")
 _HERE = msgspec.Raw(b"\0")
 """Stands where a tensor's values will; no JSON has such a byte."""
 
@@ -136,7 +138,7 @@ class BodyReader:
         """The next bytes, of a tensor whose size its shape does not tell."""
         at, end = self.at, self.at + size
         if tensor.data is not ABSENT or size < 0 or end > len(self.view):
-            raise InvalidError(wrong_size(tensor, size, max(0, len(self.view) - at)))
+            raise InvalidError(wrong_size(tensor, size, max(0, len(self.view) - at), follow=True))
         self.at = end
         return self.view[at:end]
 
@@ -322,11 +324,26 @@ def _decode_json(text: memoryview) -> _Request:
     except msgspec.ValidationError as error:
         raise InvalidError(f"the inference request is not as it should be: {error}") from error
     except msgspec.DecodeError as error:
-        raise InvalidError(str(error)) from error
+        raise InvalidError(malformed(error, text)) from error
     except UnicodeDecodeError as error:
         raise InvalidError("the JSON is not UTF-8") from error
     except RecursionError as error:
         raise InvalidError("the JSON is nested too deeply") from error
+
+
+def malformed(error: Exception, text: memoryview) -> str:
+    """What is wrong with a text that is no JSON, and of usual mistakes what helps."""
+    said = str(error)
+    begins = bytes(text[:3])
+    if begins == b"\xef\xbb\xbf" or b"\0" in begins or begins[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return f"{said}; send UTF-8 without a byte order mark"
+    found = _PLACE.search(said)
+    at = int(found[1]) if found else 0
+    if bytes(text[at : at + 9]).lstrip(b"-").startswith((b"NaN", b"Inf")):
+        return f"{said}; JSON has no NaN and no infinity, which binary data can carry"
+    if "trailing characters" in said and b"binary_data_size" in bytes(text[:at]):
+        return f"{said}; binary data behind it needs the header Inference-Header-Content-Length"
+    return said
 
 
 def _refuse_extensions(name: str, parameters: _OutputParameters) -> None:
@@ -347,9 +364,16 @@ def no_data(tensor: GivenInput) -> str:
     return f"input {quoted(tensor.name)}: has neither `data` nor a `binary_data_size`"
 
 
-def wrong_size(tensor: GivenInput, size: int, needed: int) -> str:
+def wrong_size(tensor: GivenInput, size: int, needed: int, *, follow: bool = False) -> str:
+    """
+    Args:
+        needed: bytes of such a shape.
+        follow: there are so many bytes, and how many are needed the shape does not tell.
+    """
     where = f"input {quoted(tensor.name)}: "
     if tensor.data is not ABSENT:
         return f"{where}has both `data` and a `binary_data_size`; send one of them"
     shown = size if abs(size) < 1 << 64 else "a larger number"
+    if follow:
+        return f"{where}binary_data_size is {shown}, and {needed} bytes follow"
     return f"{where}binary_data_size is {shown}, shape {shape_text(tensor.shape)} needs {needed}"

@@ -38,7 +38,7 @@ def sized(spec: TensorLayout, shape: Sequence[int]) -> TensorLayout:
 def read_json_tensor(
     name: str, shape: Sequence[int], data: msgspec.Raw, spec: TensorLayout, items: int
 ) -> NDArray[Any]:
-    """Read a tensor's numbers, from a flat list or one nested as the shape is.
+    """Read a tensor's numbers: a flat list, one nested as the shape is, or one bare number of none.
 
     Args:
         shape: (items, *item shape), checked already.
@@ -67,7 +67,9 @@ def read_json_tensor(
         values = list_decoder(kind, depth).decode(text)
     except JSON_ERRORS as error:
         raise InvalidError(f"input {quoted(name)}: `data`: {error}") from error
-    if depth > 1:
+    if depth == 0:  # the one number of a tensor without dimensions, as `tolist` gives it
+        values = [values]
+    elif depth > 1:
         values = flatten(values, shape, name)
     if len(values) != needed:
         raise _wrong_count(name, shape, needed)

@@ -30,6 +30,7 @@ RECEIVE_WINDOW = 1 << 20
 MESSAGE_BYTES = 128
 """What a message takes besides its bytes, until it is released."""
 _PREFIX_BYTES = 5
+_NO_MESSAGE = "a message begins with 0, or with 1 where it is compressed, and its length"
 _JOIN_BYTES = 1 << 16
 """Up to here a joined copy is cheaper than several pieces."""
 
@@ -106,7 +107,8 @@ class Call:
         if self._needed < 0 and not self._prefix and len(data) >= _PREFIX_BYTES:
             # The usual case: a frame is a message.
             needed = int.from_bytes(data[1:_PREFIX_BYTES])
-            if len(data) == _PREFIX_BYTES + needed and self.may_hold(needed):
+            whole = len(data) == _PREFIX_BYTES + needed and data[0] <= 1
+            if whole and self.may_hold(needed):
                 self._deliver(data[_PREFIX_BYTES:], data[0] == 1)
                 return
         self._receive_pieces(memoryview(data))
@@ -123,7 +125,10 @@ class Call:
                     return
                 self._needed = int.from_bytes(self._prefix[1:])
                 self._compressed = self._prefix[0] == 1
-                self._prefix = b""
+                odd, self._prefix = self._prefix[0] > 1, b""
+                if odd:
+                    self.finish(Status(INVALID_ARGUMENT, _NO_MESSAGE))
+                    return
                 if not self.may_hold(0):
                     return
             piece = data[: self._needed - len(self._body)]
@@ -199,6 +204,7 @@ class Call:
         self._last = _OK
         size = sum(map(_length, pieces))
         connection = self.connection
+        connection.answered += 1
         total = _PREFIX_BYTES + size
         if self._headed or total > connection.out.room(self):
             self._queue(pieces)
@@ -226,6 +232,7 @@ class Call:
         """The end, after what was sent; without effect when it is over."""
         if self.over or self._last is not None:
             return
+        self.connection.answered += 1
         self._last = _OK if status is ENDED_WELL else status.trailers()
         if not self._headed:
             self._headed = True

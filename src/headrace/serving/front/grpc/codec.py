@@ -272,11 +272,16 @@ def _step(model: ServedModel, parameters: Any) -> Step | None:
         if which not in ("int64_param", "uint64_param", "string_param"):
             raise InvalidError("parameter 'sequence_id' must be a whole number or a text")
         sequence = getattr(given, which)
-    start, end = (
-        name in parameters and parameters[name].bool_param
-        for name in ("sequence_start", "sequence_end")
-    )
+    start, end = (_truth(parameters, name) for name in ("sequence_start", "sequence_end"))
     return step_of(model, sequence, start, end)
+
+
+def _truth(parameters: Any, name: str) -> bool:
+    if name not in parameters:
+        return False
+    if parameters[name].WhichOneof("parameter_choice") != "bool_param":
+        raise InvalidError(f"parameter {name!r} must be true or false")
+    return bool(parameters[name].bool_param)
 
 
 def _whole(parameters: Any, name: str) -> int | None:

@@ -6,15 +6,17 @@ from headrace.serving.front.grpc.handler import Handler
 from headrace.serving.front.grpc.http2 import Http2Connection
 from headrace.serving.front.grpc.service import GrpcService
 from headrace.serving.front.http_messages import Limits
-from headrace.serving.front.http_server import Connections
+from headrace.serving.front.http_server import Connections, Soon
 from headrace.serving.front.tcp_front import TcpFront
 
 
 class GrpcServer(Connections[Http2Connection]):
     """Give `connect` to `loop.create_server`."""
 
-    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
-        super().__init__(limits)
+    def __init__(
+        self, handler: Handler, limits: Limits | None = None, soon: Soon | None = None
+    ) -> None:
+        super().__init__(limits, soon)
         self.handler = handler
 
     def connect(self) -> Http2Connection:

@@ -13,6 +13,10 @@ by its announced length, all messages together by `buffered_bytes`, calls by num
 Writing is `outgoing`'s. While the peer does not read what was written, nothing is read from it
 either: acknowledgements cannot pile up.
 
+Calls that are answered as they are read, such as five thousand health checks in one read, are so
+`_ANSWERED_AT_ONCE` at a time: then other connections have their turn, and nothing more is read
+until the rest was looked at.
+
 Time. As in HTTP/1.1 each state has a deadline that `sweep` enforces: the preface, a message that
 is half sent, an answer that is not taken. A peer that is silent while it has calls open is
 pinged, and gone if it does not answer.
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 _FRAME_BYTES = 1 << 16
 _CONNECTION_WINDOW = 16 << 20
 _CHEAP_FRAMES = 10_000
+_ANSWERED_AT_ONCE = 8
+"""Calls of one connection that are answered before others have their turn."""
 _PING_S = 20.0
 _PING = frames.frame(frames.PING, 0, 0, b"headrace")
 _NEVER = float("inf")
@@ -76,6 +82,10 @@ class Http2Connection(TcpConnection):
         """The peer was told to open no more calls here."""
         self._cheap = 0
         self._pinged = False
+        self.answered = 0
+        """Calls that were answered in this turn, whether or not the peer takes the answers."""
+        self._yielded = False
+        """It goes on with `_rest` after others had their turn."""
 
     @property
     def tick_s(self) -> float:
@@ -117,15 +127,39 @@ class Http2Connection(TcpConnection):
         if self.out.closed:
             return
         self._pinged = False
+        if self._yielded:
+            self._rest += data
+        else:
+            self._take_turn(self._rest + data if self._rest else bytes(data))
+
+    def _take_turn(self, data: bytes) -> None:
         corked = self.out.cork()
+        self.answered = 0
         try:
-            self._read(self._rest + data if self._rest else bytes(data))
+            self._read(data)
         except Http2Error as error:
             self._fail(error)
         if corked:
             self.out.uncork()
         if self._greeted and not self.transport.is_closing():
             self._set_deadline()
+        if self._yielded:
+            self.transport.pause_reading()
+            self.server.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Others had their turn."""
+        if self.out.paused or not self._yielded:
+            return
+        self._yielded = False
+        data, self._rest = self._rest, b""
+        self._take_turn(data)
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if not (self._yielded or self.out.paused or self.transport.is_closing()):
+            self._waited = True
+            self.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -142,11 +176,12 @@ class Http2Connection(TcpConnection):
 
     def resume_writing(self) -> None:
         self.out.paused = False
-        self._waited = True
         self._set_deadline()
+        self._resume_reading()
         if not self.transport.is_closing():
-            self.transport.resume_reading()
             self.out.flush_blocked()
+        if self._yielded:
+            self.server.soon(self._go_on)
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -193,7 +228,7 @@ class Http2Connection(TcpConnection):
             self._greet()
             at = size
         unpack = frames.HEADER.unpack_from
-        while end - at >= 9 and not self.out.closed:
+        while end - at >= 9 and not self.out.closed and self.answered < _ANSWERED_AT_ONCE:
             high, low, kind, flags, stream = unpack(data, at)
             length = high << 16 | low
             if length > _FRAME_BYTES:
@@ -206,6 +241,7 @@ class Http2Connection(TcpConnection):
             if kind < len(_READERS):
                 _READERS[kind](self, flags, stream & frames.MAX_WINDOW, data[at - length : at])
         self._rest = data[at:]
+        self._yielded = self.answered >= _ANSWERED_AT_ONCE and end - at >= 9 and not self.out.closed
 
     def _on_data(self, flags: int, stream: int, payload: bytes) -> None:
         size = len(payload)

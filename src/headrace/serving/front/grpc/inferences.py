@@ -14,7 +14,7 @@ from headrace.serving.core.protocol import Cancellable, Ending, Invalid, Protoco
 from headrace.serving.core.signature import InvalidError
 from headrace.serving.engine.inference import Answer
 from headrace.serving.engine.timer import monotonic_us
-from headrace.serving.front.encodings import inflate
+from headrace.serving.front.encodings import inflate, inflated
 from headrace.serving.front.grpc.call import MESSAGE_BYTES, Call
 from headrace.serving.front.grpc.codec import Ask, MessageCodec, codec_of
 from headrace.serving.front.grpc.messages import message
@@ -139,16 +139,22 @@ class Inferences:
     def inflate(self, call: Call, body: Body, then: Callable[[Body | Status], None]) -> None:
         """Decompress a message on another thread."""
         encoding = call.headers.get(b"grpc-encoding", b"identity")
+        if encoding == b"identity":
+            message = "the message is compressed, and no grpc-encoding says how"
+            then(_invalid(InvalidError(message)))
+            return
 
         def on_inflated(future: "Future[bytes]") -> None:
             if call.over:
                 return
             try:
-                plain = future.result()
-            except InvalidError as error:
-                then(_invalid(error))
+                plain = inflated(future)
+            except Exception:
+                then(internal_error())
                 return
-            if call.may_hold(len(plain)):
+            if isinstance(plain, InvalidError):
+                then(_invalid(plain))
+            elif call.may_hold(len(plain)):
                 call.release(len(body))
                 then(plain)
 

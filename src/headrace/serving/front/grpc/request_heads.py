@@ -66,7 +66,9 @@ class HeadDecoder:
         except HPACKError as error:
             large = type(error).__name__ == "OversizedHeaderListError"
             code = ENHANCE_YOUR_CALM if large else COMPRESSION_ERROR
-            raise Http2Error(code, f"the header block cannot be read: {error}") from error
+            # The library puts objects into some sentences, and with them addresses of memory.
+            said = str(error).partition(": <")[0]
+            raise Http2Error(code, f"the header block cannot be read: {said}") from error
         if len(fields) > self._fields_max:
             return MalformedError(f"the call has more than {self._fields_max} header fields")
         headers: Headers = {}

@@ -54,6 +54,7 @@ _UNSERVED = {
     b"LogSettings": v2_documents.NO_LOG_SETTINGS,
 }
 """What Triton's clients can call besides, by how the method begins."""
+_GRPC = b"application/grpc"
 _NEVER = float("inf")
 
 
@@ -133,8 +134,10 @@ class GrpcService:
             return denied(denial)
         if connection.in_reserve and not opened and connection.standing == STRANGER:
             return Status(UNAVAILABLE, "all connections are in use")
-        if not headers.get(b"content-type", b"").startswith(b"application/grpc"):
+        if not _is_grpc(headers.get(b"content-type", b"")):
             return Status(INVALID_ARGUMENT, "the content type is not application/grpc")
+        if headers.get(b":method") != b"POST":
+            return Status(INVALID_ARGUMENT, "gRPC calls by POST, and by no other method")
         if path == _STREAM:
             call.work = InferenceStream(self._inferences, call)
             call.deadline_s = _NEVER
@@ -306,6 +309,11 @@ class GrpcService:
         if request.service not in ("", "inference.GRPCInferenceService"):
             raise _RefusedError(NOT_FOUND, "no such service is served here")
         return {"status": 1 if self._core.ready else 2}
+
+
+def _is_grpc(content_type: bytes) -> bool:
+    """Not gRPC-Web, which frames messages alike and expects another end."""
+    return content_type.startswith(_GRPC) and content_type[len(_GRPC) :][:1] in (b"", b"+", b";")
 
 
 def _listed(document: dict[str, Any]) -> dict[str, Any]:

@@ -77,7 +77,10 @@ def status_of(ending: Late | Refusal | Invalid) -> Status:
         return Status(_OF_FAULT[ending.fault], ending.message)
     kind = kind_of(ending)
     fields = [(b"headrace-reason", ending.reason.encode())]
-    if kind not in ("invalid", "broken"):
+    if ending.never:
+        # In gRPC's words: no retry.
+        fields.append((b"grpc-retry-pushback-ms", b"-1"))
+    elif kind not in ("invalid", "broken"):
         wait_us = ending.retry_after_us
         fields.append((b"headrace-retry-after-ms", b"%g" % (wait_us / 1000)))
         fields.append((b"grpc-retry-pushback-ms", b"%d" % max(1, -(-wait_us // 1000))))
