@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -16,7 +17,14 @@ from headrace.executors.onnx_session import open_session
 from headrace.load.child_server import child_server
 from headrace.load.gateway_cost import GatewayCost
 from helpers.detectors import Ending, detector_model
-from helpers.onnx_models import chain_model, recurrent_model, saved, saved_beside, scaled_model
+from helpers.onnx_models import (
+    batch_norm_model,
+    chain_model,
+    recurrent_model,
+    saved,
+    saved_beside,
+    scaled_model,
+)
 
 PROBLEM = """\
 schema: headrace.problem/1
@@ -134,3 +142,25 @@ def test_a_detector_is_served_one_picture_per_run_with_as_many_boxes_as_it_finds
             assert len(names) == (2 if ending == "heads" else 3)
             for name, wanted in zip(names, reference.run(names, {"images": images}), strict=True):
                 np.testing.assert_array_equal(answer[name], wanted)
+
+
+@pytest.mark.e2e
+def test_strangers_who_ask_at_once_get_the_answers_that_each_would_get_alone(
+    served: Ask, tmp_path: Path
+) -> None:
+    # Normalised over the batch: two requests in one run would change each other's answers.
+    reference = open_session(saved(batch_norm_model(), tmp_path / "normed.onnx"))
+    rng = np.random.default_rng(0)
+    asked = [
+        rng.normal(client, 1 + client, (1, 4, 8)).astype(np.float32)
+        for client in range(8)
+        for _ in range(25)
+    ]
+
+    with child_server(plan("normed"), "--no-auth") as server:
+        url = f"{server.url}/v2/models/normed/infer"
+        with ThreadPoolExecutor(8) as clients:
+            answers = list(clients.map(lambda x: served(url, {"x": x})["y"], asked))
+
+    for x, answer in zip(asked, answers, strict=True):
+        np.testing.assert_allclose(answer, reference.run(["y"], {"x": x})[0], rtol=1e-4, atol=1e-6)

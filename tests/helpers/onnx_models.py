@@ -147,6 +147,26 @@ def free_dims_model() -> onnx.ModelProto:
     return finished(graph)
 
 
+def batch_norm_model(channels: int = 4, size: int = 8) -> onnx.ModelProto:
+    """float32 `x` [N, C, size] -> `y` alike, each channel normalised over all items of the batch:
+    what an exporter writes of a network that was left in training mode."""
+    over = {"axes": [0, 2], "keepdims": 1}
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMean", ["x"], ["mean"], **over),
+            helper.make_node("Sub", ["x", "mean"], ["centred"]),
+            helper.make_node("Mul", ["centred", "centred"], ["squares"]),
+            helper.make_node("ReduceMean", ["squares"], ["variance"], **over),
+            helper.make_node("Sqrt", ["variance"], ["deviation"]),
+            helper.make_node("Div", ["centred", "deviation"], ["y"]),
+        ],
+        "batch_norm",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", channels, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", channels, size])],
+    )
+    return finished(graph)
+
+
 def recurrent_model() -> onnx.ModelProto:
     """`x` [batch, 1, 3], `state` [2, batch, 4] -> `y` [batch, 4], `next` [2, batch, 4]."""
     rng = np.random.default_rng(0)

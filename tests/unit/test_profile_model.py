@@ -184,32 +184,6 @@ def with_nodes(nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto]) -> 
     return model
 
 
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        [
-            helper.make_node("ReduceMean", ["x"], ["m"], axes=[0], keepdims=1),
-            helper.make_node("Sub", ["x", "m"], ["y"]),
-        ],
-        # The first item is none the wiser.
-        [helper.make_node("CumSum", ["x", "first"], ["y"])],
-    ],
-    ids=["each other", "those behind"],
-)
-def test_items_that_influence_each_other_are_noted_with_what_to_do(
-    nodes: list[onnx.NodeProto], tmp_path: Path
-) -> None:
-    first = numpy_helper.from_array(np.array(0, np.int64), "first")
-    path = saved(with_nodes(nodes, [first]), tmp_path / "m.onnx")
-
-    noted = notes(profile_model(path, quick()))
-
-    assert "items of one batch influence each other's answers" in noted
-    assert "--batch-axis x=none" in noted
-    alone = profile_model(path, quick(batch_axes={"x": None}))
-    assert "influence" not in notes(alone)
-
-
 def test_an_operator_that_the_runtime_lacks_is_refused(tmp_path: Path) -> None:
     model = with_nodes([helper.make_node("Nonsense", ["x"], ["y"])], [])
 

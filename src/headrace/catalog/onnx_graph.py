@@ -20,7 +20,7 @@ from onnx import numpy_helper
 
 from headrace.catalog.needed import needed
 from headrace.catalog.onnx_references import check_references
-from headrace.catalog.onnx_types import dtype_name
+from headrace.catalog.onnx_types import dtype_name, type_name
 from headrace.catalog.pt2_archive import is_archive
 from headrace.catalog.pt2_calls import TORCH_DOMAIN
 from headrace.catalog.pt2_model import read_pt2
@@ -287,9 +287,17 @@ def _open_tensor(path: Path, value: Any, named: Mapping[str, int | None]) -> Ope
     kind = value.type.tensor_type
     dtype = dtype_name(kind.elem_type)
     if not value.type.HasField("tensor_type") or dtype is None:
+        what = type_name(kind.elem_type) if value.type.HasField("tensor_type") else ""
         raise ModelError(
-            f"{path}: input {value.name!r} is not a tensor of numbers or strings;"
-            " serve such pre-processing outside the model"
+            f"{path}: input {value.name!r} is not a tensor of numbers or strings"
+            f"{what and f' that is served ({what})'}; serve such pre-processing outside the model"
+        )
+    if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in kind.shape.dim):
+        stated = [dim.dim_param or dim.dim_value for dim in kind.shape.dim]
+        raise ModelError(
+            f"{path}: input {value.name!r} is {stated}: with a dimension of 0 it holds nothing, and"
+            " no request fits; export it with its size there, or free (dynamic_axes,"
+            " dynamic_shapes)"
         )
     dims = tuple(
         dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None

@@ -41,6 +41,16 @@ def array_dtype(value: Any) -> str | None:
     return name if value.dtype.kind in NUMBERS or name in _NOT_CUT.values() else None
 
 
+def type_name(elem_type: int) -> str:
+    """How ONNX calls an element type, served or not.
+
+    >>> type_name(14)
+    'COMPLEX64'
+    """
+    known = {number: name for name, number in onnx.TensorProto.DataType.items()}
+    return str(known.get(elem_type, elem_type))
+
+
 def dtype_name(elem_type: int) -> str | None:
     """Our name of an ONNX element type, which is numpy's; None: such tensors are not served.
 

@@ -71,8 +71,7 @@ def interfere(
 ) -> None:
     """Run models side by side and alone, and fit how much slower they make each other.
 
-    [dim]headrace interfere a.profile.json b.profile.json c.profile.json -o cpu.interference.json
-    [/dim]
+    [dim]headrace interfere a.profile.json b.profile.json -o cpu.interference.json[/dim]
     """
     from headrace.catalog.documents import read_profile, write_document
     from headrace.catalog.whole_file import check_writable
@@ -84,7 +83,7 @@ def interfere(
     check_device(device)
     sizes, [part] = parse_sizes(batch_sizes), parse_shares([share])
     for target in (out, *([pairs] if pairs else [])):
-        check_writable(target)
+        check_writable(target, *profiles)
     read = [read_profile(path) for path in profiles]
     _check_models([profile.model for profile in read])
     known = [

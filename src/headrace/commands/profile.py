@@ -71,7 +71,8 @@ def profile(
             "--batch-axis",
             metavar="NAME=AXIS",
             help="Which dimension of an input or output, from 0, is the batch, where it is not"
-            " found: state=1; or none, and the model is served one request per run: x=none.",
+            " found, or the model is to be batched although its items influence each other:"
+            " state=1; or none, and the model is served one request per run: x=none.",
             show_default=False,
         ),
     ] = None,
@@ -247,12 +248,13 @@ def profile(
             " leave --shares out, and write times by share from elsewhere into the profile"
         )
     target = out or Path(f"{name or legal_name(model.stem)}.profile.json")
-    check_writable(target)
+    sources = (model, *(path for _, path in map(_example, inputs or ())))
+    check_writable(target, *sources)
     if layers and cluster is None:
         require_measurable(measurement(here), "onnx")
     if plot is not None:
+        check_writable(plot, *sources)
         check_plots()
-        check_writable(plot)
     options = ProfileOptions(
         device=here if cluster is None else "cpu",
         blocks=blocks,

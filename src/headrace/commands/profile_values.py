@@ -5,6 +5,7 @@ from typing import get_args
 
 import typer
 
+from headrace.catalog.array_files import why_unread
 from headrace.domain.controls import MAX_INITIAL, Control, ControlKind
 
 
@@ -59,7 +60,9 @@ def parse_initial_state(text: str) -> tuple[str, tuple[float, ...]]:
     try:
         array = np.load(Path(value), mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"--initial-state {text!r}: cannot be read: {error}") from error
+        raise typer.BadParameter(
+            f"--initial-state {text!r}: cannot be read: {why_unread(error)}"
+        ) from error
     if array.size > MAX_INITIAL or array.dtype.kind not in "biuf":
         raise typer.BadParameter(
             f"--initial-state {text!r}: has {array.size:,} elements of {array.dtype}; at most"

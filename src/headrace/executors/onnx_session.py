@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,16 @@ _CUDA = "CUDAExecutionProvider"
 
 _FATAL_ONLY = 4
 """ONNX Runtime's severity; its errors reach us as exceptions, there is no need to print them."""
+
+_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
+_NODE = re.compile(
+    r"Non-zero status code returned while running (?P<kind>\S+) node\. Name:'(?P<name>.*?)'"
+    r" Status Message: (?P<said>.*)"
+)
+_SOURCE = re.compile(
+    r"^[\w./-]+\.(?:h|cc|cpp|hpp|cu|cuh):\d+ (?:[^()]*\w::[^()]*\([^()]*\)(?: const)? )?"
+)
+"""Where in ONNX Runtime: file, line, and mostly the function with its arguments."""
 
 
 def open_session(
@@ -190,5 +201,16 @@ def _array_of(value: Any) -> NDArray[Any]:
 
 
 def first_line(error: Exception) -> str:
-    """The part of an ONNX Runtime error that helps a reader, at most 300 characters."""
-    return str(error).strip().split("\n")[0][:300] or type(error).__name__
+    """The part of an ONNX Runtime error that helps a reader, at most 300 characters.
+
+    Its code, and the place in its own source with the whole signature of a function, stand first.
+
+    >>> first_line(ValueError("[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while"
+    ...     " running Reshape node. Name:'view' Status Message: /a/b.h:9 ns::Helper(const A&, int)"
+    ...     " cannot be reshaped\\nmore"))
+    "Reshape 'view': cannot be reshaped"
+    """
+    line = _CODE.sub("", str(error).strip()).split("\n")[0]
+    if node := _NODE.match(line):
+        line = f"{node['kind']} {node['name']!r}: {_SOURCE.sub('', node['said'])}"
+    return _SOURCE.sub("", line)[:300] or type(error).__name__

@@ -5,14 +5,22 @@ runs as its file has it, with one item and with two. An output's batch is at the
 went from 1 to 2 while all others stayed, whatever is in the items. A model that does not run so, or
 has a tensor without such a dimension, is served one request per run, which every model can be.
 
+So is one whose items influence each other, such as one that normalises over its batch: requests of
+strangers share a batch, and each would be answered by who else is there. How much is measured: what
+two items are answered together, against what each is answered alone. Up to `INFLUENCE_ALONE`, which
+is what scales that are found anew for each batch (dynamic quantisation) come to, it is noted only;
+beyond, the model is batched only where the user names the batch.
+
 Then an output may also vary in size with what is in the inputs; it gets room for the most
 (`output_sizes`, `onnx_rooms`).
 
-Cost: one session, three runs and, of a model that takes one request per run, ten more at most.
+Cost: one session, six runs and, of a model whose items influence each other or that takes one
+request per run, ten more at most.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -23,12 +31,12 @@ from numpy.typing import NDArray
 from headrace.catalog.onnx_batch import as_filed, batch_first
 from headrace.catalog.onnx_graph import OnnxGraph, no_tensor
 from headrace.catalog.onnx_rooms import shape_spec
-from headrace.catalog.onnx_stage import filed_model
 from headrace.catalog.onnx_types import array_dtype
 from headrace.domain.errors import ModelError
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.onnx_session import first_line
-from headrace.executors.table import reference
+from headrace.profiling.influence import CHANGED, INFLUENCE_ALONE, influence_between
+from headrace.profiling.item_shapes import open_whole
 from headrace.profiling.items import Arrays, input_specs, tiled
 from headrace.profiling.output_sizes import rooms_of
 
@@ -51,6 +59,8 @@ class Settled:
     outputs: tuple[TensorSpec, ...]
     notice: str | None
     """Why it is served one request per run; None: it is not, or the user said so."""
+    influence: float
+    """Largest relative change of an answer when another item shares its batch; about 0."""
 
 
 class _NotBatchedError(Exception):
@@ -89,8 +99,7 @@ def settle_batch(
             f"--batch-axis {unknown[0]}: {graph.path} has no such input or output; it has"
             f" {', '.join(sorted(known))}"
         )
-    content = filed_model(graph, graph.outputs).SerializeToString()
-    session = reference(graph.format)(content, graph.weights)
+    session = open_whole(graph)
     single = _run(session, graph, items, 1)
     if isinstance(single, str):
         given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
@@ -101,8 +110,15 @@ def settle_batch(
     inputs = input_specs(graph, shapes)
     try:
         outputs = _batched_outputs(session, graph, items, single, named)
+        influence = influence_between(partial(_run, session, graph), inputs, outputs, items)
+        if not influence <= INFLUENCE_ALONE and not _named_batch(named):
+            first = graph.inputs[0]
+            raise _NotBatchedError(
+                f"{CHANGED} {influence:.2g}), and a batch holds requests of strangers; --batch-axis"
+                f" {first.name}={first.batch_axis} batches them all the same"
+            )
     except _NotBatchedError as error:
-        if any(axis is not None for axis in named.values()):
+        if _named_batch(named):
             raise ModelError(f"{graph.path}: {error}; leave out --batch-axis") from error
         seen = _sizes_seen(session, graph, items, single)
         filed = {name: array.shape for name, array in as_filed(graph, tiled(items, 1)).items()}
@@ -115,7 +131,12 @@ def settle_batch(
             " leave it out"
         )
     arranged = batch_first(graph, inputs, outputs, batched=True)
-    return Settled(graph=arranged, items=items, outputs=outputs, notice=None)
+    return Settled(graph=arranged, items=items, outputs=outputs, notice=None, influence=influence)
+
+
+def _named_batch(named: Axes) -> bool:
+    """Whether the user says of some tensor where its batch is."""
+    return any(axis is not None for axis in named.values())
 
 
 def _batched_outputs(
@@ -202,6 +223,7 @@ def _one_at_a_time(
         items=grown,
         outputs=outputs,
         notice=f"served one request per run, without batching: {reason}" if reason else None,
+        influence=0.0,
     )
 
 

@@ -245,6 +245,17 @@ def _quantised(model: CutModel) -> str:
     return "quantised" if "QuantizeLinear" in kinds else ""
 
 
+def _random_operators(model: CutModel) -> set[str]:
+    """Those whose output nobody can foretell; a Dropout without a training mode passes all on."""
+    return {
+        node.proto.op_type
+        for node in model.graph.nodes
+        if node.proto.op_type.startswith("Random")
+        or node.proto.op_type in ("Bernoulli", "Multinomial")
+        or (node.proto.op_type == "Dropout" and len(node.proto.input) == 3)
+    }
+
+
 def require_agreement(model: CutModel, error: float, boundary: Boundary) -> None:
     """Refuse a split that changes the answers.
 
@@ -258,6 +269,8 @@ def require_agreement(model: CutModel, error: float, boundary: Boundary) -> None
             if boundary == "float32"
             else "--boundary float32"
         )
+        if random := ", ".join(sorted(_random_operators(model))):
+            step = f"an export for inference, model.eval(): its {random} makes every answer another"
         raise ModelError(
             f"{model.graph.path}: cut into {len(model.blocks)} blocks it answers differently\n"
             f"  needs  relative error <= {tolerance:g} with {boundary} between stages\n"

@@ -42,6 +42,9 @@ from headrace.profiling.segments import cuts_for_equal_blocks
 
 SEED = 0
 _WHOLE = Fraction(1)
+NOT_ESTIMATED = (
+    "takes one request per run, which is not estimated; `headrace profile` can measure it"
+)
 _MOST_SHARES = 64
 
 Crossings = Sequence[Sequence[TensorSpec]]
@@ -118,10 +121,7 @@ def estimate_model(
         if observed is None:
             graph, observed = _observe(graph, shapes, options)
     if not graph.batched:
-        raise ModelError(
-            f"{path}: takes one request per run, which is not estimated; `headrace profile` can"
-            " measure it"
-        )
+        raise ModelError(f"{path}: {NOT_ESTIMATED}")
     _require_numbers(graph)
     counted = KernelGraph(graph, shapes)
     if basis is not None:
@@ -170,9 +170,15 @@ def _require_numbers(graph: OnnxGraph) -> None:
 def _observe(
     graph: OnnxGraph, shapes: Mapping[str, tuple[int, ...]], options: EstimateOptions
 ) -> tuple[OnnxGraph, Observed]:
-    """The graph with its batch where it was found to be, and what a run shows of it."""
+    """The graph with its batch where it was found to be, and what a run shows of it.
+
+    Raises:
+        ModelError: it is not batched.
+    """
     items = random_items(input_specs(graph, shapes), 2, np.random.default_rng(SEED))
     settled = settle_batch(graph, shapes, items, {})
+    if settled.notice:
+        raise ModelError(f"{graph.path}: {NOT_ESTIMATED}: {settled.notice}")
     return settled.graph, observe_settled(settled, options.cut_tensors)
 
 

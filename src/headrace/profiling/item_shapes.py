@@ -11,6 +11,7 @@ from headrace.catalog.onnx_batch import as_filed
 from headrace.catalog.onnx_graph import MAX_ITEM_COUNT, OnnxGraph, OpenTensor
 from headrace.catalog.onnx_stage import filed_model
 from headrace.domain.errors import ModelError
+from headrace.executors.base import OpenedModel
 from headrace.executors.onnx_session import first_line
 from headrace.executors.table import reference
 from headrace.profiling.items import input_specs, random_items
@@ -65,33 +66,49 @@ def choose_shapes(
 
 def _by_trial(graph: OnnxGraph, given: Shapes, open_names: list[str]) -> tuple[Shapes, str]:
     refusals: dict[str, str] = {}
+    session = open_whole(graph)
     for size in IMAGE_SIZES:
         shapes = {tensor.name: _filled(tensor, given, size) for tensor in graph.inputs}
         text = ", ".join(f"{name}={_text(shapes[name])}" for name in open_names)
         if text in refusals or any(math.prod(s) > MAX_ITEM_COUNT for s in shapes.values()):
             continue
-        refusal = _refusal(graph, shapes)
+        refusal = _refusal(session, graph, shapes)
         if refusal is None:
             hint = f"--shape {open_names[0]}={','.join(map(str, shapes[open_names[0]]))}"
             return shapes, f"the model leaves its item shape free; took {text} (others: {hint})"
         refusals[text] = refusal
+    dims = next(tensor.item_dims for tensor in graph.inputs if tensor.name == open_names[0])
+    hint = ",".join("?" if dim is None else str(dim) for dim in dims)
     tried = "\n".join(f"  {text}: {refusal}" for text, refusal in refusals.items())
     raise ModelError(
         f"{graph.path}: leaves item dimensions free and accepts none of the common shapes\n"
-        f"{tried}\n  try  --shape {open_names[0]}=3,224,224 with the shape that you serve"
+        f"{tried}\n  try  --shape {open_names[0]}={hint} with the sizes that you serve for every ?"
     )
 
 
-def _refusal(graph: OnnxGraph, shapes: Shapes) -> str | None:
+def open_whole(graph: OnnxGraph) -> OpenedModel:
+    """The model as its file has it, to find out what it takes and answers.
+
+    Raises:
+        ModelError: what runs it cannot open it.
+    """
+    content = filed_model(graph, graph.outputs).SerializeToString()
+    try:
+        return reference(graph.format)(content, graph.weights)
+    except ModelError as error:
+        raise ModelError(
+            f"{graph.path}: {error}\n"
+            "  try    an export with operators and an opset that the installed version knows, or a"
+            " newer version of it"
+        ) from error
+
+
+def _refusal(session: OpenedModel, graph: OnnxGraph, shapes: Shapes) -> str | None:
     """Why the model does not run at these shapes; None: it does."""
     specs = input_specs(graph, shapes)
     rng = np.random.default_rng(0)
     try:
-        probe = filed_model(graph, graph.outputs).SerializeToString()
-        session = reference(graph.format)(probe, graph.weights)
         session.run(list(graph.outputs), as_filed(graph, random_items(specs, 1, rng)))
-    except ModelError as error:
-        return first_line(error)
     except Exception as error:  # ONNX Runtime's errors share no base of their own
         return first_line(error)
     return None

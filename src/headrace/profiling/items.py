@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.catalog.array_files import why_unread
 from headrace.catalog.onnx_graph import OnnxGraph, OpenTensor
 from headrace.catalog.onnx_types import array_dtype
 from headrace.domain.elements import element_dtype
@@ -106,7 +107,7 @@ def _read_npy(path: Path) -> NDArray[Any]:
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise ModelError(f"{path}: is not a .npy file of numbers: {error}") from error
+        raise ModelError(f"{path}: is not a .npy file of numbers: {why_unread(error)}") from error
     if not isinstance(mapped, np.ndarray):
         raise ModelError(f"{path}: holds several arrays; save one with numpy.save")
     return np.array(mapped)

@@ -152,9 +152,7 @@ def part(
     """
     heavy = _heavy(graph, many_bytes)
     shapes = {name: array.shape[1:] for name, array in items.items()}
-    observed = Observed(
-        inputs=profile.inputs, outputs=profile.outputs, cuts=(), batch_influence=0.0
-    )
+    observed = Observed(inputs=profile.inputs, outputs=profile.outputs, cuts=())
     if graph.batched and len(heavy) > 1:
         cuts = [
             cut

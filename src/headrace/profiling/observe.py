@@ -1,4 +1,4 @@
-"""What a model's tensors really are: batched or not, how large, and whether items are independent.
+"""What a model's tensors really are: batched or not, and how large.
 
 Inference from the graph is asked first; what it cannot tell is run at batch sizes 1 and 2.
 """
@@ -39,8 +39,6 @@ class Observed(Record, frozen=True, kw_only=True):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     cuts: tuple[UsableCut, ...]
-    batch_influence: float
-    """Largest relative change of an item's answer when another shares its batch; about 0."""
 
 
 def observe(
@@ -58,20 +56,14 @@ def observe(
     names = dict.fromkeys(name for cut in cuts for name in cut.tensors)
     found = infer_specs(graph, shapes, names)
     unknown = [name for name in names if name not in found]
-    influence = 0.0
     for start in range(0, max(1, len(unknown)), PROBED_AT_ONCE):
         probed = unknown[start : start + PROBED_AT_ONCE]
-        single, other, double = _run_thrice(graph, inputs, [*graph.outputs, *probed], items)
+        single, double = _run_twice(graph, inputs, [*graph.outputs, *probed], items)
         for name in single:
             found[name] = _spec(name, single[name], double[name])
         if start == 0:
             outputs = _output_specs(graph, single, double)
-            influence = max(
-                relative_error(double[name], np.concatenate([single[name], other[name]]))
-                for name in graph.outputs
-            )
-    usable = _usable(cuts, found)
-    return Observed(inputs=inputs, outputs=outputs, cuts=usable, batch_influence=influence)
+    return Observed(inputs=inputs, outputs=outputs, cuts=_usable(cuts, found))
 
 
 def relative_error(got: NDArray[Any], wanted: NDArray[Any]) -> float:
@@ -110,20 +102,17 @@ def _spec(name: str, single: Any, double: Any) -> TensorSpec | NotBatched:
     return batched_spec(name, dtype, single.shape, double.shape)
 
 
-def _run_thrice(
+def _run_twice(
     graph: OnnxGraph, inputs: Sequence[TensorSpec], names: Sequence[str], items: Arrays
 ) -> tuple[dict[str, NDArray[Any]], ...]:
-    """The named tensors for the first item alone, for the second, and for both in one batch.
-
-    Both, since an item may influence only those behind it, as in a running sum.
-    """
+    """The named tensors for one item, and for two in one batch."""
     names = list(dict.fromkeys(names))
     probe = probe_model(graph, inputs, names).SerializeToString()
     session = reference(graph.format)(probe, graph.weights)
     results = []
     both = tiled(items, 2)
-    for first, size in ((0, 1), (1, 1), (0, 2)):
-        batch = {name: array[first : first + size] for name, array in both.items()}
+    for size in (1, 2):
+        batch = {name: array[:size] for name, array in both.items()}
         try:
             arrays = session.run(names, batch)
         except Exception as error:  # ONNX Runtime's errors share no base of their own

@@ -53,6 +53,7 @@ from headrace.profiling.cut_model import (
     require_agreement,
     why_cuts_change,
 )
+from headrace.profiling.influence import influence_note
 from headrace.profiling.item_shapes import choose_shapes
 from headrace.profiling.items import Arrays, input_specs, random_items, read_examples
 from headrace.profiling.machine import cpu_name, one_quiet_core, software_versions
@@ -69,8 +70,8 @@ MAX_INPUT_BYTES = 2**31
 REPEATS_WANTED = 5
 QUIET_CORE_SHARE = 0.95
 """Below it, the machine was not idle while it was measured, and the profile says so."""
-BATCH_INFLUENCE_NOTED = 1e-3
 HALF_ERROR_NOTED = 1e-2
+ONE_AT_A_TIME = "served one request per run, as --batch-axis says"
 
 
 def profile_model(
@@ -171,8 +172,8 @@ def _measure(
     if not settled.graph.batched:
         if points.sizes:
             raise ModelError(
-                f"{graph.path}: --shape {points.dimensions[0]}: a model of several sizes needs a"
-                " batch dimension; export it with one, or profile one size"
+                f"{graph.path}: --shape {points.dimensions[0]}: a model of several sizes must be"
+                f" batched, and this one is {settled.notice or ONE_AT_A_TIME}; or profile one size"
             )
         options = replace(options, blocks=1, max_batch=1)
     observed, model = _cut(settled, options, progress)
@@ -207,7 +208,9 @@ def _measure(
             options.grid_tolerance,
         )
         measured.append((each, found))
-    notes = told + _notes(options, observed, model, error, bool(examples))
+    notes = told + _notes(options, model, error, bool(examples))
+    if influence := influence_note(settled.influence, observed.inputs[0].name):
+        notes.append(influence)
     return measured, notes + _timing_notes(options, [found for _, found in measured])
 
 
@@ -307,11 +310,11 @@ def observe_settled(settled: Settled, cut_tensors: int) -> Observed:
     if graph.batched:
         return observe(graph, shapes, find_cuts(graph, cut_tensors), items)
     inputs = input_specs(graph, shapes)
-    return Observed(inputs=inputs, outputs=settled.outputs, cuts=(), batch_influence=0.0)
+    return Observed(inputs=inputs, outputs=settled.outputs, cuts=())
 
 
 def _notes(
-    options: ProfileOptions, observed: Observed, model: CutModel, error: float, with_examples: bool
+    options: ProfileOptions, model: CutModel, error: float, with_examples: bool
 ) -> list[str]:
     """What a reader of the profile should know besides its numbers."""
     against = "random inputs and the given examples" if with_examples else "random inputs"
@@ -325,12 +328,6 @@ def _notes(
         notes.append(
             f"{options.blocks} blocks were asked for, the model can be cut into"
             f" {len(model.blocks)}; --cut-tensors {options.cut_tensors + 1} may allow more"
-        )
-    if not observed.batch_influence <= BATCH_INFLUENCE_NOTED:
-        notes.append(
-            "items of one batch influence each other's answers (relative change"
-            f" {observed.batch_influence:.2g}); batching will change what clients get,"
-            f" --batch-axis {observed.inputs[0].name}=none serves one request per run"
         )
     return notes
 

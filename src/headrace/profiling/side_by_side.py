@@ -259,6 +259,7 @@ def _worker(core: int) -> Iterator["subprocess.Popen[bytes]"]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, **ONE_THREAD},
+        start_new_session=True,  # Ctrl-C is this process's to handle, which ends the other one
     )
     try:
         yield process

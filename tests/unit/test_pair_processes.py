@@ -1,0 +1,13 @@
+"""The processes that run models beside each other, for `headrace interfere`."""
+
+import os
+
+from headrace.profiling.side_by_side import _worker
+
+
+def test_ctrl_c_reaches_the_command_alone_and_not_the_processes_that_run_models() -> None:
+    """Each of them would print where it was interrupted."""
+    with _worker(min(os.sched_getaffinity(0))) as worker:
+        assert os.getsid(worker.pid) == worker.pid
+
+    assert worker.returncode is not None
