@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import io
 import os
 import sys
 from collections.abc import Mapping
@@ -90,6 +91,10 @@ def main() -> None:
 
     Typer itself maps Ctrl-C to 130 and is quiet when the reader of a pipe goes away.
     """
+    # A terminal of another encoding shows ? for what it has no letter for: a dash, an arrow.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     # At its end the interpreter looks for garbage, 30 ms, and all of it goes with the process.
     atexit.register(gc.freeze)
     try:

@@ -228,3 +228,51 @@ def test_options_that_contradict_or_do_nothing_are_refused(
 
     assert code == 2
     assert said in err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--attainment", "0.99"], "--attainment does nothing here"),
+        (["--attainment", "0.9", "--margin", "0.3"], "--attainment does nothing here"),
+        (["--margin", "auto", "--attainment", "1"], "--attainment 1: is the part of requests"),
+        (["--arrivals", "poisson", "--attainment", "99"], "above 0 and below 1, such as 0.99"),
+        (["--jobs", "2"], "--jobs: is for the simulations of --margin auto"),
+    ],
+)
+def test_plan_refuses_options_of_simulations_that_are_not_to_be_run(
+    run: Run, options: list[str], said: str
+) -> None:
+    code, _, err = run("plan", "no-such-problem.yaml", *options)
+
+    assert (code, said in err) == (2, True), err
+
+
+@pytest.mark.parametrize("command", [["agent", "--name", "n0"], ["serve", "plan.json"]])
+def test_memory_in_which_no_worker_starts_is_refused(run: Run, command: list[str]) -> None:
+    code, _, err = run(*command, "--worker-memory-mb", "127")
+
+    assert (code, "--worker-memory-mb" in err and "128" in err) == (2, True), err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_has_no_letter_for_a_dash_gets_another(encoding: str) -> None:
+    program = Path(sys.executable).parent / "headrace"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+
+    done = subprocess.run([program, "--help"], env=environment, capture_output=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert b"profile a model ? plan it onto devices" in b" ".join(done.stdout.split())
+
+
+def test_help_is_broken_where_the_terminal_ends_and_not_where_the_source_does(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    _, out, _ = run("topology", "--help")
+
+    assert "joined to it by\n NVLink. Read from the driver," in "\n".join(
+        line.rstrip() for line in out.splitlines()
+    )

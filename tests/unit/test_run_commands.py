@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -213,6 +214,17 @@ def test_trace_refuses_what_is_no_event_log(run: Run, plan_path: Path) -> None:
     assert f"{plan_path}:1:" in err
 
 
+def test_trace_does_not_take_any_file_for_a_log_that_was_cut_short(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(bytes(range(200, 256)))
+
+    code, _, err = run("trace", str(path))
+
+    assert (code, ":1: expected the header of a headrace.events/1 log" in err) == (2, True), err
+
+
 def test_load_measures_a_server_and_reports_in_the_simulators_terms(
     run: Run, server: FakeServer
 ) -> None:
@@ -416,3 +428,42 @@ def test_a_running_server_is_not_given_a_plan_that_it_would_not_execute(plan_pat
 
     assert verdict.error is not None
     assert "pipeline p, stage 1: 'residency' is refused: nothing acts on it" in verdict.error
+
+
+@pytest.mark.parametrize("options", [("--rps", "40"), ("--find-max", "--model", "m")])
+def test_load_refuses_inputs_of_what_it_does_not_ask(
+    run: Run, server: FakeServer, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """`x` is an input of model m, as `profile --inputs` takes it: random values were sent."""
+    code, _, err = run("load", server.url, *options, "--input", f"x={tmp_path}")
+
+    assert (code, "--input x=…: no model 'x' is asked; asked: m" in err) == (2, True), err
+    assert not any(call.path.endswith("/infer") for call in server.calls)
+
+
+def test_load_does_not_advise_to_unpickle_what_is_no_array(
+    run: Run, server: FakeServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.npy"
+    path.write_bytes(bytes(range(64)))
+
+    code, _, err = run("load", server.url, "--model", "m", "--rps", "40", "--input", str(path))
+
+    assert (code, "it is no array that numpy.save has written" in err) == (2, True), err
+    assert "allow_pickle" not in err
+
+
+class HangsUp(socketserver.BaseRequestHandler):
+    """As what speaks TLS does on whoever does not."""
+
+    def handle(self) -> None:
+        self.request.recv(1024)
+
+
+def test_load_asks_for_the_scheme_where_a_server_hangs_up(run: Run) -> None:
+    with socketserver.TCPServer(("127.0.0.1", 0), HangsUp) as listening:
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
+        code, _, err = run("load", f"http://127.0.0.1:{listening.server_address[1]}")
+        listening.shutdown()
+
+    assert (code, "With TLS it is https or grpcs." in err) == (2, True), err

@@ -1,6 +1,9 @@
 """Event logs in files: a header line, then one JSON array per event, in the order it happened."""
 
 import contextlib
+import errno
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -9,6 +12,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from headrace.catalog.regular_file import open_regular
+from headrace.catalog.whole_file import check_apart
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import (
     AnyEvent,
@@ -115,6 +119,28 @@ class EventLogWriter:
             raise _unwritable(self.path, error) from error
 
 
+def check_event_log(path: Path, *read: Path) -> None:
+    """Before long work: refuse now a place where no log can be begun. Leaves nothing.
+
+    Args:
+        read: what the work is done from, which the log must not replace.
+
+    Raises:
+        DocumentError: no log can be written there, or it is one of those files.
+    """
+    check_apart(path, *read)
+    try:
+        if not path.exists():
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+        elif path.is_file():
+            path.open("ab").close()
+        elif path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def _unwritable(path: Path, error: OSError) -> DocumentError:
     return DocumentError(f"{path}: cannot write an event log: {error.strerror}")
 
@@ -148,7 +174,9 @@ def _lines(file: BinaryIO, path: Path, allow_cut_short: bool) -> Iterator[tuple[
             raise DocumentError(f"{path}:{number}: longer than {MAX_LINE_BYTES} bytes")
         if number > MAX_EVENTS:
             raise DocumentError(f"{path}:{number}: more than {MAX_EVENTS} events")
-        if not line.endswith(b"\n"):
+        # Of another kind of file, which `_header` says, and not of a log.
+        is_log = number > 1 or line.startswith(b"{")
+        if is_log and not line.endswith(b"\n"):
             if allow_cut_short and number > 1:
                 return
             raise DocumentError(f"{path}:{number}: cut short; its writer was not closed")

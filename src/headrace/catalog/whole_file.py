@@ -42,12 +42,16 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, *read: Path) -> None:
     """Before long work: refuse now what `whole_file` would refuse at its end. Leaves nothing.
 
+    Args:
+        read: what the work is done from, which its result must not replace.
+
     Raises:
-        DocumentError: it cannot be written there.
+        DocumentError: it cannot be written there, or is one of those files.
     """
+    check_apart(path, *read)
     if path.exists() and not (path.is_file() or path.is_dir()):
         return  # A pipe or a device, where to open it is to write.
     target = Path(os.path.realpath(path))
@@ -59,6 +63,20 @@ def check_writable(path: Path) -> None:
             pass
     except OSError as error:
         raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def check_apart(path: Path, *read: Path) -> None:
+    """Refuse to write over what the work is done from.
+
+    Raises:
+        DocumentError: the path is one of those files.
+    """
+    for source in read:
+        # By what they are, not by name: links too.
+        if path.is_file() and source.is_file() and path.samefile(source):
+            raise DocumentError(
+                f"{path}: would be replaced by what is made of it; name another file to write"
+            )
 
 
 def _umask() -> int:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from headrace.commands.output import notices
+from headrace.commands.values import LEAST_WORKER_MEMORY_MB
 
 
 def agent(
@@ -41,7 +42,9 @@ def agent(
     worker_memory_mb: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Most memory of one worker, in megabytes (default: what the gateway says)."
+            min=LEAST_WORKER_MEMORY_MB,
+            help="Most memory of one worker, in megabytes (default: what the gateway says). About"
+            " 100 are the runtime's own.",
         ),
     ] = None,
     grace_s: Annotated[

@@ -65,7 +65,7 @@ def estimate(
     from headrace.profiling.profiler import legal_name
 
     target = out or Path(f"{name or legal_name(model.stem)}.estimate.json")
-    check_writable(target)
+    check_writable(target, *filter(None, (model, like, calibrate)))
     options = EstimateOptions(
         devices=tuple(device),
         blocks=blocks,

@@ -1,5 +1,6 @@
 """`headrace load`: measure a running server, honestly."""
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -156,12 +157,14 @@ def load(
             raise DocumentError("--find-max needs --arrivals poisson or uniform (or gamma, mmpp)")
         if model is None:
             raise DocumentError("--find-max is of one model: name it with --model")
+        check_models(options.model_inputs, [model])
         _find_max(url, model, options, arrivals, rps or 10.0, duration_s or 5.0, attainment, json)
         return
     offers = _offers(
         url, plan, model, options, asks=model is None or (rps is None and is_generated(arrivals))
     )
     rates = offered_rates(offers, rps=rps, load_factor=load_factor, model=model, source=arrivals)
+    check_models(options.model_inputs, rates)
     if rps is None and load_factor is None and any(rates.values()):
         notices.print(explain_default(offers, rates), markup=False, soft_wrap=True)
     schedule, span_us = offered_arrivals(arrivals, rates, duration_s, seed)
@@ -195,6 +198,22 @@ def input_paths(given: list[str]) -> dict[str, tuple[Path, ...]]:
             name, path = "", text
         found[name] = (*found.get(name, ()), Path(path))
     return found
+
+
+def check_models(given: Iterable[str], asked: Collection[str]) -> None:
+    """Refuse inputs of what is not asked: random ones would be sent in their place.
+
+    Raises:
+        DocumentError: a name is none of the models asked.
+    """
+    from headrace.domain.errors import DocumentError
+
+    for name in given:
+        if name not in asked:
+            raise DocumentError(
+                f"--input {name}=…: no model {name!r} is asked; asked: {', '.join(asked)}\n"
+                "  try       MODEL=PATH, or PATH alone; an .npz archive names a model's inputs"
+            )
 
 
 def _offers(

@@ -4,6 +4,7 @@ A program's table says where every command is; names are known at once, and what
 command (its own run, `--help`, completion, the reference in docs) imports that one.
 """
 
+import inspect
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
@@ -90,12 +91,26 @@ class _Commands(MutableMapping[str, Any]):
         return len(self._where)
 
 
+def flowing(docstring: str) -> str:
+    """A docstring whose paragraphs a terminal may break where it ends, not where the source does.
+
+    >>> flowing('''Do it.
+    ...
+    ...     For teams that
+    ...     do it often.
+    ... ''')
+    'Do it.\\n\\nFor teams that do it often.'
+    """
+    paragraphs = inspect.cleandoc(docstring).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
 def _command(name: str, where: str) -> Any:
     found = getattr(import_module(f"headrace.commands.{where}"), where)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich"
         )
-        alone.command(name, cls=_Command)(found)
+        alone.command(name, cls=_Command, help=flowing(found.__doc__ or ""))(found)
         found = alone
     return typer.main.get_command(found)

@@ -84,10 +84,13 @@ def rehearse(
 
     [dim]headrace rehearse plan.json --out rehearsed.json[/dim]
     """
+    from headrace.catalog.whole_file import check_writable
+
     arguments = [f"--app={path}" for path in app or ()]
     arguments += [f"--policy={policy}"] if policy else []
     arguments += ["--unenforced-shares"] if unenforced_shares else []
     if out is not None:
+        check_writable(out, plan)
         _require_one_size(plan)
     found = run_rehearsal(plan, arguments, duration_s, load_factor, input or [])
     if out is not None:
@@ -154,7 +157,7 @@ def run_rehearsal(
     """
     from headrace.catalog.documents import plan_profiles, read_plan, sha256_file, write_document
     from headrace.catalog.event_log import EventLogWriter, read_event_log
-    from headrace.commands.load import input_paths
+    from headrace.commands.load import check_models, input_paths
     from headrace.commands.offer import offered_rates, offers_of
     from headrace.dispatch.buckets import by_bucket
     from headrace.load.child_server import child_server
@@ -184,6 +187,7 @@ def run_rehearsal(
     findings, events_path = rehearsal_paths(path)
     unfinished = events_path.with_suffix(".unfinished")
     paths = input_paths(list(inputs))
+    check_models(paths.keys() - {""}, rates)
     options = LoadOptions(seed=SEED, input_paths=paths.pop("", ()), model_inputs=paths)
     runs = []
     try:

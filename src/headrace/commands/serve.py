@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.commands.studies import AddressOption, check_cluster
+from headrace.commands.values import LEAST_WORKER_MEMORY_MB
 from headrace.executors.table import AUTO, EMULATED, EXECUTORS
 
 
@@ -168,7 +169,7 @@ def serve(
     worker_memory_mb: Annotated[
         int | None,
         typer.Option(
-            min=128,
+            min=LEAST_WORKER_MEMORY_MB,
             help="Most memory of one worker, in megabytes, without the tensors that it shares with"
             " the gateway; an input that needs more is refused. About 100 are the runtime's own.",
         ),
@@ -277,6 +278,7 @@ def serve(
     import msgspec
     import uvloop
 
+    from headrace.catalog.event_log import check_event_log
     from headrace.commands.bring_up import run_server
     from headrace.commands.kernel import load_kernel
     from headrace.commands.ready import print_ready
@@ -303,6 +305,8 @@ def serve(
     check_names(policy, executor)
     check_together(context)
     check_cluster(cluster, address)
+    if events is not None:
+        check_event_log(events, plan_path, *(app or ()))
     if cluster is not None:
         from headrace.commands.serve_on_ray import serve_on_ray
 

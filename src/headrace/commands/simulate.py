@@ -150,7 +150,7 @@ def simulate(
     [dim]headrace simulate plan.json --load-factor 0.8 --duration-s 60[/dim]
     """
     from headrace.catalog.documents import plan_profiles, read_plan
-    from headrace.catalog.event_log import EventLogWriter
+    from headrace.catalog.event_log import EventLogWriter, check_event_log
     from headrace.commands.kernel import load_kernel
     from headrace.commands.offer import (
         explain_default,
@@ -163,6 +163,9 @@ def simulate(
     from headrace.domain.errors import DocumentError
     from headrace.reporting.summary import slots_table, summary_table, weights_line
 
+    if events is not None:
+        stated = (plan, times, migrate, *(interference or ()))
+        check_event_log(events, *(path for path in stated if path is not None))
     document = read_plan(plan)
     given, policy = policy, policy or policy_for(document)
     profiles = plan_profiles(document, plan)

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from headrace.catalog.array_files import why_unread
 from headrace.domain.elements import joined
 from headrace.domain.errors import DocumentError, ModelError
 from headrace.serving.front.grpc.messages import message
@@ -262,7 +263,9 @@ def _arrays(path: Path) -> npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]:
                 raise DocumentError(f"{path}: its arrays are larger than {MAX_INPUT_BYTES} bytes")
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise DocumentError(f"{path}: cannot be read as .npy or .npz arrays: {error}") from error
+        raise DocumentError(
+            f"{path}: cannot be read as .npy or .npz arrays: {why_unread(error)}"
+        ) from error
 
 
 def _fitting(

@@ -59,8 +59,11 @@ class Server:
                 " for one"
             )
         if reply.status == 0:
+            # What speaks TLS hangs up on whoever does not.
+            scheme = "" if reply.error == "connect" else ", and by the scheme of this URL"
             raise LoadError(
-                f"{self.where}: no answer ({reply.error}); is `headrace serve` running?"
+                f"{self.where}: no answer ({reply.error}); is `headrace serve` running{scheme}?"
+                f"{scheme and ' With TLS it is https or grpcs.'}"
             )
         if reply.status != 200:
             _, message = refusal_of(reply)

@@ -1,0 +1,114 @@
+"""No command writes over what it reads: a slip of the pen must not cost a model or a plan."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace import cli
+from headrace.catalog.documents import write_document
+from headrace.catalog.event_log import EventLogWriter, check_event_log
+from headrace.catalog.whole_file import check_writable
+from headrace.domain.errors import DocumentError
+from headrace.domain.events import EventLogHeader
+from helpers.onnx_models import add_one_model, saved
+from helpers.served import profile_by_hand
+
+Run = Callable[..., tuple[int, str]]
+
+COMMANDS = {
+    "profile": ["profile", "m.onnx", "-o", "m.onnx"],
+    "profile, by another name": ["profile", "m.onnx", "-o", "link.onnx"],
+    "profile, its items": ["profile", "m.onnx", "--inputs", "x=items.npy", "-o", "items.npy"],
+    "profile, its drawing": ["profile", "m.onnx", "--plot", "m.onnx"],
+    "estimate": ["estimate", "m.onnx", "--device", "L4", "-o", "m.onnx"],
+    "estimate, a profile": [
+        *("estimate", "m.onnx", "--device", "L4"),
+        *("--like", "p.json", "-o", "p.json"),
+    ],
+    "plan": ["plan", "problem.yaml", "-o", "problem.yaml"],
+    "plan, a profile": ["plan", "problem.yaml", "-o", "p.json"],
+    "interfere": ["interfere", "p.json", "q.json", "-o", "q.json"],
+    "interfere, its pairs": ["interfere", "p.json", "q.json", "--pairs", "p.json"],
+    "simulate": ["simulate", "plan.json", "--events", "plan.json"],
+    "simulate, its times": [
+        *("simulate", "plan.json"),
+        *("--times", "run.events", "--events", "run.events"),
+    ],
+    "serve": ["serve", "plan.json", "--events", "plan.json"],
+    "rehearse": ["rehearse", "plan.json", "--out", "plan.json"],
+    "trace": ["trace", "run.events", "-o", "run.events"],
+    "nodes": ["nodes", "plan.json", "-o", "plan.json"],
+}
+HEADER = EventLogHeader(
+    clock="virtual", policy="reservation", models=(), pipelines=(), slots=(), nodes=()
+)
+PROBLEM = """\
+schema: headrace.problem/1
+cluster:
+  devices: {cpu: {}}
+  nodes: [{name: local, devices: {cpu: 1}}]
+models: [{profile: p.json, slo_ms: 1000}]
+"""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the program in this process; returns exit code and standard error."""
+
+    def runner(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0), capsys.readouterr().err
+
+    return runner
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the commands read; of what they only have to name, a word."""
+    saved(add_one_model(), tmp_path / "m.onnx")
+    (tmp_path / "link.onnx").symlink_to("m.onnx")
+    write_document(profile_by_hand(["y"], 4, 10_000, "cpu"), tmp_path / "p.json")
+    (tmp_path / "problem.yaml").write_text(PROBLEM)
+    for name in ("items.npy", "q.json", "plan.json", "run.events"):
+        (tmp_path / name).write_text(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_a_command_reads_is_not_what_it_writes(run: Run, folder: Path, command: str) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+
+    code, said = run(*COMMANDS[command])
+
+    assert (code, "would be replaced by what is made of it" in said) == (2, True), said
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_result_may_replace_the_result_of_before(tmp_path: Path) -> None:
+    before, source = tmp_path / "plan.json", tmp_path / "problem.yaml"
+    before.write_text("plan")
+    source.write_text("plan")
+
+    check_writable(before, source, tmp_path / "gone")
+
+
+def test_a_file_in_place_of_an_event_logs_folder_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+
+    for begin in (lambda path: EventLogWriter(path, HEADER), check_event_log):
+        with pytest.raises(DocumentError, match=r"run\.events: cannot write an event log: "):
+            begin(tmp_path / "file" / "run.events")
+
+
+def test_that_a_log_could_be_written_is_found_without_a_trace(tmp_path: Path) -> None:
+    check_event_log(tmp_path / "run.events")
+
+    assert list(tmp_path.iterdir()) == []
+    for nowhere in (tmp_path, tmp_path / "no-folder" / "run.events"):
+        with pytest.raises(DocumentError, match="cannot write an event log"):
+            check_event_log(nowhere)
