@@ -70,5 +70,4 @@ def _from_shapes(path: Path) -> Observed:
         inputs=tuple(input_specs(graph, shapes)),
         outputs=tuple(spec for spec in outputs if isinstance(spec, TensorSpec)),
         cuts=tuple(usable),
-        batch_influence=0.0,
     )

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from headrace.dispatch.changes import migration
 from headrace.dispatch.changes.handover import Device, PlacedTopology, handover_steps
 from headrace.dispatch.changes.migration import How
 from headrace.dispatch.topology import Topology
@@ -179,17 +180,21 @@ def assert_devices_run_one_plan_at_a_time(session: SimulatedMigration, what: str
         assert taken_at_us >= left_at_us, f"{what}: {device} runs two plans at once"
 
 
-@pytest.mark.parametrize("how", ["drain", "flush"])
-def test_requests_are_held_until_the_last_stage_that_they_need_has_loaded(how: How) -> None:
+def waiting_for_a_wider_plan() -> tuple[SimulatedMigration, list[Arrival]]:
+    """The new plan needs a device that is ready long after the others changed hands."""
     devices: list[Device] = [("n", "d", number) for number in range(3)]
     two_stages = make_route(make_stage([0], [1_000]), make_stage([1], [1_000]))
     wider = make_route(make_stage([0, 1], [1_000]), make_stage([2], [1_000]))
     old = PlacedTopology(make_topology([two_stages], slo_us=1_000_000), tuple(devices[:2]))
     new = PlacedTopology(make_topology([wider], slo_us=1_000_000), tuple(devices))
     session = SimulatedMigration(old, new, "reservation", exact_durations)
-    # The device that only the new plan uses is ready long after the others changed hands.
     session.loading_us = {2: 300_000}
-    arrivals = [Arrival(at_us=at_us, model="m0") for at_us in range(0, 200_000, 2_000)]
+    return session, [Arrival(at_us=at_us, model="m0") for at_us in range(0, 200_000, 2_000)]
+
+
+@pytest.mark.parametrize("how", ["drain", "flush"])
+def test_requests_are_held_until_the_last_stage_that_they_need_has_loaded(how: How) -> None:
+    session, arrivals = waiting_for_a_wider_plan()
 
     session.run(arrivals, 50_000, how)
 
@@ -197,6 +202,23 @@ def test_requests_are_held_until_the_last_stage_that_they_need_has_loaded(how: H
     assert sum(isinstance(event, Answered) for event in both) == len(arrivals)
     assert session.done_at_us is not None
     assert session.done_at_us >= 350_000
+
+
+def held_by(session: SimulatedMigration) -> int:
+    assert session.migration is not None
+    return session.migration.held
+
+
+def test_no_more_requests_are_held_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migration, "HELD_MAX", 5)
+    session, arrivals = waiting_for_a_wider_plan()
+    held: list[int] = []
+    session.clock.call_at(190_000, lambda: held.append(held_by(session)))
+
+    session.run(arrivals, 50_000, "flush")
+
+    assert held == [5]
+    assert_each_request_ended_once([event for log in session.logs() for event in log.events])
 
 
 @pytest.mark.parametrize("how", ["drain", "flush"])

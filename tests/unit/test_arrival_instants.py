@@ -62,6 +62,15 @@ def test_what_we_stopped_reading_says_nothing_of_others(now: list[int]) -> None:
     lags = Arrivals()
     assert now[0] - arrived(lags, FakeSocket(LAG_US), alone=True) >= LAG_US
     assert now[0] - arrived(lags, FakeSocket(0)) < LAG_US
+    # Nor do others that were looked at a moment ago say anything of it.
+    assert now[0] - arrived(lags, FakeSocket(LAG_US), alone=True) >= LAG_US
+
+
+def test_a_clock_that_was_set_costs_a_request_a_minute_at_most(now: list[int]) -> None:
+    now[0] = 10_000_000_000
+    hour_us = 3_600_000_000
+    assert now[0] - arrived(Arrivals(), FakeSocket(hour_us)) == 60_000_000
+    assert arrived(Arrivals(), FakeSocket(-hour_us)) == now[0]
 
 
 def test_a_connection_without_stamps_has_arrived_when_it_is_read(now: list[int]) -> None:

@@ -197,3 +197,19 @@ def test_a_full_queue_takes_a_more_urgent_request_for_its_least_urgent_one() -> 
         (3, "queue-full"),
     ]
     assert answered(sim)[9] == 200
+
+
+def test_a_full_queue_keeps_what_is_more_important_than_a_more_urgent_request() -> None:
+    topology = make_topology([make_route(make_stage([0], [100]))], slo_us=400)
+    sim = Sim(topology, queue_limit=3)
+    sim.run([*patient(0, 4), request(9, 10, 410, priority=1)])
+    assert [(r.id, reason) for r, reason, _ in sim.driver.refused] == [(9, "queue-full")]
+
+
+def test_of_the_paths_that_are_taken_back_the_one_that_ends_first_is_used() -> None:
+    slow = make_route(make_stage([0], [100]), name="slow")
+    fast = make_route(make_stage([1], [50]), name="fast")
+    sim = Sim(make_topology([slow, fast], slo_us=400))
+    # Both slots run something, and are promised for what comes next.
+    sim.run([*(request(i, 0, 260, priority=1) for i in range(6)), request(9, 10, 210)])
+    assert answered(sim)[9] == 100

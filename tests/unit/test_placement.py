@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from headrace.catalog.shared_stages import is_shared
 from headrace.domain.errors import ModelError, PlanError
 from headrace.domain.layers import Transfer
 from headrace.domain.plan import Plan
@@ -16,6 +17,7 @@ from headrace.serving.workers.cores import (
     keep_to_share,
     part_of_a_core,
     place_of,
+    quota_folder,
     slot_cores,
     threads_of,
 )
@@ -23,6 +25,7 @@ from headrace.serving.workers.placement import refuse_unenforced, worker_specs
 from headrace.serving.workers.stage_io import stage_index
 from headrace.serving.workers.worker_process import WorkerSpec
 from helpers.served import WIDTH, plan_by_hand, profile_by_hand, served_chain
+from helpers.served_items import served_items
 from helpers.served_provisioned import provisioned
 
 PROFILE = profile_by_hand(["a", "y"], batch_size=2, stage_us=1_000, device="cpu")
@@ -84,6 +87,25 @@ def test_parts_of_one_core_share_it() -> None:
     assert part_of_a_core(HALF, 2) is None
 
 
+@pytest.mark.parametrize(
+    ("enabled", "found"),
+    [
+        ({"a/b": "cpu memory", "a": ""}, "a/b"),
+        ({"a/b": "", "a": "memory cpu"}, "a"),
+        ({"a": "memory"}, None),
+    ],
+)
+def test_quotas_are_set_in_our_own_control_group_or_the_one_above_where_the_cpu_is_divided(
+    tmp_path: Path, enabled: dict[str, str], found: str | None
+) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    for group, controllers in enabled.items():
+        (tmp_path / group / "cgroup.subtree_control").write_text(controllers)
+    own = tmp_path / "own"
+    own.write_text("1:name=x:/other\n0::/a/b\n")
+    assert quota_folder(tmp_path, own) == (tmp_path / found if found else None)
+
+
 def test_a_quota_is_written_where_the_system_takes_it(tmp_path: Path) -> None:
     keep_to_share(4321, "headrace-1-s0", HALF, tmp_path)
     group = tmp_path / "headrace-1-s0"
@@ -127,6 +149,29 @@ def test_slots_that_divide_a_core_are_refused_where_nothing_keeps_them_to_their_
 
     monkeypatch.setattr(placement, "quota_folder", lambda: tmp_path)
     assert len(specs()) == 2
+
+
+def test_models_that_come_and_go_are_no_part_of_what_a_worker_begins_with(tmp_path: Path) -> None:
+    served = provisioned(tmp_path, models=3)
+    stages = stage_index(served.plan, served.profiles)
+    [spec] = worker_specs(served.plan, served.profiles, served.folders, stages, "auto", seed=0)
+    assert spec.loads == ()
+    assert [load.name for load in spec.later] == ["m0/p/0", "m1/p/0", "m2/p/0"]
+
+
+def test_stages_of_one_weights_file_are_for_this_machines_processor_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    served = served_items(tmp_path)
+    stages = stage_index(served.plan, served.profiles)
+    given = (served.plan, served.profiles, served.folders, stages, "auto", 0)
+    node = served.plan.slots[0].node
+    for elsewhere, shared in ((None, True), ({node: (0, 1, 2, 3)}, False)):
+        specs = worker_specs(*given, node_cores=elsewhere)
+        loads = [load for spec in specs for load in spec.loads]
+        assert loads
+        assert {load.weights is not None and is_shared(load.weights) for load in loads} == {shared}
 
 
 def test_every_slot_loads_the_stages_of_its_pools(

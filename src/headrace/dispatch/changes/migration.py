@@ -26,6 +26,9 @@ from headrace.dispatch.changes.handover import (
 from headrace.dispatch.protocols import Clock
 from headrace.domain.request import Request
 
+HELD_MAX = 10_000
+"""Requests that are held back at once for slots that are about to come."""
+
 How = Literal["drain", "flush"]
 
 Prepare = Callable[[Sequence[int], Callable[[Sequence[int]], None]], None]
@@ -179,10 +182,8 @@ class Migration:
         how: How = "drain",
         on_done: Callable[[], None] = lambda: None,
         prepare: Prepare = lambda slots, ready: ready(slots),
-        hold_limit: int = 10_000,
     ) -> None:
-        """`on_done`: the old plan has nothing left. `hold_limit`: requests that may be held back
-        for slots that are about to come."""
+        """`on_done`: the old plan has nothing left."""
         self.old = old
         self.new = new
         self.how = how
@@ -191,7 +192,6 @@ class Migration:
         self._clock = clock
         self._on_done = on_done
         self._prepare = prepare
-        self._hold_limit = hold_limit
         self._step: HandoverStep | None = None
         self._todo: list[tuple[Device, ...]] = []
         self._not_before_us = 0
@@ -268,7 +268,7 @@ class Migration:
         return self.how == "flush" and not self.done
 
     def _must_hold(self, model: int) -> bool:
-        if self.done or self.held >= self._hold_limit or self._is_hopeless(model):
+        if self.done or self.held >= HELD_MAX or self._is_hopeless(model):
             return False
         return self._is_flushing or bool(self._held[model]) or not self._has_room(model)
 

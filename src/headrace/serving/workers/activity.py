@@ -32,14 +32,14 @@ class Activity:
     """For how long its threads have run; in steps of the system's clock ticks, mostly 10 ms."""
 
 
-def activity_of(process_id: int, proc: Path = Path("/proc")) -> Activity | None:
+def activity_of(process_id: int) -> Activity | None:
     """None: the system does not say, or there is no such process."""
     tick_us = 1_000_000 // os.sysconf("SC_CLK_TCK")
     runnable, ticks = False, 0
     try:
-        threads = os.listdir(proc / f"{process_id}/task")
+        threads = os.listdir(f"/proc/{process_id}/task")
         for thread in threads:
-            text = (proc / f"{process_id}/task/{thread}/stat").read_text()
+            text = Path(f"/proc/{process_id}/task/{thread}/stat").read_text()
             fields = text.rpartition(")")[2].split()
             runnable = runnable or fields[_STATE] == "R"
             ticks += int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])

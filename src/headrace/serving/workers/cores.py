@@ -24,6 +24,7 @@ Place = tuple[str, str, int]
 """Node, device type and number of a device."""
 
 CGROUP = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 PERIOD_US = 10_000
 """Of a quota: a slot that has used up its part waits for the rest of the period at most."""
 
@@ -124,14 +125,14 @@ def divided_cores(slots: Sequence[Slot], cores_of: Mapping[str, int]) -> dict[Pl
 
 
 @cache
-def quota_folder(root: Path = CGROUP) -> Path | None:
+def quota_folder(root: Path = CGROUP, own_group: Path = OWN_CGROUP) -> Path | None:
     """Where control groups with CPU quotas may be made for our workers; None: nowhere.
 
     That is our own group, or the one above it: a group that holds processes may not divide its time
     among groups, unless it is the first of all.
     """
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = own_group.read_text().splitlines()
     except OSError:
         return None
     own = next((line for line in lines if line.startswith("0::")), None)

@@ -89,18 +89,7 @@ def worker_specs(
     held = sorted(device for device, kind in kinds.items() if kind.hold is not None)
     if held and choice == AUTO:
         logger.warning("emulated, so it answers zeros at profiled speed: %s", ", ".join(held))
-    tenants: dict[str, list[_Tenant]] = {s.name: [] for s in plan.slots}
-    slowed = slowdowns(plan)
-    for deployment, pipelines in zip(plan.deployments, stages, strict=True):
-        profile, folder = profiles[deployment.model], profile_folders[deployment.model]
-        # Those are optimised for this machine's processor: another gets the stages as they are cut.
-        shared = deployment.depths and not node_cores
-        with_one_file = _SharedStages(pipelines if shared else (), profile, folder)
-        for io in (io for pipeline in pipelines for io in pipeline):
-            times = _times(io, profile, slowed)
-            tenant = _tenant(deployment, profile, folder, io, choice, times, with_one_file)
-            for name in io.planned.pool:
-                tenants[name].append(tenant)
+    tenants = _tenants(plan, profiles, profile_folders, stages, choice, here=not node_cores)
     on_cores = [slot for slot in plan.slots if kinds[slot.device].slot_is == "core"]
     cores_of = {kind.name: kind.cores for kind in plan.cluster.device_types}
     allowed = allowed_cores() if host_cores is None else host_cores
@@ -136,6 +125,38 @@ def worker_specs(
         )
         for number, slot in enumerate(plan.slots)
     )
+
+
+def _tenants(
+    plan: Plan,
+    profiles: Mapping[str, Profile],
+    profile_folders: Mapping[str, Path],
+    stages: StageIndex,
+    choice: ExecutorChoice,
+    *,
+    here: bool,
+) -> dict[str, list[_Tenant]]:
+    """Slot -> the stages that it runs.
+
+    Args:
+        here: all slots are on this machine. Stages that share one file of weights are optimised for
+            its processor: another machine gets the stages as they are cut.
+
+    Raises:
+        ModelError, PlanError: as `_tenant`.
+    """
+    tenants: dict[str, list[_Tenant]] = {slot.name: [] for slot in plan.slots}
+    slowed = slowdowns(plan)
+    for deployment, pipelines in zip(plan.deployments, stages, strict=True):
+        profile, folder = profiles[deployment.model], profile_folders[deployment.model]
+        shared = deployment.depths and here
+        with_one_file = _SharedStages(pipelines if shared else (), profile, folder)
+        for io in (io for pipeline in pipelines for io in pipeline):
+            times = _times(io, profile, slowed)
+            tenant = _tenant(deployment, profile, folder, io, choice, times, with_one_file)
+            for name in io.planned.pool:
+                tenants[name].append(tenant)
+    return tenants
 
 
 def _tenant(

@@ -93,7 +93,7 @@ class EngineStatus:
     loop_lag_us: int = 0
     """How late the loop calls what is due."""
     loads: tuple[LoadStatus, ...] = ()
-    """None: all models are always loaded."""
+    """Empty: all models are always loaded."""
     apps: AppsStatus | None = None
     """None: no apps are served."""
 
