@@ -32,8 +32,15 @@ from headrace.serving.workers.worker_process import WorkerSpec, process_title
 
 logger = logging.getLogger(__name__)
 
+BACK_S = 10.0
+"""A machine too busy to be heard, or an agent that is started again, is there again by then."""
+
 AnswerBytes = Callable[[Home, Run], int]
 """Of what a run at that home writes, how much is wanted HERE at once."""
+
+
+class _AgentLostError(ModelError):
+    """While a worker of its loaded; it may be heard again in a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +207,29 @@ class RemoteWorker:
     async def load(self, timeout_s: float) -> None:
         """Wait for the agent, then have it load all stages, or find the worker that has.
 
+        An agent that is lost meanwhile is waited for, BACK_S and `timeout_s` in all at most, and
+        loads them again.
+
         Raises:
             ModelError: a stage cannot be loaded, or the worker or its agent was lost meanwhile.
         """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
+        while True:
+            try:
+                reply = await self._loaded(timeout_s)
+                break
+            except _AgentLostError:
+                if not await self._is_back(min(BACK_S, until_s - loop.time())):
+                    raise
+        if reply.error:
+            raise ModelError(reply.error)
+        assert self._number is not None, "the agent has answered for it"
+        self.process_id = reply.process_id
+        self._host.know(self.process_id, self._number)
+
+    async def _loaded(self, timeout_s: float) -> Ready:
+        """The agent's answer, of this session."""
         try:
             await self._link.until_up()
             specs, self._files = await self._host.described(self._specs)
@@ -214,13 +241,16 @@ class RemoteWorker:
         self._link.send(Start(self._number, specs, timeout_s))
         try:
             # The agent counts the time; when it cannot, the link ends.
-            reply = await self._reply
+            return await self._reply
         finally:
             self._reply = None
-        if reply.error:
-            raise ModelError(reply.error)
-        self.process_id = reply.process_id
-        self._host.know(self.process_id, self._number)
+
+    async def _is_back(self, within_s: float) -> bool:
+        try:
+            await asyncio.wait_for(self._link.until_up(), within_s)
+        except (TimeoutError, HeadraceError):
+            return False
+        return True
 
     def kill(self) -> None:
         if self._number is not None:
@@ -262,15 +292,17 @@ class RemoteWorker:
         self._on_frame(frame.frame)
 
     def lost(self, reason: str) -> None:
-        if not self._link.is_up:
+        agent_lost, loading = not self._link.is_up, self._reply is not None
+        if agent_lost:
             self._number = None
         if self._reply is not None and not self._reply.done():
-            self._reply.set_exception(
-                ModelError(f"{self._what}: its worker died while loading: {reason}")
-            )
+            # Only who is not to end may begin again.
+            again = agent_lost and self._end is None
+            said = f"{self._what}: its worker died while loading: {reason}"
+            self._reply.set_exception(_AgentLostError(said) if again else ModelError(said))
         if self._end is not None:
             self.ended(0)
-        else:
+        elif not loading:  # or `load` says it: nothing was up
             self._on_lost(reason)
 
     def ended(self, status: int) -> None:
