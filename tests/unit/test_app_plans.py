@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from headrace import cli
 from headrace.catalog.documents import read_plan, read_problem, write_document
 from headrace.domain.app import App, FanOut, Module
-from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan, Stage
 from headrace.domain.problem import Problem
@@ -21,7 +20,7 @@ from headrace.planning.apps.explain import explain
 from headrace.planning.apps.heuristics.schemes import SCHEMES
 from headrace.planning.apps.names import APP_PLANNERS
 from headrace.verify import verify
-from helpers.apps import make_app_problem
+from helpers.apps import make_app_problem, on_gateways_cores
 
 
 @pytest.fixture(params=APP_PLANNERS)
@@ -297,21 +296,8 @@ def test_a_module_runs_where_its_weights_just_fit(memory_bytes: int, fits: bool)
 
 
 def test_a_machine_on_the_gateways_cores_carries_less_by_what_every_request_takes_of_them() -> None:
-    problem = make_app_problem(rate_rps=40)
-    on_cores = {
-        model: replace(
-            profile,
-            block_times=(replace(profile.block_times[0], device="cpu"),),
-            gateway_us=100,
-            gateway_shared_us=700,
-        )
-        for model, profile in problem.profiles.items()
-    }
-    cluster = Cluster(
-        device_types=(DeviceType(name="cpu", price_per_hour=0.04),),
-        nodes=(Node(name="n", devices={"cpu": 40}),),
-    )
-    plan = solve(replace(problem, cluster=cluster, profiles=on_cores)).plan
+    problem = on_gateways_cores(make_app_problem(rate_rps=40), cores=40)
+    plan = solve(problem).plan
     assert plan is not None
     assert max(p.batch_size for d in plan.deployments for p in d.pipelines) > 1
-    assert verify(plan, on_cores) == []
+    assert verify(plan, problem.profiles) == []

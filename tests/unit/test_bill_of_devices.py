@@ -20,7 +20,7 @@ from headrace.planning.apps.explain import explain
 from headrace.reporting.app_table import explanation
 from headrace.simulation.apps.headroom import attained, plan_for_arrivals
 from headrace.verify import verify
-from helpers.apps import make_app_problem
+from helpers.apps import make_app_problem, on_gateways_cores
 from helpers.problems import make_profile
 
 ONE_T4 = {"T4": 1, "A100": 1}
@@ -92,22 +92,9 @@ def test_devices_that_are_too_few_for_machines_of_their_own_are_shared() -> None
 
 
 def test_a_turn_has_room_for_what_the_gateway_takes_of_its_core() -> None:
-    problem = make_app_problem(rate_rps=4, slo_ms=1000)
-    on_cores = {
-        model: replace(
-            profile,
-            block_times=(replace(profile.block_times[0], device="cpu"),),
-            gateway_us=100,
-            gateway_shared_us=700,
-        )
-        for model, profile in problem.profiles.items()
-    }
-    cluster = Cluster(
-        device_types=(DeviceType(name="cpu", price_per_hour=0.04),),
-        nodes=(Node(name="n", devices={"cpu": 1}),),
-    )
+    problem = on_gateways_cores(make_app_problem(rate_rps=4, slo_ms=1000), cores=1)
 
-    plan = planned(replace(problem, cluster=cluster, profiles=on_cores))
+    plan = planned(problem)
 
     (slot,) = plan.slots
     turns_us = sum(
