@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from headrace.catalog.documents import sha256_file, write_document
