@@ -1,5 +1,6 @@
 """Modules of apps in rounds on a shared slot: order, following, machines, and the promise."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from headrace.domain.problem import Problem
 from headrace.domain.request import Request
 from headrace.planning import solve
 from headrace.simulation.apps.worst_cases import even_session, keep_worst_cases
+from headrace.simulation.clock import SimClock
 from headrace.simulation.driver import exact_durations
 from helpers.apps import make_app_problem
 from helpers.sim import Sim
@@ -81,6 +83,39 @@ def test_requests_that_no_machine_collects_run_in_the_turn() -> None:
     used = {e.path[0].slot for e in events if isinstance(e, Dispatched)}
     assert used == {0, 1}
     assert sum(isinstance(event, Answered) for event in events) == 24
+
+
+@pytest.mark.parametrize("places", [1, 2], ids=["a turn and no machine", "more than the turn has"])
+def test_who_can_just_be_in_time_behind_what_runs_is_not_looked_at_again_until_it_ends(
+    places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the slot runs, being late comes no nearer: one microsecond, at every look."""
+    own = make_route(make_stage([1], [TURN_US]), name="own")
+    turn = make_route(make_stage([0], [TURN_US]), name="turn")
+    first = make_route(make_stage([0], [TURN_US]))
+    topology = make_topology([first], [own, turn] if places > 1 else [turn], slo_us=200_000)
+    sim = Sim(replace(topology, slot_duty_us=(2 * TURN_US, None)), policy="rounds")
+    if places > 1:
+        sim.clock.call_at(0, lambda: sim.dispatcher.on_slot_lost(1))
+    looks: list[int] = []
+    schedule = SimClock.call_at
+
+    def note(clock: SimClock, at_us: int, callback: Callable[[], None]) -> None:
+        looks.append(at_us)
+        schedule(clock, at_us, callback)
+
+    monkeypatch.setattr(SimClock, "call_at", note)
+    due_us = 2 * TURN_US
+    asked = [Request(id=0, model=0, arrived_at_us=0, deadline_at_us=due_us)]
+    asked += [
+        Request(id=i, model=1, arrived_at_us=10, deadline_at_us=due_us)
+        for i in range(1, places + 1)
+    ]
+    events = sim.run(asked)
+
+    ends = {event.request: event.at_us for event in events if isinstance(event, Answered)}
+    assert ends == {0: TURN_US, 1: due_us}
+    assert len(looks) < 40
 
 
 # -- whole apps -----------------------------------------------------------------------------------

@@ -343,6 +343,21 @@ def least_us(s: State, model: int, now_us: int) -> int:
     return shortest_us
 
 
+@kernel
+def latest_start_at(s: State, model: int, deadline_at: int, now_us: int) -> int:
+    """When a machine begins a request alone at the latest, of those that can in time; before now:
+    none can."""
+    latest_at = now_us - 1
+    for route in range(s.models[model].first_route, s.models[model].end_machines):
+        stage = s.stages[s.routes[route].first_stage]
+        for i in range(stage.first_pool, stage.end_pool):
+            slot = s.slots[s.pools[i]]
+            begins_at = deadline_at - path_us(s, route, i, 1)
+            if slot.alive and slot.free_at <= begins_at:
+                latest_at = max(latest_at, begins_at)
+    return latest_at
+
+
 # -- when a machine starts ------------------------------------------------------------------------
 
 

@@ -37,6 +37,7 @@ from headrace.dispatch.kernel.batch_aware import (
     forget,
     gather,
     give_up_request,
+    latest_start_at,
     least_us,
     next_hop,
     note_given,
@@ -193,17 +194,25 @@ def _decide_turn(s: State, model: int, now_us: int) -> Decision:
     if tenant < 0:
         # Whoever ends on the slot has all queues decided; until then the first may become too late.
         busy = s.slots[mine.turns_on].running >= 0
-        return wait(min(from_us, late_at), NEVER_US if busy else mine.places)
+        latest_at = _latest_turn_at(s, model, s.requests[at(s, model, 0)].deadline_at)
+        return wait(min(from_us, latest_at + 1), NEVER_US if busy else mine.places)
     return _send_turn(s, model, tenant, mine.queued, now_us)
 
 
 @inlined
 def _late_at(s: State, model: int, deadline_at: int, now_us: int) -> int:
-    """From when on a request is late, even if its turn begins as soon as the slot is free."""
+    """From when on a request is late, even if its turn begins as soon as the slot is free. While
+    the slot runs, this comes no nearer."""
     slot = s.slots[s.models[model].turns_on]
-    route = s.models[model].end_route - 1
     waits_us = max(0, slot.free_at - now_us) if slot.running >= 0 else 0
-    return deadline_at - waits_us - path_us(s, route, _place(s, route), 1) + 1
+    return _latest_turn_at(s, model, deadline_at) - waits_us + 1
+
+
+@inlined
+def _latest_turn_at(s: State, model: int, deadline_at: int) -> int:
+    """When a request's turn begins at the latest, alone."""
+    route = s.models[model].end_route - 1
+    return deadline_at - path_us(s, route, _place(s, route), 1)
 
 
 @inlined
@@ -344,9 +353,10 @@ def _who(s: State, model: int, deadline_at: int, now_us: int) -> int:
 @kernel
 def _ask_at(s: State, model: int, deadline_at: int, now_us: int) -> int:
     """When to look again at a request that nobody was given; now: nobody can answer it in time."""
-    late_at = deadline_at - least_us(s, model, now_us) + 1
     if not s.slots[s.models[model].turns_on].alive:
-        return min(late_at, now_us)
-    late_at = max(late_at, _late_at(s, model, deadline_at, now_us))
-    urgent_at = late_at - s.models[model].cycle_us
-    return urgent_at if urgent_at > now_us else late_at
+        return now_us
+    latest_at = latest_start_at(s, model, deadline_at, now_us)
+    if now_us < _late_at(s, model, deadline_at, now_us):
+        latest_at = max(latest_at, _latest_turn_at(s, model, deadline_at))
+    urgent_at = latest_at + 1 - s.models[model].cycle_us
+    return urgent_at if urgent_at > now_us else latest_at + 1
