@@ -150,6 +150,23 @@ def test_a_model_with_a_scalar_is_served_one_request_per_run_and_says_so(tmp_pat
     np.testing.assert_array_equal(got["y"], (x * 3)[None])
 
 
+def test_a_scalar_is_profiled_without_dimensions(tmp_path: Path) -> None:
+    table = numpy_helper.from_array(np.arange(12, dtype=np.float32).reshape(3, 4), "table")
+    nodes = [
+        helper.make_node("Gather", ["table", "row"], ["y"]),
+        helper.make_node("ReduceSum", ["y"], ["sum"], keepdims=0),
+    ]
+
+    profile = profiled(
+        model(nodes, [("row", TensorProto.INT64, [])], ["y", "sum"], [table]), tmp_path
+    )
+
+    assert {spec.name: spec.item_shape for spec in profile.outputs} == {"y": (4,), "sum": ()}
+    got = served(profile, tmp_path, 1, {"row": np.array(2, np.int64)})
+    np.testing.assert_array_equal(got["y"], [[8, 9, 10, 11]])
+    np.testing.assert_array_equal(got["sum"], [38])
+
+
 def test_a_model_that_runs_one_item_only_is_served_one_request_per_run(tmp_path: Path) -> None:
     shape = numpy_helper.from_array(np.array([1, 2, 2], np.int64), "shape")
     node = helper.make_node("Reshape", ["x", "shape"], ["y"])

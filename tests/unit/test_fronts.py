@@ -1,6 +1,7 @@
 """A server has a list of fronts; one more is a file (line_front.py) and a row in a table."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -104,6 +105,53 @@ def test_two_fronts_serve_the_same_models_and_share_one_count(tmp_path: Path) ->
     served.run(ask)
     assert served.core.counters["adder"].answered == 2
     assert served.engine.life == ["start", "drain", "stop"]
+
+
+def connected(served: Fronts) -> socket.socket:
+    """A client whom the kernel has let in; the server does not know yet."""
+    host, _, port = served.fronts[0].address.removeprefix("http://").rpartition(":")
+    return socket.create_connection((host, int(port)))
+
+
+async def told(client: socket.socket) -> tuple[int, str | None]:
+    """The status, and what becomes of the connection."""
+    reader, writer = await asyncio.open_connection(sock=client)
+    reply, _ = parse_reply(await reader.read())
+    writer.close()
+    return reply.status, reply.headers.get("connection")
+
+
+def test_who_has_connected_when_the_listener_is_closed_is_answered(tmp_path: Path) -> None:
+    served = Fronts(["http"], tmp_path, StartedEngine())
+
+    async def ask(served: Fronts) -> None:
+        clients = [connected(served) for _ in range(3)]
+        for client in clients:
+            client.sendall(post("/v2/models/adder/infer", JSON))
+        served.server.stop()
+        assert await asyncio.gather(*map(told, clients)) == [(200, "close")] * 3
+        with pytest.raises(ConnectionRefusedError):
+            connected(served)
+
+    served.run(ask)
+    assert served.core.counters["adder"].answered == 3
+
+
+def test_what_an_idle_client_has_sent_before_the_server_drains_is_answered(tmp_path: Path) -> None:
+    served = Fronts(["http"], tmp_path, StartedEngine())
+
+    async def ask(served: Fronts) -> None:
+        client, idle = connected(served), connected(served)
+        while served.fronts[0].connections < 2:
+            await asyncio.sleep(0)
+        client.sendall(post("/v2/models/adder/infer", JSON))
+        for front in served.fronts:
+            front.drain()
+        assert await told(client) == (200, "close")
+        assert idle.recv(1) == b""
+        idle.close()
+
+    served.run(ask)
 
 
 def test_a_new_front_tells_every_ending_and_counts_none_itself(tmp_path: Path) -> None:

@@ -323,6 +323,21 @@ def test_an_array_that_does_not_fit_is_refused_before_anything_is_sent(
         measure(burst(1), LoadOptions(input_paths=(path,)))
 
 
+def test_a_scalar_from_an_archive_is_sent_without_dimensions(tmp_path: Path) -> None:
+    inputs = [{"name": "rate", "datatype": "FP32", "shape": []}]
+
+    def prepare(server: FakeServer) -> None:
+        server.metadata = msgspec.json.encode(METADATA | {"inputs": inputs})
+
+    np.savez(tmp_path / "in.npz", rate=np.float32(0.5))
+    _, server = measure(burst(1), LoadOptions(input_paths=(tmp_path,)), prepare=prepare)
+
+    (call,) = server.calls
+    length = int(call.headers[b"inference-header-content-length"])
+    assert msgspec.json.decode(call.body[:length])["inputs"][0]["shape"] == []
+    assert call.body[length:] == np.float32(0.5).tobytes()
+
+
 def test_the_token_travels_with_every_request() -> None:
     _, server = measure(burst(2), LoadOptions(token="0123456789abcdef"))
 

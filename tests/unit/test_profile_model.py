@@ -123,6 +123,19 @@ def test_a_damaged_cache_entry_is_measured_again(tmp_path: Path, cache: Path) ->
     assert profile_model(path, quick()).model == "chain"
 
 
+def test_a_cache_that_cannot_take_the_result_is_refused_before_anything_is_measured(
+    tmp_path: Path, cache: Path
+) -> None:
+    cache.mkdir()
+    (cache / "profiles").touch()
+    reports: list[ProfileProgress] = []
+
+    with pytest.raises(ModelError, match="set HEADRACE_CACHE to a folder that you may write to"):
+        profile_model(saved(chain_model(), tmp_path / "chain.onnx"), quick(), reports.append)
+
+    assert all(report.step == "read" for report in reports)
+
+
 def test_fewer_cuts_than_asked_for_give_fewer_blocks_and_a_note(tmp_path: Path) -> None:
     profile = profile_model(saved(add_one_model(), tmp_path / "m.onnx"), quick(blocks=10))
 

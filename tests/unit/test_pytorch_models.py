@@ -127,6 +127,22 @@ def test_an_export_for_one_item_is_served_one_request_per_run(tmp_path: Path) ->
     assert "exported for [1, 4]" in profile.provenance.notes[0]
 
 
+def test_an_export_with_scalars_is_profiled_and_answers(tmp_path: Path) -> None:
+    class Scaled(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any, rate: Any) -> Any:
+            return x * rate, x.sum()
+
+    exported = torch.export.export(Scaled().eval(), (torch.zeros(2, 4), torch.tensor(1.0)))
+    torch.export.save(exported, tmp_path / "scaled.pt2")
+    profile = profiled(tmp_path / "scaled.pt2")
+    assert [spec.item_shape for spec in profile.inputs] == [(2, 4), ()]
+    assert [spec.item_shape for spec in profile.outputs] == [(2, 4), ()]
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    scaled, total = answers(tmp_path / "scaled.pt2", x, np.array(3, np.float32))
+    np.testing.assert_array_equal(scaled, x * 3)
+    assert (total.shape, total.item()) == ((), 28)
+
+
 def test_a_batch_beyond_what_was_exported_is_refused(small: Path) -> None:
     with pytest.raises(ModelError, match=r"exported for \[0\.\.64, 3, 64, 64\]"):
         answers(small, np.zeros((65, 3, 64, 64), np.float32))

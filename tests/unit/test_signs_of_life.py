@@ -16,7 +16,7 @@ import pytest
 
 from headrace.serving.workers.activity import Activity, activity_of
 from headrace.serving.workers.hangs import GRACE_US, MOST_US, HangLimit
-from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, waited_for_core_us
+from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, Watch, waited_for_core_us
 from headrace.serving.workers.supervisor import Supervisor
 from helpers.fake_workers import LOAD_S, LOADS, P99_US, FakeHost, Told, end, play, run
 from helpers.virtual_loop import VirtualTimeLoop
@@ -122,12 +122,30 @@ class Uvish(VirtualTimeLoop):
     """Calls at once what is due within half a millisecond, as uvloop does, and returns a handle
     that does not know when it was due."""
 
-    def call_later(  # type: ignore[override]
-        self, delay: float, callback: Any, *args: Any, context: Any = None
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> Any:
-        if round(delay * 1000) == 0:
+        if round((when - self.time()) * 1000) <= 0:
             return self.call_soon(callback, *args, context=context)
-        return super().call_later(delay, callback, *args, context=context)
+        return super().call_at(when, callback, *args, context=context)
+
+
+def test_a_watch_goes_on_where_the_server_lost_its_core_while_it_looked() -> None:
+    """Its next look is then due before it is set."""
+
+    def activity() -> None:
+        loop.pass_by(2 * LOOK_S)
+
+    async def scene() -> None:
+        watch = Watch("a worker", activity, lambda: silent.append(loop.time()))
+        watch.start()
+        await asyncio.sleep(10)
+        watch.stop()
+
+    loop, silent = Uvish(), list[float]()
+    loop.run_until_complete(scene())
+    loop.close()
+    assert len(silent) == 1
 
 
 def test_a_batch_that_hangs_is_noticed_also_if_it_began_just_before_the_watch_was_set() -> None:

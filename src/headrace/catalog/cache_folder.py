@@ -47,6 +47,20 @@ def store(path: Path, content: bytes) -> None:
         raise not_written(path, error) from error
 
 
+def check_store(path: Path) -> None:
+    """See whether `store` could write there, before minutes are spent on what is to be stored.
+
+    Raises:
+        ModelError: the cache folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise not_written(path, error) from error
+
+
 def not_written(path: Path, error: OSError) -> ModelError:
     """What to say of a cache entry that the system does not take."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

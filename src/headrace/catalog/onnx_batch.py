@@ -86,10 +86,11 @@ def as_filed(graph: OnnxGraph, items: Mapping[str, NDArray[Any]]) -> dict[str, N
     Inputs without a batch axis get the first item.
     """
     return {
-        tensor.name: np.ascontiguousarray(
+        tensor.name: np.asarray(
             items[tensor.name][0]
             if tensor.batch_axis is None
-            else np.moveaxis(items[tensor.name], 0, tensor.batch_axis)
+            else np.moveaxis(items[tensor.name], 0, tensor.batch_axis),
+            order="C",
         )
         for tensor in graph.inputs
     }

@@ -185,7 +185,7 @@ def _ort_value(array: NDArray[Any]) -> Any:
 
     if array.dtype.name != "bfloat16":
         return ort.OrtValue.ortvalue_from_numpy(array)
-    bits = np.ascontiguousarray(array).view(np.uint16)
+    bits = np.asarray(array, order="C").view(np.uint16)
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, BFLOAT16)
 
 

@@ -294,7 +294,7 @@ def copied_out(found: Any, into: Any, name: str) -> None:
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:
     """PyTorch has no tensors that cannot be written to; none of ours is."""
-    array = np.ascontiguousarray(array)
+    array = np.asarray(array, order="C")
     return array if array.flags.writeable else array.copy()
 
 

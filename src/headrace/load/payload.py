@@ -288,7 +288,7 @@ def _fitting(
             f"{path}: input {tensor.name!r}: expected shape {list(tensor.shape)}, with or without"
             f" the batch dimension; got {list(array.shape)}"
         )
-    return np.ascontiguousarray(array, dtype=_dtype(tensor))
+    return np.asarray(array, dtype=_dtype(tensor), order="C")
 
 
 class RequestEncoder:

@@ -33,6 +33,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from headrace.catalog.cache_folder import check_store
 from headrace.catalog.onnx_cuts import find_cuts
 from headrace.catalog.onnx_graph import OnnxGraph, load_graph
 from headrace.domain.controls import check_controls
@@ -131,6 +132,7 @@ def profile_model(
         text = f"measured before, on {known.provenance.date}; --no-cache measures again"
         progress(ProfileProgress(step="time", done=1.0, notice=text))
         return known
+    check_store(kept_at)
     measured, notes = _measure(graph, shapes, points, examples, options, progress)
     provenance = Provenance(
         kind="measured",

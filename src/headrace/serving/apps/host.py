@@ -384,7 +384,8 @@ class AppHost:
             self._beat_at_s = now_s
         if now_s - self._beat_at_s > KILL_S:
             self._kill(f"it gave no sign for {KILL_S:g} s")
-        self._look = loop.call_at(now_s + LOOK_S, self._check)
+        # Not `call_at`: for an instant that is past by now, uvloop gives no timer.
+        self._look = loop.call_later(LOOK_S, self._check)
 
     def _kill(self, why: str) -> None:
         if self._process is not None and self._process.process.poll() is None:

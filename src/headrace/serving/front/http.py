@@ -161,7 +161,8 @@ class HttpConnection(HttpReader):
         return True
 
     def close_if_idle(self) -> None:
-        if self.current is None and not self._queue and self._reading == IDLE:
+        idle = self.current is None and not self._queue and self._reading == IDLE
+        if idle and not self.has_unread():
             self.transport.close()
 
     def time_out(self) -> None:

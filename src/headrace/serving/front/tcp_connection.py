@@ -2,13 +2,15 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from socket import socket
+from socket import MSG_DONTWAIT, MSG_PEEK, socket
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.serving.front.seats import CONNECTION_NUMBERS, STRANGER, Peer
 
 if TYPE_CHECKING:
     from headrace.serving.front.http_server import Connections
+
+_PEEK = MSG_PEEK | MSG_DONTWAIT
 
 
 class TcpConnection(asyncio.BufferedProtocol, ABC):
@@ -130,6 +132,15 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
     @abstractmethod
     def read(self, data: bytes | memoryview) -> None:
         """What a known peer has sent; of the shared buffer, which is gone afterwards."""
+
+    def has_unread(self) -> bool:
+        """Whether something it has sent is still to be read: closing would reset the connection."""
+        if self._early:
+            return True
+        try:
+            return self._socket is not None and bool(self._socket.recv(1, _PEEK))
+        except OSError:
+            return False  # nothing, or the client is gone
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.connections.discard(self)

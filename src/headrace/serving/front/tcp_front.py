@@ -2,10 +2,12 @@
 
 import asyncio
 import errno
+import os
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from headrace.serving.core.protocol import ProtocolCore
@@ -14,6 +16,8 @@ from headrace.serving.front.base import AddressError, FrontOptions
 from headrace.serving.front.http_server import Connections
 
 _SWEEP_S = 0.5
+_BACKLOG = 1024
+"""Clients that wait to be let in."""
 _HANDSHAKE_S = 10.0
 _RECEIVED_BYTES = 1 << 20
 """That the kernel may hold of a connection, from its first request on. Left to itself it begins
@@ -43,6 +47,8 @@ class TcpFront(ABC):
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._stopped = False
+        self._coming: set[asyncio.Task[Any]] = set()
+        """Clients that had connected when the listener was closed."""
         self.address = ""
         """The URL."""
 
@@ -56,7 +62,7 @@ class TcpFront(ABC):
 
     @property
     def connections(self) -> int:
-        return len(self.server.connections)
+        return len(self.server.connections) + len(self._coming)
 
     async def listen(self) -> None:
         """
@@ -64,12 +70,11 @@ class TcpFront(ABC):
             AddressError: the address cannot be listened on.
         """
         loop = asyncio.get_running_loop()
-        host, port, tls = self._options.host, self._options.port, self._tls
-        secure: dict[str, Any] = (
-            {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": _HANDSHAKE_S}
-        )
+        host, port = self._options.host, self._options.port
         try:
-            listener = await loop.create_server(self.connect, host, port, backlog=1024, **secure)
+            listener = await loop.create_server(
+                self.connect, host, port, backlog=_BACKLOG, **self._secure
+            )
         except (OSError, UnicodeError) as error:  # Unicode: no name that a host can have.
             address = f"{host}:{port}"
             if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
@@ -83,22 +88,57 @@ class TcpFront(ABC):
             own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
         port = listener.sockets[0].getsockname()[1]
         host = f"[{host}]" if ":" in host else host
-        self.address = f"{self.scheme}{'' if tls is None else 's'}://{host}:{port}"
+        self.address = f"{self.scheme}{'' if self._tls is None else 's'}://{host}:{port}"
         self._sweeper = loop.create_task(self._sweep())
+
+    @property
+    def _secure(self) -> dict[str, Any]:
+        """What asyncio is to know of TLS."""
+        if self._tls is None:
+            return {}
+        return {"ssl": self._tls, "ssl_handshake_timeout": _HANDSHAKE_S}
 
     def retire(self) -> None:
         self._core.retire()
         self.server.closing = True
 
     def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        """Let in who has connected already, and nobody more: the kernel resets connections that
+        wait for a listener when it is closed, and what they have asked would be lost."""
+        if self._listener is None:
+            return
+        copies = [socket.socket(fileno=os.dup(own.fileno())) for own in self._listener.sockets]
+        self._listener.close()
+        self._listener = None
+        for copy in copies:
+            with copy:
+                self._accept_all(copy)
+
+    def _accept_all(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        listener.setblocking(False)
+        for _ in range(_BACKLOG):
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return  # there are no more, or no descriptors for them
+            client.setblocking(False)
+            task = loop.create_task(self._let_in(client))
+            self._coming.add(task)
+            task.add_done_callback(self._coming.discard)
+
+    async def _let_in(self, client: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with suppress(OSError):  # it left
+            await loop.connect_accepted_socket(self.connect, client, **self._secure)
 
     def drain(self) -> None:
         self.server.drain()
 
     async def stop(self) -> None:
         self.close()
+        for task in self._coming:
+            task.cancel()
         self.server.abort()
         if self._sweeper is not None:
             self._sweeper.cancel()

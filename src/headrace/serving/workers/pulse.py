@@ -121,7 +121,8 @@ class Watch:
                 self._on_silent()
                 return
             self._say(now_s)
-        self._look = loop.call_at(now_s + LOOK_S, self._check)
+        # Not `call_at`: for an instant that is past by now, uvloop gives no timer.
+        self._look = loop.call_later(LOOK_S, self._check)
 
     def _say(self, now_s: float) -> None:
         """That it would have been given up, had it had a core."""
