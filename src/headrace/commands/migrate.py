@@ -60,7 +60,8 @@ def migrate(
         print_json(answer)
     else:
         _print(answer)
-    next_step(f"curl {url}/metrics")
+    if admin_socket is None:  # else nobody has said where the server listens
+        next_step(f"curl {url}/metrics")
 
 
 def _default_socket(url: str) -> Path:
