@@ -72,7 +72,7 @@ _WARM_UP = """
 import os, sys
 from headrace.simulation.warm_up import warm_up
 size, plan, tests = int(sys.argv[1]), *sys.argv[2:]
-sys.path.insert(0, tests)
+sys.path[:0] = [tests, os.path.dirname(tests)]
 while name := os.read(0, size):
     name = name.decode().strip()
     if name.startswith(plan):

@@ -1,13 +1,18 @@
-"""Plans whose making compiles what planners compile, once, for all processes that run tests."""
+"""Plans whose making compiles what planners compile, once, for all processes that run tests; and
+sessions of the benchmarks' own simulator."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+from benchmarks.ppipe.artifact import Mode, run_session
+
 from headrace.compilation import loops
 from headrace.domain.problem import PlanOptions
 from headrace.planning import solve
 from helpers.apps import write_app_plan
+from helpers.artifact_plans import make_hardware
 from helpers.problems import QUARTERS, make_cluster, make_problem, make_profile
 from helpers.verified_plans import SHAPES
 
@@ -29,7 +34,15 @@ def pools_of_three_types() -> None:
     assert solve(make_problem(profiles, cluster=cluster, options=options)).plan is not None
 
 
+def sessions_of_the_artifact() -> None:
+    hardware = make_hardware([[(2, 100), (1, 30)]], slo_us=1_000, transfer_us=10)
+    modes: tuple[Mode, ...] = ("reservation", "reactive")
+    for mode in modes:
+        run_session(hardware, np.array([0, 0, 500]), mode)
+
+
 PLANS: Mapping[str, Callable[[], object]] = {
+    "artifact": sessions_of_the_artifact,
     "apps": app_on_shared_devices,
     "pools": pools_of_three_types,
     **{name: SHAPES[name] for name in ("started", "together", "malleable")},

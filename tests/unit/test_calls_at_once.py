@@ -16,6 +16,7 @@ from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Problem
 from headrace.domain.profile import BlockTimes
 from headrace.planning import solve
+from headrace.simulation.apps import headroom
 from headrace.simulation.apps.in_time import ATTAINMENT, even_attainment, plan_in_time
 from headrace.simulation.apps.worst_cases import plan_keeping_worst_cases
 from headrace.verify import verify
@@ -119,6 +120,22 @@ def test_room_is_looked_for_behind_margins_whose_machines_are_too_many() -> None
 def _with_margin(problem: Problem, margin: float) -> PlanResult:
     options = replace(problem.options, margin=margin)
     return solve(replace(problem, options=options))
+
+
+@pytest.mark.parametrize("calls", [3.0, 3.5, 4.0])
+def test_a_plan_is_given_up_early_only_if_its_whole_session_does_not_attain(
+    calls: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(headroom, "REQUESTS_TOGETHER", 400)
+    problem = asked_at_once("shares", slo_ms=28, calls=calls)
+    plan = solve(problem).plan
+    assert plan is not None
+    reached = headroom.attained(plan, problem.profiles, "uniform", 1)
+
+    assert reached == {3.0: 1.0, 3.5: 0.5, 4.0: 0.0}[calls]
+    for wanted in (reached, reached + 0.01, 0.25, 0.99):
+        early = headroom.attains(plan, problem.profiles, "uniform", 1, wanted)
+        assert early == (reached >= wanted), wanted
 
 
 def test_a_planner_that_refuses_is_not_taken_at_its_word() -> None:

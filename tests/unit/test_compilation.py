@@ -1,6 +1,7 @@
 """What we rely on in numba beside its documented interface, part by part; and plain Python."""
 
 import ast
+import gc
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -137,6 +138,31 @@ def test_a_part_is_linked_into_whoever_needs_it_however_deep_and_gets_no_machine
         assert not result.library.codegen._engine.is_symbol_defined(result.fndesc.mangled_name)
         with pytest.raises(TypeError, match="not callable"):
             part(2)
+
+
+def test_the_collector_rests_while_a_function_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def first(a: int) -> int:
+        return a + 1
+
+    begun = []
+
+    def note(phase: str, _told: dict[str, int]) -> None:
+        begun.extend([phase] * (phase == "start"))
+
+    whole = internals.as_whole(first)
+    gc.callbacks.append(note)
+    try:
+        whole.compile((numba.int64,))
+    finally:
+        gc.callbacks.remove(note)
+
+    assert list(tmp_path.rglob("*.nbc")), "it was loaded, not compiled"
+    assert len(begun) < 5, "one or two come when it may work again"
+    assert gc.isenabled()
 
 
 def test_uncounted_functions_count_no_references() -> None:

@@ -205,7 +205,9 @@ def test_with_a_servers_log_requests_wait_as_long_as_they_did_there() -> None:
     slo_us = plan.deployments[0].slo_us
     header = Topology.from_plan(plan, profiles).event_log_header("live", "reservation")
     way_us = 3_000
-    served = [Arrived(at_us + way_us, at_us, 0, at_us + slo_us) for at_us in range(LEAST_REQUESTS)]
+    # Far enough apart that the log has seconds: microseconds make a hundred thousand windows.
+    instants = [50_000 * number for number in range(LEAST_REQUESTS)]
+    served = [Arrived(at_us + way_us, at_us, 0, at_us + slo_us) for at_us in instants]
     arrivals = [Arrival(at_us=at_us, model="m") for at_us in (1_000, 900_000)]
 
     def wait_us(events: list[Arrived]) -> int:

@@ -147,7 +147,7 @@ def test_explaining_a_plan_that_shares_nothing_is_refused(run: Run, folder: Path
     splits = '      splits: [["1"], ["1/2", "1/2"], ["3/5", "2/5"], ["4/5", "1/5"]]\n'
     edited(folder, splits, "")
     edited(folder, "planner: gpulet+int, objective: least-devices", "planner: pooled")
-    edited(folder, "gpu: 2", "gpu: 20")
+    edited(folder, "gpu: 2", "gpu: 8")
 
     code, _, err = run("plan", "problem.yaml", "--explain")
 

@@ -1,6 +1,8 @@
 """Planning of shared devices ends in time, and keeps together what belongs together."""
 
+from collections.abc import Mapping
 from dataclasses import replace as with_fields
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,27 +11,29 @@ from headrace.domain.problem import PlanOptions, Problem
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.shares import pricing as pricing_module
-from headrace.planning.shares.choosing import ask
+from headrace.planning.shares.choosing import _counted, ask
 from headrace.planning.shares.devices import devices_of
 from headrace.planning.shares.diving import dived
 from headrace.planning.shares.listing import undominated
 from headrace.planning.shares.master import Goal, Prices
 from headrace.planning.shares.planner import pricing_of, workload
 from headrace.planning.shares.pricing import Pricing
+from headrace.planning.shares.workload import Ints
 from helpers.problems import make_problem, make_profile, whole_model_us
 from helpers.together import SHARES, cluster_of
 
 MODELS = 4
+ONE_TYPE = {"a": 4}
 GOAL = Goal(most=False, cap=1.0)
 PASSED = Deadline(-1.0)
 
 
-def problem() -> Problem:
+def problem(counts: Mapping[str, int] = ONE_TYPE) -> Problem:
     profiles = [
         make_profile(
             f"m{i}",
             blocks=1,
-            devices={"a": 1.0},
+            devices=dict.fromkeys(counts, 1.0),
             max_batch=4,
             shares=SHARES,
             block_us=3_000,
@@ -39,7 +43,7 @@ def problem() -> Problem:
     ]
     return make_problem(
         profiles,
-        cluster=cluster_of({"a": 4}, {"a": 1.0}),
+        cluster=cluster_of(counts, dict.fromkeys(counts, 1.0)),
         slo_us={p.model: 9 * whole_model_us(p) for p in profiles},
         rates={p.model: 0.4 * 1e6 / whole_model_us(p) for p in profiles},
         options=PlanOptions(planner="shares", objective="least-devices"),
@@ -48,9 +52,14 @@ def problem() -> Problem:
 
 @pytest.fixture
 def pricing() -> Pricing:
-    asked = problem()
-    times = [SharedTimes.of(asked, "a")]
-    return pricing_of(workload(asked, times), devices_of(asked, times, [1.0]), Deadline(60.0))
+    return priced(ONE_TYPE)
+
+
+def priced(counts: Mapping[str, int]) -> Pricing:
+    asked = problem(counts)
+    times = [SharedTimes.of(asked, kind) for kind in counts]
+    costs = [1.0 + 0.5 * number for number in range(len(counts))]
+    return pricing_of(workload(asked, times), devices_of(asked, times, costs), Deadline(60.0))
 
 
 def of(pricing: Pricing) -> Prices:
@@ -100,6 +109,33 @@ def test_ways_to_lay_out_devices_are_not_counted_beyond_the_time(pricing: Pricin
     assert asked() is not None
     pricing.deadline = PASSED
     assert asked() is None
+
+
+@pytest.mark.parametrize("more_than", [-1.0, 2.5])
+def test_ways_to_lay_out_devices_are_those_with_no_room_for_one_more(more_than: float) -> None:
+    pricing, spend, gap = priced({"a": 2, "b": 2}), 4.0, 0.55
+    waste = np.array([0.3, 0.0, 0.2, 0.1])
+    prices = with_fields(of(pricing), layout_waste=waste)
+    device = np.array([0, 0, 1, 1])
+    assert [layout.device for layout in pricing.layouts] == device.tolist()
+
+    def within(way: Ints) -> bool:
+        used = [int(way[device == d].sum()) for d in (0, 1)]
+        affordable = used[0] + 1.5 * used[1] <= spend
+        return max(used) <= 2 and affordable and float(way @ waste) <= gap
+
+    expected: set[tuple[int, ...]] = set()
+    for numbers in product(range(3), repeat=len(waste)):
+        way = np.array(numbers)
+        more = way + np.eye(len(waste), dtype=int)
+        cost = way[device == 0].sum() + 1.5 * way[device == 1].sum()
+        if within(way) and not any(map(within, more)) and cost > more_than:
+            expected.add(numbers)
+    found = [tuple(way.tolist()) for _, way in _counted(pricing, prices, gap, spend, more_than)]
+
+    assert len(found) == len(set(found))
+    assert set(found) == expected
+    assert expected
 
 
 def test_prices_know_the_parts_that_they_were_found_with(pricing: Pricing) -> None:

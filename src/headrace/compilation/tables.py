@@ -95,7 +95,7 @@ class CheckedTables:
 class CheckedRows:
     """One array: a number, or a row with its fields as attributes, per index from 0 on."""
 
-    __slots__ = ("_length", "_make", "_memory", "_name")
+    __slots__ = ("_f8", "_i8", "_length", "_make", "_memory", "_name")
 
     def __init__(self, name: str, array: npt.NDArray[Any]) -> None:
         self._name, self._length = name, len(array)
@@ -103,26 +103,29 @@ class CheckedRows:
         buffer: Any = array
         self._memory: Any = memoryview(buffer)
         if self._make is not None:
-            self._memory = {code: memoryview(buffer.view(code)) for code in ("i8", "f8")}
+            self._i8, self._f8 = memoryview(buffer.view("i8")), memoryview(buffer.view("f8"))
 
     def __len__(self) -> int:
         return self._length
 
+    # Called for nearly every expression of a kernel, so that a call less is worth the repetition.
+
     def __getitem__(self, index: int) -> Any:
-        self._check(index)
+        if not 0 <= index < self._length:
+            raise self._outside(index)
         if self._make is None:
             return self._memory[index]
-        return self._make(self._memory["i8"], self._memory["f8"], index)
+        return self._make(self._i8, self._f8, index)
 
     def __setitem__(self, index: int, value: float) -> None:
-        self._check(index)
+        if not 0 <= index < self._length:
+            raise self._outside(index)
         self._memory[index] = value
 
-    def _check(self, index: int) -> None:
-        if not 0 <= index < self._length:
-            raise IndexError(
-                f"table {self._name!r} has no row {index}: it has {self._length}, from 0 on"
-            )
+    def _outside(self, index: int) -> IndexError:
+        return IndexError(
+            f"table {self._name!r} has no row {index}: it has {self._length}, from 0 on"
+        )
 
 
 _ROWS: dict[np.dtype[Any], Any] = {}
@@ -140,16 +143,27 @@ def _row_of(dtype: np.dtype[Any]) -> Any:
                 self._i8, self._f8, self._at = i8, f8, index * width
 
         for place, name in enumerate(names):
-            setattr(Row, name, _field("_f8" if dtype[name].kind == "f" else "_i8", place))
+            field = _fraction if dtype[name].kind == "f" else _whole
+            setattr(Row, name, field(place))
         _ROWS[dtype] = Row
     return _ROWS[dtype]
 
 
-def _field(memory: str, place: int) -> property:
+def _whole(place: int) -> property:
     def get(row: Any) -> Any:
-        return getattr(row, memory)[row._at + place]
+        return row._i8[row._at + place]
 
     def put(row: Any, value: float) -> None:
-        getattr(row, memory)[row._at + place] = value
+        row._i8[row._at + place] = value
+
+    return property(get, put)
+
+
+def _fraction(place: int) -> property:
+    def get(row: Any) -> Any:
+        return row._f8[row._at + place]
+
+    def put(row: Any, value: float) -> None:
+        row._f8[row._at + place] = value
 
     return property(get, put)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.compilation.loops import entry, inlined, ready, source_key
+from headrace.compilation.loops import entry, hot, inlined, ready, source_key
 from headrace.compilation.tables import NUMBER, Ints, TableKind, Where, table_at
 from headrace.dispatch.kernel.contract import PolicyModule
 from headrace.dispatch.kernel.handle import (
@@ -178,7 +178,7 @@ def _entry(state_key: int, session_key: int) -> Any:
     return run
 
 
-@inlined
+@hot
 def _next_event(s: State, session: Session) -> None:
     """Let the earliest event happen."""
     progress, heap = session.progress[0], session.heap
@@ -205,7 +205,7 @@ def _next_event(s: State, session: Session) -> None:
     handle(s, kind, at_us, a, b, c, d, e, f)
 
 
-@inlined
+@hot
 def _carry_out(s: State, session: Session, written: int) -> None:
     """Do what the journal orders, and note what became of requests."""
     progress, journal = session.progress[0], s.journal

@@ -110,32 +110,59 @@ def _counted(
     offers, layouts = pricing.offers, pricing.layouts
     usable = [c for c in np.argsort(prices.layout_waste) if prices.layout_waste[c] <= gap]
     wastes = [max(0.0, float(prices.layout_waste[c])) for c in usable]
-    cost = [offers[layouts[c].device].price for c in usable]
+    of_device = [layouts[c].device for c in usable]
+    following = _following(of_device, len(offers))
     counts = np.zeros(len(layouts), np.int64)
     left = [offer.count for offer in offers]
 
+    def fitting(at: int, wasted: float, spent: float) -> int:
+        """The first layout from there on of which there may be one more device; past the end: none.
+
+        Those behind it waste no less."""
+        first = min(
+            (
+                following[device][at]
+                for device, offer in enumerate(offers)
+                if left[device] and spent + offer.price <= spend + TOLERANCE
+            ),
+            default=len(usable),
+        )
+        if first < len(usable) and wasted + wastes[first] <= gap:
+            return first
+        return len(usable)
+
     def more(at: int, wasted: float, spent: float) -> Iterator[tuple[float, Ints]]:
         pricing.deadline.check()
+        at = fitting(at, wasted, spent)
         if at == len(usable):
-            room = any(
-                left[layouts[c].device]
-                and spent + cost[i] <= spend + TOLERANCE
-                and wasted + wastes[i] <= gap
-                for i, c in enumerate(usable)
-            )
+            room = fitting(0, wasted, spent) < len(usable)
             if not room and spent > more_than + TOLERANCE:
                 yield wasted, counts.copy()
             return
-        device = layouts[usable[at]].device
-        most = left[device]
+        device = of_device[at]
+        most, price = left[device], offers[device].price
         for number in range(most, -1, -1):
-            spending, wasting = spent + number * cost[at], wasted + number * wastes[at]
+            spending, wasting = spent + number * price, wasted + number * wastes[at]
             if spending <= spend + TOLERANCE and wasting <= gap:
                 counts[usable[at]], left[device] = number, most - number
                 yield from more(at + 1, wasting, spending)
         counts[usable[at]], left[device] = 0, most
 
     yield from more(0, 0.0, 0.0)
+
+
+def _following(of_device: Sequence[int], devices: int) -> list[list[int]]:
+    """device -> layout -> the first layout of the device from that one on.
+
+    >>> _following([1, 0, 1], 2)
+    [[1, 1, 3, 3], [0, 2, 2, 3]]
+    """
+    end = len(of_device)
+    found = [[end] * (end + 1) for _ in range(devices)]
+    for at in range(end - 1, -1, -1):
+        for device, row in enumerate(found):
+            row[at] = at if device == of_device[at] else row[at + 1]
+    return found
 
 
 def _slots(

@@ -19,6 +19,7 @@ that no other one surpasses in room.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose
@@ -81,6 +82,8 @@ SLOS_AT_LEAST = 30
 """A session is at least so many times as long as the SLO: it begins with idle machines."""
 FIRST_LOOK = 5
 """A session this many times shorter tells which plans are not worth the whole one."""
+BEGINNING = 10
+"""A part of a session as long as this part of it often tells that the whole does not attain."""
 HOPELESS = 3
 """Times as many misses as allowed, in the shorter session."""
 SAME_BILL = 1e-9
@@ -235,9 +238,47 @@ def _attained_together(
     plan: Plan, profiles: Mapping[str, Profile], arrivals: str, seed: int, shorter: int
 ) -> float:
     """The same of modules that share slots, also those of several apps."""
+    offered = _offered_together(plan, arrivals, seed, shorter)
+    outcomes = simulate_apps(plan, profiles, offered, seed=seed).outcomes
+    apps = {claim.app.name for claim in plan.apps}
+    return min(
+        (
+            summarise(found, None).slo_attainment or 0.0
+            for name, found in outcomes.items()
+            if found and name in apps
+        ),
+        default=1.0,
+    )
+
+
+def attains(
+    plan: Plan,
+    profiles: Mapping[str, Profile],
+    arrivals: str,
+    seed: int,
+    wanted: float,
+    requests: int = REQUESTS,
+) -> bool:
+    """Whether `attained` is at least `wanted`, often sooner where it is not.
+
+    What is due before the last arrival of a session's beginning ends as in the whole session: if
+    so many miss that the rest cannot make up for it, the rest is not simulated.
+    """
+    if any(slot.duty_us is not None for slot in plan.slots):
+        offered = _offered_together(plan, arrivals, seed, 1)
+        arrived = Counter(arrival.model for arrival in offered)
+        beginning = offered[: len(offered) // BEGINNING]
+        outcomes = simulate_apps(plan, profiles, beginning, seed=seed).outcomes
+        for app in (claim.app.name for claim in plan.apps):
+            due = [o for o in outcomes[app] if o.deadline_at_us < beginning[-1].at_us]
+            if sum(not o.in_time for o in due) > (1 - wanted) * arrived[app] + 1e-6:
+                return False
+    return attained(plan, profiles, arrivals, seed, requests=requests) >= wanted
+
+
+def _offered_together(plan: Plan, arrivals: str, seed: int, shorter: int) -> list[Arrival]:
+    """Requests of all apps, and of models beside them, which take their turns too."""
     rates_rps = {claim.app.name: claim.app.rate_rps for claim in plan.apps}
-    apps = frozenset(rates_rps)
-    # Models beside the apps take their turns too.
     rates_rps |= {demand.model: demand.rate_rps or 0.0 for demand in plan.demands}
     slos_s = SLOS_AT_LEAST * max(claim.app.slo_us for claim in plan.apps) / 1e6
     duration_s = max(REQUESTS_TOGETHER / sum(rates_rps.values()), slos_s) / shorter
@@ -248,15 +289,7 @@ def _attained_together(
         for at_us in process_named(arrivals)(rate_rps, duration_s, stream_rng(seed, name))
     ]
     offered.sort(key=lambda arrival: arrival.at_us)
-    outcomes = simulate_apps(plan, profiles, offered, seed=seed).outcomes
-    return min(
-        (
-            summarise(found, None).slo_attainment or 0.0
-            for name, found in outcomes.items()
-            if found and name in apps
-        ),
-        default=1.0,
-    )
+    return offered
 
 
 def _generators(claim: AppClaim, seed: int) -> Callable[[int], np.random.Generator]:

@@ -21,7 +21,7 @@ from headrace.domain.problem import HeadroomFor, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline
-from headrace.simulation.apps.headroom import EVEN_ROOMS, SEED, attained, choose_headroom
+from headrace.simulation.apps.headroom import EVEN_ROOMS, SEED, attained, attains, choose_headroom
 
 ATTAINMENT = 0.99
 """In time / arrived, of every app."""
@@ -182,7 +182,9 @@ def _longer_slo(
             plan = solve(replace(problem, apps=apps, options=options)).plan
             if limit.passed:
                 return False
-            if plan is not None and even_attainment(plan, problem.profiles) >= SURELY:
+            if plan is not None and attains(
+                plan, problem.profiles, "uniform", SEED, SURELY, requests=REQUESTS
+            ):
                 return True
         return False
 
