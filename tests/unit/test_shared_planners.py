@@ -326,6 +326,23 @@ def test_the_planner_of_shares_refuses_with_rates_that_it_then_plans() -> None:
     assert solve(replace(problem, demands=more)).plan is None
 
 
+@pytest.mark.parametrize("rate_rps", [12_345.0, 1e6, 1e9])
+def test_of_rates_far_beyond_the_devices_a_part_is_named_that_nearly_fills_them(
+    rate_rps: float,
+) -> None:
+    problem = of_cores("shares", 1, rate_rps)
+    refusal = solve(problem).refusal
+    assert refusal is not None
+    multiple = float(refusal.split("rates of ")[1].split(" times")[0])
+
+    def asked(times: float) -> Problem:
+        demands = (replace(problem.demands[0], rate_rps=rate_rps * multiple * times),)
+        return replace(problem, demands=demands)
+
+    assert solve(asked(1.0)).plan is not None
+    assert solve(asked(1.02)).plan is None
+
+
 def test_the_planner_of_shares_names_the_slo_that_would_do() -> None:
     problem = of_cores("shares", 1, 3.0)
     result = solve(replace(problem, demands=(replace(problem.demands[0], slo_us=15_000),)))
