@@ -30,3 +30,12 @@ def rates_part(multiple: float) -> str:
     ('0.00271', '0.456', '0.999', '0.0000000271')
     """
     return round_down(min(Fraction(multiple), JUST_LESS), 3)
+
+
+def part_of(rate: float, part: str) -> str:
+    """A rate times such a part, to six digits and never above it.
+
+    >>> part_of(50.0, "0.142")
+    '7.1'
+    """
+    return round_down(Fraction(str(rate)) * Fraction(part))

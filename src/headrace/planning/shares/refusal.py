@@ -9,7 +9,7 @@ import numpy as np
 from headrace.domain.apart import apart, ms_apart, ms_enough
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.common.rounded import rates_part, round_down
+from headrace.planning.common.rounded import part_of, rates_part
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.pooled.refusal import nearest_slo_us
 from headrace.planning.shares.devices import devices_of
@@ -120,9 +120,7 @@ def refuse_rates(
             f"{', a larger max_tenants' if limit else ''} or longer SLOs{more}"
         )
     part = rates_part(found.value)
-    together = ", ".join(
-        f"{round_down(rate * float(part))} rps of {name!r}" for name, rate in asked
-    )
+    together = ", ".join(f"{part_of(rate, part)} rps of {name!r}" for name, rate in asked)
     said = (
         "the devices cannot carry the rates asked, however they are shared"
         if proven
