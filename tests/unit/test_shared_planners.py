@@ -106,6 +106,16 @@ def test_a_refusal_names_rates_that_would_be_carried() -> None:
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
+def test_a_heuristic_that_does_not_end_in_time_says_so(planner: str) -> None:
+    problem = of_cores(planner, 2, 3.0)
+    hurried = replace(problem, options=replace(problem.options, time_limit_s=1e-9))
+    result = solve(hurried)
+    assert (result.plan, result.stopped) == (None, "time-limit")
+    assert result.refusal is not None
+    assert "did not end within 1e-09 s" in result.refusal
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
 def test_an_slo_below_a_turn_and_a_batch_is_refused_with_the_slo_that_would_do(
     planner: str,
 ) -> None:
