@@ -185,6 +185,12 @@ def test_of_rates_that_are_too_high_a_part_is_named_that_is_then_planned(
     assert verify(less.plan, problem.profiles) == []
 
 
+def test_a_model_of_the_least_rate_there_is_may_be_cut(problem: Problem) -> None:
+    """In several pipelines each would have less than a rate may be."""
+    demands = (problem.demands[0], replace(problem.demands[1], rate_rps=1e-6))
+    assert solve(replace(problem, demands=demands)).plan is not None
+
+
 def test_where_no_part_of_the_rates_is_carried_none_is_named(problem: Problem) -> None:
     """Memory of one device, of two that would be needed."""
     [node] = problem.cluster.nodes

@@ -86,6 +86,8 @@ def _ways(costs: Costs, demand: Demand, places: tuple[Place, ...]) -> Iterator[W
         )
         budget_us = model_budget_us(costs.problem, demand) - sum(transfers)
         for pipelines in range(1, PIPELINES_MAX + 1):
+            if pipelines > 1 and (demand.rate_rps or 0.0) < pipelines * LEAST_RATE_RPS:
+                break
             chains = tuple(
                 _chain(demand, places, batch, pipelines, number, budget_us)
                 for number in range(pipelines)
