@@ -17,6 +17,7 @@ from headrace.domain.problem import Problem
 from headrace.domain.profile import BlockTimes
 from headrace.planning import solve
 from headrace.simulation.apps import headroom
+from headrace.simulation.apps.headroom import attained
 from headrace.simulation.apps.in_time import ATTAINMENT, even_attainment, plan_in_time
 from headrace.simulation.apps.worst_cases import plan_keeping_worst_cases
 from headrace.verify import verify
@@ -52,6 +53,14 @@ def test_a_plan_for_single_calls_that_come_at_once_is_not_verified(planner: str)
     assert even_attainment(plan, problem.profiles) == 0.0
     assert [violation.check for violation in violations] == ["worst-case"]
     assert (violations[0].needed, violations[0].available) == ("32000", "17000")
+
+
+def test_an_slo_of_a_day_is_simulated_with_as_many_requests_as_are_enough() -> None:
+    """Thirty such SLOs of 60 requests/s are more than any session may have."""
+    problem = make_app_problem("least-cost", slo_ms=86_400_000)
+    plan = solve(problem).plan
+    assert plan is not None
+    assert attained(plan, problem.profiles, "uniform", 1, shorter=100) == 1.0
 
 
 @pytest.mark.parametrize("calls", [2.0, 3.0, 3.5])
@@ -130,7 +139,7 @@ def test_a_plan_is_given_up_early_only_if_its_whole_session_does_not_attain(
     problem = asked_at_once("shares", slo_ms=28, calls=calls)
     plan = solve(problem).plan
     assert plan is not None
-    reached = headroom.attained(plan, problem.profiles, "uniform", 1)
+    reached = attained(plan, problem.profiles, "uniform", 1)
 
     assert reached == {3.0: 1.0, 3.5: 0.5, 4.0: 0.0}[calls]
     for wanted in (reached, reached + 0.01, 0.25, 0.99):

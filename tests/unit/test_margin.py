@@ -16,7 +16,7 @@ from headrace.simulation.margin import choose_margin
 from headrace.simulation.trials import TOLERANCE, Choice, Workload
 from headrace.verify import verify
 from helpers.jobs_ahead import Ahead
-from helpers.problems import make_cluster, make_problem, make_profile
+from helpers.problems import make_cluster, make_plan, make_problem, make_profile
 
 MARGINS = (0.0, 0.2, 0.4, 0.6)
 PROBLEM = """\
@@ -107,12 +107,22 @@ def test_apps_and_impossible_wishes_are_refused(problem: Problem) -> None:
             App(name="x", slo_us=1_000_000, rate_rps=1.0, modules=(Module(name="m", model="m"),)),
         ),
     )
-    with pytest.raises(DocumentError, match="apps"):
+    with pytest.raises(DocumentError, match="--arrivals poisson"):
         choose_margin(app_problem)
+    shares = with_fields(app_problem, options=with_fields(problem.options, planner="shares"))
+    with pytest.raises(DocumentError, match=r"try       a number, such as --margin 0\.4"):
+        choose_margin(shares)
     with pytest.raises(DocumentError, match="between 0 and 1"):
         choose_margin(problem, attainment=1.0)
     with pytest.raises(InfeasibleError, match="SLO"):
         choose_margin(make_problem([make_profile()], slo_us=1_000))
+
+
+def test_an_slo_of_a_day_does_not_make_the_session_one_of_fifty_days() -> None:
+    problem = make_problem([make_profile()], slo_us=86_400_000_000)
+    plan = make_plan(problem)
+    workload = Workload.of(plan, problem.profiles)
+    assert workload.duration_s * sum(workload.rates_rps.values()) <= 1_000_001
 
 
 def test_equal_plans_share_their_figures_and_the_largest_margin_wins() -> None:

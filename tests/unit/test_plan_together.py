@@ -1,6 +1,7 @@
 """Apps and models in one problem, from its file to a simulated run; and what is refused."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from headrace.planning import solve
 from headrace.simulation.apps.session import simulate_apps
 from headrace.simulation.offered.arrivals import arrivals_for
 from headrace.verify import verify
-from helpers.problems import make_profile
+from helpers.problems import make_profile, unhurried
 from helpers.together import SHARES, cluster_of, together_problem, write_together
 
 Run = Callable[..., tuple[int, str, str]]
@@ -45,7 +46,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def problem(tmp_path: Path) -> Problem:
-    return read_problem(write_together(tmp_path))
+    read = read_problem(write_together(tmp_path))
+    return replace(read, options=unhurried(read.options))
 
 
 def test_apps_and_models_are_planned_verified_and_simulated_as_one(run: Run) -> None:
@@ -120,7 +122,7 @@ def test_what_cannot_share_is_refused_with_what_would_do(run: Run) -> None:
     code, said = planned("rate_rps: 25", "rate_rps: 2500")
     assert code == 3
     assert "the devices cannot carry the rates asked" in said
-    assert "which carry at most 0." in said
+    assert re.search(r"has [\d.]+ rps of model 'rank', .* at once, 0\.[\d]+ times as much", said)
 
     code, said = planned("slo_ms: 200\n", "slo_ms: 20\n")
     assert code == 3
@@ -147,6 +149,70 @@ def test_what_cannot_share_is_refused_with_what_would_do(run: Run) -> None:
 
     code, said = planned("", "", "--arrivals", "poisson")
     assert code == 2
+
+
+def with_rates(problem: Problem, times: float) -> Problem:
+    """So many times the rate of every model and app."""
+    return replace(
+        problem,
+        demands=tuple(replace(d, rate_rps=times * (d.rate_rps or 0.0)) for d in problem.demands),
+        apps=tuple(replace(app, rate_rps=times * app.rate_rps) for app in problem.apps),
+    )
+
+
+@pytest.mark.parametrize("times", [20.0, 4_000.0])
+@pytest.mark.parametrize("beside", [True, False], ids=["app", "models"])
+def test_of_rates_that_are_too_high_a_part_is_named_that_is_then_planned(
+    problem: Problem, times: float, beside: bool
+) -> None:
+    """`large` is cut, and several pipelines of it are named as one model."""
+    if not beside:
+        used = ("rank", "large")
+        refs = tuple(ref for ref in problem.profile_refs if ref.model in used)
+        profiles = {model: problem.profiles[model] for model in used}
+        problem = replace(problem, apps=(), profiles=profiles, profile_refs=refs)
+    much = with_rates(problem, times)
+    result = solve(much)
+    refusal = result.refusal or ""
+    assert (result.plan, result.stopped) == (None, "infeasible")
+    assert refusal.count(f"{20 * times:g} rps of model 'large'") == 1
+
+    found = re.search(r"try    rates of ([\d.]+) times these", refusal)
+    assert found, refusal
+    less = solve(with_rates(much, float(found[1])))
+
+    assert less.plan is not None
+    assert verify(less.plan, problem.profiles) == []
+
+
+def test_a_model_of_the_least_rate_there_is_may_be_cut(problem: Problem) -> None:
+    """In several pipelines each would have less than a rate may be."""
+    demands = (problem.demands[0], replace(problem.demands[1], rate_rps=1e-6))
+    assert solve(replace(problem, demands=demands)).plan is not None
+
+
+def test_where_no_part_of_the_rates_is_carried_none_is_named(problem: Problem) -> None:
+    """Memory of one device, of two that would be needed."""
+    [node] = problem.cluster.nodes
+    one = replace(problem.cluster, nodes=(replace(node, devices={"gpu": 1}),))
+    refusal = solve(replace(problem, cluster=one)).refusal or ""
+    assert "times" not in refusal
+    assert "try    more devices, lower rates or longer SLOs" in refusal
+
+
+def test_the_named_slo_counts_with_the_margin_of_the_model(problem: Problem) -> None:
+    margins = replace(problem.options, model_margins={"large": 0.1})
+
+    def refused(slo_us: int) -> str:
+        demands = (problem.demands[0], replace(problem.demands[1], slo_us=slo_us))
+        return solve(replace(problem, options=margins, demands=demands)).refusal or ""
+
+    found = re.search(r"an SLO of at least ([\d.]+) ms", refused(10_000))
+    assert found
+    named_us = round(float(found[1]) * 1000)
+
+    assert "cannot meet its SLO" not in refused(named_us)
+    assert "cannot meet its SLO" in refused(named_us - 110)
 
 
 def test_an_app_and_a_model_of_one_name_are_refused(problem: Problem) -> None:

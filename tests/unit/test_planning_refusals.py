@@ -204,3 +204,37 @@ def test_an_option_out_of_its_range_is_bad_input_whatever_the_planner(
 def test_a_rate_that_is_asked_for_is_one_to_plan_with(rate_rps: float) -> None:
     with pytest.raises(DocumentError, match="is not a rate from 1e-06 to 1e"):
         Demand(model="m", slo_us=1, rate_rps=rate_rps)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, 1e-300, 1e12, 1e300])
+def test_a_weight_beyond_what_can_be_compared_is_refused(weight: float) -> None:
+    """`max-min` once called devices too few for weights of 1e12, and proved it."""
+    with pytest.raises(DocumentError, match=r"weight .* must lie in \[1e-06, 1e\+09\]"):
+        Demand(model="m", slo_us=1_000, weight=weight)
+
+
+@pytest.mark.parametrize("planner", ["pooled", "shares"])
+@pytest.mark.parametrize("weights", [(1e9, 1e9), (1e-6, 1e-6), (1e-6, 1e9)])
+def test_weights_of_any_size_that_is_allowed_carry_as_much(
+    planner: str, weights: tuple[float, float]
+) -> None:
+    profiles = [make_profile(name, blocks=1, devices={"a": 1.0}) for name in ("m0", "m1")]
+
+    def carried(m0: float, m1: float) -> float:
+        problem = make_problem(
+            profiles,
+            weights={"m0": m0, "m1": m1},
+            options=PlanOptions(planner=planner, margin=0.0),
+        )
+        plan = solve(problem).plan
+        assert plan is not None
+        return plan.objective * max(m0, m1)
+
+    alike = carried(1.0, 1.0)
+    assert carried(*weights) >= alike * (1 - 1e-6)
+
+
+def test_a_problem_without_models_and_apps_says_so() -> None:
+    problem = make_problem()
+    with pytest.raises(DocumentError, match="has nothing to serve; add `models`, or `apps`"):
+        replace(problem, demands=())

@@ -106,6 +106,16 @@ def test_a_refusal_names_rates_that_would_be_carried() -> None:
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
+def test_a_heuristic_that_does_not_end_in_time_says_so(planner: str) -> None:
+    problem = of_cores(planner, 2, 3.0)
+    hurried = replace(problem, options=replace(problem.options, time_limit_s=1e-9))
+    result = solve(hurried)
+    assert (result.plan, result.stopped) == (None, "time-limit")
+    assert result.refusal is not None
+    assert "did not end within 1e-09 s" in result.refusal
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
 def test_an_slo_below_a_turn_and_a_batch_is_refused_with_the_slo_that_would_do(
     planner: str,
 ) -> None:
@@ -324,6 +334,23 @@ def test_the_planner_of_shares_refuses_with_rates_that_it_then_plans() -> None:
     assert solve(replace(problem, demands=demands)).plan is not None
     more = tuple(replace(d, rate_rps=60.0 * multiple * 1.01) for d in problem.demands)
     assert solve(replace(problem, demands=more)).plan is None
+
+
+@pytest.mark.parametrize("rate_rps", [12_345.0, 1e6, 1e9])
+def test_of_rates_far_beyond_the_devices_a_part_is_named_that_nearly_fills_them(
+    rate_rps: float,
+) -> None:
+    problem = of_cores("shares", 1, rate_rps)
+    refusal = solve(problem).refusal
+    assert refusal is not None
+    multiple = float(refusal.split("rates of ")[1].split(" times")[0])
+
+    def asked(times: float) -> Problem:
+        demands = (replace(problem.demands[0], rate_rps=rate_rps * multiple * times),)
+        return replace(problem, demands=demands)
+
+    assert solve(asked(1.0)).plan is not None
+    assert solve(asked(1.02)).plan is None
 
 
 def test_the_planner_of_shares_names_the_slo_that_would_do() -> None:

@@ -152,3 +152,24 @@ def test_a_file_with_an_unknown_term_is_refused_with_its_name(tmp_path: Path) ->
     (tmp_path / "i.json").write_text(json.dumps(document))
     with pytest.raises(DocumentError, match=r"i\.json.*no feature 'warps'"):
         read_interference(tmp_path / "i.json")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"shares": (), "splits": ()}, 'needs a share, such as "1"'),
+        ({"shares": (Fraction(3, 2),), "splits": ()}, r"share 3/2 must lie in \(0, 1\]"),
+        ({"memory_bytes": 0}, "memory_bytes 0 must be at least 1"),
+        ({"memory_bytes": -5}, "memory_bytes -5 must be at least 1"),
+        ({"max_utilisation": 1e-300}, r"max_utilisation 1e-300 must lie in \[0.001, 1\]"),
+        ({"max_utilisation": 1.5}, r"max_utilisation 1.5 must lie in \[0.001, 1\]"),
+        ({"price_per_hour": -1.0}, "price_per_hour -1 must be 0, or lie in"),
+        ({"price_per_hour": 1e-300}, "price_per_hour 1e-300 must be 0, or lie in"),
+        ({"price_per_hour": 1e300}, "price_per_hour 1e.300 must be 0, or lie in"),
+    ],
+)
+def test_a_device_with_which_nothing_can_be_planned_is_refused_with_what_it_has(
+    fields: dict[str, object], says: str
+) -> None:
+    with pytest.raises(DocumentError, match=says):
+        gpu(**fields)

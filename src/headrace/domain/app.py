@@ -93,7 +93,7 @@ class App(Record, frozen=True, kw_only=True):
         if self.code_us < 0:
             raise DocumentError(f"{where}: code_us {self.code_us} is negative")
         if self.slo_us < 1:
-            raise DocumentError(f"{where}: the slo must be positive")
+            raise DocumentError(f"{where}: the slo must be at least 1 us")
         if not LEAST_RATE_RPS <= self.rate_rps <= MOST_RATE_RPS:
             raise DocumentError(f"{where}: rate_rps {self.rate_rps:g} is not {RATES}")
         for module in self.modules:

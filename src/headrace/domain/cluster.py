@@ -11,6 +11,12 @@ from headrace.domain.errors import DocumentError
 
 WHOLE = Fraction(1)
 
+LEAST_UTILISATION = 1e-3
+"""Less is no part of a device to plan with."""
+
+LEAST_PRICE, MOST_PRICE = 1e-6, 1e9
+"""Per hour, where it is not 0: between them prices add up exactly enough to be compared."""
+
 
 class DeviceType(Record, frozen=True, kw_only=True):
     """A hardware class; every device of it behaves alike."""
@@ -39,13 +45,24 @@ class DeviceType(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not is_name(self.name):
             raise DocumentError(f"device type {self.name!r}: not a legal name")
-        if not self.shares or any(not 0 < share <= 1 for share in self.shares):
-            raise DocumentError(f"device type {self.name!r}: every share must lie in (0, 1]")
+        self._check_shares()
         self._check_splits()
-        if not 0 < self.max_utilisation <= 1:
-            raise DocumentError(f"device type {self.name!r}: max_utilisation must lie in (0, 1]")
-        if self.price_per_hour is not None and self.price_per_hour < 0:
-            raise DocumentError(f"device type {self.name!r}: price_per_hour is negative")
+        if not LEAST_UTILISATION <= self.max_utilisation <= 1:
+            raise DocumentError(
+                f"device type {self.name!r}: max_utilisation {self.max_utilisation:g} must lie in"
+                f" [{LEAST_UTILISATION:g}, 1]"
+            )
+        price = self.price_per_hour
+        if price and not LEAST_PRICE <= price <= MOST_PRICE:
+            raise DocumentError(
+                f"device type {self.name!r}: price_per_hour {price:g} must be 0, or lie in"
+                f" [{LEAST_PRICE:g}, {MOST_PRICE:g}]"
+            )
+        if self.memory_bytes is not None and self.memory_bytes < 1:
+            raise DocumentError(
+                f"device type {self.name!r}: memory_bytes {self.memory_bytes} must be at least 1;"
+                " leave it out where memory is no limit"
+            )
         if self.cores < 1:
             raise DocumentError(f"device type {self.name!r}: cores {self.cores} must be at least 1")
         if self.devices_per_link < 1:
@@ -80,6 +97,12 @@ class DeviceType(Record, frozen=True, kw_only=True):
         return frozenset(share for split in self.splits for share in split) or frozenset(
             self.shares
         )
+
+    def _check_shares(self) -> None:
+        wrong = [share for share in self.shares if not 0 < share <= 1]
+        if wrong or not self.shares:
+            said = f"share {wrong[0]} must lie in (0, 1]" if wrong else 'needs a share, such as "1"'
+            raise DocumentError(f"device type {self.name!r}: {said}")
 
     def _check_splits(self) -> None:
         for split in self.splits:

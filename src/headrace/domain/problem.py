@@ -36,6 +36,9 @@ MINIMISED: frozenset[Objective] = frozenset({"least-cost", "least-devices"})
 """Objectives of which less is better."""
 
 
+LEAST_WEIGHT, MOST_WEIGHT = LEAST_RATE_RPS, MOST_RATE_RPS
+"""Of a model: weights may be rates."""
+
 MOST_ITEMS = 1_000_000
 """Of one request."""
 
@@ -111,8 +114,13 @@ class Demand(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not is_name(self.model):
             raise DocumentError(f"demand: {self.model!r} is not a legal model name")
-        if self.slo_us < 1 or self.weight <= 0:
-            raise DocumentError(f"demand for {self.model!r}: slo and weight must be positive")
+        if self.slo_us < 1:
+            raise DocumentError(f"demand for {self.model!r}: the slo must be at least 1 us")
+        if not LEAST_WEIGHT <= self.weight <= MOST_WEIGHT:
+            raise DocumentError(
+                f"demand for {self.model!r}: weight {self.weight:g} must lie in"
+                f" [{LEAST_WEIGHT:g}, {MOST_WEIGHT:g}]; only their proportions count"
+            )
         if self.rate_rps is not None and not LEAST_RATE_RPS <= self.rate_rps <= MOST_RATE_RPS:
             raise DocumentError(
                 f"demand for {self.model!r}: rate_rps {self.rate_rps:g} is not {RATES}"
@@ -268,7 +276,9 @@ class Problem(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_interference(self.cluster, self.interference)
         models = [demand.model for demand in self.demands]
-        if len(set(models)) != len(models) or not (models or self.apps):
+        if not models and not self.apps:
+            raise DocumentError("problem: has nothing to serve; add `models`, or `apps`")
+        if len(set(models)) != len(models):
             raise DocumentError(f"problem: needs one demand per model, got {models}")
         _check_apps(self.apps, models)
         models += [module.model for app in self.apps for module in app.modules]

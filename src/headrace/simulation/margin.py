@@ -71,9 +71,11 @@ def choose_margin(
     """
     jobs = jobs or Here()
     if problem.apps:
+        beside = problem.options.planner == "shares"
+        other = "" if beside else "--arrivals poisson, which finds rate and margin for apps; or "
         raise DocumentError(
             "--margin auto: chooses among plans of models, and the problem has apps\n"
-            "  try       --arrivals poisson, which finds rate and margin for apps; or a number"
+            f"  try       {other}a number, such as --margin 0.4"
         )
     if not 0 < attainment < 1:
         raise DocumentError(f"--attainment: {attainment} must lie between 0 and 1")

@@ -25,6 +25,8 @@ REQUESTS_PER_MODEL = 10_000
 REQUESTS_MAX = 200_000
 SLOS_AT_LEAST = 50
 """A session is at least so many times as long as the longest SLO: it begins with idle devices."""
+LONG_SLOS = 5
+"""Times REQUESTS_MAX, at most, however long the SLO is: it may be a day."""
 
 FACTOR_MAX = 2.0
 TOLERANCE = 0.005
@@ -80,7 +82,9 @@ class Workload:
         return cls(
             topology=Topology.from_plan(plan, profiles),
             rates_rps=rates,
-            duration_s=max(min(enough_s, most_s), SLOS_AT_LEAST * longest_slo_s),
+            duration_s=min(
+                max(min(enough_s, most_s), SLOS_AT_LEAST * longest_slo_s), LONG_SLOS * most_s
+            ),
             beside=beside_of(plan, profiles, plan.interference) if plan.interference else None,
         )
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from headrace.domain.base import MOST_RATE_RPS
 from headrace.domain.plan import PlanResult
-from headrace.domain.problem import Demand, Problem
+from headrace.domain.problem import LEAST_WEIGHT, MOST_WEIGHT, Demand, Problem
 
 
 def with_headroom(problem: Problem) -> Problem:
@@ -56,7 +56,8 @@ def _differs(problem: Problem) -> bool:
 
 def _raised(problem: Problem, demand: Demand) -> Demand:
     part = problem.options.carried_parts.get(demand.model, 1.0)
-    demand = replace(demand, weight=demand.weight / part)
+    weight = min(MOST_WEIGHT, max(LEAST_WEIGHT, demand.weight / part))
+    demand = replace(demand, weight=weight)
     if demand.rate_rps is None:
         return demand
     rate_rps = min(MOST_RATE_RPS, demand.rate_rps * (1 + problem.options.rate_headroom))

@@ -19,6 +19,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from headrace.cost import cost_model, shares_gateway_cores
+from headrace.domain.base import LEAST_RATE_RPS
 from headrace.domain.problem import Demand, PlanOptions, Problem
 from headrace.planning.common.candidates import Floats, SlotKind
 from headrace.planning.common.solver import LinearModel
@@ -27,7 +28,7 @@ from headrace.planning.depths.table import DepthTable
 from headrace.planning.depths.walk import NEVER, walk
 
 LIMIT_S = 60.0
-TINY_RPS = 1e-9
+TINY_RPS = LEAST_RATE_RPS
 """A weight of what nothing is asked of."""
 
 PRECISION = 1 << 20

@@ -15,7 +15,7 @@ from headrace.planning.common.assembly import Claim
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.headroom import rates_text
 from headrace.planning.common.shared_assembly import ChosenDevice, assemble_shared
-from headrace.planning.common.shared_times import SharedTimes
+from headrace.planning.common.shared_times import US_PER_S, SharedTimes
 from headrace.planning.pooled.planner import check_options
 from headrace.planning.shares.arranging import arranged, needed
 from headrace.planning.shares.devices import Devices, devices_of
@@ -68,7 +68,8 @@ def plan_shares(problem: Problem) -> PlanResult:
     ]
     if refusal := refuse_models(problem, times):
         return _refused(refusal, "infeasible", deadline)
-    load = workload(problem, times)
+    unit = multiple_of_all(problem, times)
+    load = workload(problem, times, unit)
     prices = _prices(problem, times)
     found, chosen, looked_at = searched(problem, load, times, prices, deadline)
     load = with_fields(load, tenants_max=looked_at)
@@ -78,7 +79,7 @@ def plan_shares(problem: Problem) -> PlanResult:
         refusal = refuse_rates(problem, load, times, advice_deadline(deadline), proven=found.proven)
         return _refused(refusal, "infeasible" if found.proven else "time-limit", deadline)
     claim = Claim(
-        bound=found.bound,
+        bound=None if found.bound is None else found.bound * unit,
         stopped="optimal" if found.proven else "time-limit" if deadline.passed else "heuristic",
         binding=_binding(problem, load, found, chosen),
         runtime_s=deadline.spent_s,
@@ -87,10 +88,35 @@ def plan_shares(problem: Problem) -> PlanResult:
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s)
 
 
-def workload(problem: Problem, times: Sequence[SharedTimes]) -> Workload:
-    """What is asked, in plain numbers. `max-min` multiplies weights, and carries rates besides."""
-    rates = np.array([demand.rate_rps or 0.0 for demand in problem.demands])
+def multiple_of_all(problem: Problem, times: Sequence[SharedTimes]) -> float:
+    """For `max-min`, a multiple of all weights that no plan exceeds by more than rounding: all
+    devices for one model alone. Programs in units of it see numbers about 1, whatever the weights
+    are; without, a multiple of a million was as much as they knew. For other objectives 1.
+    """
+    if problem.options.objective != "max-min":
+        return 1.0
+    alone = np.zeros(len(problem.demands))
+    for each in times:
+        count = problem.cluster.count(each.device.name)
+        for m, tenant in enumerate(each.models):
+            rates = [
+                size / (each.least_cycle_us(tenant.busy_us(us, size)) * float(share))
+                for share, latency in tenant.latency_us.items()
+                for size, us in enumerate(latency, start=1)
+            ]
+            alone[m] += count * US_PER_S * max(rates, default=0.0)
     weights = np.array([demand.weight for demand in problem.demands])
+    return float((alone / weights).min()) or 1.0
+
+
+def workload(problem: Problem, times: Sequence[SharedTimes], unit: float = 1.0) -> Workload:
+    """What is asked, in plain numbers. `max-min` multiplies weights, and carries rates besides.
+
+    Args:
+        unit: of its multiples, in weights.
+    """
+    rates = np.array([demand.rate_rps or 0.0 for demand in problem.demands])
+    weights = np.array([demand.weight * unit for demand in problem.demands])
     multiplied = problem.options.objective == "max-min"
     target = weights if multiplied else rates
     return Workload(

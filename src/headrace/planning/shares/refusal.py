@@ -9,7 +9,7 @@ import numpy as np
 from headrace.domain.apart import apart, ms_apart, ms_enough
 from headrace.domain.problem import Demand, Problem
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.common.rounded import round_down
+from headrace.planning.common.rounded import part_of, rates_part
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.pooled.refusal import nearest_slo_us
 from headrace.planning.shares.devices import devices_of
@@ -119,8 +119,8 @@ def refuse_rates(
             "  try    more devices, fewer models"
             f"{', a larger max_tenants' if limit else ''} or longer SLOs{more}"
         )
-    fraction = floor(min(found.value, 1 - PRECISION) * 1000) / 1000
-    together = ", ".join(f"{round_down(rate * fraction)} rps of {name!r}" for name, rate in asked)
+    part = rates_part(found.value)
+    together = ", ".join(f"{part_of(rate, part)} rps of {name!r}" for name, rate in asked)
     said = (
         "the devices cannot carry the rates asked, however they are shared"
         if proven
@@ -129,6 +129,6 @@ def refuse_rates(
     return (
         f"{said}\n"
         f"  needs  {needs}\n"
-        f"  has    {together} at once, {fraction:g} times as much, with {has}\n"
-        f"  try    rates of {fraction:g} times these, or more devices{more}"
+        f"  has    {together} at once, {part} times as much, with {has}\n"
+        f"  try    rates of {part} times these, or more devices{more}"
     )

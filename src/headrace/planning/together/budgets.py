@@ -54,6 +54,9 @@ class Found:
     """No plan of these chains is cheaper. Infinite: there is none."""
 
 
+NOTHING = Found(devices=None, price=inf, bound=inf)
+
+
 class BudgetSearch:
     """One set of chains; keeps the best plan so far."""
 
@@ -77,14 +80,20 @@ class BudgetSearch:
         box = self._boxes.largest(self._low)
         return None if box is None else box[1]
 
-    def run(self, most: float = inf) -> Found:
-        """Search until proven, out of time, or nothing is left below the price `most`."""
+    def run(self, most: float = inf, *, first: bool = False) -> Found:
+        """Search until proven, out of time, or nothing is left below the price `most`.
+
+        Args:
+            first: any plan will do, whatever it costs.
+        """
         self._price = most
         high = self.widest
         if high is not None:
             self._look(self._low, high, 0.0)
         while self._queue and self._queue[0][0] < self._price * (1 - SAME):
             if self._deadline.passed or self._asked >= BOXES_MAX:
+                break
+            if first and self._devices is not None:
                 break
             bound, _, low, high, waits = heapq.heappop(self._queue)
             if self._asked <= EAGER or self._asked % 4 == 0:

@@ -9,6 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 
+from msgspec.structs import replace as changed
+
+from headrace.domain.base import LEAST_RATE_RPS
 from headrace.domain.errors import DocumentError
 from headrace.domain.problem import Demand
 from headrace.planning.common.candidates import NEVER_US
@@ -50,6 +53,23 @@ def ways_to_cut(costs: Costs, demand: Demand, *, max_stages: int) -> list[Way]:
     return found
 
 
+def least_cut_us(costs: Costs, demand: Demand, *, max_stages: int) -> int:
+    """The shortest waits, batches of 1 and transfers of the model in stages, however few requests
+    there are; NEVER_US: no parts run such stages, or there are more than CUTS_MAX ways."""
+    few = changed(demand, rate_rps=LEAST_RATE_RPS)
+    least_us = NEVER_US
+    blocks = costs.tables(demand.model).block_count
+    for number, places in enumerate(_places(blocks, costs.devices, max_stages)):
+        if number > CUTS_MAX:
+            return NEVER_US
+        steps = _chain(few, places, 1, 1, 0, 0).steps
+        transfers = (
+            costs.transfer_us(demand.model, 1, one, after) for one, after in pairwise(places)
+        )
+        least_us = min(least_us, sum(map(costs.least_us, steps)) + sum(transfers))
+    return min(least_us, NEVER_US)
+
+
 def _places(blocks: int, devices: Sequence[str], max_stages: int) -> Iterator[tuple[Place, ...]]:
     for stages in range(2, min(max_stages, blocks) + 1):
         for cuts in combinations(range(1, blocks), stages - 1):
@@ -66,6 +86,8 @@ def _ways(costs: Costs, demand: Demand, places: tuple[Place, ...]) -> Iterator[W
         )
         budget_us = model_budget_us(costs.problem, demand) - sum(transfers)
         for pipelines in range(1, PIPELINES_MAX + 1):
+            if pipelines > 1 and (demand.rate_rps or 0.0) < pipelines * LEAST_RATE_RPS:
+                break
             chains = tuple(
                 _chain(demand, places, batch, pipelines, number, budget_us)
                 for number in range(pipelines)

@@ -14,6 +14,7 @@ from math import inf, prod
 import numpy as np
 from msgspec.structs import replace
 
+from headrace.domain.base import LEAST_RATE_RPS
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult
 from headrace.domain.problem import MINIMISED, Demand, Problem
@@ -21,13 +22,24 @@ from headrace.planning.common.assembly import Claim
 from headrace.planning.common.candidates import NEVER_US
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.pooled.planner import check_options
-from headrace.planning.shares.planner import advice_deadline, plan_shares
+from headrace.planning.shares.planner import plan_shares
 from headrace.planning.together.assembly import assembled
-from headrace.planning.together.budgets import SAME, BudgetSearch, Found
+from headrace.planning.together.budgets import NOTHING, SAME, BudgetSearch, Found
 from headrace.planning.together.cuts import Way, ways_to_cut
 from headrace.planning.together.memory import devices_to_hold
-from headrace.planning.together.refusal import refuse_chains, refuse_steps
+from headrace.planning.together.refusal import (
+    bound_of_rates,
+    carried_part,
+    refuse_chains,
+    refuse_steps,
+)
 from headrace.planning.together.steps import Chain, Costs, app_chain, model_chain
+
+LEAST_S = 0.05
+"""Of a search; one that is given less ends before it has begun."""
+
+ADVICE_S, ADVICE_PART = 1.0, 0.25
+"""For the rates that a refusal names: a part of the time left, and so many seconds at least."""
 
 CHOICES_MAX = 200_000
 """Numbers of devices of each type that are looked at for what whole devices cost."""
@@ -43,12 +55,16 @@ def plan_together(problem: Problem) -> PlanResult:
             are missing.
     """
     if problem.apps:
-        return _Together(problem).plan()
+        return _Together(problem, Deadline(problem.options.time_limit_s)).plan()
     whole = plan_shares(problem)
     if whole.plan is not None or whole.stopped != "infeasible" or not _may_cut(problem):
         return whole
-    cut = _Together(problem).plan()
-    return cut if cut.plan is not None else replace(whole, stopped=cut.stopped)
+    left_s = max(LEAST_S, problem.options.time_limit_s - whole.runtime_s)
+    search = _Together(problem, Deadline(left_s))
+    cut = search.plan()
+    if cut.plan is not None or not search.all_run_whole:
+        return cut
+    return replace(whole, stopped=cut.stopped)
 
 
 def _may_cut(problem: Problem) -> bool:
@@ -68,10 +84,10 @@ class _Best:
 class _Together:
     """One problem."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, deadline: Deadline) -> None:
         _check(problem)
         self._problem = problem
-        self._deadline = Deadline(problem.options.time_limit_s)
+        self._deadline = deadline
         self._costs = Costs(problem)
         self._apps = [app_chain(problem, app) for app in problem.apps]
 
@@ -80,19 +96,47 @@ class _Together:
         refusal = refuse_steps(self._costs, self._problem, options, self._apps)
         if refusal is not None:
             return self._refused(refusal, proven=True)
-        best = self._search(options)
+        best = self._best(options)
+        if best.found.devices is None:
+            proven = best.bound == inf
+            part = self._carried_part(options)
+            refusal = refuse_chains(self._costs, self._problem, part, proven=proven)
+            return self._refused(refusal, proven=proven)
+        return self._planned(best)
+
+    @property
+    def all_run_whole(self) -> bool:
+        """Whether every model has a part that runs it whole."""
+        return all(self._whole(demand) is not None for demand in self._problem.demands)
+
+    def carries(self) -> bool:
+        """Whether a plan is found, whatever it costs."""
+        return self._best(self._options(), first=True).found.devices is not None
+
+    def _best(self, options: Sequence[Sequence[Way]], *, first: bool = False) -> "_Best":
+        if not all(options):
+            return _Best(found=NOTHING, ways=(), bound=inf)
+        best = self._search(options, first=first)
         if best.found.devices is None and best.bound == inf:
             cut = self._with_cuts(options)
             if cut is not None:
-                best = self._search(cut)
-        if best.found.devices is None:
-            proven = best.bound == inf
-            whole = [way[0] for way in options]
-            chains = [*(chain for way in whole for chain in way.chains), *self._apps]
-            advice = advice_deadline(self._deadline)
-            refusal = refuse_chains(self._costs, chains, advice, proven=proven)
-            return self._refused(refusal, proven=proven)
-        return self._planned(best)
+                return self._search(cut, first=first)
+        return best
+
+    def _carried_part(self, options: Sequence[Sequence[Way]]) -> str | None:
+        """Of all rates, with a plan that was found; None: none was."""
+        advice = Deadline(max(ADVICE_S, ADVICE_PART * self._deadline.left_s))
+        at_most = 1.0
+        if all(options):
+            chains = [*(chain for own in options for chain in own[0].chains), *self._apps]
+            at_most = bound_of_rates(self._costs, chains, advice.part(1 / 4))
+
+        def carries(part: float) -> bool:
+            less = times_as_much(self._problem, part)
+            limit = Deadline(max(LEAST_S, advice.left_s / 4))
+            return less is not None and _Together(less, limit).carries()
+
+        return carried_part(carries, at_most, advice)
 
     # -- which models are cut ---------------------------------------------------------------------
 
@@ -129,9 +173,10 @@ class _Together:
 
     # -- the search over them ---------------------------------------------------------------------
 
-    def _search(self, options: Sequence[Sequence[Way]]) -> _Best:
+    def _search(self, options: Sequence[Sequence[Way]], *, first: bool = False) -> _Best:
+        """`first`: any plan will do."""
         best = _Best(
-            found=Found(devices=None, price=inf, bound=inf),
+            found=NOTHING,
             ways=tuple(own[0] for own in options),
             bound=inf,
         )
@@ -146,9 +191,12 @@ class _Together:
             if self._deadline.passed:
                 unsettled = min(unsettled, self._level(least))
                 break
-            found = BudgetSearch(self._costs, chains, self._deadline).run(best.found.price)
+            search = BudgetSearch(self._costs, chains, self._deadline)
+            found = search.run(best.found.price, first=first)
             if found.devices is not None:
                 best = _Best(found=found, ways=ways, bound=found.price)
+                if first:
+                    break
             unsettled = min(unsettled, max(bound, found.bound))
         return _Best(found=best.found, ways=best.ways, bound=min(unsettled, best.found.price))
 
@@ -227,6 +275,16 @@ class _Together:
             runtime_s=self._deadline.spent_s,
             refusal=refusal,
         )
+
+
+def times_as_much(problem: Problem, part: float) -> Problem | None:
+    """The same with this part of all rates; None: one would be less than a rate may be."""
+    rates = [demand.rate_rps or 0.0 for demand in problem.demands]
+    if part * min([*rates, *(app.rate_rps for app in problem.apps)]) < LEAST_RATE_RPS:
+        return None
+    demands = (replace(each, rate_rps=part * (each.rate_rps or 0.0)) for each in problem.demands)
+    apps = (replace(app, rate_rps=part * app.rate_rps) for app in problem.apps)
+    return replace(problem, demands=tuple(demands), apps=tuple(apps))
 
 
 def combinations(

@@ -1,31 +1,37 @@
 """Why apps and models cannot share the devices as asked, and what rates or SLO would do."""
 
-from collections.abc import Sequence
-from math import floor
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from headrace.domain.apart import ms_apart, ms_enough
-from headrace.domain.problem import Problem
+from headrace.domain.apart import apart, ms_apart, ms_enough
+from headrace.domain.problem import Demand, Problem
 from headrace.planning.apps.order import path_us
-from headrace.planning.common.candidates import NEVER_US
+from headrace.planning.common.candidates import NEVER_US, budget_us
 from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.rounded import part_of, rates_part
 from headrace.planning.pooled.refusal import nearest_slo_us
 from headrace.planning.shares.devices import devices_of
 from headrace.planning.shares.planner import pricing_of
 from headrace.planning.shares.search import most
 from headrace.planning.shares.workload import Workload
 from headrace.planning.together.budgets import BudgetSearch
-from headrace.planning.together.cuts import Way
+from headrace.planning.together.cuts import Way, least_cut_us
 from headrace.planning.together.steps import Chain, Costs, model_chain
 
 PRECISION = 1e-3
+
+TRIES = 20
+"""Parts of the rates for which a plan is looked for."""
+CLOSE = 0.01
+"""Relative; between a part with a plan and one without."""
 
 
 def refuse_steps(
     costs: Costs, problem: Problem, options: Sequence[Sequence[Way]], apps: Sequence[Chain]
 ) -> str | None:
-    """Of models and apps that would be late, or fit no device, even with all devices to themselves.
+    """Of models and apps that would be late, or fit no device, even with all devices to themselves
+    and few requests.
 
     Args:
         options: per demand the ways to run it.
@@ -33,40 +39,67 @@ def refuse_steps(
     said = []
     for demand, ways in zip(problem.demands, options, strict=True):
         if not ways:
-            stages = problem.options.max_stages
-            cut = f", nor cut into up to {stages} stages" if stages > 1 else ""
-            chain = model_chain(problem, demand)
-            said.append(
-                _refuse(costs, problem, chain, f"model {demand.model!r}", cut, demand.slo_us)
-            )
+            said.append(_refuse_model(costs, problem, demand))
     for app, chain in zip(problem.apps, apps, strict=True):
         least = [costs.least_us(step) for step in chain.steps]
-        if path_us(chain.before, least) > chain.budget_us:
-            said.append(_refuse(costs, problem, chain, f"app {app.name!r}", "", app.slo_us))
-    return "\n".join(said) or None
+        needed_us = path_us(chain.before, least)
+        if max(least) >= NEVER_US:
+            step = chain.steps[least.index(max(least))]
+            said.append(_refuse_memory(costs, f"app {app.name!r}: model", step.model, ""))
+        elif needed_us > chain.budget_us:
+            asked = app.slo_us, problem.options.margin
+            said.append(_refuse_slo(costs, f"app {app.name!r}", needed_us, chain, *asked))
+    return "\n".join(text for text in said if text) or None
 
 
-def _refuse(costs: Costs, problem: Problem, chain: Chain, what: str, cut: str, slo_us: int) -> str:
-    least = [costs.least_us(step) for step in chain.steps]
-    names = " or ".join(map(repr, costs.devices))
-    for step, us in zip(chain.steps, least, strict=True):
-        if us >= NEVER_US:
-            blocks = len(problem.profiles[step.model].blocks)
-            weights = problem.profiles[step.model].weights_bytes(0, blocks)
-            return (
-                f"{what}: {step.model!r} cannot run on any part of a {names}{cut}\n"
-                f"  needs  a profile there, and {weights:,} bytes for its weights\n"
-                "  has    no such part, or too little memory\n"
-                "  try    `headrace profile` with the cluster's shares, or devices with more memory"
-            )
-    needed_us = path_us(chain.before, least)
-    whole_us = nearest_slo_us(
-        needed_us + floor(slo_us * (1 - problem.options.margin)) - chain.budget_us,
-        problem.options.margin,
+def _refuse_model(costs: Costs, problem: Problem, demand: Demand) -> str | None:
+    """Of a model that runs neither whole nor cut; None: with fewer requests it would."""
+    chain, stages = model_chain(problem, demand), problem.options.max_stages
+    [step] = chain.steps
+    needed_us = costs.least_us(step)
+    what = f"model {demand.model!r}"
+    if stages > 1:
+        needed_us = min(needed_us, least_cut_us(costs, demand, max_stages=stages))
+    cut = f", nor cut into up to {stages} stages" if stages > 1 else ""
+    if needed_us >= NEVER_US:
+        return _refuse_memory(costs, "model", demand.model, cut)
+    if needed_us <= chain.budget_us:
+        return None
+    asked = demand.slo_us, problem.options.margin_of(demand.model)
+    return _refuse_slo(costs, what, needed_us, chain, *asked, cut)
+
+
+def _refuse_memory(costs: Costs, what: str, model: str, cut: str) -> str:
+    profile = costs.problem.profiles[model]
+    weights = profile.weights_bytes(0, len(profile.blocks))
+    kinds = [costs.problem.cluster.device_type(name) for name in costs.devices]
+    memory = ", ".join(
+        f"{kind.memory_bytes:,} bytes per {kind.name}"
+        for kind in kinds
+        if kind.memory_bytes is not None
     )
+    return (
+        f"{what} {model!r} cannot run on any part of a {_names(costs)}{cut}\n"
+        f"  needs  a profile there, and {weights:,} bytes for its weights\n"
+        f"  has    {memory or 'no profile there'}\n"
+        "  try    `headrace profile` with the cluster's shares, or devices with more memory"
+    )
+
+
+def _refuse_slo(
+    costs: Costs,
+    what: str,
+    needed_us: int,
+    chain: Chain,
+    slo_us: int,
+    margin: float,
+    cut: str = "",
+) -> str:
+    besides_us = budget_us(slo_us, margin) - chain.budget_us
+    whole_us = nearest_slo_us(needed_us + besides_us, margin)
     needs, allowed = ms_apart(needed_us, chain.budget_us)
     return (
-        f"{what} cannot meet its SLO on any part of a {names}{cut}\n"
+        f"{what} cannot meet its SLO on any part of a {_names(costs)}{cut}\n"
         f"  needs  {needs}: a wait for each turn, then a batch of 1\n"
         f"  has    {allowed} of its SLO of {slo_us / 1000:.1f} ms\n"
         f"  try    an SLO of at least {ms_enough(whole_us)} ms, faster devices or a"
@@ -74,34 +107,76 @@ def _refuse(costs: Costs, problem: Problem, chain: Chain, what: str, cut: str, s
     )
 
 
-def refuse_chains(costs: Costs, chains: Sequence[Chain], advice: Deadline, *, proven: bool) -> str:
+def _names(costs: Costs) -> str:
+    return " or ".join(map(repr, costs.devices))
+
+
+def refuse_chains(costs: Costs, problem: Problem, part: str | None, *, proven: bool) -> str:
     """Of rates that all devices together cannot carry, or for which no plan was found.
 
     Args:
-        advice: for the rates that are named.
+        part: of all rates with which a plan was found; None: none was.
     """
-    asked = ", ".join(f"{chain.steps[0].rate_rps:g} rps of {chain.name!r}" for chain in chains)
-    has = ", ".join(f"{costs.problem.cluster.count(name)} {name!r}" for name in costs.devices)
-    at_most = _most(costs, chains, advice)
-    if not proven:
-        said = "no plan was found that carries the rates asked, and none is excluded"
-    else:
-        said = "the devices cannot carry the rates asked, however they and the budgets are shared"
-    if not at_most:
-        return (
-            f"{said}\n  needs  {asked}\n  has    {has}, too few to serve everything\n"
-            "  try    more devices, longer SLOs or a larger max_tenants"
+    rates = [(f"model {each.model!r}", each.rate_rps or 0.0) for each in problem.demands]
+    rates += [(f"app {app.name!r}", app.rate_rps) for app in problem.apps]
+    asked = ", ".join(f"{apart(rate)[0]} rps of {name}" for name, rate in rates)
+    has = ", ".join(f"{problem.cluster.count(name)} {name!r}" for name in costs.devices)
+    limit = problem.options.max_tenants
+    if limit:
+        has += f", at most {limit} of them on a part (max_tenants)"
+    said, longer = (
+        ("the devices cannot carry the rates asked, however they and the budgets are shared", "")
+        if proven
+        else (
+            "no plan was found that carries the rates asked, and none is excluded",
+            ", or a longer --time-limit-s",
         )
-    part = floor(min(at_most, 1 - PRECISION) * 1000) / 1000
+    )
+    if part is None:
+        more = ", a larger max_tenants" if limit else ""
+        return (
+            f"{said}\n  needs  {asked}\n  has    {has}\n"
+            f"  try    more devices, lower rates{more} or longer SLOs{longer}"
+        )
+    together = ", ".join(f"{part_of(rate, part)} rps of {name}" for name, rate in rates)
     return (
         f"{said}\n"
         f"  needs  {asked}\n"
-        f"  has    {has}, which carry at most {part:g} times as much at once\n"
-        f"  try    rates of {part:g} times these or below, or more devices"
+        f"  has    {together} at once, {part} times as much, with {has}\n"
+        f"  try    rates of {part} times these, or more devices{longer}"
     )
 
 
-def _most(costs: Costs, chains: Sequence[Chain], advice: Deadline) -> float:
+def carried_part(carries: Callable[[float], bool], at_most: float, advice: Deadline) -> str | None:
+    """The largest part of the rates, of those tried, with which there is a plan.
+
+    Args:
+        carries: whether a plan is found with this part of all rates.
+        at_most: no more is carried, unless models are cut otherwise; tried first.
+
+    Returns:
+        As text, which is what was tried; None: nothing that was tried has a plan.
+
+    >>> carried_part(lambda part: part <= 0.3, 2.0, Deadline(60.0))
+    '0.3'
+    """
+    found, low, high = None, 0.0, min(at_most, 1.0)
+    wanted = high
+    for _ in range(TRIES):
+        if wanted <= 0 or advice.passed:
+            break
+        part = rates_part(wanted)
+        if carries(float(part)):
+            found, low = part, wanted
+        else:
+            high = wanted
+        if high - low <= CLOSE * high:
+            break
+        wanted = (low + high) / 2
+    return found
+
+
+def bound_of_rates(costs: Costs, chains: Sequence[Chain], advice: Deadline) -> float:
     """The multiple of all rates that fits with every step at its widest budget: a bound."""
     search = BudgetSearch(costs, chains, advice)
     widest = search.widest
@@ -117,4 +192,4 @@ def _most(costs: Costs, chains: Sequence[Chain], advice: Deadline) -> float:
     )
     devices = devices_of(search.problem, times, [1.0 for _ in times])
     found = most(pricing_of(load, devices, advice), precision=PRECISION)
-    return found.bound or 0.0
+    return 1.0 if found.bound is None else found.bound

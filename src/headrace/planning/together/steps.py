@@ -144,7 +144,15 @@ class Costs:
                 Demand(model=step.key, slo_us=1, rate_rps=step.rate_rps) for step in steps
             ),
             profiles={step.key: self.problem.profiles[step.model] for step in steps},
-            options=changed(self.problem.options, margin=0.0, module_headroom={}),
+            options=changed(
+                self.problem.options,
+                margin=0.0,
+                # Budgets count with them, and they name models, not steps.
+                model_margins={},
+                carried_parts={},
+                link_parts={},
+                module_headroom={},
+            ),
         )
 
     def times(self, steps: Sequence[Step], budgets_us: Sequence[int]) -> list[SharedTimes]:

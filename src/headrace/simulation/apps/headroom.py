@@ -78,6 +78,8 @@ REQUESTS = 10_000
 """Per session."""
 REQUESTS_TOGETHER = 4_000
 """The same, of all apps together, where modules share slots."""
+REQUESTS_MAX, REQUESTS_TOGETHER_MAX = 1_000_000, 20_000
+"""Most of a session, however long the SLO is."""
 SLOS_AT_LEAST = 30
 """A session is at least so many times as long as the SLO: it begins with idle machines."""
 FIRST_LOOK = 5
@@ -223,7 +225,7 @@ def attained(
     reached = []
     for claim, table in zip(plan.apps, app_tables(plan), strict=True):
         app = claim.app
-        duration_s = max(requests / app.rate_rps, SLOS_AT_LEAST * app.slo_us / 1e6) / shorter
+        duration_s = _session_s(requests, REQUESTS_MAX, app.rate_rps, app.slo_us) / shorter
         instants = process_named(arrivals)(app.rate_rps, duration_s, stream_rng(seed, app.name))
         if len(instants) == 0:
             continue
@@ -280,8 +282,10 @@ def _offered_together(plan: Plan, arrivals: str, seed: int, shorter: int) -> lis
     """Requests of all apps, and of models beside them, which take their turns too."""
     rates_rps = {claim.app.name: claim.app.rate_rps for claim in plan.apps}
     rates_rps |= {demand.model: demand.rate_rps or 0.0 for demand in plan.demands}
-    slos_s = SLOS_AT_LEAST * max(claim.app.slo_us for claim in plan.apps) / 1e6
-    duration_s = max(REQUESTS_TOGETHER / sum(rates_rps.values()), slos_s) / shorter
+    longest_us = max(claim.app.slo_us for claim in plan.apps)
+    rate_rps = sum(rates_rps.values())
+    session_s = _session_s(REQUESTS_TOGETHER, REQUESTS_TOGETHER_MAX, rate_rps, longest_us)
+    duration_s = session_s / shorter
     offered = [
         Arrival(model=name, at_us=int(at_us))
         for name, rate_rps in rates_rps.items()
@@ -290,6 +294,13 @@ def _offered_together(plan: Plan, arrivals: str, seed: int, shorter: int) -> lis
     ]
     offered.sort(key=lambda arrival: arrival.at_us)
     return offered
+
+
+def _session_s(requests: int, most: int, rate_rps: float, slo_us: int) -> float:
+    """How long requests are offered: so many, or for SLOS_AT_LEAST SLOs, but never more than
+    `most`: an SLO may be a day."""
+    wanted_s = max(requests / rate_rps, SLOS_AT_LEAST * slo_us / 1e6)
+    return min(wanted_s, most / rate_rps)
 
 
 def _generators(claim: AppClaim, seed: int) -> Callable[[int], np.random.Generator]:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, floor
+from math import ceil
 
 from msgspec.structs import replace
 
@@ -19,18 +19,17 @@ from headrace.planning.baselines.parts.elastic import Stuck
 from headrace.planning.baselines.parts.fleet import Fleet
 from headrace.planning.common.assembly import Claim
 from headrace.planning.common.candidates import budget_us, usable_kinds
-from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.headroom import rates_text
 from headrace.planning.common.shared_assembly import assemble_shared
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.pooled.planner import check_options
 from headrace.planning.pooled.refusal import nearest_slo_us
 
-ADVICE_S = 1.0
+ADVICE_S = 2.0
+"""For the rates, and for the devices, that a refusal names."""
 MORE_DEVICES = 16
 """With which a plan is looked for."""
-TRIES = 12
-"""Halvings in the search for rates that would fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +42,12 @@ class Case:
     count: int
     """Devices that there are."""
     max_tenants: int | None
+    deadline: Deadline
+    """A heuristic that has not ended by then raises OutOfTime."""
 
     def fleet(self, cuts: Sequence[Sequence[Fraction]]) -> Fleet:
         """`cuts`: for each device the shares of its parts; (1,) is one that is still whole."""
-        return Fleet(self.times, self.cycles, cuts, self.max_tenants)
+        return Fleet(self.times, self.cycles, cuts, self.max_tenants, self.deadline)
 
 
 Heuristic = Callable[[Case, Sequence[float]], Fleet | Stuck]
@@ -70,8 +71,18 @@ def answer(
     problem = replace(problem, options=options)
     device = usable_kinds(problem.cluster)[0].device
     documents = [each for each in problem.interference if interference and each.device == device]
-    case = _case(problem, device, documents)
-    found = heuristic(case, case.rates_rps)
+    case = _case(problem, device, documents, deadline)
+    try:
+        found = heuristic(case, case.rates_rps)
+    except OutOfTime:
+        return PlanResult(
+            plan=None,
+            stopped="time-limit",
+            bound=None,
+            refusal=f"{planner} did not end within {options.time_limit_s:g} s\n"
+            "  try    a longer --time-limit-s, or --planner shares",
+            runtime_s=deadline.spent_s,
+        )
     if isinstance(found, Stuck):
         return PlanResult(
             plan=None,
@@ -110,7 +121,9 @@ def _check(problem: Problem, planner: str) -> None:
         )
 
 
-def _case(problem: Problem, device: str, documents: Sequence[Interference]) -> Case:
+def _case(
+    problem: Problem, device: str, documents: Sequence[Interference], deadline: Deadline
+) -> Case:
     times = SharedTimes.of(problem, device)
     document = documents[0] if documents else None
     return Case(
@@ -119,6 +132,7 @@ def _case(problem: Problem, device: str, documents: Sequence[Interference]) -> C
         rates_rps=tuple(demand.rate_rps or 0.0 for demand in problem.demands),
         count=problem.cluster.count(device),
         max_tenants=problem.options.max_tenants,
+        deadline=deadline,
     )
 
 
@@ -185,31 +199,38 @@ def _shortest_us(case: Case, model: int) -> int | None:
 
 
 def _nearest(case: Case, heuristic: Heuristic) -> float:
-    """The largest multiple of all rates found that the heuristic carries, rounded down; 0: none."""
-    low, high = 0.0, 1.0
-    for _ in range(TRIES):
-        middle = (low + high) / 2
-        if isinstance(heuristic(case, _times(case, middle)), Stuck):
-            high = middle
-        else:
-            low = middle
-    hundredths = floor(low * 100)
-    # A heuristic may refuse less than it carries: what is named here was tried.
-    while hundredths and isinstance(heuristic(case, _times(case, hundredths / 100)), Stuck):
-        hundredths -= 1
-    return hundredths / 100
+    """The largest multiple of all rates, of those tried, that the heuristic carries, in hundredths;
+    0: none was found in time."""
+    case = dataclasses.replace(case, deadline=Deadline(ADVICE_S))
+    low, high = 0, 100
+    while high - low > 1:
+        middle = (low + high) // 2
+        carried = _carried(case, heuristic, _times(case, middle / 100))
+        if carried is None:
+            break
+        low, high = (middle, high) if carried else (low, middle)
+    return low / 100
 
 
 def _enough(case: Case, heuristic: Heuristic) -> int | None:
     """With how many devices the heuristic carries all rates; None: not found in time."""
     deadline = Deadline(ADVICE_S)
     for count in range(case.count + 1, case.count + MORE_DEVICES + 1):
-        if deadline.passed:
+        more = dataclasses.replace(case, count=count, deadline=deadline)
+        carried = _carried(more, heuristic, more.rates_rps)
+        if carried is None:
             break
-        more = dataclasses.replace(case, count=count)
-        if not isinstance(heuristic(more, more.rates_rps), Stuck):
+        if carried:
             return count
     return None
+
+
+def _carried(case: Case, heuristic: Heuristic, rates_rps: Sequence[float]) -> bool | None:
+    """Whether the heuristic has a plan; None: it did not end in time."""
+    try:
+        return not isinstance(heuristic(case, rates_rps), Stuck)
+    except OutOfTime:
+        return None
 
 
 def _times(case: Case, multiple: float) -> list[float]:

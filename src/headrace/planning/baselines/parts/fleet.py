@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from headrace.planning.baselines.parts.cycles import Cycles, Load, Turns
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_assembly import ChosenDevice, ChosenPart, ChosenTenant
 from headrace.planning.common.shared_times import SharedTimes
 
@@ -29,13 +30,16 @@ class Fleet:
         cycles: Cycles,
         cuts: Sequence[Sequence[Fraction]],
         max_tenants: int | None,
+        deadline: Deadline,
     ) -> None:
         """
         Args:
             cuts: for each device the shares of its parts; (1,) is one that is still whole.
             max_tenants: of one part; None: any number.
+            deadline: after it, `give` raises OutOfTime.
         """
         self.times = times
+        self._deadline = deadline
         self.cycles = cycles
         self._most = max_tenants or len(times.models)
         self.parts = [Part(i, share) for i, cut in enumerate(cuts) for share in cut]
@@ -67,6 +71,11 @@ class Fleet:
         return needed <= memory
 
     def give(self, part: Part, loads: Sequence[Load], turns: Turns) -> None:
+        """
+        Raises:
+            OutOfTime: no time is left.
+        """
+        self._deadline.check()
         part.loads, part.turns = list(loads), turns
 
     def sharing(self, load: Load) -> list[Part]:
