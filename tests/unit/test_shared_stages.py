@@ -1,6 +1,9 @@
 """Stages of one model whose weights are one file: once by content, the same answers, made once."""
 
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +78,28 @@ def test_weights_in_files_of_their_own_stay_there(tmp_path: Path) -> None:
     profile = profile_by_hand(["h0", "y"], 1, 1_000, "cpu", path)
     assert profile.weights_files
     assert shared_stages(profile, tmp_path, {(0, 2)}, MAKER) is None
+
+
+@contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    """What a full disk is to a process and its children: nothing longer is written."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("part", [1.1, 0.5], ids=["the file for all", "a stage as optimised"])
+def test_a_model_that_finds_no_room_is_refused_instead_of_served_unprepared(
+    tmp_path: Path, network: Profile, part: float
+) -> None:
+    stage_bytes = stage_path(network, tmp_path, 0, 4).stat().st_size
+    with (
+        files_of_at_most(round(part * stage_bytes)),
+        pytest.raises(ModelError, match=r"cannot be written: File too large; make room there"),
+    ):
+        shared_stages(network, tmp_path, {(0, 4)}, MAKER)
+    assert not list((tmp_path / "cache" / "shared").glob("*/*"))
+    assert shared_stages(network, tmp_path, {(0, 4)}, MAKER) is not None

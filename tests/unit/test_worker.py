@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from mmap import mmap
+from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from headrace.catalog.weights_files import weights_in
 from headrace.domain.errors import ModelError
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import ExecutorKind, StageToLoad, TensorMemory
@@ -102,6 +104,33 @@ def test_a_larger_batch_that_fails_says_nothing_of_the_stage(
     failed = worker.answer(Run(7, 0, 0, 2, (0,), (1024,)))
     assert isinstance(failed, Failed)
     assert not failed.broken
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("name", ["stage.onnx", "weights.bin"])
+def test_a_file_that_is_not_the_one_that_was_checked_is_said_to_be_read_again_by_load(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, gone: bool
+) -> None:
+    worker, _ = worker_with(monkeypatch, lambda x: False)
+    for each in ("stage.onnx", "weights.bin"):
+        (tmp_path / each).write_bytes(b"as it was")
+    known = weights_in(tmp_path / "stage.onnx", ["stage.onnx"])
+    assert known is not None
+    load = replace(
+        load_of(1),
+        path=str(tmp_path / "stage.onnx"),
+        own=known.files[0],
+        weights=weights_in(tmp_path / "stage.onnx", ["weights.bin"]),
+    )
+    assert isinstance(worker.answer(load), Loaded)
+    if gone:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(b"as it is now")
+    refused = worker.answer(load)
+    assert isinstance(refused, Failed)
+    assert "`load` (v2 repository extension) has them read or made again" in refused.message
+    assert "profile again" not in refused.message
 
 
 def test_a_stage_comes_and_goes_beside_another_that_goes_on_answering(

@@ -11,6 +11,9 @@ import msgspec
 
 from headrace.domain.errors import ModelError
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says where nothing is wrong with what is to be written."""
+
 
 def cache_folder() -> Path:
     """`$HEADRACE_CACHE`, or `~/.cache/headrace`; it need not exist yet."""
@@ -63,7 +66,7 @@ def check_store(path: Path) -> None:
 
 def not_written(path: Path, error: OSError) -> ModelError:
     """What to say of a cache entry that the system does not take."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_ROOM:
         what = "make room there, or set HEADRACE_CACHE to a folder that has room"
     else:
         what = "set HEADRACE_CACHE to a folder that you may write to"

@@ -14,6 +14,7 @@ content is the same; a model that is not the one that was profiled is refused.
 
 import logging
 import os
+import threading
 from pathlib import Path
 
 from headrace.catalog.shared_stages import (
@@ -30,6 +31,10 @@ from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
 
 logger = logging.getLogger(__name__)
+
+_MAKING_ANEW = threading.Lock()
+"""Models of one file have one cache entry: who finds it damaged may find it made anew already, and
+must not remove it from under those that know it."""
 
 
 class LoadableStage(Record, frozen=True, kw_only=True):
@@ -76,13 +81,15 @@ class LoadableModel:
         Raises:
             ModelError: the model's file is missing, or is not the one that was profiled.
         """
-        if self.checked is not None:
+        known = self.checked
+        if known is not None:
             try:
-                self.checked.require_unchanged()
-            except ModelError:
-                self.checked = None
-        if self.checked is None:
-            self.checked = self._check()
+                known.require_unchanged()
+                return known
+            except ModelError as error:
+                logger.info("model %s: read again: %s", self._profile.model, error)
+        # Until then it stays: a worker that is told to load what is gone says what is wrong.
+        self.checked = self._check()
         return self.checked
 
     def _check(self) -> LoadableStage:
@@ -90,6 +97,13 @@ class LoadableModel:
         path = stage_path(self._profile, self._folder, *self._blocks)
         try:
             return self._as_made()
+        except ModelError:
+            with _MAKING_ANEW:
+                return self._made_anew(path)
+
+    def _made_anew(self, path: Path) -> LoadableStage:
+        try:
+            return self._as_made()  # by another model of the same file
         except ModelError as error:
             logger.warning("model %s: made anew: %s", self._profile.model, error)
         path.unlink(missing_ok=True)

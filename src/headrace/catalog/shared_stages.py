@@ -20,6 +20,7 @@ optimised for one is wrong for another. Loading checks what it checks of any wei
 import hashlib
 import json
 import logging
+import os
 import platform
 import shutil
 import subprocess
@@ -51,6 +52,9 @@ SHARING_VERSION = 3
 WEIGHTS = "shared-weights.bin"
 HASHES = "hashes.json"
 
+NOT_WRITTEN = 3
+"""Status of a maker whose folder takes no more; it then prints the system's error number."""
+
 Blocks = tuple[int, int]
 """First block, and the one behind the last."""
 
@@ -69,7 +73,8 @@ def is_shared(weights: ExternalWeights | None) -> bool:
 
 class SharedWeightsMaker(Record, frozen=True, kw_only=True):
     """What makes such stages: a module that is run with the folder of the new entry and, on its
-    standard input, a JSON object: name -> path of a stage."""
+    standard input, a JSON object: name -> path of a stage. Its status is 0, `NOT_WRITTEN`, or
+    another where the model cannot be saved so."""
 
     module: str
     distributions: tuple[str, ...]
@@ -85,7 +90,7 @@ def shared_stages(
         None: the model cannot be saved so (the log says why); `stage_path` still serves.
 
     Raises:
-        ModelError: as `stage_path`.
+        ModelError: as `stage_path`, or there is no room for them.
     """
     if stage_weights(profile, profile_folder) is not None:
         return None  # they are in files of their own already, and mapped from there
@@ -144,7 +149,11 @@ def processor() -> str:
 def _make(
     model: str, plain: Mapping[Blocks, Path], folder: Path, maker: SharedWeightsMaker
 ) -> bool:
-    """Make an entry; False: not of this model."""
+    """Make an entry; False: not of this model.
+
+    Raises:
+        ModelError: the cache folder takes no more.
+    """
     logger.info("model %s: preparing %d stages that share their weights", model, len(plain))
     stages = {_file_name(blocks): str(path) for blocks, path in plain.items()}
     try:
@@ -160,6 +169,9 @@ def _make(
             text=True,
             check=False,
         )
+        if done.returncode == NOT_WRITTEN:
+            number = int(done.stdout)
+            raise not_written(folder, OSError(number, os.strerror(number)))
         if done.returncode:
             said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1][:300]
             logger.warning(

@@ -78,15 +78,31 @@ def check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> N
         raise DocumentError(
             f"--pad {strangers[0]}: the plan has no such model of several sizes; it has: {known}"
         )
-    if plan.is_together and replan:
+    if replan:
+        _check_followed(plan, sorted(sized))
+
+
+def _check_followed(plan: "Plan", sized: list[str]) -> None:
+    """Refuse `--replan` where no plan made anew would be taken into service."""
+    if plan.is_together:
         raise DocumentError(
             "--replan: does not follow apps that share devices with models yet; `headrace migrate`"
             " takes another plan"
         )
-    if sized and replan:
+    if sized:
         raise DocumentError(
-            f"--replan: does not follow models of several sizes yet ({', '.join(sorted(sized))});"
+            f"--replan: does not follow models of several sizes yet ({', '.join(sized)});"
             " `headrace migrate` takes another plan"
+        )
+    if plan.is_provisioned or plan.is_malleable:
+        kind = (
+            "models that come and go (--provision)"
+            if plan.is_provisioned
+            else "plans with depths (`--planner malleable`)"
+        )
+        raise DocumentError(
+            f"--replan: does not follow {kind} yet; to change the plan, stop the server and start"
+            " one with the new plan"
         )
 
 

@@ -92,8 +92,17 @@ def require_checked(stage: StageToLoad) -> None:
     Raises:
         ModelError: a file of the stage is not the one that was checked.
     """
-    if stage.own is not None:
+    if stage.own is None:
+        return
+    try:
         require_same(Path(stage.path), stage.own)
+        if stage.weights is not None:
+            stage.weights.require_unchanged()
+    except ModelError as error:
+        raise ModelError(
+            "its files are gone, or not those that were checked; `load` (v2 repository extension)"
+            f" has them read or made again (they are in {Path(stage.path).parent})"
+        ) from error
 
 
 class TensorMemory:

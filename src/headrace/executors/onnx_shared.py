@@ -11,6 +11,7 @@ answered before.
 
 import hashlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from headrace.catalog.shared_stages import WEIGHTS, SharedWeightsMaker
+from headrace.catalog.cache_folder import NO_ROOM
+from headrace.catalog.shared_stages import NOT_WRITTEN, WEIGHTS, SharedWeightsMaker
 from headrace.domain.errors import HeadraceError, ModelError
 from headrace.executors.onnx_products import blocked
 
@@ -58,6 +60,7 @@ def share(stages: dict[str, str], folder: Path) -> None:
 
     Raises:
         ModelError: one cannot be saved so, or answers something else afterwards.
+        OSError: the folder takes no more.
     """
     with (folder / WEIGHTS).open("wb") as file:
         writer = WeightsWriter(file)
@@ -126,8 +129,20 @@ def _session(model: Path, save_to: Path | None = None, weights_name: str = "") -
     try:
         return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's errors share no base of their own
+        if save_to is not None:
+            _require_room(save_to.parent, model.stat().st_size)
         said = str(error).strip().splitlines()[0][:300]
         raise ModelError(f"ONNX Runtime cannot save {model.name}: {said}") from error
+
+
+def _require_room(folder: Path, stage_bytes: int) -> None:
+    """ONNX Runtime does not say why it could not write, and leaves what it has written.
+
+    Raises:
+        OSError: a stage's weights, as they were and packed, find no room.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        os.posix_fallocate(file.fileno(), 0, 2 * stage_bytes)
 
 
 def _answers_alike(before: Path, after: Path) -> bool:
@@ -181,6 +196,11 @@ def main() -> None:
         share(json.load(sys.stdin), Path(sys.argv[1]))
     except HeadraceError as error:
         sys.exit(str(error))
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        sys.stdout.write(str(error.errno))
+        sys.exit(NOT_WRITTEN)
 
 
 if __name__ == "__main__":
