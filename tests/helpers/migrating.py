@@ -1,5 +1,6 @@
 """Clients of a server that changes its plan."""
 
+import logging
 import socket
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from helpers.gateway import Reply, receive
 from helpers.live_server import PATIENCE_S, LiveServer
 
+logger = logging.getLogger(__name__)
+
 REST_S = 0.02
 """A caller that never rests takes the processor from what it waits for: planning, say, which runs
 at the lowest priority."""
@@ -20,14 +23,17 @@ at the lowest priority."""
 @contextmanager
 def calling(server: LiveServer, request: bytes, clients: int = 2) -> Iterator[list[int]]:
     """So many clients that ask again shortly after they were answered, until the block ends; the
-    list gets the status of every answer."""
+    list gets the status of every answer. Why one was refused is in the log of a test that fails."""
     statuses: list[int] = []
     over = threading.Event()
 
     def call() -> None:
         with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as connection:
             while not over.wait(REST_S):
-                statuses.append(ask(connection, request).status)
+                reply = ask(connection, request)
+                statuses.append(reply.status)
+                if reply.status != 200:
+                    logger.warning("status %d: %s", reply.status, reply.body)
 
     with ThreadPoolExecutor(clients) as threads:
         calls = [threads.submit(call) for _ in range(clients)]

@@ -343,7 +343,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("throughput", "malleable", ("slots",), without(0)),
     Mutant("throughput", "malleable", ("slots",), to(())),
     Mutant("throughput", "malleable", (*SLOT, "device"), to("tpu")),
-    Mutant("throughput", "malleable", ("cluster", "device_types", 0, "max_utilisation"), to(1e-18)),
+    Mutant("throughput", "malleable", ("cluster", "device_types", 0, "max_utilisation"), to(1e-3)),
     Mutant("objective", "malleable", ("objective",), times(0.999)),
     Mutant("bound", "malleable", ("bound",), times(0.1)),
     Mutant("rates", "malleable", ("demands", 1, "rate_rps"), to(1_000.0)),

@@ -229,7 +229,7 @@ def test_profiles_that_differ_are_not_one(tmp_path: Path) -> None:
     model = saved(chain_model(layers=6), tmp_path / "m.onnx")
     three = profiler.profile_model(model, quick().options)
     two = profiler.profile_model(model, quick(blocks=2).options)
-    small = profiler.profile_model(model, quick(max_batch=1).options)
+    small = profiler.profile_model(model, quick(max_batch=1, cuts=cuts_of(three)).options)
     other = msgspec.structs.replace(three, model_sha256="0" * 64)
     assert len(cuts_of(three)) == 2
     wrong: dict[str, Profile] = {"blocks": two, "batch sizes": small, "another": other}
