@@ -113,6 +113,21 @@ def test_a_timeline_shows_which_slots_served_a_request_and_a_log_is_read_back(
     assert len([each for each in drawn if each["ph"] == "b"]) == len(wanted)
 
 
+def test_a_timeline_leaves_out_slots_of_a_request_that_its_log_does_not_open() -> None:
+    """As where a log begins in the middle."""
+    problem, plan = planned()
+    header, events = simulate(
+        plan, problem.profiles, arrivals(10), policy="malleable", jitter=False
+    )
+    first = next(event for event in events if isinstance(event, Opened))
+    picture = BytesIO()
+    write_timeline(header, [event for event in events if event is not first], picture)
+    traced = msgspec.json.decode(picture.getvalue())["traceEvents"]
+    served = [each for each in traced if str(each.get("name", "")).endswith(" slots")]
+    assert served
+    assert all(each.get("id") != first.request for each in served)
+
+
 def test_policies_for_pipelines_are_refused() -> None:
     problem, plan = planned()
     with pytest.raises(PlanError, match="'reactive' needs pipelines, and this plan has depths"):

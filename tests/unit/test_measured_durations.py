@@ -1,5 +1,6 @@
 """A server's log tells the simulator how long its stages take."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -109,6 +110,20 @@ def test_the_log_of_a_plan_with_other_pipelines_on_the_same_slots_is_refused() -
     other = make_topology([make_route(*stages, name="p0"), make_route(*stages, name="p1")])
     with pytest.raises(PlanError, match="not of this one"):
         measured_durations(other, header, events, np.random.default_rng(0))
+
+
+def test_a_batch_larger_than_the_plan_has_is_refused() -> None:
+    topology = pair_of_slots()
+    header, events = served_log(topology, 1)
+    most = topology.models[0].routes[0].batch_size
+    larger = [
+        msgspec.structs.replace(event, requests=tuple(range(most + 1)))
+        if isinstance(event, Dispatched)
+        else event
+        for event in events
+    ]
+    with pytest.raises(PlanError, match=f"a batch of {most + 1} requests .* up to {most} at once"):
+        measured_durations(topology, header, larger, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("stage", [-1, 2])

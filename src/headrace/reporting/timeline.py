@@ -276,10 +276,11 @@ class _Picture:
     def _end_places(self, request: int, at_us: int) -> None:
         """Draw for how long these slots have served a request of many items."""
         placed = self._placed.pop(request, None)
-        if placed is None or not placed.slots:
+        opened = self._opened.get(request)
+        if placed is None or not placed.slots or opened is None:
             return
         slots = [self._header.slots[slot] for slot in placed.slots]
-        self._models[self._opened[request].model].spans.append(
+        self._models[opened.model].spans.append(
             Span(
                 id=request,
                 start_us=placed.at_us,

@@ -212,6 +212,11 @@ def measured_durations(
                 " stages, so it is not of this plan"
             )
         stage, size = stages[run.stage], len(batch.requests)
+        if not 1 <= size <= len(stage.p50_us):
+            raise PlanError(
+                f"the event log has a batch of {size} requests of a pipeline that runs up to"
+                f" {len(stage.p50_us)} at once, so it is not of this plan"
+            )
         started_at_us = run.started_at_us
         keys: tuple[Key, ...] = keys_of(stage, size)
         if (load := loads.get(run.batch)) is not None:
