@@ -1,4 +1,4 @@
-"""What batch sizes per stage could add to PPipe's plans: a bound, for the 24 problems.
+"""What batch sizes per stage could add to PPipe's plans, by relaxations of the 24 problems.
 
     python -m benchmarks.ppipe.stage_sizes
 
@@ -11,7 +11,8 @@ with one per stage: fractions of devices, pipelines in any number, up to two sta
 
 To gather several batches into one, or to divide one, costs nothing here, though the former takes
 time of the SLO, and a hop transfers the smaller batch. So no plan with sizes per stage promises
-more than the second figure, and what rounding to whole devices takes hits both alike.
+more than the second figure. What rounding to whole devices takes of either is not in it: the ratio
+of the two is a guide, and no proof.
 """
 
 import argparse
