@@ -140,6 +140,29 @@ def test_a_part_is_linked_into_whoever_needs_it_however_deep_and_gets_no_machine
             part(2)
 
 
+def test_what_is_compiled_for_a_hot_part_first_does_not_belong_into_its_callers_for_that() -> None:
+    def add_one(a: int) -> int:
+        return a + 1
+
+    usual: Any = internals.as_part(add_one)
+
+    def ten_times(a: int) -> int:
+        return 10 * usual(a)  # type: ignore[no-any-return]
+
+    hot: Any = internals.as_part(ten_times, forceinline=True)
+
+    @numba.njit(pipeline_class=internals.WholeCompiler)  # type: ignore[untyped-decorator]
+    def first(a: int) -> int:
+        return hot(a)  # type: ignore[no-any-return]
+
+    assert first(2) == 30
+    for part, inside in ((usual, False), (hot, True)):
+        (result,) = part.overloads.values()
+        code = result.library._final_module
+        function = code.get_function(result.fndesc.llvm_func_name)
+        assert (b"alwaysinline" in b" ".join(function.attributes)) == inside
+
+
 def test_the_collector_rests_while_a_function_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,16 +207,20 @@ class WholeCompiler(Compiler):  # type: ignore[misc]
         return super().define_pipelines()
 
 
-def as_part(function: Any, **options: Any) -> Any:
+def as_part(function: Any, *, forceinline: bool = False, **options: Any) -> Any:
     """A function for other compiled functions, without references counted.
 
-    It is not in the table by which calls from Python are dispatched.
+    It is not in the table by which calls from Python are dispatched. Whether it belongs into its
+    callers is always said: left open, numba takes it from the caller for which it happens to be
+    compiled first, and below one that does all of a policy would go into all of a policy, which
+    takes LLVM hours.
     """
     dispatcher = forget_literals(
         njit(
             no_cpython_wrapper=True,
             no_cfunc_wrapper=True,
             pipeline_class=_PartCompiler,
+            forceinline=forceinline,
             **UNCOUNTED,
             **options,
         )(function)
