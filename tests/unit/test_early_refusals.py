@@ -10,7 +10,7 @@ from headrace.domain.events import AnyEvent, Arrived, Dropped
 from headrace.serving.core import hopeless
 from headrace.serving.engine.data_plane import DataPlane
 from headrace.serving.engine.inference import Refusal
-from headrace.serving.front import inferences
+from headrace.serving.front import arrivals, inferences
 from headrace.serving.front.arrivals import Arrivals
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.frames import Run
@@ -28,7 +28,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The clock; no time pays for trying what was refused."""
     monkeypatch.setattr(hopeless, "TRIES_PART", 1 << 60)
     clock = [10_000_000]
-    for module in (hopeless, inferences):
+    for module in (hopeless, inferences, arrivals):
         monkeypatch.setattr(module, "monotonic_us", lambda: clock[0])
     monkeypatch.setattr("headrace.serving.core.protocol.monotonic_us", lambda: clock[0])
     return clock
@@ -223,6 +223,19 @@ def test_who_comes_back_before_the_time_is_answered_late(
     assert bench.held_s == [0.05, 0.1, 0.2, 0.2]
     assert [reply.status for reply in client.replies()] == [429] * 5
     assert bench.server.buffered_bytes == 0
+
+
+@pytest.mark.parametrize(("came_us", "held_s"), [(RETRY_US - 1, [0.05]), (RETRY_US, [])])
+def test_who_came_back_too_early_waits_also_when_it_is_read_late(
+    now: list[int], engine: FakeEngine, came_us: int, held_s: list[float]
+) -> None:
+    bench = Bench(engine)
+    client = bench.connect()
+    refused(engine, client)
+    bench.server.arrivals = Stamped(now[0] + came_us)
+    now[0] += RETRY_US + 10_000
+    refused(engine, client)
+    assert bench.held_s == held_s
 
 
 def test_who_waits_as_told_is_answered_at_once(now: list[int], engine: FakeEngine) -> None:

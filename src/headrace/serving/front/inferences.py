@@ -122,7 +122,8 @@ class InferenceHandler:
             return
         connection, now_us = exchange.connection, monotonic_us()
         wait_us = max(LEAST_WAIT_US, refusal.retry_after_us)
-        early = now_us < connection.retry_at_us
+        # By when it came: one that waited to be read is no later for that.
+        early = (exchange.arrived_at_us or now_us) < connection.retry_at_us
         held_us = min(max(HELD_US, 2 * connection.held_us), LONGEST_HELD_US) if early else 0
         connection.held_us, connection.retry_at_us = held_us, now_us + held_us + wait_us
         if not early:
