@@ -2,9 +2,10 @@
 
 A small CNN of about 7 ms with an SLO of 200 ms on one core, server and worker on core 0, the client
 on core 1 unless said otherwise. Capacity is what a server answers to eight clients that have an
-hour's time, before and after each row, so that a machine that drifts does not count. A row that
-still wavers is measured several times, and its median counts. The profile of a row may be too fast
-on purpose: then the worker is as much slower than profiled, and the server does not rehearse.
+hour's time, before and after each block of a row: a row is measured block by block, so that a
+machine that drifts, or whose neighbours come and go, does not count, and the median of its blocks
+is held against the target; all are printed. The profile of a row may be too fast on purpose: then
+the worker is as much slower than profiled, and the server does not rehearse.
 Beside each measurement stands what `headrace simulate` foretells of it, with `--slower`.
 """
 
@@ -16,8 +17,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean, median
 
 import numpy as np
 import onnxruntime as ort
@@ -54,36 +56,36 @@ class Row:
     too_fast: float = 1.0
     """The profile's times are divided by it."""
     client_core: int = CLIENT_CORE
-    runs: int = 1
-    """The median of so many counts."""
+    blocks: int = 5
 
 
 ROWS = {
-    "1.2x": Row(what="1.2 x capacity", target=0.97, phases=((1.2, 22.0),)),
-    "2x": Row(what="2 x capacity", target=0.93, phases=((2.0, 22.0),)),
+    "1.2x": Row(what="1.2 x capacity", target=0.97, phases=((1.2, 12.0),)),
+    "2x": Row(what="2 x capacity", target=0.93, phases=((2.0, 12.0),)),
     "slower-1.1": Row(
         what="2 x capacity, worker 1.1 x its profile",
         target=0.90,
-        phases=((2.0, 22.0),),
+        phases=((2.0, 12.0),),
         too_fast=1.1,
     ),
     "slower-1.3": Row(
         what="2 x capacity, worker 1.3 x its profile",
         target=0.90,
-        phases=((2.0, 22.0),),
+        phases=((2.0, 12.0),),
         too_fast=1.3,
     ),
     "one-core": Row(
         what="2 x capacity, client on the same core",
         target=0.60,
-        phases=((2.0, 22.0),),
+        phases=((2.0, 12.0),),
         client_core=SERVER_CORE,
     ),
-    "retrying": Row(what="32 clients that retry at once", target=0.80, runs=5),
+    "retrying": Row(what="32 clients that retry at once", target=0.80),
     "after-3x": Row(
         what="1.0 x capacity after 60 s of 3 x / before",
         target=0.99,
         phases=((1.0, 20.0), (3.0, 60.0), (1.0, 20.0)),
+        blocks=2,
     ),
 }
 RETRYING, RETRYING_S = 32, 12.0
@@ -133,8 +135,10 @@ def measure(folder: Path, names: Sequence[str], seed: int) -> Result:
     details: dict[str, object] = {}
     for name in names:
         row = ROWS[name]
-        runs = sorted(_measured(bench, row, seed) for _ in range(row.runs))
-        found, late, capacity_rps = runs[row.runs // 2]
+        blocks = _measured(bench, row, seed)
+        found = median(block.found for block in blocks)
+        late = sum(block.late for block in blocks)
+        capacity_rps = fmean(block.capacity_rps for block in blocks)
         foretold = _foretold(bench, row, capacity_rps, seed)
         load_average = os.getloadavg()[0]
         checks.append(
@@ -142,7 +146,7 @@ def measure(folder: Path, names: Sequence[str], seed: int) -> Result:
                 what=f"{name}: {row.what}",
                 target=f">= {percent(row.target)}",
                 measured=f"{percent(found)} of {rate(capacity_rps)} requests/s, {late} late"
-                + (f"; all {', '.join(percent(run[0]) for run in runs)}" if row.runs > 1 else "")
+                f" ({', '.join(percent(block.found) for block in blocks)})"
                 + (f"; simulated {percent(foretold)}" if foretold is not None else "")
                 + f"; load average {load_average:.1f}",
                 met=found >= row.target,
@@ -153,7 +157,7 @@ def measure(folder: Path, names: Sequence[str], seed: int) -> Result:
             "found": found,
             "late": late,
             "capacity_rps": capacity_rps,
-            "runs": runs,
+            "blocks": [asdict(block) for block in blocks],
             "simulated": foretold,
             "load_average": load_average,
         }
@@ -165,27 +169,52 @@ def measure(folder: Path, names: Sequence[str], seed: int) -> Result:
     )
 
 
-def _measured(bench: Bench, row: Row, seed: int) -> tuple[float, int, float]:
-    """Goodput / capacity once the server has had time to settle, answers that were late, and the
-    mean of its capacity before and after."""
-    with _served(bench.plan(row.too_fast)) as url:
-        _ask(url, CLIENT_CORE, "open", json.dumps([[0.3 * bench.capacity_rps, 2.0]]), "0")
-        if not row.phases:
-            ended = _ask(url, row.client_core, "retry", str(RETRYING), str(RETRYING_S))
-            from_s, to_s = SETTLE_S, RETRYING_S
-        else:
-            phases = [[part * bench.capacity_rps, seconds] for part, seconds in row.phases]
-            ended = _ask(url, row.client_core, "open", json.dumps(phases), str(seed))
-            to_s = sum(seconds for _, seconds in row.phases)
-            from_s = to_s - row.phases[-1][1] + SETTLE_S
-        before_rps, bench.capacity_rps = bench.capacity_rps, _capacity_rps(url)
-    capacity_rps = (before_rps + bench.capacity_rps) / 2
+@dataclass(frozen=True, slots=True)
+class Block:
+    found: float
+    """Goodput / capacity once the server has had time to settle."""
+    late: int
+    """Answers."""
+    capacity_rps: float
+    """The mean of the server's before and after."""
+
+
+def _measured(bench: Bench, row: Row, seed: int) -> list[Block]:
+    blocks = []
+    for block in range(row.blocks):
+        with _served(bench.plan(row.too_fast)) as url:
+            _ask(url, CLIENT_CORE, "open", json.dumps([[0.3 * bench.capacity_rps, 2.0]]), "0")
+            before_rps = _capacity_rps(url)
+        # Of a server that has learned nothing yet.
+        with _served(bench.plan(row.too_fast)) as url:
+            _ask(url, CLIENT_CORE, "open", json.dumps([[0.3 * before_rps, 2.0]]), "0")
+            kinds, goodput_rps, share = _asked(url, row, before_rps, seed + block)
+            bench.capacity_rps = _capacity_rps(url)
+        capacity_rps = (before_rps + bench.capacity_rps) / 2
+        found = goodput_rps / capacity_rps if share is None else share
+        blocks.append(Block(found, kinds[LATE], capacity_rps))
+    return blocks
+
+
+def _asked(
+    url: str, row: Row, capacity_rps: float, seed: int
+) -> tuple["Counter[str]", float, float | None]:
+    """What became of the requests that count; of these, how many in time per second; of several
+    phases, the share in time of the last one / of the first."""
+    if not row.phases:
+        ended = _ask(url, row.client_core, "retry", str(RETRYING), str(RETRYING_S))
+        from_s, to_s = SETTLE_S, RETRYING_S
+    else:
+        phases = [[part * capacity_rps, seconds] for part, seconds in row.phases]
+        ended = _ask(url, row.client_core, "open", json.dumps(phases), str(seed))
+        to_s = sum(seconds for _, seconds in row.phases)
+        from_s = to_s - row.phases[-1][1] + SETTLE_S
     kinds = _kinds(ended, from_s, to_s)
-    if len(row.phases) > 1:
-        first = _kinds(ended, SETTLE_S, row.phases[0][1])
-        return _share(kinds) / max(1e-9, _share(first)), kinds[LATE], capacity_rps
     goodput_rps = _in_time(ended, from_s, to_s) / (to_s - from_s)
-    return goodput_rps / capacity_rps, kinds[LATE], capacity_rps
+    if len(row.phases) < 2:
+        return kinds, goodput_rps, None
+    first = _kinds(ended, SETTLE_S, row.phases[0][1])
+    return kinds, goodput_rps, _share(kinds) / max(1e-9, _share(first))
 
 
 def _capacity_rps(url: str) -> float:
