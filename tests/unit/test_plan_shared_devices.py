@@ -142,18 +142,37 @@ def test_a_plan_of_shared_devices_can_be_planned_anew_from_itself(run: Run, fold
     assert again.options.max_tenants == 3
 
 
-def test_explaining_a_plan_that_shares_nothing_is_refused(run: Run, folder: Path) -> None:
+def test_explaining_pipelines_is_refused_before_they_are_planned(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     edited(folder, "interference: [gpu.interference.json]\n", "")
     splits = '      splits: [["1"], ["1/2", "1/2"], ["3/5", "2/5"], ["4/5", "1/5"]]\n'
     edited(folder, splits, "")
     edited(folder, "planner: gpulet+int, objective: least-devices", "planner: pooled")
-    edited(folder, "gpu: 2", "gpu: 8")
+    monkeypatch.setattr("headrace.planning.solve", lambda _problem: pytest.fail("it plans"))
 
     code, _, err = run("plan", "problem.yaml", "--explain")
 
     assert code == 2
-    assert "only plans of apps, of shared devices, and malleable ones can be explained" in err
+    assert "planner 'pooled' makes none of them" in " ".join(err.split())
     assert not (folder / "plan.json").exists()
+
+
+def test_a_bill_is_refused_where_there_are_no_apps(run: Run, folder: Path) -> None:
+    code, _, err = run("plan", "problem.yaml", "--bill", "devices")
+
+    assert code == 2
+    assert "--planner shares --objective least-cost" in " ".join(err.split())
+
+
+def test_a_device_that_can_be_cut_in_no_way_is_refused(run: Run, folder: Path) -> None:
+    edited(folder, '[["1"], ["1/2", "1/2"], ["3/5", "2/5"], ["4/5", "1/5"]]', "[]")
+
+    code, _, err = run("plan", "problem.yaml")
+
+    assert code == 2
+    assert "$.cluster.devices.gpu.splits" in err
+    assert "array of length >= 1" in err
 
 
 MANY = """

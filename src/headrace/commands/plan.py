@@ -216,6 +216,8 @@ def plan(
     )
     if asked.options.provision is not None:
         asked = _for_memory(asked)
+    if explain:
+        _check_explained(asked)
     if arrivals != UNIFORM:
         from headrace.commands.plan_apps import planned_with_headroom
 
@@ -229,7 +231,6 @@ def plan(
         best = with_starts(best, asked)
     refs = _relocated(best.profiles, problem.parent, out.parent)
     found = _proven(best, asked, refs)
-    # First, so that nothing is written where it cannot be explained.
     explanation = _explained(found, asked) if explain else None
     write_document(found, out)
     if json:
@@ -332,16 +333,31 @@ def _number(margin: str | None) -> float | None:
         ) from None
 
 
-def _explained(plan: "Plan", problem: "Problem") -> "Group":
-    """
+def _check_explained(problem: "Problem") -> None:
+    """Before it is planned, which may take long.
+
     Raises:
-        DocumentError: the plan is neither one of apps nor of shared devices nor malleable.
+        DocumentError: nothing explains the plans of its planner.
     """
+    from headrace.domain.errors import DocumentError
+    from headrace.planning import COUNT_DEVICES
+
+    options = problem.options
+    explained = {*COUNT_DEVICES, "malleable"}
+    if problem.apps or options.provision is not None or options.planner in explained:
+        return
+    raise DocumentError(
+        "--explain: only plans of apps, of shared devices, of more models than memory, and"
+        f" malleable ones can be explained so far; planner {options.planner!r} makes none of them\n"
+        "  try       leave it out; `headrace simulate` shows how busy each pool is"
+    )
+
+
+def _explained(plan: "Plan", problem: "Problem") -> "Group":
     from rich.console import Group
 
-    from headrace.domain.errors import DocumentError
     from headrace.reporting.depths_table import items_table
-    from headrace.reporting.shared_table import devices_table, is_shared
+    from headrace.reporting.shared_table import devices_table
 
     if plan.has_starts:
         from headrace.planning.provisioning.of_plan import explain_starts
@@ -352,18 +368,13 @@ def _explained(plan: "Plan", problem: "Problem") -> "Group":
         return Group(items_table(plan))
     if plan.is_together:
         return Group(devices_table(plan))
-    if not plan.apps and is_shared(plan):
+    if not plan.apps:
         if plan.planner != "shares":
             return Group(devices_table(plan))
         from headrace.planning.shares.explain import explain_sharing
         from headrace.reporting.sharing_table import sharing_explanation
 
         return Group(devices_table(plan), sharing_explanation(explain_sharing(plan, problem)))
-    if not plan.apps:
-        raise DocumentError(
-            "--explain: only plans of apps, of shared devices, and malleable ones can be explained"
-            " so far"
-        )
     from headrace.planning.apps.explain import explain, explain_stock
     from headrace.reporting.app_table import bill_explanation, explanation
 

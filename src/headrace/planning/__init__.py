@@ -89,6 +89,12 @@ def solve(problem: Problem) -> PlanResult:
             f"  try       --planner {TOGETHER}, with which they share devices; or each model as an"
             " app of one module"
         )
+    if problem.options.bill == "devices" and not problem.apps:
+        raise DocumentError(
+            f"planner {problem.options.planner!r}: bill is of apps, and the problem has none\n"
+            f"  try       leave it out; `--planner {TOGETHER} --objective least-cost` plans models"
+            " for the price of the whole devices used"
+        )
     _refuse_items(problem)
     counts = problem.options.planner in COUNT_DEVICES
     if problem.options.objective == "least-devices" and not counts:
