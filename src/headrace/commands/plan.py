@@ -340,11 +340,11 @@ def _check_explained(problem: "Problem") -> None:
         DocumentError: nothing explains the plans of its planner.
     """
     from headrace.domain.errors import DocumentError
-    from headrace.planning import COUNT_DEVICES
+    from headrace.planning import COUNT_DEVICES, PLANNERS
 
     options = problem.options
-    explained = {*COUNT_DEVICES, "malleable"}
-    if problem.apps or options.provision is not None or options.planner in explained:
+    unexplained = PLANNERS.keys() - COUNT_DEVICES - {"malleable"}
+    if problem.apps or options.provision is not None or options.planner not in unexplained:
         return
     raise DocumentError(
         "--explain: only plans of apps, of shared devices, of more models than memory, and"
