@@ -165,16 +165,6 @@ def test_a_bill_is_refused_where_there_are_no_apps(run: Run, folder: Path) -> No
     assert "--planner shares --objective least-cost" in " ".join(err.split())
 
 
-def test_a_device_that_can_be_cut_in_no_way_is_refused(run: Run, folder: Path) -> None:
-    edited(folder, '[["1"], ["1/2", "1/2"], ["3/5", "2/5"], ["4/5", "1/5"]]', "[]")
-
-    code, _, err = run("plan", "problem.yaml")
-
-    assert code == 2
-    assert "$.cluster.devices.gpu.splits" in err
-    assert "array of length >= 1" in err
-
-
 MANY = """
 schema: headrace.problem/1
 cluster: {devices: {cpu: {}}, nodes: [{name: local, devices: {cpu: 1}}]}

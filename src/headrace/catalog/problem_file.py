@@ -30,7 +30,7 @@ class DeviceEntry(Record, frozen=True, kw_only=True):
     # A factory, because a JSON Schema cannot state a Fraction as its default.
     shares: tuple[Fraction, ...] = msgspec.field(default_factory=lambda: (WHOLE,))
     """Legal shares of one device, such as "1" and "1/2"."""
-    splits: Literal["any"] | Annotated[tuple[tuple[Fraction, ...], ...], Meta(min_length=1)] = "any"
+    splits: Literal["any"] | tuple[tuple[Fraction, ...], ...] = "any"
     """Legal cuts of one device, each a list of shares; any: whatever shares sum to at most 1."""
     cores: Annotated[int, Meta(ge=1, le=4096)] = 1
     """Of a CPU: a slot of share k/cores owns k whole cores."""
