@@ -3,7 +3,7 @@
 A small CNN of about 7 ms with an SLO of 200 ms on one core, server and worker on core 0, the client
 on core 1 unless said otherwise. Capacity is what a server answers to eight clients that have an
 hour's time, before and after each block of a row: a row is measured block by block, so that a
-machine that drifts, or whose neighbours come and go, does not count, and the median of its blocks
+machine that drifts, or whose neighbours come and go, does not count, and the mean of its blocks
 is held against the target; all are printed. The profile of a row may be too fast on purpose: then
 the worker is as much slower than profiled, and the server does not rehearse.
 Beside each measurement stands what `headrace simulate` foretells of it, with `--slower`.
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 import numpy as np
 import onnxruntime as ort
@@ -136,7 +136,7 @@ def measure(folder: Path, names: Sequence[str], seed: int) -> Result:
     for name in names:
         row = ROWS[name]
         blocks = _measured(bench, row, seed)
-        found = median(block.found for block in blocks)
+        found = fmean(block.found for block in blocks)
         late = sum(block.late for block in blocks)
         capacity_rps = fmean(block.capacity_rps for block in blocks)
         foretold = _foretold(bench, row, capacity_rps, seed)
@@ -172,7 +172,8 @@ def measure(folder: Path, names: Sequence[str], seed: int) -> Result:
 @dataclass(frozen=True, slots=True)
 class Block:
     found: float
-    """Goodput / capacity once the server has had time to settle."""
+    """Goodput / capacity once the server has had time to settle; of several phases, the share in
+    time of the last / of the first."""
     late: int
     """Answers."""
     capacity_rps: float
