@@ -2,14 +2,13 @@
 
 import json
 import socket
-from dataclasses import replace
 
 import pytest
 
 from headrace.domain.events import AnyEvent, Arrived, Dropped
 from headrace.serving.core import hopeless
 from headrace.serving.engine.data_plane import DataPlane
-from headrace.serving.engine.inference import Refusal
+from headrace.serving.engine.inference import Inference, Refusal
 from headrace.serving.front import arrivals, inferences
 from headrace.serving.front.arrivals import Arrivals
 from headrace.serving.workers.arena import Arena
@@ -39,10 +38,12 @@ def infer(**fields: object) -> bytes:
     return post("/v2/models/adder/infer", json.dumps({"inputs": [tensor], **fields}).encode())
 
 
-def refused(engine: FakeEngine, client: Client, request: bytes = b"") -> None:
+def refused(
+    engine: FakeEngine, client: Client, request: bytes = b"", retry_us: int = RETRY_US
+) -> None:
     """One request that the dispatcher refuses."""
     client.send(request or infer())
-    engine.finish(Refusal(reason="deadline", message="too much", retry_after_us=RETRY_US))
+    engine.finish(Refusal(reason="deadline", message="too much", retry_after_us=retry_us))
 
 
 @pytest.fixture
@@ -68,61 +69,6 @@ def test_what_the_dispatcher_refused_is_not_asked_again_before_its_time(
     assert len(engine.submitted) == 2
 
 
-def test_whoever_comes_is_read_as_long_as_tries_cost_little(
-    now: list[int], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hopeless, "TRIES_PART", 20)
-    bench = Bench(engine)
-    tries = bench.core.models["adder"].slo_us // 20 // hopeless.LEAST_TRY_US + 1
-    for _ in range(tries):
-        refused(engine, bench.connect())
-    assert len(engine.submitted) == tries
-    bench.ask(infer())
-    assert len(engine.submitted) == tries, "an objective's share of time is spent"
-    now[0] += 20 * hopeless.LEAST_TRY_US
-    refused(engine, bench.connect())
-    bench.ask(infer())
-    assert len(engine.submitted) == tries + 1, "the time that passed pays for one"
-
-
-def test_a_thousand_that_waited_in_vain_cost_no_more_than_an_objective_without_tries(
-    now: list[int], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hopeless, "TRIES_PART", 20)
-    bench = Bench(engine)
-    objective_us = bench.core.models["adder"].slo_us
-    for _ in range(1_000):
-        bench.connect().send(infer())
-    while engine.open:
-        engine.finish(
-            Refusal(reason="deadline", message="too much", retry_after_us=10 * objective_us)
-        )
-    now[0] += objective_us - 20
-    bench.connect().send(infer())
-    assert len(engine.submitted) == 1_000, "some credit is still to be earned"
-    now[0] += 20
-    bench.connect().send(infer())
-    assert len(engine.submitted) == 1_001, "what a second would have paid back is forgotten"
-
-
-def test_what_one_try_costs_is_paid_back_even_if_it_is_more_than_the_credit(
-    now: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hopeless, "TRIES_PART", 20)
-    engine = FakeEngine(replace(served_model(), gateway_us=7_000), at_once=False)
-    bench = Bench(engine)
-    for _ in range(3):
-        bench.connect().send(infer())
-    while engine.open:
-        engine.finish(Refusal(reason="deadline", message="too much", retry_after_us=1_000_000))
-    now[0] += 20 * 7_000 - 20
-    bench.connect().send(infer())
-    assert len(engine.submitted) == 3
-    now[0] += 20
-    bench.connect().send(infer())
-    assert len(engine.submitted) == 4
-
-
 class Stamped(Arrivals):
     """All bytes that are read arrived at that instant."""
 
@@ -132,6 +78,83 @@ class Stamped(Arrivals):
 
     def before_read(self, connection: socket.socket | None, alone: bool) -> int:
         return self._at_us
+
+
+def test_what_arrived_before_the_time_has_no_chance_after_it_unless_it_waited_to_be_read(
+    now: list[int], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hopeless, "TRIES_PART", 20)
+    bench = Bench(engine)
+    came_at_us, prompt_us = now[0], bench.core.models["adder"].slo_us // 20
+    refused(engine, bench.connect())
+
+    def read(came_us: int, after_us: int) -> bool:
+        """Whether one that came so long after the refused one is, so much later."""
+        before = len(engine.submitted)
+        bench.server.arrivals = Stamped(came_at_us + came_us)
+        now[0] = came_at_us + came_us + after_us
+        bench.connect().send(infer())
+        return len(engine.submitted) > before
+
+    assert not read(RETRY_US - 1, prompt_us)
+    assert read(RETRY_US - 1, prompt_us + 1)
+    assert read(RETRY_US, 0)
+
+
+def test_where_models_come_and_go_tries_are_made_as_long_as_they_cost_little(
+    now: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hopeless, "TRIES_PART", 20)
+    known = hopeless.Hopeless(served_model(), hopeless.Answers(), sure=False)
+    asked = Inference(model="adder", items=1, inputs=(), on_done=print)
+    said = Refusal(reason="deadline", message="too much", retry_after_us=RETRY_US)
+    known.on_refused(asked, said, now[0])
+    assert known.refusal(now[0]) is None
+    for _ in range(served_model().slo_us // 20 // hopeless.LEAST_TRY_US):
+        known.on_refused(asked, said, now[0])
+    assert known.refusal(now[0]) is not None
+
+
+@pytest.fixture
+def behind(now: list[int], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Its gateway reads what came half an objective ago, and a twentieth of time pays for tries."""
+    monkeypatch.setattr(hopeless, "TRIES_PART", 20)
+    bench = Bench(engine)
+    bench.server.arrivals = Stamped(now[0] - bench.core.models["adder"].slo_us // 2)
+    return bench
+
+
+def test_what_has_waited_is_read_as_long_as_tries_cost_little(
+    now: list[int], engine: FakeEngine, behind: Bench
+) -> None:
+    tries = behind.core.models["adder"].slo_us // 20 // hopeless.LEAST_TRY_US + 1
+    for _ in range(tries):
+        refused(engine, behind.connect(), retry_us=0)
+    assert len(engine.submitted) == tries
+    behind.ask(infer())
+    assert len(engine.submitted) == tries, "an objective's share of time is spent"
+    now[0] += 20 * hopeless.LEAST_TRY_US
+    refused(engine, behind.connect(), retry_us=0)
+    behind.ask(infer())
+    assert len(engine.submitted) == tries + 1, "the time that passed pays for one"
+
+
+def in_vain(engine: FakeEngine, bench: Bench, count: int) -> None:
+    """So many requests that have waited are refused together."""
+    for _ in range(count):
+        bench.connect().send(infer())
+    while engine.open:
+        engine.finish(Refusal(reason="deadline", message="too much", retry_after_us=0))
+
+
+def test_a_thousand_that_waited_in_vain_cost_no_more_than_an_objective_without_tries(
+    now: list[int], engine: FakeEngine, behind: Bench
+) -> None:
+    in_vain(engine, behind, 1_000)
+    now[0] += behind.core.models["adder"].slo_us + 20 * hopeless.LEAST_TRY_US
+    refused(engine, behind.connect(), retry_us=0)
+    behind.connect().send(infer())
+    assert len(engine.submitted) == 1_002, "what a second would have paid back is forgotten"
 
 
 def test_what_waited_as_long_as_one_that_was_refused_for_it_is_not_read(
@@ -149,7 +172,7 @@ def test_what_waited_as_long_as_one_that_was_refused_for_it_is_not_read(
 
     long_us = objective_us // 2
     assert read(long_us)
-    engine.finish(Refusal(reason="deadline", message="too much", retry_after_us=RETRY_US))
+    engine.finish(Refusal(reason="deadline", message="too much", retry_after_us=0))
     assert not read(long_us)
     assert read(long_us - 1)
     engine.finish()
@@ -234,7 +257,9 @@ def test_who_came_back_too_early_waits_also_when_it_is_read_late(
     refused(engine, client)
     bench.server.arrivals = Stamped(now[0] + came_us)
     now[0] += RETRY_US + 10_000
-    refused(engine, client)
+    client.send(infer())
+    for _ in engine.open:  # None where it was refused before it was read.
+        engine.finish(Refusal(reason="deadline", message="too much", retry_after_us=RETRY_US))
     assert bench.held_s == held_s
 
 

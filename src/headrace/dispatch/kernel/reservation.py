@@ -25,7 +25,7 @@ that delays nobody.
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.compilation.loops import hot, kernel
+from headrace.compilation.loops import hot, inlined, kernel
 from headrace.dispatch.kernel import (
     displacement,
     feedback,
@@ -185,14 +185,10 @@ def _smaller_batch(s: State, model: int, route: int, now_us: int) -> Decision:
     (decision 0086).
     """
     table = s.routes[route]
-    planned = table.batch_size
-    idle_end_at = table.end_at - table.waiting
-    hurry = idle_end_at + slack_us(s, route, planned) > tightest(s, model, planned)
-    burst = now_us - table.idle_at <= BURST_SLOS * s.models[model].slo_us
-    held_back = table.shrunk and not hurry
+    held_back, burst = _is_held_back(s, model, route), _in_burst(s, model, route, now_us)
     if held_back and not burst:
         return drop(DEADLINE, 0)
-    for size in range(planned - 1, 0, -1):
+    for size in range(table.batch_size - 1, 0, -1):
         no_dearer = burst and _no_dearer(s, route, size)
         if held_back and not no_dearer:
             continue
@@ -203,6 +199,21 @@ def _smaller_batch(s: State, model: int, route: int, now_us: int) -> Decision:
                 table.shrunk = decision.what == SEND
             return decision
     return drop(DEADLINE, 0)
+
+
+@inlined
+def _is_held_back(s: State, model: int, route: int) -> bool:
+    """A batch of the route was smaller than planned since it was idle, and a full one would be late
+    only for its turn to come."""
+    table = s.routes[route]
+    idle_end_at = table.end_at - table.waiting
+    limit_at = tightest(s, model, table.batch_size)
+    return table.shrunk != 0 and idle_end_at + slack_us(s, route, table.batch_size) <= limit_at
+
+
+@inlined
+def _in_burst(s: State, model: int, route: int, now_us: int) -> bool:
+    return now_us - s.routes[route].idle_at <= BURST_SLOS * s.models[model].slo_us
 
 
 @kernel
@@ -331,13 +342,28 @@ def _tightest_to_front(s: State, model: int) -> None:
 
 @kernel
 def _backlog_us(s: State, model: int, now_us: int) -> int:
-    """How much the backlog must shrink before a request like the first could make it."""
+    """How much the backlog must shrink before a request like the first could make it: in the
+    smallest batch that would be sent."""
     first_end = NEVER_US
     for route in range(s.models[model].first_route, s.models[model].end_route):
         if s.routes[route].waiting >= 0:
-            _, end_at = probe(s, route, 1, now_us)
-            first_end = min(first_end, end_at + slack_us(s, route, 1))
+            size = _least_size(s, model, route, now_us)
+            _, end_at = probe(s, route, size, now_us)
+            first_end = min(first_end, end_at + slack_us(s, route, size))
     return max(1, first_end - s.requests[at(s, model, 0)].deadline_at)
+
+
+@kernel
+def _least_size(s: State, model: int, route: int, now_us: int) -> int:
+    """Of a batch that `_full_batch` or `_smaller_batch` would send if it were in time."""
+    planned = s.routes[route].batch_size
+    if not _is_held_back(s, model, route):
+        return 1
+    if _in_burst(s, model, route, now_us):
+        for size in range(1, planned):
+            if _no_dearer(s, route, size):
+                return size
+    return planned
 
 
 # -- on the way -----------------------------------------------------------------------------------

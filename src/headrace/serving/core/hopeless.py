@@ -1,23 +1,25 @@
 """What is known to have no chance before it is read: one comparison instead of reading it.
 
-The dispatcher refuses a request that cannot meet its deadline, and says when one like it could.
-Until then another of the same kind (one item or more, the model's own objective, no better
-priority) would most likely be refused as well; it gets better, if at all, when an answer of the
-model comes, sooner than foreseen. So the last such refusal stands until its own instant or the
-model's next answer, whichever is first.
+The dispatcher refuses a request that cannot meet its deadline, and says when one like it could: one
+that comes so much later. Whatever comes before that (one item or more, the model's own objective,
+no better priority) has an earlier deadline behind the same work, and would be refused as well; it
+gets better, if at all, when an answer comes, of this model or of another on its slots, sooner than
+foreseen. So the last such refusal stands until its own instant or the next answer, whichever is
+first. That is not so sure of what has waited to be read (a batch of fewer may be in time for it),
+nor where models come and go (and there the dispatcher must know what is asked for in vain).
 
 A gateway that cannot keep up reads requests that have waited for it, and refuses them for that: at
 the price of an answer each, until it does nothing else. So such a refusal tells of whatever has
 waited as long: it stands for half an objective, answers or not, and then one may try again. A
 request that is refused long after it was read had other reasons, and tells of nobody else.
 
-Both err now and then: batches end sooner than foreseen, and a gateway whose core a worker had for
-some milliseconds reads all that waited, in time for most. The dispatcher knows better, so whoever
-comes is read as long as trying costs little. A try costs what a request takes the gateway; what
-tries in vain cost is taken from a credit, which grows by a TRIES_PART of the time, up to that of an
-objective. Only while none is left does a refusal stand for others. Nor does the credit fall further
-below nothing than that: a thousand requests that waited in vain in one queue cost 50 ms, which only
-a second would pay back, whatever the objective. So after an objective without tries one may try.
+Such refusals err: a gateway whose core a worker had for some milliseconds reads all that waited, in
+time for most. The dispatcher knows better, so whoever comes is read as long as trying costs little,
+where it is not sure. A try costs what a request takes the gateway; what tries in vain cost is taken
+from a credit, which grows by a TRIES_PART of the time, up to that of an objective. Only while none
+is left does such a refusal stand for others. Nor does the credit fall further below nothing than
+that: a thousand requests that waited in vain in one queue cost 50 ms, which only a second would pay
+back, whatever the objective. So after an objective without tries one may try.
 """
 
 from headrace.serving.engine.inference import Inference, Refusal, ServedModel
@@ -33,8 +35,17 @@ LEAST_TRY_US = 50
 know it."""
 
 _PROMPT_PART = 20
-"""A refusal tells of fresh requests if it came within this part of the objective; one that came
-later, but as soon after it was read, of those that have waited as long."""
+"""Later than this part of the objective after it had arrived, a request has waited to be read; a
+refusal that came as late after that had other reasons."""
+
+
+class Answers:
+    """How many there were, of all models of a server."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
 
 
 class Hopeless:
@@ -42,24 +53,35 @@ class Hopeless:
     instants are those of `monotonic_us`."""
 
     __slots__ = (
+        "_answers",
         "_credit_us",
         "_credited_at_us",
         "_model",
         "_most_credit_us",
         "_most_debt_us",
+        "_prompt_us",
+        "_stands_at",
+        "_sure",
         "_try_us",
+        "_until_us",
         "_waited_until_us",
         "_waited_us",
-        "until_us",
     )
 
-    def __init__(self, model: ServedModel) -> None:
+    def __init__(self, model: ServedModel, answers: Answers, *, sure: bool) -> None:
+        """`sure`: the model stays where it is, so that nobody need try before the dispatcher's own
+        instant."""
         self._model = model
-        self.until_us = 0
-        """Nothing under the model's objective has a chance before."""
+        self._answers = answers
+        self._sure = sure
+        self._until_us = 0
+        """Nothing under the model's objective that arrived before has a chance..."""
+        self._stands_at = 0
+        """... while there were so many answers."""
         self._waited_us = 0
         """Nor has what waited so long to be read, before the second instant."""
         self._waited_until_us = 0
+        self._prompt_us = model.slo_us // _PROMPT_PART
         self._try_us = max(LEAST_TRY_US, model.gateway_us)
         self._most_credit_us = model.slo_us // TRIES_PART
         self._most_debt_us = max(self._most_credit_us, self._try_us)
@@ -78,12 +100,12 @@ class Hopeless:
         self._credit_us = max(left_us, -self._most_debt_us)
         self._credited_at_us = now_us
         arrived_at_us = inference.arrived_at_us or submitted_at_us
-        prompt_us = model.slo_us // _PROMPT_PART
-        if now_us - arrived_at_us <= prompt_us:
-            self.until_us = now_us + refusal.retry_after_us
+        if now_us - submitted_at_us > self._prompt_us:
             return
+        self._until_us = arrived_at_us + refusal.retry_after_us
+        self._stands_at = self._answers.count
         waited_us = submitted_at_us - arrived_at_us
-        if waited_us <= 0 or now_us - submitted_at_us > prompt_us:
+        if waited_us <= self._prompt_us:
             return
         standing = now_us < self._waited_until_us
         self._waited_us = min(waited_us, self._waited_us) if standing else waited_us
@@ -91,7 +113,7 @@ class Hopeless:
 
     def on_answered(self) -> None:
         """The dispatcher answered a request of the model, in time or late."""
-        self.until_us = 0
+        self._answers.count += 1
 
     def refusal(self, arrived_at_us: int | None) -> Refusal | None:
         """Of a request that states neither timeout nor priority; None: let it try.
@@ -99,17 +121,19 @@ class Hopeless:
         Args:
             arrived_at_us: when it reached this machine; None: not known, just now.
         """
-        if not self.until_us and not self._waited_until_us:
+        if not self._until_us and not self._waited_until_us:
             return None
         now_us = monotonic_us()
-        if self._credit_at_us(now_us) >= 0:
-            return None
-        if now_us < self.until_us:
-            return self._refused("work waiting", self.until_us - now_us)
-        self.until_us = 0
+        came_at_us = now_us if arrived_at_us is None else arrived_at_us
+        waited_us = now_us - came_at_us
+        broke = self._credit_at_us(now_us) < 0
+        if came_at_us >= self._until_us or self._stands_at != self._answers.count:
+            self._until_us = 0
+        elif broke or (self._sure and waited_us <= self._prompt_us):
+            return self._refused("work waiting", max(1, self._until_us - now_us))
         if now_us >= self._waited_until_us:
             self._waited_until_us = 0
-        elif arrived_at_us is not None and now_us - arrived_at_us >= self._waited_us:
+        elif broke and waited_us >= self._waited_us:
             return self._refused("to read", self._waited_until_us - now_us)
         return None
 

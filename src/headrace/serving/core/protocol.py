@@ -13,7 +13,7 @@ from typing import Final, Literal, Protocol
 
 from headrace.domain.errors import OverloadError
 from headrace.serving.core.counters import ModelCounters
-from headrace.serving.core.hopeless import Hopeless
+from headrace.serving.core.hopeless import Answers, Hopeless
 from headrace.serving.core.repository import Repository, Residences
 from headrace.serving.core.sequences import Sequences, Step
 from headrace.serving.core.shaped_signature import signature_for
@@ -290,6 +290,7 @@ class ProtocolCore:
             counters = {name: ModelCounters() for name in backend.models}
         self.counters = counters
         """By model: also modules of apps, which are called and not asked for."""
+        self._answers = Answers()
         self._known: dict[str, _KnownModel] = {}
         self._on_change: list[Callable[[], None]] = []
         self._retired = False
@@ -332,6 +333,7 @@ class ProtocolCore:
     def refresh(self) -> None:
         """The backend's models are others now. Those that left are still known: clients may be in
         the middle of asking for them, and are refused by the backend."""
+        sure = not self.repository.comes_and_goes
         for name, model in self._backend.models.items():
             known = self._known.get(name)
             asked = model.as_asked(self._sequence_idle_us)
@@ -343,7 +345,10 @@ class ProtocolCore:
                     idle_us, counters = self._sequence_idle_us, self.counters[name]
                     sequences = Sequences(model, idle_us, counters, log)
                 self._known[name] = _KnownModel(
-                    signature_for(asked), self.counters[name], Hopeless(asked), sequences
+                    signature_for(asked),
+                    self.counters[name],
+                    Hopeless(asked, self._answers, sure=sure),
+                    sequences,
                 )
         for callback in self._on_change:
             callback()
