@@ -73,18 +73,19 @@ def handle(
 
 @kernel
 def _wake(s: State, now_us: int, what: int, which: int) -> None:
-    # A wake-up that was overtaken by an earlier one still comes; deciding afresh is harmless.
+    # One that was overtaken by an earlier one still comes. Deciding afresh is harmless, but it must
+    # not forget another that is set: that would be asked for again, and both would go on for ever.
     if what == WAKE_QUEUE:
-        # What waits for turns is woken often: a wake-up must not forget another that is set.
-        mine = s.models[which]
-        if not mine.in_turns or mine.wake_at <= now_us:
-            mine.wake_at = -1
+        if s.models[which].wake_at <= now_us:
+            s.models[which].wake_at = -1
         flow.decide(s, which, now_us)
     elif what == WAKE_SLOT:
-        s.slots[which].wake_at = -1
+        if s.slots[which].wake_at <= now_us:
+            s.slots[which].wake_at = -1
         flow.advance_slot(s, which, now_us)
     else:
-        s.world[0].links_wake_at = -1
+        if s.world[0].links_wake_at <= now_us:
+            s.world[0].links_wake_at = -1
         flow.advance_links(s, now_us)
 
 
