@@ -101,6 +101,24 @@ class Bench:
         self.end(*self.come(SLO_US), refused=hurt)
 
 
+def test_looks_at_those_whose_patience_ends_are_as_many_as_these() -> None:
+    bench = Bench()
+    bench.urgent()  # so that few patient ones go in
+    waiting, scheduled, call_at = 40, [], bench.clock.call_at
+
+    def counted(at_us: int, callback: Callable[[], None]) -> None:
+        scheduled.append(at_us)
+        call_at(at_us, callback)
+
+    bench.clock.call_at = counted  # type: ignore[method-assign]
+    for number in range(waiting):
+        bench.come(4 * SLO_US - 10 * number)
+    assert bench.room.waiting > waiting // 2
+    bench.clock.pass_us(4 * SLO_US)
+    assert bench.room.waiting == 0
+    assert len(scheduled) <= 2 * waiting
+
+
 def test_urgent_requests_never_wait() -> None:
     bench = Bench()
     bench.come(HOUR_US, items=20)

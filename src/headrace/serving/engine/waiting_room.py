@@ -244,7 +244,8 @@ class WaitingRoom:
         self._fill()
 
     def _on_due(self) -> None:
-        self._looks_at_us = _NEVER_US
+        if self._looks_at_us <= self._clock.now_us():  # else a sooner look was asked for since
+            self._looks_at_us = _NEVER_US
         self._fill()
 
 
