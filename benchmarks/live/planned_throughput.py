@@ -11,9 +11,9 @@ A machine stalls for tens of milliseconds now and then, and a single stall in a 
 client itself was late says nothing of the server, and is done again. Where the client stays late,
 that is said of the result, with what it took of its core.
 
-A core whose neighbours come and go is a third slower a minute later, and planned is with what was
-profiled before. So a case is profiled, planned and measured in blocks, each from the beginning: the
-mean of planned / measured is held against the target, and all are printed.
+A core whose neighbours come and go may be a third slower a minute later, and a plan is made of what
+was profiled before. So a case is profiled, planned and measured in blocks, each from the beginning:
+the mean of planned / measured is held against the target, and all are printed.
 """
 
 import argparse
@@ -67,7 +67,8 @@ def main() -> None:
                 f"{name:8} planned {planned_rps:8,.0f} /s (gateway {gateway_us} us), measured"
                 f" {most.rate_rps:8,.0f} /s: {found[-1]:+.0%}, load average"
                 f" {os.getloadavg()[0]:.1f}; where it failed the client took"
-                f" {most.client_busy:.0%} of its core" + (" and was late" * most.client_late),
+                f" {most.client_busy:.0%} of its core"
+                + (" and was late" if most.client_late else ""),
                 flush=True,
             )
         apart = fmean(found)

@@ -40,7 +40,7 @@ refusal that came as late after that had other reasons."""
 
 
 class Answers:
-    """How many there were, of all models of a server."""
+    """How many there were, of all models that clients ask."""
 
     __slots__ = ("count",)
 
