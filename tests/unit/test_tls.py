@@ -5,6 +5,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.front.access import Access, AccessError
@@ -14,6 +15,7 @@ from headrace.serving.front.table import FRONTS
 from headrace.serving.front.tls import TlsFiles, tls_files
 from helpers.certificates import Pair, authority, signed
 from helpers.gateway import FakeEngine
+from helpers.live_server import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,43 @@ def test_clients_show_a_certificate_where_one_is_asked_for(
     assert first_bytes(name, tls, client_of(ours, known))[0] != b""
     assert first_bytes(name, tls, client_of(ours, stranger))[0] == b""
     assert first_bytes(name, tls, client_of(ours))[0] == b""
+
+
+def test_a_client_in_the_middle_of_its_handshake_is_waited_for_when_the_server_drains(
+    ours: Pair, server: Pair
+) -> None:
+    async def ask() -> tuple[int, int, bytes, int]:
+        options = FrontOptions(
+            host="127.0.0.1",
+            port=0,
+            access=Access(bind_host="127.0.0.1", token=None),
+            tls=TlsFiles(certificate=server.certificate, key=server.key),
+        )
+        front = FRONTS["http"](ProtocolCore(FakeEngine()), options)
+        await front.listen()
+        port = int(front.address.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        gone = (await asyncio.open_connection("127.0.0.1", port))[1]
+        while (let_in := front.connections) < 2:
+            await asyncio.sleep(0)
+        front.retire()
+        front.close()
+        front.drain()
+        gone.close()  # in the middle of its own
+        while (waited_for := front.connections) > 1:
+            await asyncio.sleep(0)
+        await writer.start_tls(client_of(ours), server_hostname="localhost")
+        writer.write(HTTP)
+        told = await reader.read()
+        writer.close()
+        while front.connections:
+            await asyncio.sleep(0)
+        await front.stop()
+        return let_in, waited_for, told, front.connections
+
+    let_in, waited_for, told, left = uvloop.run(asyncio.wait_for(ask(), PATIENCE_S))
+    assert (let_in, waited_for, left) == (2, 1, 0)
+    assert told.startswith(b"HTTP/1.1 200")
 
 
 def test_files_that_cannot_be_used_are_said_before_anything_is_started(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.front.arrivals import stamp_arrivals
@@ -22,6 +23,19 @@ _HANDSHAKE_S = 10.0
 _RECEIVED_BYTES = 1 << 20
 """That the kernel may hold of a connection, from its first request on. Left to itself it begins
 with 64 KiB and learns how much a client sends: a first request of 600 kB comes in ten pieces."""
+
+
+class _Greeted(asyncio.Protocol):
+    """A client in the middle of its TLS handshake, which a server that drains waits for. The loop
+    does not say when one fails: uvloop's drops this then, which nothing else holds."""
+
+    def __init__(self, connect: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._connect = connect
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        connection = self._connect()
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
 
 
 class TcpFront(ABC):
@@ -49,6 +63,7 @@ class TcpFront(ABC):
         self._stopped = False
         self._coming: set[asyncio.Task[Any]] = set()
         """Clients that had connected when the listener was closed."""
+        self._greeted: WeakSet[_Greeted] = WeakSet()
         self.address = ""
         """The URL."""
 
@@ -62,7 +77,7 @@ class TcpFront(ABC):
 
     @property
     def connections(self) -> int:
-        return len(self.server.connections) + len(self._coming)
+        return len(self.server.connections) + len(self._coming) + len(self._greeted)
 
     async def listen(self) -> None:
         """
@@ -73,7 +88,7 @@ class TcpFront(ABC):
         host, port = self._options.host, self._options.port
         try:
             listener = await loop.create_server(
-                self.connect, host, port, backlog=_BACKLOG, **self._secure
+                self._greet, host, port, backlog=_BACKLOG, **self._secure
             )
         except (OSError, UnicodeError) as error:  # Unicode: no name that a host can have.
             address = f"{host}:{port}"
@@ -97,6 +112,13 @@ class TcpFront(ABC):
         if self._tls is None:
             return {}
         return {"ssl": self._tls, "ssl_handshake_timeout": _HANDSHAKE_S}
+
+    def _greet(self) -> asyncio.BaseProtocol:
+        if self._tls is None:
+            return self.connect()
+        greeted = _Greeted(self.connect)
+        self._greeted.add(greeted)
+        return greeted
 
     def retire(self) -> None:
         self._core.retire()
