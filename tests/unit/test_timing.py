@@ -40,6 +40,17 @@ def test_long_tasks_take_turns_so_that_a_disturbance_hits_all_alike() -> None:
     assert core.ran == ["a", "b"] * (1 + rounds)
 
 
+def test_what_is_done_before_each_run_is_not_timed() -> None:
+    core = FakeCore()
+    task = core.task("run", 2 * MS)
+    task.before = core.task("before", 5 * MS).run
+
+    time_rounds([task], budget_s=0.2, core=core.core, wall=core.wall)
+
+    assert core.ran == ["before", "run"] * (len(core.ran) // 2)
+    assert set(task.samples_ns) == {2 * MS}
+
+
 def test_the_warm_up_run_is_not_counted() -> None:
     core = FakeCore()
     task = core.task("a", 20 * MS)

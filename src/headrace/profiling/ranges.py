@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import held_together
 from headrace.profiling.cut_model import CutModel
 from headrace.profiling.grid import filled, sizes_to_measure
-from headrace.profiling.items import Arrays, tiled
+from headrace.profiling.items import Arrays, tiled, write_anew
 from headrace.profiling.machine import one_quiet_core
 from headrace.profiling.options import StageMode
 from headrace.profiling.timing import Timed, time_rounds
@@ -140,12 +141,14 @@ def _sizes(
     timer_ns = model.measurement.timer_ns
 
     def took(size: int) -> float:
-        run = tasks[size - 1].run
-        run()
+        task = tasks[size - 1]
+        task.before()
+        task.run()
         shortest_ns = 2**62
         for _ in range(LOOKS):
+            task.before()
             before_ns = timer_ns()
-            run()
+            task.run()
             shortest_ns = min(shortest_ns, timer_ns() - before_ns)
         return max(1, shortest_ns)
 
@@ -173,8 +176,8 @@ def _tasks(
 ) -> dict[Range, list[Timed]]:
     """Per range, one task for each batch size."""
     max_batch = sizes[-1]
-    # Outputs are bound to memory of ours, as a worker binds them to its arena. One buffer per
-    # crossing is enough, because one task runs at a time; batches are views of its beginning.
+    # Runs are bound to memory of ours, as a worker's are to its arena. One buffer per crossing is
+    # enough, because one task runs at a time; batches are views of its beginning.
     buffers = [
         {spec.name: np.empty((max_batch, *spec.item_shape), element_dtype(spec)) for spec in specs}
         for specs in model.crossings
@@ -183,19 +186,19 @@ def _tasks(
     lying = [as_they_lie(*crossing) for crossing in zip(model.crossings, flowing, strict=True)]
     for first, end in group:
         stage = model.open(first, end)
-        names, written = (
-            [spec.name for spec in model.crossings[crossing]] for crossing in (first, end)
-        )
+        given, read, written = lying[first], buffers[first], buffers[end]
         tasks[first, end] = [
             Timed(
-                run=stage.bound(
-                    {name: lying[first][name][:size] for name in names},
-                    {name: buffers[end][name][:size] for name in written},
-                )
+                run=stage.bound(_first(size, read), _first(size, written)),
+                before=partial(write_anew, _first(size, given), _first(size, read)),
             )
             for size in sizes
         ]
     return tasks
+
+
+def _first(size: int, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    return {name: array[:size] for name, array in arrays.items()}
 
 
 def as_they_lie(specs: Sequence[TensorSpec], arrays: Arrays) -> dict[str, NDArray[Any]]:

@@ -30,6 +30,8 @@ class Timed:
     """A task and the durations of its runs."""
 
     run: Callable[[], object]
+    before: Callable[[], object] = lambda: None
+    """Done before each run, and not timed."""
     samples_ns: list[int] = field(default_factory=list)
 
     @property
@@ -79,6 +81,7 @@ def time_rounds(
     budget_ns = round(budget_s * 1e9)
     estimates_ns = []
     for task in tasks:
+        task.before()
         before_ns = core()
         task.run()
         estimates_ns.append(max(1, core() - before_ns))
@@ -103,9 +106,11 @@ def _visit(task: Timed, estimate_ns: int, core: Clock) -> int:
     """Time one visit of a task; returns its shortest run, the estimate for the next visit."""
     runs = max(1, min(MAX_RUNS_PER_VISIT, VISIT_NS // estimate_ns))
     if runs > 1:
+        task.before()
         task.run()
     shortest_ns = VISIT_NS * MAX_RUNS_PER_VISIT
     for _ in range(runs):
+        task.before()
         before_ns = core()
         task.run()
         took_ns = core() - before_ns
