@@ -4,7 +4,8 @@ Each goes in as an archive of torch.export and as ONNX: by the default exporter 
 half precision, at the lowest and the highest operator set, quantised dynamically and by QDQ.
 
 Tracing a network takes longest, so the two operator sets are made of the archive, which PyTorch's
-exporter takes as well; and each network may go to another process of the tests.
+exporter takes as well; the encoder has three of BERT's layers, which are all alike; and each
+network may go to another process of the tests.
 """
 
 import json
@@ -142,7 +143,7 @@ def asked(url: str, model: str, x: NDArray[Any]) -> NDArray[Any]:
     "name",
     [
         pytest.param(name, marks=pytest.mark.xdist_group(name))
-        for name in ("mobilenetv2", "resnet50", "bert")
+        for name in ("mobilenetv2", "resnet50", "encoder")
     ],
 )
 def test_what_exporters_write_is_profiled_planned_and_served(

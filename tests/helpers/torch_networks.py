@@ -1,10 +1,15 @@
-"""Networks of PyTorch with random weights: ResNet-50, MobileNetV2, BERT-Base, a small one.
+"""Networks of PyTorch with random weights: ResNet-50, MobileNetV2, BERT-Base, a part of that, a
+small one.
 
 PyTorch is imported when the first is made, since `make test` does without it.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+TEXT = ("bert", "encoder")
+"""Networks whose inputs are words."""
 
 
 def example(name: str, items: int = 2) -> Any:
@@ -12,7 +17,7 @@ def example(name: str, items: int = 2) -> Any:
     import torch
 
     torch.manual_seed(1)
-    if name == "bert":
+    if name in TEXT:
         return torch.randint(0, 1000, (items, 32))
     return torch.randn(items, 3, 64, 64)
 
@@ -21,7 +26,8 @@ def network(name: str) -> Any:
     """A network in evaluation mode.
 
     Args:
-        name: "resnet50", "mobilenetv2", "bert" (12 layers of 768, with 1,000 words) or "small".
+        name: "resnet50", "mobilenetv2", "bert" (12 layers of 768, with 1,000 words),
+            "encoder" (three such layers) or "small".
     """
     import torch
 
@@ -30,6 +36,7 @@ def network(name: str) -> Any:
         "resnet50": _resnet50,
         "mobilenetv2": _mobilenetv2,
         "bert": transformer,
+        "encoder": partial(transformer, layers=3),
         "small": _small,
     }
     return _settled(made[name](), name).eval()
@@ -49,7 +56,7 @@ def _settled(model: Any, name: str) -> Any:
     """Statistics of the normalisations that keep activations in range, as training would leave."""
     import torch
 
-    if name != "bert":
+    if name not in TEXT:
         with torch.no_grad():
             model.train()(example(name, 4))
     return model
