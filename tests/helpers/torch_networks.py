@@ -4,6 +4,7 @@ small one.
 PyTorch is imported when the first is made, since `make test` does without it.
 """
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def network(name: str) -> Any:
     import torch
 
     torch.manual_seed(0)
-    made = {
+    made: dict[str, Callable[[], Any]] = {
         "resnet50": _resnet50,
         "mobilenetv2": _mobilenetv2,
         "bert": transformer,

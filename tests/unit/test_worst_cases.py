@@ -1,6 +1,7 @@
 """Plans whose worst cases hold in simulation, also where Theorem 1 promises too much."""
 
 import random
+from collections.abc import Mapping
 from fractions import Fraction
 
 import pytest
@@ -16,7 +17,9 @@ from headrace.domain.problem import PlanOptions, Problem, ProfileRef
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
 from headrace.domain.tensors import TensorSpec
 from headrace.planning import solve
+from headrace.simulation.apps import worst_cases
 from headrace.simulation.apps.worst_cases import (
+    HEADROOMS,
     keep_worst_cases,
     plan_keeping_worst_cases,
     slowest_calls,
@@ -149,6 +152,28 @@ def test_where_no_head_room_helps_the_plan_says_which_module_may_be_slower() -> 
     assert plan.options.module_headroom == {}
     assert plan.objective == plain.objective
     assert "app.m may be slower than planned" in plan.binding
+
+
+def test_plans_that_run_alike_are_simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = too_full()
+    other = planned(problem)
+    simulated = list[Plan]()
+
+    def planning(headroom: dict[str, float]) -> PlanResult:
+        result = solve(problem)
+        room = headroom.get("app.m", 0.0)
+        return result if room < HEADROOMS[3] else replace(result, plan=other)
+
+    def too_slow(plan: Plan, profiles: Mapping[str, Profile]) -> dict[str, float]:
+        simulated.append(plan)
+        return {"app.m": 1.5}
+
+    monkeypatch.setattr(worst_cases, "slowest_calls", too_slow)
+    plan = keep_worst_cases(planning, problem.profiles).plan
+
+    assert plan is not None
+    assert "app.m may be slower than planned" in plan.binding
+    assert [each == other for each in simulated] == [False, True]
 
 
 def test_a_problem_without_a_plan_stays_without() -> None:

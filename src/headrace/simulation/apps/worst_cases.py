@@ -85,6 +85,11 @@ def _failing(plan: Plan, profiles: Mapping[str, Profile]) -> list[str]:
     return dropping or modules
 
 
+def _run_alike(plan: Plan, other: Plan) -> bool:
+    """A little more load often fits into what is planned already."""
+    return (plan.slots, plan.deployments) == (other.slots, other.deployments)
+
+
 Planning = Callable[[dict[str, float]], PlanResult]
 """Head-room of modules -> plan."""
 
@@ -113,8 +118,10 @@ def keep_worst_cases(planning: Planning, profiles: Mapping[str, Profile]) -> Pla
     """
     first = result = planning({})
     tried: Counter[str] = Counter()
+    failing, simulated = list[str](), None
     while result.plan is not None:
-        failing = _failing(result.plan, profiles)
+        if simulated is None or not _run_alike(result.plan, simulated):
+            failing, simulated = _failing(result.plan, profiles), result.plan
         if not failing:
             return result if result is first else _kept(result, first)
         tried.update(failing)
