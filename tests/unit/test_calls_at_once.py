@@ -172,6 +172,15 @@ def test_a_plan_that_is_in_time_stays_as_it_is() -> None:
     assert replace(plan, runtime_s=0.0) == replace(kept, runtime_s=0.0)
 
 
+def test_simulating_counts_into_the_time_that_a_plan_took() -> None:
+    problem = make_app_problem("least-cost")
+    result = plan_keeping_worst_cases(problem)
+    assert result.plan is not None
+    at_once = replace(result, plan=replace(result.plan, runtime_s=0.0))
+
+    assert plan_in_time(problem, lambda asked: at_once).runtime_s > 0.0
+
+
 def _problem_file(folder: Path, slo_ms: float) -> Path:
     write_document(asked_at_once("harpagon", slo_ms=slo_ms).profiles["ssd"], folder / "ssd.json")
     problem = folder / "problem.yaml"

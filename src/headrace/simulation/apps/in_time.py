@@ -59,9 +59,18 @@ def plan_in_time(
     Args:
         planning: any planner of apps.
 
+    Returns:
+        The plan; its `runtime_s` is all of the time that this took.
+
     Raises:
         InfeasibleError: no plan exists, or none that is in time; the message says what would do.
     """
+    began = Deadline(problem.options.time_limit_s)
+    plan = _planned(problem, planning, on_progress)
+    return replace(plan, runtime_s=began.spent_s)
+
+
+def _planned(problem: Problem, planning: Planning, on_progress: Callable[[str], None]) -> Plan:
     result = planning(problem)
     if result.plan is None:
         raise InfeasibleError(_refused(problem, result, on_progress))
