@@ -87,7 +87,8 @@ def _failing(plan: Plan, profiles: Mapping[str, Profile]) -> list[str]:
 
 def _run_alike(plan: Plan, other: Plan) -> bool:
     """A little more load often fits into what is planned already."""
-    return (plan.slots, plan.deployments) == (other.slots, other.deployments)
+    mine, theirs = ((each.slots, each.deployments, each.apps) for each in (plan, other))
+    return mine == theirs
 
 
 Planning = Callable[[dict[str, float]], PlanResult]
