@@ -86,7 +86,7 @@ def _failing(plan: Plan, profiles: Mapping[str, Profile]) -> list[str]:
 
 
 def _run_alike(plan: Plan, other: Plan) -> bool:
-    """A little more load often fits into what is planned already."""
+    """Whether their sessions are the same: a little more load often fits into what is planned."""
     mine, theirs = ((each.slots, each.deployments, each.apps) for each in (plan, other))
     return mine == theirs
 
