@@ -282,7 +282,7 @@ def profile(
     if cluster is None:
         with _progress(told, [""], steps) as progress:
             measured = profile_device(model, task, progress(""))
-        measured = with_besides(measured, here, step_s(budget_s))
+        measured = with_besides(measured, here, step_s(budget_s), model_folder=target.parent)
     else:
         bars = partial(_progress, told, steps=steps)
         measured = profile_on_ray(model, task, device, address, bars)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from headrace.commands.output import notices
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headrace.domain.profile import Profile
     from headrace.serving.workers.remote.link import Address
 
@@ -18,17 +20,24 @@ def step_s(budget_s: float) -> float:
 
 
 def with_besides(
-    measured: "Profile", device: str, step_s: float, agent: "Agent | None" = None
+    measured: "Profile",
+    device: str,
+    step_s: float,
+    *,
+    model_folder: "Path | None" = None,
+    agent: "Agent | None" = None,
 ) -> "Profile":
     """The profile with both; of what it says already the larger stays.
 
     Args:
         device: that it has times of.
         step_s: how long requests are sent at one rate.
+        model_folder: what the path of its model is relative to, where that may be run here.
         agent: where one for the plan's node `local` is, and its secret: its slot is asked. None:
             a worker of this machine.
     """
-    return _with_gateway(_with_overhead(measured, agent), device, step_s, agent)
+    measured = _with_overhead(measured, agent)
+    return _with_gateway(measured, device, step_s, model_folder, agent)
 
 
 def _with_overhead(measured: "Profile", agent: "Agent | None") -> "Profile":
@@ -49,7 +58,11 @@ def _with_overhead(measured: "Profile", agent: "Agent | None") -> "Profile":
 
 
 def _with_gateway(
-    measured: "Profile", device: str, step_s: float, agent: "Agent | None"
+    measured: "Profile",
+    device: str,
+    step_s: float,
+    model_folder: "Path | None",
+    agent: "Agent | None",
 ) -> "Profile":
     import msgspec
 
@@ -59,12 +72,12 @@ def _with_gateway(
 
     try:
         if agent is None:
-            found = measure_gateway(measured, device, step_s)
+            found = measure_gateway(measured, device, model_folder, step_s)
         else:
             address, secret = agent
             node = f"--node=local={address.host}:{address.port}"
             environment = {SECRET_VARIABLE: secret}
-            found = measure_gateway(measured, device, step_s, (node,), environment)
+            found = measure_gateway(measured, device, None, step_s, (node,), environment)
     except (HeadraceError, OSError) as error:
         notices.print(f"what the gateway takes was not measured: {error}", markup=False)
         return measured

@@ -57,7 +57,7 @@ def profile_on_ray(
             if node is not None:
                 with one_agent(ray, node, NODE) as agent:
                     measured = with_besides(
-                        measured, kind.name, step_s(task.options.budget_s), agent
+                        measured, kind.name, step_s(task.options.budget_s), agent=agent
                     )
     return measured
 

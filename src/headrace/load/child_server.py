@@ -25,24 +25,34 @@ class ServerFailedError(HeadraceError):
 
 @dataclass(frozen=True, slots=True)
 class ChildServer:
-    """`processor_us` is of the server's own process: gateway and dispatcher, without workers."""
+    """A server that has started, and its workers."""
 
     url: str
     pid: int
 
-    def processor_us(self) -> float:
-        """User and system time of all its threads so far."""
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e3
+    def processor_us(self, *, workers: bool = False) -> float:
+        """User and system time so far, of all threads of the server's own process: gateway and
+        dispatcher.
+
+        Args:
+            workers: theirs too.
+        """
+        pids = self._processes() if workers else [str(self.pid)]
+        threads = (thread for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir())
+        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e3
 
     def keep_on(self, cores: Collection[int]) -> None:
         """From now on it runs there, and so do all its workers."""
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        workers = [pid for task in tasks for pid in (task / "children").read_text().split()]
-        for pid in (str(self.pid), *workers):
+        for pid in self._processes():
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with suppress(ProcessLookupError):  # it has ended meanwhile
                     os.sched_setaffinity(int(thread), cores)
+
+    def _processes(self) -> list[str]:
+        """Its own first."""
+        threads = Path(f"/proc/{self.pid}/task").iterdir()
+        workers = (pid for thread in threads for pid in (thread / "children").read_text().split())
+        return [str(self.pid), *workers]
 
 
 @contextmanager

@@ -4,6 +4,13 @@ A server of its own runs the model's inputs and outputs through HTTP, protocol, 
 memory and back; its worker only waits for as long as a batch would take. Counted is the processor
 time of the gateway's process, so that other programs on the machine disturb little.
 
+Beside a slot on its core a quick model is really run, and what its worker takes is counted too:
+inputs come cold from a gateway that has just written them, and each of the two takes the caches
+from the other, so that ten pictures of 600 kB take a worker twice what they were profiled at. All
+that both take, less what the profile says of the slot, is `shared_us`: the two together are what a
+core was seen to need. A slower model takes as long beside a gateway as alone, or nearly, and its
+worker only waits here too.
+
 That depends on the load. A gateway with rests is woken for every request and every report, and one
 without reads many in a turn: 200 us against 60 for the same small request. So it is measured at the
 rates that plans are about, where a processor is busy for nearly all of its time,
@@ -12,7 +19,7 @@ rates that plans are about, where a processor is busy for nearly all of its time
     rate x (gateway time + what a slot takes) = busy    shared with a slot       `shared_us`
 
 found by the secant method, from low rates on. Far beyond them less would be measured than can be
-relied on. For the second the server is kept on one core with its worker: where each has its own,
+relied on. For the second a server is kept on one core with its worker: where each has its own,
 the worker reports while the gateway sleeps, which is then woken for every batch, and a tenth more
 is measured than a shared core needs.
 
@@ -37,7 +44,7 @@ disturbed measurement of five does not move it far).
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fractions import Fraction
+from dataclasses import dataclass
 from itertools import combinations
 from math import log
 from pathlib import Path
@@ -45,22 +52,19 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from headrace.catalog.documents import sha256_file, write_document
-from headrace.cost import TimedStage, cost_model
-from headrace.domain.cluster import Cluster, DeviceType, Node
-from headrace.domain.problem import Demand, PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import BlockTimes, Profile
-from headrace.domain.tensors import VARIES
+from headrace.domain.profile import Profile
 from headrace.load.child_server import ChildServer, child_server
-from headrace.load.generator import LoadOptions, run_load
-from headrace.planning import solve
+from headrace.load.gateway_plan import (
+    SLO_US,
+    as_it_is,
+    least_slot_us,
+    runs_on_a_core,
+    that_waits,
+    write_plan,
+)
+from headrace.load.generator import LoadError, LoadOptions, run_load
 from headrace.simulation.offered.arrivals import arrivals_for
 
-MOST_STAGE_US = 1_000
-BATCH_SIZE = 32
-SLO_US = 60_000_000
 FIRST_RPS = 100.0
 MOST_RPS = 25_000.0
 """Below what the worker can do."""
@@ -92,49 +96,102 @@ class GatewayCost(NamedTuple):
 def measure_gateway(
     profile: Profile,
     device: str,
+    model_folder: Path | None = None,
     step_s: float = 0.35,
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> GatewayCost:
     """Processor time of the gateway per request of one item.
 
-    Takes about eight seconds, a quarter of them for the server to start and to end.
+    Takes about ten seconds, half of them for servers to start and to end.
 
     Args:
-        device: that the profile has times of; a worker takes as long as a whole one.
+        device: that the profile has times of; a worker that waits takes as long as a whole one.
+        model_folder: what the profile's path of its model is relative to, where that may be run on
+            a core of this machine; None: its worker only waits.
         step_s: how long requests are sent at one rate.
-        arguments: of the server besides, such as where an agent for its only node, `local`, is.
+        arguments: of a server whose worker waits besides, such as where an agent for its only node,
+            `local`, is.
         environment: variables of the server besides this process's.
 
     Raises:
         ModelError: inputs whose shape is free cannot be made up.
         ServerFailedError: no server could be started.
+        LoadError: few of the requests were answered.
     """
-    slot_us = _least_slot_us(profile, device)
-    with TemporaryDirectory(prefix="headrace-") as folder:
-        plan = _write_plan(profile, device, Path(folder))
+    slot_us = least_slot_us(profile, device)
+    with TemporaryDirectory(prefix="headrace-") as name:
+        folder = Path(name)
+        shared_us: float | None = None
+        if model_folder is not None and runs_on_a_core(profile, device):
+            plan = write_plan(as_it_is(profile, model_folder), folder)
+            with child_server(plan, "--no-auth", environment=environment) as server:
+                shared_us = _beyond_profile_us(server, profile.model, slot_us, step_s)
+        plan = write_plan(that_waits(profile, device), folder)
         given = ("--executor", "emulated", "--no-auth", *arguments)
         with child_server(plan, *given, environment=environment) as server:
-
-            def taken_us(rate_rps: float) -> float:
-                return _per_request_us(server, profile.model, rate_rps, step_s)
-
-            def briefly_us(rate_rps: float) -> float:
-                return _per_request_us(server, profile.model, rate_rps, SEARCH_PART * step_s)
-
-            def steady_us(rate_rps: float, cost_us: float, beside_us: float) -> float:
-                if rate_rps * step_s < LEAST_REQUESTS:
-                    return cost_us
-                return cost_around(taken_us, rate_rps, beside_us)
-
-            taken_us(FIRST_RPS)  # To warm up.
-            first_rps = min(FIRST_RPS, BUSY * 1e6 / slot_us)
-            with _apart(server):
-                rate_rps, cost_us = cost_at_full_load(briefly_us, first_rps, slot_us)
-                shared_us = steady_us(rate_rps, cost_us, slot_us)
-            rate_rps, cost_us = cost_at_full_load(briefly_us, rate_rps, 0.0)
-            alone_us = steady_us(rate_rps, cost_us, 0.0)
+            gateway = _Counted(server=server, model=profile.model, step_s=step_s)
+            if shared_us is None:
+                with _apart(server):
+                    shared_us = gateway.at_full_load_us(beside_us=slot_us)
+            alone_us = gateway.at_full_load_us(beside_us=0.0)
     return GatewayCost(alone_us=max(1, round(alone_us)), shared_us=max(1, round(shared_us)))
+
+
+def _beyond_profile_us(
+    server: ChildServer, model: str, slot_us: float, step_s: float
+) -> float | None:
+    """What gateway and worker take of their core for a request, less `slot_us`; None: few of the
+    made-up inputs were right ones, so that a model that is run says nothing."""
+    both = _Counted(server=server, model=model, step_s=step_s, workers=True)
+    try:
+        with _apart(server):
+            return both.at_full_load_us(beside_us=0.0) - slot_us
+    except LoadError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """What a request takes of a server's processor time, at rates of one's choice."""
+
+    server: ChildServer
+    model: str
+    step_s: float
+    """How long requests are sent at one rate, where that counts."""
+    workers: bool = False
+    """Their time counts too."""
+
+    def at_full_load_us(self, beside_us: float) -> float:
+        """Of a request, where that and `beside_us` fill a core."""
+        self.taken_us(FIRST_RPS)  # To warm up.
+        first_rps = min(FIRST_RPS, BUSY * 1e6 / max(1.0, beside_us))
+        rate_rps, cost_us = cost_at_full_load(self.briefly_us, first_rps, beside_us)
+        if rate_rps * self.step_s < LEAST_REQUESTS:
+            return cost_us
+        return cost_around(self.taken_us, rate_rps, beside_us)
+
+    def briefly_us(self, rate_rps: float) -> float:
+        return self._over_us(rate_rps, SEARCH_PART * self.step_s)
+
+    def taken_us(self, rate_rps: float) -> float:
+        return self._over_us(rate_rps, self.step_s)
+
+    def _over_us(self, rate_rps: float, duration_s: float) -> float:
+        duration_s = max(duration_s, LEAST_REQUESTS / rate_rps)
+        arrivals = arrivals_for("poisson", {self.model: rate_rps}, duration_s, SEED)
+        before_us = self.server.processor_us(workers=self.workers)
+        options = LoadOptions(slo_us=SLO_US, connections=CONNECTIONS)
+        result = run_load(self.server.url, self.model, arrivals, options)
+        took_us = self.server.processor_us(workers=self.workers) - before_us
+        reasons = [request.reason for request in result.requests if request.reason]
+        answered = len(result.requests) - len(reasons)
+        if answered < len(reasons):
+            raise LoadError(
+                f"of {len(result.requests)} made-up requests of {self.model!r} only {answered} were"
+                f" answered: {reasons[0]}"
+            )
+        return max(1.0, took_us / max(1, answered))
 
 
 @contextmanager
@@ -223,72 +280,3 @@ def cost_around(taken_us: Callable[[float], float], rate_rps: float, beside_us: 
     full = full_load(median(costs_us) + beside_us)
     found_rps = max(min(rates), min(max(rates), MOST_RPS, (full - at_none) / slope))
     return (at_none + slope * found_rps) * 1e6 / found_rps - beside_us
-
-
-def _least_slot_us(profile: Profile, device: str) -> float:
-    """What a request takes of a whole device at the batch size that is best for throughput."""
-    costs = cost_model({profile.model: profile})
-    whole = TimedStage.whole_model(profile, device, Fraction(1))
-    largest = profile.max_batch(device, Fraction(1))
-    return min(costs.latency(whole, size).p50_us / size for size in range(1, largest + 1))
-
-
-def _per_request_us(server: ChildServer, model: str, rate_rps: float, duration_s: float) -> float:
-    arrivals = arrivals_for(
-        "poisson", {model: rate_rps}, max(duration_s, LEAST_REQUESTS / rate_rps), SEED
-    )
-    before_us = server.processor_us()
-    options = LoadOptions(slo_us=SLO_US, connections=CONNECTIONS)
-    result = run_load(server.url, model, arrivals, options)
-    answered = sum(not request.reason for request in result.requests)
-    return max(1.0, (server.processor_us() - before_us) / max(1, answered))
-
-
-def _write_plan(profile: Profile, device: str, folder: Path) -> Path:
-    """Of the model as one block that takes what a batch of one does, whatever the batch size, and
-    MOST_STAGE_US at most: a slower worker would leave the gateway idle."""
-    whole = Fraction(1)
-    stage = TimedStage.whole_model(profile, device, whole)
-    alone_us = cost_model({profile.model: profile}).execution(stage, 1).p50_us
-    took_us = (min(MOST_STAGE_US, alone_us),) * (BATCH_SIZE if profile.batched else 1)
-    last = profile.blocks[-1]
-    emulated = replace(
-        profile,
-        model_path=None,
-        model_sha256=None,
-        blocks=(last,),
-        block_times=(BlockTimes(device="cpu", share=whole, p50_us=(took_us,), p99_us=(took_us,)),),
-        stage_times=(),
-        gateway_us=0,
-        # Of a model of several sizes the largest.
-        dimensions=(),
-        sizes=(),
-        buckets=(),
-        utilisation=(),
-        layers=(),
-        layer_times=(),
-        inputs=tuple(replace(spec, dims=()) for spec in profile.inputs),
-        # What varies within one request does so at any size.
-        outputs=tuple(
-            spec if VARIES in spec.dims else replace(spec, dims=()) for spec in profile.outputs
-        ),
-    )
-    write_document(emulated, folder / "profile.json")
-    named = ProfileRef(
-        model=profile.model, path="profile.json", sha256=sha256_file(folder / "profile.json")
-    )
-    found = solve(
-        Problem(
-            cluster=Cluster(
-                device_types=(DeviceType(name="cpu"),),
-                nodes=(Node(name="local", devices={"cpu": 1}),),
-            ),
-            demands=(Demand(model=profile.model, slo_us=SLO_US),),
-            profiles={profile.model: emulated},
-            profile_refs=(named,),
-            options=PlanOptions(margin=0.0),
-        )
-    )
-    assert found.plan is not None, "one slot serves one block"
-    write_document(found.plan, folder / "plan.json")
-    return folder / "plan.json"
