@@ -8,7 +8,8 @@ from headrace.catalog.event_log import read_event_log
 from headrace.commands.rehearse import kept_rehearsal, rehearsal_paths, run_rehearsal
 from headrace.load.gateway_cost import measure_gateway
 from helpers.live_server import write_plan
-from helpers.served import served_add_one
+from helpers.onnx_models import chain_model, saved
+from helpers.served import profile_by_hand, served_add_one
 
 pytestmark = pytest.mark.e2e
 
@@ -37,3 +38,18 @@ def test_what_the_gateway_takes_is_measured_on_a_server_of_its_own(
     found = measure_gateway(profile, "cpu", step_s=0.1)
 
     assert min(found) >= 1
+
+
+def test_beside_a_slot_counts_what_the_worker_takes_beyond_its_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand layers take a millisecond or more, where 4 us are profiled."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    chain = saved(chain_model(1_000), tmp_path / "m.onnx")
+    profile = profile_by_hand(["y"], 1, 4, "cpu", chain)
+
+    waits = measure_gateway(profile, "cpu", step_s=0.1)
+    runs = measure_gateway(profile, "cpu", tmp_path, step_s=0.1)
+
+    assert runs.shared_us > 2 * waits.shared_us
+    assert runs.alone_us < 2 * waits.alone_us

@@ -1,9 +1,16 @@
-"""Finding the rate at which a gateway is to be measured."""
+"""Finding the rate at which a gateway is to be measured, and what is counted there."""
 
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from math import exp
 
 import pytest
+from msgspec.structs import replace
 
+from headrace.domain.profile import Profile
+from headrace.load import gateway_cost
+from headrace.load.child_server import ChildServer
 from headrace.load.gateway_cost import (
     AROUND,
     BUSY,
@@ -11,10 +18,16 @@ from headrace.load.gateway_cost import (
     NEAR,
     OBJECTIVE_US,
     STEPS,
+    beyond_profile_us,
     cost_around,
     cost_at_full_load,
     full_load,
 )
+from headrace.load.gateway_plan import MOST_STAGE_US, runs_on_a_core
+from headrace.load.options import LoadOptions
+from headrace.load.result import LoadResult, RequestResult
+from headrace.simulation.offered.arrivals import Arrival
+from helpers.problems import make_profile
 
 
 @pytest.mark.parametrize("asleep_us", [0.0, 100.0, 500.0])
@@ -88,3 +101,82 @@ def test_a_cost_that_falls_quicker_than_the_rate_grows_is_that_in_the_middle() -
     assert cost_around(lambda rate_rps: 1e12 / rate_rps**2, 13_000, 0.0) == pytest.approx(
         1e12 / 13_000**2
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FakeServer(ChildServer):
+    """Its own process takes 100 us of each request, its workers 300."""
+
+    url: str = "http://here"
+    pid: int = 0
+    offered: list[int] = field(default_factory=list)
+    kept_on: list[Collection[int]] = field(default_factory=list)
+
+    def processor_us(self, *, workers: bool = False) -> float:
+        return sum(self.offered) * (400.0 if workers else 100.0)
+
+    def keep_on(self, cores: Collection[int]) -> None:
+        self.kept_on.append(cores)
+
+
+def offered_to(server: FakeServer, refuse_of_three: int) -> Callable[..., LoadResult]:
+    """In place of a load: it answers all requests but so many of any three."""
+
+    def load(_: str, model: str, arrivals: Sequence[Arrival], __: LoadOptions) -> LoadResult:
+        server.offered.append(len(arrivals))
+        requests = tuple(
+            RequestResult(
+                scheduled_at_us=arrival.at_us,
+                deadline_at_us=arrival.at_us + 1,
+                sent_at_us=arrival.at_us,
+                ended_at_us=arrival.at_us,
+                status=200,
+                reason="invalid-input" if i % 3 < refuse_of_three else "",
+                body_bytes=0,
+            )
+            for i, arrival in enumerate(arrivals)
+        )
+        return LoadResult(
+            model=model,
+            started_at_us=0,
+            span_us=None,
+            requests=requests,
+            lateness=None,
+            connections=1,
+            error_samples={},
+        )
+
+    return load
+
+
+def test_what_both_take_beyond_the_profile_is_the_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = FakeServer()
+    monkeypatch.setattr(gateway_cost, "run_load", offered_to(server, refuse_of_three=0))
+
+    assert beyond_profile_us(server, "m", slot_us=70.0, step_s=0.01) == pytest.approx(330)
+    assert len(server.kept_on) == 2, "on a core, and on all again"
+
+
+def test_a_model_that_refuses_what_is_made_up_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = FakeServer()
+    monkeypatch.setattr(gateway_cost, "run_load", offered_to(server, refuse_of_three=2))
+
+    assert beyond_profile_us(server, "m", slot_us=70.0, step_s=0.01) is None
+    assert len(server.kept_on) == 2
+
+
+def a_profile(block_us: int = 100, **changes: object) -> Profile:
+    made = make_profile("m", blocks=2, devices={"cpu": 1.0}, max_batch=1, block_us=block_us)
+    return replace(made, model_path="m.onnx", model_sha256="0" * 64, **changes)
+
+
+def test_a_quick_model_of_one_size_is_run_where_its_device_is_a_core() -> None:
+    times = a_profile().block_times[0]
+    parts = (times, replace(times, share=Fraction(1, 2)))
+
+    assert runs_on_a_core(a_profile(), "cpu")
+    assert not runs_on_a_core(replace(a_profile(), model_path=None), "cpu")
+    assert not runs_on_a_core(a_profile(block_times=parts), "cpu")
+    assert not runs_on_a_core(a_profile(block_us=MOST_STAGE_US), "cpu")
+    elsewhere = make_profile("m", blocks=2, devices={"gpu": 1.0}, max_batch=1, block_us=100)
+    assert not runs_on_a_core(replace(elsewhere, model_path="m.onnx"), "gpu")

@@ -126,7 +126,7 @@ def measure_gateway(
         if model_folder is not None and runs_on_a_core(profile, device):
             plan = write_plan(as_it_is(profile, model_folder), folder)
             with child_server(plan, "--no-auth", environment=environment) as server:
-                shared_us = _beyond_profile_us(server, profile.model, slot_us, step_s)
+                shared_us = beyond_profile_us(server, profile.model, slot_us, step_s)
         plan = write_plan(that_waits(profile, device), folder)
         given = ("--executor", "emulated", "--no-auth", *arguments)
         with child_server(plan, *given, environment=environment) as server:
@@ -138,7 +138,7 @@ def measure_gateway(
     return GatewayCost(alone_us=max(1, round(alone_us)), shared_us=max(1, round(shared_us)))
 
 
-def _beyond_profile_us(
+def beyond_profile_us(
     server: ChildServer, model: str, slot_us: float, step_s: float
 ) -> float | None:
     """What gateway and worker take of their core for a request, less `slot_us`; None: few of the
