@@ -20,7 +20,7 @@ from headrace.domain.tensors import VARIES, TensorSpec
 from headrace.executors.base import StageToLoad, TensorMemory
 from headrace.executors.onnx import OnnxExecutor
 from headrace.executors.onnx_session import open_session
-from headrace.load.gateway_cost import _write_plan
+from headrace.load.gateway_plan import that_waits, write_plan
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
 from headrace.serving.core.signature import true_shape
@@ -200,7 +200,8 @@ def test_where_the_graph_does_not_tell_the_most_is_asked_for_and_taken(tmp_path:
 
 def test_what_the_gateway_takes_is_measured_with_outputs_that_vary(tmp_path: Path) -> None:
     (tmp_path / "gateway").mkdir()
-    _write_plan(profiled(detector_model("boxes"), tmp_path), "cpu", tmp_path / "gateway")
+    profile = profiled(detector_model("boxes"), tmp_path)
+    write_plan(that_waits(profile, "cpu"), tmp_path / "gateway")
 
     emulated = read_profile(tmp_path / "gateway" / "profile.json")
     assert [spec.dims for spec in emulated.outputs] == [(), (), (VARIES, ""), ()]
