@@ -274,6 +274,11 @@ class Profile(Record, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(times.device for times in self.block_times))
 
     @property
+    def shares(self) -> frozenset[Fraction]:
+        """Of any device type, that it has times of."""
+        return frozenset(times.share for times in self.block_times)
+
+    @property
     def all_sizes(self) -> tuple[tuple[int, ...], ...]:
         """Of each bucket, smallest first; of a model of one shape ((),)."""
         return (*(bucket.sizes for bucket in self.buckets), self.sizes)

@@ -34,7 +34,7 @@ def runs_on_a_core(profile: Profile, device: str) -> bool:
         device == HOST_DEVICE
         and profile.model_path is not None
         and not profile.dimensions
-        and {times.share for times in profile.block_times} == {Fraction(1)}
+        and profile.shares == {Fraction(1)}
         and least_slot_us(profile, device) <= MOST_STAGE_US
     )
 
