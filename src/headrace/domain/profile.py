@@ -197,8 +197,7 @@ class Profile(Record, frozen=True, kw_only=True):
     and answer it, when it has no rest. Part of predicted latency, and a limit of throughput; 0: not
     measured."""
     gateway_shared_us: int = 0
-    """The same where a slot has its core too, as busy as both can be, with what the slot takes
-    beyond its times there. 0: not measured."""
+    """The same beside a slot on its core, with what that then takes more; 0: not measured."""
     dimensions: tuple[str, ...] = ()
     """Names of the dynamic dimensions that requests may differ in; none: all have one shape."""
     sizes: tuple[int, ...] = ()
