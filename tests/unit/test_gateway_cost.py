@@ -24,7 +24,7 @@ from headrace.load.gateway_cost import (
     full_load,
 )
 from headrace.load.gateway_plan import MOST_STAGE_US, runs_on_a_core
-from headrace.load.options import LoadOptions
+from headrace.load.options import LoadError, LoadOptions
 from headrace.load.result import LoadResult, RequestResult
 from headrace.simulation.offered.arrivals import Arrival
 from helpers.problems import make_profile
@@ -180,3 +180,15 @@ def test_a_quick_model_of_one_size_is_run_where_its_device_is_a_core() -> None:
     assert not runs_on_a_core(a_profile(block_us=MOST_STAGE_US), "cpu")
     elsewhere = make_profile("m", blocks=2, devices={"gpu": 1.0}, max_batch=1, block_us=100)
     assert not runs_on_a_core(replace(elsewhere, model_path="m.onnx"), "gpu")
+
+
+def test_a_server_that_is_gone_is_not_taken_for_a_model_that_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(*_: object) -> LoadResult:
+        raise LoadError("nobody is there")
+
+    monkeypatch.setattr(gateway_cost, "run_load", gone)
+
+    with pytest.raises(LoadError, match="nobody is there"):
+        beyond_profile_us(FakeServer(), "m", slot_us=70.0, step_s=0.01)

@@ -8,8 +8,8 @@ Beside a slot on its core a quick model is really run, and what its worker takes
 inputs come cold from a gateway that has just written them, and each of the two takes the caches
 from the other, so that ten pictures of 600 kB take a worker twice what they were profiled at. All
 that both take, less what the profile says of the slot, is `shared_us`: the two together are what a
-core was seen to need. A slower model takes as long beside a gateway as alone, or nearly, and its
-worker only waits here too.
+core was seen to need. Of a slower model that would be a small difference of two large figures, and
+its worker only waits here too.
 
 That depends on the load. A gateway with rests is woken for every request and every report, and one
 without reads many in a turn: 200 us against 60 for the same small request. So it is measured at the
@@ -93,6 +93,10 @@ class GatewayCost(NamedTuple):
     shared_us: int
 
 
+class UnansweredError(LoadError):
+    """Most of the made-up requests were refused: what they took says nothing of others."""
+
+
 def measure_gateway(
     profile: Profile,
     device: str,
@@ -103,7 +107,7 @@ def measure_gateway(
 ) -> GatewayCost:
     """Processor time of the gateway per request of one item.
 
-    Takes about ten seconds, half of them for servers to start and to end.
+    Takes some 11 seconds, and two more where the model is run.
 
     Args:
         device: that the profile has times of; a worker that waits takes as long as a whole one.
@@ -117,7 +121,7 @@ def measure_gateway(
     Raises:
         ModelError: inputs whose shape is free cannot be made up.
         ServerFailedError: no server could be started.
-        LoadError: few of the requests were answered.
+        LoadError: a server is gone, or refuses most requests although its worker only waits.
     """
     slot_us = least_slot_us(profile, device)
     with TemporaryDirectory(prefix="headrace-") as name:
@@ -141,13 +145,13 @@ def measure_gateway(
 def beyond_profile_us(
     server: ChildServer, model: str, slot_us: float, step_s: float
 ) -> float | None:
-    """What gateway and worker take of their core for a request, less `slot_us`; None: few of the
-    made-up inputs were right ones, so that a model that is run says nothing."""
+    """What gateway and worker take of their core for a request, less `slot_us`; None: the model
+    refuses most of the inputs that are made up."""
     both = _Counted(server=server, model=model, step_s=step_s, workers=True)
     try:
         with _apart(server):
             return both.at_full_load_us(beside_us=0.0) - slot_us
-    except LoadError:
+    except UnansweredError:
         return None
 
 
@@ -187,7 +191,7 @@ class _Counted:
         reasons = [request.reason for request in result.requests if request.reason]
         answered = len(result.requests) - len(reasons)
         if answered < len(reasons):
-            raise LoadError(
+            raise UnansweredError(
                 f"of {len(result.requests)} made-up requests of {self.model!r} only {answered} were"
                 f" answered: {reasons[0]}"
             )
