@@ -8,6 +8,7 @@ from benchmarks.deepplan.every_choice import random_chain, soonest_of_all
 from benchmarks.deepplan.networks import NETWORKS
 from benchmarks.deepplan.v100 import chain_of
 
+from headrace.planning.provisioning import by_layer
 from headrace.planning.provisioning.algorithm import algorithm_1
 from headrace.planning.provisioning.exact import soonest_start
 from headrace.planning.provisioning.planners import PLANNERS
@@ -39,6 +40,17 @@ def test_proofs_by_layer_are_those_of_all_labels() -> None:
         assert found.proven
         assert found.total_us == least_of_all_labels(chain)
         assert found.total_us == timeline(chain, found.choice).total_us
+
+
+def test_walks_that_need_more_memory_than_they_are_given_find_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chain = random_chain(np.random.default_rng(9), 200)
+    roomy = soonest_start(chain, grouped=False, helper=False)
+    monkeypatch.setattr(by_layer, "FIRST_BYTES", 1)
+
+    assert soonest_start(chain, grouped=False, helper=False) == roomy
+    assert roomy.total_us == timeline(chain, roomy.choice).total_us
 
 
 def test_what_is_not_proven_is_not_called_proven_and_no_start_is_below_its_bound() -> None:

@@ -10,8 +10,10 @@ for all L side by side: four numbers in a nanosecond, where a set of labels take
 Whoever looks for starts below a limit needs only those L whose bound (`limits.by_layer`) is below
 it: an array is cut at both ends, and what is between is carried along, whatever its bound.
 
-A first walk with short arrays, cut around the least bound, finds a start; a second, with all that
-is below it, finds the soonest of all, or that there is none.
+A walk with short arrays, cut around the least bound, finds a start; one with longer arrays, of what
+ends before it, a sooner one. The last, with all that ends before that, finds the soonest of all, or
+that there is none. Only the times of one layer are kept; of the others a byte for each place,
+whether the layer was loaded, since memory written for the first time takes longer than the sums.
 
 No method is known that is fast for all chains: with c = 0 and h = l for all layers but a last one,
 which is long to run from the host and loads and runs in no time, the start takes the larger of what
@@ -32,11 +34,14 @@ from headrace.starts import Chain
 
 Ints = npt.NDArray[np.int64]
 
-NARROW = 1_500
-"""Length of arrays of the first walk."""
+WIDTHS = (1_500, 6_000)
+"""Most places of the arrays of walks that look for a start to beat, one after the other."""
 
 LARGEST_US = 1 << 30
 """No time is kept that is as long: eighteen minutes."""
+
+FIRST_BYTES = 1 << 25
+"""For what was loaded. Most walks need no more, and what none touches costs nothing."""
 
 _CHUNK = 256
 """Places of an array whose bounds are looked at to find the least, about."""
@@ -91,18 +96,20 @@ def prove(part: Part, room: int) -> Proof:
     """The least start by layer, or, where `room` is too small, the best found.
 
     Args:
-        room: most numbers of the second walk, about half a nanosecond each.
+        room: most numbers of a walk that is not the first, about a nanosecond each.
     """
     table = by_layer(part, FINE)
     least = math.ceil(float(table[0].max()) - ROUNDING)
-    total, loaded = _walked(part, 0, table, LARGEST_US - 1, NARROW)
-    if total > least:
-        better = walk(part, 0, table, total - 1, LARGEST_US, room, False)[0]
-        if better == _NO_ROOM:
+    result = _found(part, 0, table, WIDTHS[0])
+    total, loaded = _read(part, result)
+    for width in (*WIDTHS[1:], LARGEST_US):
+        if total == least or not result.narrowed:
+            return Proof(total_us=total, bound_us=total, loaded=loaded)
+        result = Walked(*walk(part, 0, table, total - 1, width, room, result.taken))
+        if result.total_us == _NO_ROOM:
             return Proof(total_us=total, bound_us=least, loaded=loaded)
-        if better != _NONE:
-            # Again, with what leads to it alone, and with all arrays kept.
-            total, loaded = _walked(part, 0, table, int(better), LARGEST_US)
+        if result.total_us != _NONE:
+            total, loaded = _read(part, result)
     return Proof(total_us=total, bound_us=total, loaded=loaded)
 
 
@@ -112,83 +119,83 @@ def found(part: Part, ready_us: int, width: int, weights: int) -> tuple[int, npt
     Args:
         ready_us: execution is not free before.
     """
-    return _walked(part, ready_us, by_layer(part, weights), LARGEST_US - 1, width)
+    return _read(part, _found(part, ready_us, by_layer(part, weights), width))
 
 
-def _walked(
-    part: Part, ready_us: int, table: Any, limit: int, width: int
-) -> tuple[int, npt.NDArray[np.bool_]]:
-    total, values, first, low = walk(part, ready_us, table, limit, width, 1 << 62, True)
-    if total < 0:
-        raise AssertionError("a walk that looks for a start that is there finds it")
-    load, host = part.load_us, part.host_us
-    loaded = np.zeros(len(load), np.bool_)
+class Walked(NamedTuple):
+    """What `walk` returns."""
 
-    def kept_at(layer: int, at: int) -> int:
-        if not low[layer] <= at < low[layer] + first[layer + 1] - first[layer]:
-            return LARGEST_US
-        return int(values[first[layer] + at - low[layer]])
+    total_us: int
+    """_NONE: no start takes less than the limit, of those that the widths left; _NO_ROOM."""
+    at_us: int
+    """The L of the last array at which the total stands."""
+    narrowed: bool
+    """Some array was cut to the width, so that a better start may exist."""
+    taken: npt.NDArray[np.uint8]
+    """Whether layer i was loaded on the way to L, a byte each: `taken[first[i] + L]`."""
+    first: Ints
 
-    n = len(load)
-    ends = values[first[n] : first[n + 1]]
-    at = int(low[n] + ends.argmin())
-    for i in range(n - 1, -1, -1):
-        now = kept_at(i + 1, at)
-        if kept_at(i, at) + int(host[i]) != now:
+
+def _found(part: Part, ready_us: int, table: Any, width: int) -> Walked:
+    taken = np.empty(FIRST_BYTES, np.uint8)
+    result = Walked(*walk(part, ready_us, table, LARGEST_US - 1, width, 1 << 62, taken))
+    if result.total_us < 0:
+        raise AssertionError("a walk without a limit finds a start")
+    return result
+
+
+def _read(part: Part, result: Walked) -> tuple[int, npt.NDArray[np.bool_]]:
+    """(total, what was loaded), from the last layer back."""
+    loaded, at = np.zeros(len(part.load_us), np.bool_), result.at_us
+    for i in range(len(loaded) - 1, -1, -1):
+        if result.taken[result.first[i] + at]:
             loaded[i] = True
-            at -= int(load[i])
-    return total, loaded
+            at -= int(part.load_us[i])
+    return int(result.total_us), loaded
 
 
 _NONE, _NO_ROOM = -1, -2
 
 
 @compiled
-def walk(part: Part, ready: int, table: Any, limit: int, width: int, room: int, kept: bool) -> Any:
-    """The least start up to `limit`, of arrays with at most `width` places; or _NONE or _NO_ROOM.
+def walk(part: Part, ready: int, table: Any, limit: int, width: int, room: int, taken: Any) -> Any:
+    """The least start up to `limit`, of arrays with at most `width` places: `Walked`.
 
     Args:
         table: `limits.by_layer`.
         room: most numbers in all.
-        kept: every array is returned, for `room` of them.
-
-    Returns:
-        (total, values, first, low): arrays one behind the other, where each begins, with one entry
-        more than layers + 1, and the L of each one's first place; of no use if not `kept`.
+        taken: bytes to write to, what they hold is of no use; where they do not suffice, others.
     """
     load, can_load, later, inside, host = part
     n = len(load)
-    # A walk that keeps nothing has two arrays that take turns.
-    size = 1 << 16
+    # Two arrays of times that take turns.
+    size = 1 << 14
     values = np.empty(2 * size, np.int32)
-    first, low = np.zeros(n + 2, np.int64), np.zeros(n + 1, np.int64)
+    first, narrowed = np.zeros(n, np.int64), False
     largest = np.int32(1 << 30)
     values[0] = ready
     begin, count, base, spent = 0, 1, 0, 0
     left, right = 0, table.shape[1] // 2
-    first[1] = 1
     for i in range(n):
         length = load[i]
-        target = begin + count if kept else (size if begin == 0 else 0)
         need = count + length
-        spent += need
-        if spent > room:
-            return _NO_ROOM, values, first, low
-        if (kept and target + need > len(values)) or (not kept and need > size):
-            old = values
-            if kept:
-                values = np.empty(2 * (target + need), np.int32)
-                values[:target] = old[:target]
-            else:
-                fresh = 2 * need
-                values = np.empty(2 * fresh, np.int32)
-                values[:count] = old[begin : begin + count]
-                begin, target, size = 0, fresh, fresh
-        before = values[begin : begin + count]
+        if spent + need > room:
+            return _NO_ROOM, 0, narrowed, taken, first
+        if need > size:
+            old, size = values, 2 * need
+            values = np.empty(2 * size, np.int32)
+            values[:count] = old[begin : begin + count]
+            begin = 0
+        if spent + need > len(taken):
+            kept = taken
+            taken = np.empty(2 * (spent + need), np.uint8)
+            taken[:spent] = kept[:spent]
+        target = size if begin < size else 0
         after = values[target : target + need]
         _extended(
-            before,
+            values[begin : begin + count],
             after,
+            taken[spent : spent + need],
             length,
             can_load[i],
             np.int32(inside[i]),
@@ -196,6 +203,8 @@ def walk(part: Part, ready: int, table: Any, limit: int, width: int, room: int, 
             np.int32(base + later[i]),
             largest,
         )
+        first[i] = spent - base
+        spent += need
         # Cut both ends.
         end, start = need, 0
         while end > 0:
@@ -209,26 +218,25 @@ def walk(part: Part, ready: int, table: Any, limit: int, width: int, room: int, 
                 break
             start += 1
         if start == end:
-            return _NONE, values, first, low
+            return _NONE, 0, narrowed, taken, first
         if end - start > width:
+            narrowed = True
             near = _least_at(after, start, end, base, table[i + 1], left)
             start = max(start, near - width // 2)
             end = min(end, start + width)
-        if start > 0:
-            for k in range(end - start):
-                after[k] = after[start + k]
-        begin, count, base = target, end - start, base + start
-        first[i + 2], low[i + 1] = begin + count, base
-    best = largest
-    for k in range(begin, begin + count):
-        best = min(best, values[k])
-    return np.int64(best), values, first, low
+        begin, count, base = target + start, end - start, base + start
+    best, at = largest, 0
+    for k in range(count):
+        if values[begin + k] < best:
+            best, at = values[begin + k], base + k
+    return np.int64(best), at, narrowed, taken, first
 
 
 @compiled
 def _extended(
     before: Any,
     after: Any,
+    taken: Any,
     length: int,
     can_load: bool,
     inside: Any,
@@ -236,26 +244,35 @@ def _extended(
     base: Any,
     largest: Any,
 ) -> None:
-    """One more layer."""
+    """One more layer: of L with both, of those before any that loads it, of those behind.
+
+    Every sum is said to have 32 bits: numba makes 64 of them, and half as many fit side by side.
+    """
     count = len(before)
-    middle = min(length, count)
+    middle = min(length, count) if can_load else count
     for k in range(middle):
-        after[k] = min(before[k] + host, largest)
+        after[k] = min(np.int32(before[k] + host), largest)
+    taken[:middle] = 0
     if not can_load:
-        for k in range(count):
-            after[k] = min(before[k] + host, largest)
+        after[count:] = largest
         return
     for k in range(count, length):
         after[k] = largest
+    taken[count:length] = 0
     stay, moved, out = before[middle:], before[: count - middle], after[middle:count]
+    loads = taken[middle:count]
     at = np.int32(base + middle)
     for k in range(count - middle):
-        out[k] = min(min(stay[k] + host, largest), max(moved[k], at + np.int32(k)) + inside)
+        hosted = min(np.int32(stay[k] + host), largest)
+        loaded = np.int32(max(moved[k], np.int32(at + k)) + inside)
+        out[k] = min(hosted, loaded)
+        loads[k] = loaded < hosted
     first = count if length <= count else length
     moved, out = before[first - length :], after[first : count + length]
     at = np.int32(base + first)
     for k in range(len(out)):
-        out[k] = min(max(moved[k], at + np.int32(k)) + inside, largest)
+        out[k] = min(np.int32(max(moved[k], np.int32(at + k)) + inside), largest)
+    taken[first : count + length] = 1
 
 
 @compiled
