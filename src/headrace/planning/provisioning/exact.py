@@ -39,7 +39,7 @@ does not suffice, the best start found is the answer, and `bound_us` is what was
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -49,6 +49,7 @@ import numpy.typing as npt
 
 from headrace.planning.provisioning import labels as walks
 from headrace.planning.provisioning.by_layer import Part, prove
+from headrace.planning.provisioning.labels import Space
 from headrace.planning.provisioning.limits import ROUNDING, Rows, of_one_device, of_two_devices
 from headrace.planning.provisioning.rough import over_one, over_two
 from headrace.starts import HELPER, HOST, PRIMARY, Chain, Choice
@@ -75,7 +76,10 @@ HELPED = 8
 _STEPS = 16
 """The first proof looks so small a part of the way from the lower limit to the start found."""
 
-_FIRST_ROOM = 1 << 14
+Walk = Callable[..., Any]
+
+_COLUMNS: Mapping[Walk, int] = {walks.primary: 3, walks.helper: 5}
+"""Values of a label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +153,11 @@ class _Walked:
 
 
 class _Labels:
-    """What a walk returns."""
+    """What a walk has found, until the next one over the same link."""
 
-    def __init__(self, result: Any) -> None:
-        self.values, self.parent, self.action, self.first, cut, self.above = result
+    def __init__(self, space: Space, result: Any) -> None:
+        self.values, self.parent, self.action = space.values, space.parent, space.action
+        self.first, cut, self.above = result
         self.cut = bool(cut)
 
     @property
@@ -178,6 +183,7 @@ class _Labels:
 class _Search:
     def __init__(self, chain: Chain, grouped: bool, helper: bool) -> None:
         self._chain, self._grouped, self._has_helper = chain, grouped, helper
+        self._spaces = {walk: Space.of(0, columns) for walk, columns in _COLUMNS.items()}
         if helper:
             self._limits, self._helped = of_two_devices(chain, grouped=grouped)
         else:
@@ -198,7 +204,7 @@ class _Search:
         """The best start below `limit`, with so many labels a layer, or with all there are."""
         count, rows = self._chain.count, Rows.of(self._chain)
         asked = (rows, self._limits, self._grouped, limit)
-        first = _with_room(room, width, count, walks.primary, *asked)
+        first = self._walked(walks.primary, asked, width, room)
         found, total, labels = None, limit, first.count
         above, cut = first.above, first.cut
         end = first.least(count, 1)
@@ -220,7 +226,7 @@ class _Search:
                     break
                 left = None if room is None else room - labels
                 behind_it = (rows, self._helped, self._grouped, split, int(ends[split]), total)
-                behind = _with_room(left, width, count, walks.helper, *behind_it)
+                behind = self._walked(walks.helper, behind_it, width, left)
                 labels += behind.count
                 above, cut = min(above, behind.above), cut or behind.cut
                 end = behind.least(count - split, 4)
@@ -233,6 +239,19 @@ class _Search:
                     break
         above_us = math.ceil(min(above, limit * 2.0) - ROUNDING)
         return _Walked(best=_best(found, total), cut=cut, above_us=above_us, labels=labels)
+
+    def _walked(
+        self, walk: Walk, arguments: tuple[Any, ...], width: int | None, room: int | None
+    ) -> _Labels:
+        """The walk's labels: as many of each layer as `width` allows, or in such a room."""
+        if width is not None:
+            room = (3 * width + 4) * (self._chain.count + 2)
+        assert room is not None
+        room = max(1, room)
+        if self._spaces[walk].labels < room:
+            self._spaces[walk] = Space.of(max(room, ROOM), _COLUMNS[walk])
+        space = self._spaces[walk]
+        return _Labels(space, walk(*arguments, space, room if width is None else width, room))
 
     def _least_ends(self, walk: _Labels) -> npt.NDArray[np.int64]:
         """A_p: the soonest that layers before p can end, for each p."""
@@ -254,18 +273,3 @@ def _best(found: list[tuple[int, bool]] | None, total: int) -> _Best | None:
     sources, joins = zip(*found, strict=True)
     choice = Choice(source=tuple(sources), joined=tuple(map(bool, joins)))
     return _Best(choice=choice, total_us=total)
-
-
-def _with_room(
-    room: int | None, width: int | None, layers: int, walk: Callable[..., Any], *arguments: Any
-) -> _Labels:
-    """The walk's labels: as many as `width` allows, or in more and more room until it is enough."""
-    if width is not None:
-        return _Labels(walk(*arguments, width, (3 * width + 4) * (layers + 2)))
-    assert room is not None
-    given = max(1, min(room, _FIRST_ROOM))
-    while True:
-        result = walk(*arguments, given, given)
-        if result[4] < 2 or given >= room:
-            return _Labels(result)
-        given = min(room, given * 8)

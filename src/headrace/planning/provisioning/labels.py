@@ -6,10 +6,11 @@ keep labels that cannot lead below `limit`, and keep at most `width` per layer, 
 bounds.
 
 Labels of one layer stand one behind the other in the arrays of all, in ascending order of their
-first value, with the label before and what was done with the layer.
+first value, with the label before and what was done with the layer. These arrays are a `Space` that
+one walk leaves to the next: memory that is written for the first time takes as long as its labels.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,34 +23,61 @@ FROM_HOST, NEW_TRANSFER, JOINED = 0, 1, 2
 """What was done with a layer."""
 
 
+class Space(NamedTuple):
+    """Of labels; what a walk has written is lost with the next one."""
+
+    values: Any
+    """Shape (labels, columns)."""
+    bounds: Any
+    parent: Any
+    near: Any
+    """Weights of the best bound."""
+    action: Any
+
+    @classmethod
+    def of(cls, labels: int, columns: int) -> "Space":
+        """One piece of memory, so that its pages may be large ones."""
+        kinds = ((columns, np.int64), (1, np.float64), (1, np.int32), (2, np.int16), (1, np.int8))
+        sizes = [labels * count * np.dtype(kind).itemsize for count, kind in kinds]
+        memory, end, arrays = np.empty(sum(sizes), np.uint8), 0, []
+        for (count, kind), size in zip(kinds, sizes, strict=True):
+            array = memory[end : end + size].view(kind)
+            arrays.append(array if count == 1 else array.reshape(labels, count))
+            end += size
+        return cls(*arrays)
+
+    @property
+    def labels(self) -> int:
+        return len(self.values)
+
+
 @compiled
-def primary(rows: Rows, limits: Limits, grouped: bool, limit: int, width: int, room: int) -> Any:
+def primary(
+    rows: Rows, limits: Limits, grouped: bool, limit: int, space: Space, width: int, room: int
+) -> Any:
     """Labels (L, X, Y) after each layer on the primary link.
 
     Args:
         limit: labels that cannot end below it are dropped.
+        space: for `room` labels of three values.
         width: most labels kept per layer.
         room: most labels in all.
 
     Returns:
-        (values, parent, action, first, cut, above): arrays over labels, the first label of each
-        layer with one entry more than layers + 1, whether labels were left out: 1 by `width`, 2 by
-        `room`, 0 none; and the least bound of a label that was dropped for it.
+        (first, cut, above): the first label of each layer with one entry more than layers + 1,
+        whether labels were left out: 1 by `width`, 2 by `room`, 0 none; and the least bound of a
+        label that was dropped for it.
     """
     load, saved, inside, host, _, _ = rows
     grid, spare, table = limits
     n = len(load)
-    values = np.empty((room, 3), np.int64)
-    parent = np.empty(room, np.int32)
-    action = np.empty(room, np.int8)
-    near = np.empty((room, 2), np.int16)
-    bounds = np.empty(room, np.float64)
+    values, bounds, parent, near, action = space
     first = np.zeros(n + 2, np.int64)
     values[0, 0], values[0, 1], values[0, 2] = 0, 0, NEVER
     parent[0], action[0], first[1] = -1, FROM_HOST, 1
     near[0, 0] = near[0, 1] = len(grid) // 2
     cut, above = 0, np.inf
-    stairs = np.empty((room, 2), np.int64)
+    stairs = np.empty((64, 2), np.int64)
     most_saved = np.zeros(n + 1, np.int64)
     for i in range(n - 1, -1, -1):
         most_saved[i] = max(most_saved[i + 1], saved[i])
@@ -117,6 +145,10 @@ def primary(rows: Rows, limits: Limits, grouped: bool, limit: int, width: int, r
             while end < steps and stairs[end, 1] >= y:
                 end += 1
             shift = 1 - (end - begin)
+            if steps + shift > len(stairs):
+                narrower = stairs
+                stairs = np.empty((2 * len(narrower), 2), np.int64)
+                stairs[:steps] = narrower
             if shift > 0:
                 for k in range(steps - 1, end - 1, -1):
                     stairs[k + shift, 0], stairs[k + shift, 1] = stairs[k, 0], stairs[k, 1]
@@ -136,7 +168,7 @@ def primary(rows: Rows, limits: Limits, grouped: bool, limit: int, width: int, r
             cut = max(cut, 1)
             count = _narrowed(values, parent, action, near, bounds, high, count, width)
         first[i + 2] = count
-    return values, parent, action, first, cut, above
+    return first, cut, above
 
 
 @compiled
@@ -147,6 +179,7 @@ def helper(
     split: int,
     ready: int,
     limit: int,
+    space: Space,
     width: int,
     room: int,
 ) -> Any:
@@ -160,21 +193,18 @@ def helper(
         limits: of the helper.
         ready: when execution of the layers before the split ends.
         limit, width, room: as of `primary`.
+        space: for `room` labels of five values.
 
     Returns:
-        (values, parent, action, first, cut, above): as `primary`, layer i's labels from
-        first[i - split + 1] to first[i - split + 2]. The last layer's have X as their transfers
-        leave it.
+        (first, cut, above): as `primary`, layer i's labels from first[i - split + 1] to
+        first[i - split + 2]. The last layer's have X as their transfers leave it.
     """
     load, saved, inside, host, forwarded, overhead = rows
     grid, spare, table = limits
     n = len(load)
-    values = np.zeros((room, 5), np.int64)
-    parent = np.empty(room, np.int32)
-    action = np.empty(room, np.int8)
-    near = np.empty((room, 2), np.int16)
-    bounds = np.empty(room, np.float64)
+    values, bounds, parent, near, action = space
     first = np.zeros(n - split + 2, np.int64)
+    values[0] = 0
     values[0, 2], values[0, 4] = -1, ready
     parent[0], action[0], first[1] = -1, FROM_HOST, 1
     near[0, 0] = near[0, 1] = len(grid) // 2
@@ -248,7 +278,7 @@ def helper(
             cut = max(cut, 1)
             count = _narrowed(values, parent, action, near, bounds, high, count, width)
         first[i - split + 2] = count
-    return values, parent, action, first, cut, above
+    return first, cut, above
 
 
 @compiled
