@@ -3,6 +3,7 @@
 import ast
 import gc
 import tomllib
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -161,6 +162,27 @@ def test_what_is_compiled_for_a_hot_part_first_does_not_belong_into_its_callers_
         code = result.library._final_module
         function = code.get_function(result.fndesc.llvm_func_name)
         assert (b"alwaysinline" in b" ".join(function.attributes)) == inside
+
+
+def test_a_part_has_a_version_for_each_kind_of_record_and_nobody_warns_of_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+
+    def last_of(record: Any) -> Any:
+        return record.last
+
+    part: Any = internals.as_part(last_of, forceinline=True)
+
+    def first(short: Any, long: Any) -> Any:
+        return part(short[0]) * part(long[0])
+
+    short = np.array([(2, 3)], [("first", "i8"), ("last", "i8")])
+    long = np.array([(2, 5, 7)], [("first", "i8"), ("last", "i8"), ("more", "i8")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert internals.as_whole(first)(short, long) == 15
+    assert len(part.overloads) == 2
 
 
 def test_the_collector_rests_while_a_function_is_compiled(

@@ -111,27 +111,13 @@ def compiled_into_callers(function: Function) -> Function:
     return cast(Function, kept_on_disk(numba.njit(cache=True, inline="always")(function)))
 
 
-def inlined(function: Function) -> Function:
-    """A small function, or one with a single caller: compiled as part of whoever calls it by name.
-
-    Not for the functions of a policy, which are called through `s.policy`: those are `hot`.
-    """
-    if UNCOMPILED:
-        return function
-    import numba
-
-    from headrace.compilation.internals import UNCOUNTED
-
-    return cast(Function, numba.njit(inline="always", **UNCOUNTED)(function))
-
-
 def kernel(function: Function) -> Function:
     """A function compiled with the entry that needs it, and kept with that."""
     return cast(Function, _part(function))
 
 
 def hot(function: Function) -> Function:
-    """A kernel that belongs into the loops that call it."""
+    """A kernel that belongs into its callers: a small one, or one with a single caller."""
     return cast(Function, _part(function, forceinline=True))
 
 

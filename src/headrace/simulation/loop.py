@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.compilation.loops import entry, hot, inlined, ready, source_key
+from headrace.compilation.loops import entry, hot, ready, source_key
 from headrace.compilation.tables import NUMBER, Ints, TableKind, Where, table_at
 from headrace.dispatch.kernel.contract import PolicyModule
 from headrace.dispatch.kernel.handle import (
@@ -246,7 +246,7 @@ def _carry_out(s: State, session: Session, written: int) -> None:
         i += length
 
 
-@inlined
+@hot
 def _stage_ends_at(
     s: State, session: Session, at_us: int, batch: int, stage: int, slot: int
 ) -> int:
@@ -269,7 +269,7 @@ def _stage_ends_at(
     return ends_at
 
 
-@inlined
+@hot
 def _beside_us(s: State, session: Session, table: int, entry_of: int, slot: int) -> int:
     """The median beside what runs on the device's other slots now."""
     slowdown, stages = 1.0, len(s.stages)
@@ -281,7 +281,7 @@ def _beside_us(s: State, session: Session, table: int, entry_of: int, slot: int)
     return round(session.alone_us[entry_of] * slowdown) + session.server_us[table]
 
 
-@inlined
+@hot
 def _duration(session: Session, entry_of: int, p50_us: int) -> int:
     """Log-normal with this median and the profile's spread, at least 1 us; or the median."""
     if len(session.sigma) == 0:
@@ -289,7 +289,7 @@ def _duration(session: Session, entry_of: int, p50_us: int) -> int:
     return _drawn_us(session, session.sigma[entry_of], p50_us)
 
 
-@inlined
+@hot
 def _drawn_us(session: Session, sigma: float, p50_us: int) -> int:
     progress = session.progress[0]
     normal = session.normals[progress.normals_used]
@@ -297,7 +297,7 @@ def _drawn_us(session: Session, sigma: float, p50_us: int) -> int:
     return max(1, round(p50_us * exp(sigma * normal)))
 
 
-@inlined
+@hot
 def _schedule(
     session: Session, at_us: int, kind: int, a: int, b: int, c: int, d: int, e: int, f: int
 ) -> None:
@@ -320,7 +320,7 @@ def _schedule(
     mine.at_us, mine.sequence, mine.event = at_us, sequence, row
 
 
-@inlined
+@hot
 def _pop(session: Session) -> None:
     """Take the first event off the heap."""
     progress, heap = session.progress[0], session.heap
@@ -345,12 +345,12 @@ def _pop(session: Session) -> None:
     mine.at_us, mine.sequence, mine.event = at_us, sequence, row
 
 
-@inlined
+@hot
 def _comes_before(one: Any, at_us: int, sequence: int) -> bool:
     return one.at_us < at_us or (one.at_us == at_us and one.sequence < sequence)
 
 
-@inlined
+@hot
 def _move(heap: Any, from_place: int, to_place: int) -> None:
     source, target = heap[from_place], heap[to_place]
     target.at_us, target.sequence, target.event = source.at_us, source.sequence, source.event

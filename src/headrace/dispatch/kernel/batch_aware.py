@@ -24,7 +24,7 @@ and slots lost: O(requests that wait + slots), beside O(slots) per request that 
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.compilation.loops import hot, inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import reactive
 from headrace.dispatch.kernel.contract import SLOT_RECOVERY_US, Decision, drop, send, wait
 from headrace.dispatch.kernel.drift import predicted_us
@@ -180,7 +180,7 @@ def count_given(s: State, model: int, now_us: int) -> bool:
     return left
 
 
-@inlined
+@hot
 def note_given(s: State, slot: int, arrived_at: int, deadline_at: int) -> None:
     mine = s.slots[slot]
     mine.given += 1
@@ -188,7 +188,7 @@ def note_given(s: State, slot: int, arrived_at: int, deadline_at: int) -> None:
     mine.tightest_at = min(mine.tightest_at, deadline_at)
 
 
-@inlined
+@hot
 def ends_at(s: State, slot: int, place: int, given: int, now_us: int) -> int:
     """When the request at that place of what the slot is given ends, were all to run at once."""
     mine = s.slots[slot]
@@ -199,14 +199,14 @@ def ends_at(s: State, slot: int, place: int, given: int, now_us: int) -> int:
     return start_at + path_us(s, mine.route, mine.place, size)
 
 
-@inlined
+@hot
 def full_us(s: State, route: int, place: int) -> int:
     """How long a full batch holds the machine at that place of `pools`."""
     mine = s.routes[route]
     return predicted_us(s, mine.first_stage, place, mine.batch_size)
 
 
-@inlined
+@hot
 def longest_us(s: State, route: int, place: int) -> int:
     """What a batch of any size takes there at most, spread included."""
     mine = s.routes[route]
@@ -265,7 +265,7 @@ def collecting(s: State, model: int, deadline_at: int, now_us: int) -> int:
     return early if behind and early != NOBODY else part
 
 
-@inlined
+@hot
 def _due_before(s: State, slot: int, other: int) -> bool:
     return other == NOBODY or s.slots[slot].due_at < s.slots[other].due_at
 

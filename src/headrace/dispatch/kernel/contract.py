@@ -47,7 +47,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from headrace.compilation.loops import hot, inlined
+from headrace.compilation.loops import hot
 from headrace.dispatch.kernel import queues
 from headrace.dispatch.kernel.layout import COMMON, State, Table, ints
 from headrace.dispatch.topology import Topology
@@ -73,19 +73,19 @@ class Decision(NamedTuple):
     retry_after_us: int
 
 
-@inlined
+@hot
 def send(route: int, size: int) -> Decision:
     """Make the first `size` requests a batch; its path lies in the route's rows of `path`."""
     return Decision(SEND, route, size, 0, NO_REASON, 0)
 
 
-@inlined
+@hot
 def wait(at_us: int, size: int) -> Decision:
     """Decide again at that instant; before it only once `size` requests wait, or at an event."""
     return Decision(WAIT, 0, size, at_us, NO_REASON, 0)
 
 
-@inlined
+@hot
 def drop(reason: int, retry_after_us: int) -> Decision:
     """Refuse the first request, with advice when to try again."""
     return Decision(DROP, 0, 0, 0, reason, retry_after_us)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import queues
 from headrace.dispatch.kernel.drift import slack_us
 from headrace.dispatch.kernel.flow import leave_ready, note_path
@@ -81,7 +81,7 @@ def note_urgency(s: State, batch: int) -> None:
     _note_bounds(s, batch)
 
 
-@inlined
+@hot
 def _note_bounds(s: State, batch: int) -> None:
     mine = s.batches[batch]
     model = s.models[mine.model]
@@ -160,7 +160,7 @@ def _collect(s: State, model: int) -> int:
     return count
 
 
-@inlined
+@hot
 def _not_begun(s: State, batch: int) -> bool:
     hop = batch * s.world[0].stages_max
     running = s.slots[s.hops[hop].slot].running == batch
@@ -188,7 +188,7 @@ def _largest_in_time(s: State, model: int, now_us: int) -> tuple[int, int]:
     return best, best_size
 
 
-@inlined
+@hot
 def _in_time(s: State, route: int, size: int, end_at: int, deadline_at: int) -> bool:
     return end_at + slack_us(s, route, size) <= deadline_at
 
@@ -196,12 +196,12 @@ def _in_time(s: State, route: int, size: int, end_at: int, deadline_at: int) -> 
 # -- paths aside, back, and moved -----------------------------------------------------------------
 
 
-@inlined
+@hot
 def _place(s: State, route: int, stage: int) -> int:
     return route * s.world[0].stages_max + stage
 
 
-@inlined
+@hot
 def _copy(hop: Any, to: Any) -> None:
     to.slot, to.place = hop.slot, hop.place
     to.start_at, to.latency_us = hop.start_at, hop.latency_us
@@ -272,7 +272,7 @@ def _crosses(s: State, batch: int, guest: int, stages: int) -> bool:
     return False
 
 
-@inlined
+@hot
 def _overlap(one_at: int, one_us: int, other_at: int, other_us: int) -> bool:
     return one_at < other_at + other_us and other_at < one_at + one_us
 
@@ -304,7 +304,7 @@ def _sort(s: State, count: int) -> None:
         s.displaced[place] = batch
 
 
-@inlined
+@hot
 def _before(s: State, one: int, other: int) -> bool:
     a, b = s.batches[one], s.batches[other]
     if a.priority != b.priority:

@@ -46,7 +46,7 @@ cost a multiplication.
 
 from typing import Any
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.layout import NEVER_US, ONE, SHIFT, State
 
 MOST, LEAST = 32 * ONE, ONE // 2
@@ -62,19 +62,19 @@ OVERRUN, OVERRUN_US = 10, 500_000
 # -- reading --------------------------------------------------------------------------------------
 
 
-@inlined
+@hot
 def predicted_us(s: State, stage: int, place: int, size: int) -> int:
     """Median of a batch of `size` on the slot at that place of the stage's pool."""
     return s.p50_us[stage * s.world[0].size_max + size - 1] * s.level[place] >> SHIFT
 
 
-@inlined
+@hot
 def of_stage_us(s: State, stage: int, size: int) -> int:
     """As `predicted_us`, where the slot is not known yet."""
     return s.p50_us[stage * s.world[0].size_max + size - 1] * s.stages[stage].level >> SHIFT
 
 
-@inlined
+@hot
 def slack_us(s: State, route: int, size: int) -> int:
     """How much later than by medians a batch may end."""
     return s.slack_us[route * s.world[0].size_max + size - 1] + s.routes[route].late_us
@@ -140,18 +140,18 @@ def level_after(mine: Any, level: int, spread: int, ratio: int) -> int:
     return 0
 
 
-@inlined
+@hot
 def _unit(level: int, spread: int, scatter: int) -> int:
     return max(level * spread >> SHIFT, 2 * scatter)
 
 
-@inlined
+@hot
 def _set_scatter(s: State, stage: int, place: int, scatter: int) -> None:
     s.stages[stage].scatter += scatter - s.learned[place].scatter
     s.learned[place].scatter = scatter
 
 
-@inlined
+@hot
 def within_bounds(level: int, spread: int) -> int:
     """A level that is about 1 is 1."""
     level = max(LEAST, min(MOST, level))
@@ -240,7 +240,7 @@ def observe_end(s: State, batch: int, now_us: int) -> None:
             mine.missed = mine.missed_us = 0
 
 
-@inlined
+@hot
 def _room_us(s: State, route: int) -> int:
     """A quarter of what a full batch leaves of the objective: so much slack still lets an idle path
     take requests, and a few behind each other, however late batches were."""
@@ -251,7 +251,7 @@ def _room_us(s: State, route: int) -> int:
     return max(0, left_us) >> 2
 
 
-@inlined
+@hot
 def _set_late(s: State, route: int, late_us: int) -> None:
     mine = s.routes[route]
     s.world[0].drifted += int(late_us > 0) - int(mine.late_us > 0)
@@ -287,7 +287,7 @@ def _fade_stage(s: State, route: int, stage: int, now_us: int) -> None:
             _fade_place(s, stage, place, now_us)
 
 
-@inlined
+@hot
 def _runs_at(s: State, place: int) -> bool:
     """Whether a batch of that stage is on the slot: another model's says nothing of it."""
     row = s.slots[s.pools[place]].running

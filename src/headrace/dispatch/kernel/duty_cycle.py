@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import reactive
 from headrace.dispatch.kernel.contract import (
     SLOT_RECOVERY_US,
@@ -147,7 +147,7 @@ def _next_turn(s: State, model: int, now_us: int) -> tuple[int, int]:
     return best_route, best
 
 
-@inlined
+@hot
 def _set_turn(s: State, place: int, arrived_at: int, now_us: int) -> None:
     """The first turn that is not over. One that has begun is not while its slot is held up, if the
     first request was there when it began."""

@@ -16,7 +16,7 @@ on their way, beside an idle slot. What was reserved behind such a place moves, 
 overlaps for a moment, which scans cope with.
 """
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.drift import predicted_us
 from headrace.dispatch.kernel.layout import NEVER_US, State, Table
 from headrace.dispatch.kernel.links import transfer_us
@@ -44,7 +44,7 @@ TABLES = {"affected": Table(rows=lambda n: n.requests)}
 """affected  batches; scratch of `follow_moved`"""
 
 
-@inlined
+@hot
 def slot_before(s: State, batch: int, stage: int) -> int:
     return s.hops[batch * s.world[0].stages_max + stage - 1].slot if stage > 0 else -1
 
@@ -59,14 +59,14 @@ def _reserve_anew(s: State, hop: int) -> None:
     push_back(s, mine.slot)
 
 
-@inlined
+@hot
 def move(s: State, hop: int, start_at_us: int) -> None:
     """The slot is used from another instant on."""
     s.hops[hop].start_at = start_at_us
     _reserve_anew(s, hop)
 
 
-@inlined
+@hot
 def stretch(s: State, hop: int, end_at_us: int) -> None:
     """The slot is used until another instant."""
     s.hops[hop].latency_us = end_at_us - s.hops[hop].start_at
@@ -168,7 +168,7 @@ def follow_moved(s: State) -> None:
             place_anew(s, batch, first_stage, before.start_at + before.latency_us)
 
 
-@inlined
+@hot
 def _collect_affected(s: State) -> int:
     """Empty the list of moved hops; batches whose later stages follow them are `affected`.
 
@@ -206,7 +206,7 @@ def extend_overruns(s: State, now_us: int) -> None:
     world.next_end_at = next_end_at
 
 
-@inlined
+@hot
 def _first_end(s: State) -> int:
     first = NEVER_US
     for slot in range(s.world[0].slots):

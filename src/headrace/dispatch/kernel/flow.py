@@ -16,7 +16,7 @@ A wake-up is asked for only where it is earlier than the one that is set. One th
 decides afresh, so that none is ever taken back.
 """
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import queues
 from headrace.dispatch.kernel.contract import DROP, NO_REASON, SEND
 from headrace.dispatch.kernel.drift import fade, observe_end, of_stage_us, predicted_us, slack_us
@@ -167,7 +167,7 @@ def decide_all(s: State, now_us: int) -> None:
     s.policy.serve(s, now_us)
 
 
-@inlined
+@hot
 def _sooner(wake_at: int, at_us: int) -> bool:
     """Whether to ask for a wake-up: an earlier one, which decides afresh, is not set."""
     return wake_at < 0 or wake_at > at_us
@@ -176,7 +176,7 @@ def _sooner(wake_at: int, at_us: int) -> bool:
 # -- a batch on its path --------------------------------------------------------------------------
 
 
-@inlined
+@hot
 def hop_of(s: State, batch: int) -> int:
     return s.batches[batch].stage + batch * s.world[0].stages_max
 

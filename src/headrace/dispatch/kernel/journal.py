@@ -35,7 +35,7 @@ RAN unless it is stale.
 
 from typing import Any
 
-from headrace.compilation.loops import hot, inlined
+from headrace.compilation.loops import hot
 from headrace.dispatch.kernel.layout import State
 from headrace.domain.request import DropReason
 
@@ -62,7 +62,7 @@ SHORT = 5
 """Numbers of an entry without more."""
 
 
-@inlined
+@hot
 def length_of(journal: Any, i: int) -> int:
     """Numbers of the entry that begins at `i`."""
     kind = journal[i]

@@ -16,7 +16,7 @@ slot that is known to be full until too late is passed by; and slots of one node
 
 from typing import Any
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.layout import NEVER_US, SHIFT, State
 from headrace.dispatch.kernel.links import transfer_us
 from headrace.dispatch.kernel.reservation_tables import (
@@ -39,12 +39,12 @@ FIELDS = {
 """`nodes.probe_at`, `probe_us`: the transfer to this node that probe number `probe` has found."""
 
 
-@inlined
+@hot
 def uplink(s: State, slot: int) -> int:
     return s.world[0].slots + s.slots[slot].node
 
 
-@inlined
+@hot
 def downlink(s: State, slot: int) -> int:
     return s.world[0].slots + s.world[0].nodes + s.slots[slot].node
 
@@ -79,7 +79,7 @@ def _seems_first(s: State, table: Any, at_us: int, median_us: int) -> tuple[int,
     return best, best_at
 
 
-@inlined
+@hot
 def _goes_before(
     key: int, start: int, place: int, other_key: int, other_start: int, other_place: int
 ) -> bool:
@@ -149,7 +149,7 @@ def earliest_hop(s: State, stage: int, size: int, at_us: int, from_slot: int, pl
     return True
 
 
-@inlined
+@hot
 def leaving_at(s: State, slot: int, at_us: int, size_bytes: int) -> int:
     """When the slot's uplink can take so many bytes, from `at_us` on."""
     speed = s.nodes[s.slots[slot].node].bytes_per_us

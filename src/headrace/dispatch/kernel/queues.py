@@ -1,10 +1,10 @@
 """Requests that wait for a decision: a ring of rows per model, most urgent first."""
 
-from headrace.compilation.loops import hot, inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.layout import State
 
 
-@inlined
+@hot
 def _index(s: State, model: int, place: int) -> int:
     """In `queues`; `place` is at most the length of the ring."""
     room = s.world[0].queue_room
@@ -12,18 +12,18 @@ def _index(s: State, model: int, place: int) -> int:
     return model * room + (turn if turn < room else turn - room)
 
 
-@inlined
+@hot
 def at(s: State, model: int, place: int) -> int:
     """The request at that place of the queue."""
     return s.queues[_index(s, model, place)]
 
 
-@inlined
+@hot
 def _put(s: State, model: int, place: int, request: int) -> None:
     s.queues[_index(s, model, place)] = request
 
 
-@inlined
+@hot
 def more_urgent(s: State, one: int, other: int) -> bool:
     """By priority, then deadline, then id."""
     a, b = s.requests[one], s.requests[other]
@@ -59,7 +59,7 @@ def take_first(s: State, model: int) -> int:
     return request
 
 
-@inlined
+@hot
 def remove(s: State, model: int, place: int) -> None:
     queue = s.models[model]
     for i in range(place, queue.queued - 1):
@@ -76,7 +76,7 @@ def to_front(s: State, model: int, place: int) -> None:
     _put(s, model, 0, request)
 
 
-@inlined
+@hot
 def swap(s: State, model: int, one: int, other: int) -> None:
     request = at(s, model, one)
     _put(s, model, one, at(s, model, other))

@@ -12,7 +12,7 @@ really happened. Cost: O(slots of the first pools) per decision.
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.compilation.loops import hot, inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.contract import (
     NO_REASON,
     SLOT_RECOVERY_US,
@@ -79,7 +79,7 @@ def decide(s: State, model: int, now_us: int) -> Decision:
     return _fill(s, model, best, now_us)
 
 
-@inlined
+@hot
 def _first_place(s: State, route: int, now_us: int) -> int:
     return _freest(s, s.routes[route].first_stage, now_us)
 
@@ -205,7 +205,7 @@ def on_ended(s: State, hop: int, now_us: int) -> None:
     _move(s.slots[mine.slot], now_us - mine.start_at - mine.latency_us)
 
 
-@inlined
+@hot
 def _move(slot: Any, by_us: int) -> None:
     """What the slot was given ends so much later, all of it."""
     slot.free_at += by_us

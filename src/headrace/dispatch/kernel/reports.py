@@ -1,6 +1,6 @@
 """What a driver reports: transfers and runs that ended, slots lost and gained."""
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.contract import NO_REASON
 from headrace.dispatch.kernel.drift import observe, renew_slot
 from headrace.dispatch.kernel.flow import (
@@ -43,7 +43,7 @@ INPUT_SUSPECTED, TENSORS_LOST = 1, 2
 """Why a batch failed; 0: its executor alone is to blame."""
 
 
-@inlined
+@hot
 def _is_current(s: State, row: int, batch_id: int, stage: int, attempt: int) -> bool:
     """Reports of an older path are stale."""
     batch = s.batches[row]
@@ -177,7 +177,7 @@ def on_slot_lost(s: State, now_us: int, slot: int) -> None:
     decide_all(s, now_us)
 
 
-@inlined
+@hot
 def _stage_on(s: State, row: int, slot: int) -> int:
     """The first stage, not yet over, that the batch has on that slot; -1: none."""
     batch, first_hop = s.batches[row], row * s.world[0].stages_max

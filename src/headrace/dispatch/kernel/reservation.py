@@ -25,7 +25,7 @@ that delays nobody.
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.compilation.loops import hot, inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import (
     displacement,
     feedback,
@@ -201,7 +201,7 @@ def _smaller_batch(s: State, model: int, route: int, now_us: int) -> Decision:
     return drop(DEADLINE, 0)
 
 
-@inlined
+@hot
 def _is_held_back(s: State, model: int, route: int) -> bool:
     """A batch of the route was smaller than planned since it was idle, and a full one would be late
     only for its turn to come."""
@@ -211,7 +211,7 @@ def _is_held_back(s: State, model: int, route: int) -> bool:
     return table.shrunk != 0 and idle_end_at + slack_us(s, route, table.batch_size) <= limit_at
 
 
-@inlined
+@hot
 def _in_burst(s: State, model: int, route: int, now_us: int) -> bool:
     return now_us - s.routes[route].idle_at <= BURST_SLOS * s.models[model].slo_us
 

@@ -15,7 +15,7 @@ gap as long as `full_for` starts. That stays true as time goes on and reservatio
 until one is released; so mostly nothing is scanned.
 """
 
-from headrace.compilation.loops import hot, inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.layout import NEVER_US, State, Table, ints
 
 SLOT, UPLINK, DOWNLINK = range(3)
@@ -68,7 +68,7 @@ def earliest(s: State, line: int, at_us: int, length_us: int) -> int:
     return start
 
 
-@inlined
+@hot
 def full_to(s: State, line: int, at_us: int, length_us: int) -> int:
     """`earliest` is not before, as far as is known without a search."""
     mine = s.lines[line]
@@ -192,14 +192,14 @@ def push_back(s: State, slot: int) -> None:
     s.lines[slot].free_from = busy_to
 
 
-@inlined
+@hot
 def note_running(s: State, slot: int, hop: int) -> None:
     """That hop runs on the slot now; -1: none does."""
     s.slots[slot].running_hop = hop
     s.ends_at[slot] = s.hops[hop].start_at + s.hops[hop].latency_us if hop >= 0 else NEVER_US
 
 
-@inlined
+@hot
 def note_moved(s: State, hop: int) -> None:
     """What follows this hop has to move as well (`follow_moved`)."""
     if not s.hops[hop].moved:

@@ -25,7 +25,7 @@ Cost: O(tenants of the slot) per decision, beside that of `batch_aware` where a 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import batch_aware, reactive
 from headrace.dispatch.kernel.batch_aware import (
     FILLED_LEAST,
@@ -199,7 +199,7 @@ def _decide_turn(s: State, model: int, now_us: int) -> Decision:
     return _send_turn(s, model, tenant, mine.queued, now_us)
 
 
-@inlined
+@hot
 def _late_at(s: State, model: int, deadline_at: int, now_us: int) -> int:
     """From when on a request is late, even if its turn begins as soon as the slot is free. While
     the slot runs, this comes no nearer."""
@@ -208,14 +208,14 @@ def _late_at(s: State, model: int, deadline_at: int, now_us: int) -> int:
     return _latest_turn_at(s, model, deadline_at) - waits_us + 1
 
 
-@inlined
+@hot
 def _latest_turn_at(s: State, model: int, deadline_at: int) -> int:
     """When a request's turn begins at the latest, alone."""
     route = s.models[model].end_route - 1
     return deadline_at - path_us(s, route, _place(s, route), 1)
 
 
-@inlined
+@hot
 def _place(s: State, route: int) -> int:
     """Of a turn's slot, in `pools`."""
     return s.stages[s.routes[route].first_stage].first_pool

@@ -45,7 +45,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.contract import (
     SLOT_RECOVERY_US,
     WAIT,
@@ -244,7 +244,7 @@ def _first_of_pool(s: State, model: int, now_us: int) -> int:
     return route
 
 
-@inlined
+@hot
 def _turn_on(s: State, model: int, slot: int, now_us: int) -> int:
     """Whose turn it is on the slot: all that wait there ask, mostly in one event."""
     mine, world = s.slots[slot], s.world[0]
@@ -275,14 +275,14 @@ def _whose_turn(s: State, model: int, slot: int, now_us: int) -> int:
     return full if _batch_us(s, full, size) <= spare_us else urgent
 
 
-@inlined
+@hot
 def _waits_to_begin(s: State, model: int, slot: int) -> bool:
     """On this slot; who is held would not take it."""
     mine = s.models[model]
     return mine.queued > 0 and mine.held == 0 and s.serves[slot * len(s.models) + model] > 0
 
 
-@inlined
+@hot
 def _is_full(s: State, model: int) -> bool:
     """Larger batches pay, and more requests would make no larger one. Nobody is full while some may
     not run with others, since only their own model sees how many may."""
@@ -400,7 +400,7 @@ def wake_deferred(s: State, model: int, now_us: int) -> None:
             note(s, WAKE, now_us, WAKE_QUEUE, other, 0)
 
 
-@inlined
+@hot
 def _may_start(s: State, model: int, now_us: int) -> bool:
     models = len(s.models)
     for slot in range(s.world[0].slots):

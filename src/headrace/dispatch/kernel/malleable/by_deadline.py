@@ -26,7 +26,7 @@ where batches take what is predicted, and no slot is lost.
 Cost: O(requests under way x depths) per place that changes hands, O(requests that wait) on top.
 """
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.journal import DEADLINE
 from headrace.dispatch.kernel.layout import NEVER_US, State
 from headrace.dispatch.kernel.malleable.places import (
@@ -245,7 +245,7 @@ def _grow(s: State, now_us: int) -> None:
             mine.grown = 1  # places that are spare have others' items to finish first
 
 
-@inlined
+@hot
 def _gain(s: State, row: int, route: int) -> float:
     mine = s.items_of[row]
     more = s.routes[route].stages - s.routes[mine.target].stages

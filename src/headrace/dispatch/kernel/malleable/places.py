@@ -1,6 +1,6 @@
 """Which slots serve a request: taken, given back, exchanged; and its items on their way there."""
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import queues
 from headrace.dispatch.kernel.drift import predicted_us, slack_us
 from headrace.dispatch.kernel.flow import enter_stage, note_path
@@ -11,18 +11,18 @@ from headrace.dispatch.kernel.malleable.tables import ends_at, left
 from headrace.dispatch.kernel.rows import add_batch, add_request
 
 
-@inlined
+@hot
 def first_held(s: State, row: int) -> int:
     """Where its places begin in `held`."""
     return row * s.world[0].stages_max
 
 
-@inlined
+@hot
 def stages_of(s: State, route: int) -> int:
     return s.routes[route].stages if route >= 0 else 0
 
 
-@inlined
+@hot
 def needs(s: State, route: int, kind: int) -> int:
     """Slots of that kind on the route; -1 is a route without any."""
     return s.needs[route * s.world[0].slots + kind] if route >= 0 else 0

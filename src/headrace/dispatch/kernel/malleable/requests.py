@@ -1,6 +1,6 @@
 """Rows of requests: those that wait are a list in order, those under way an array."""
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.journal import DROPPED, GIVEN_UP, add, note
 from headrace.dispatch.kernel.layout import State
 from headrace.dispatch.kernel.malleable.tables import BY_DEADLINE, FREE, UNDER_WAY, WAITING
@@ -49,7 +49,7 @@ def free_row(s: State, row: int) -> None:
 # -- waiting --------------------------------------------------------------------------------------
 
 
-@inlined
+@hot
 def _before(s: State, one: int, other: int) -> bool:
     """By priority, then deadline (`malleable`) or arrival, then id."""
     a, b = s.items_of[one], s.items_of[other]

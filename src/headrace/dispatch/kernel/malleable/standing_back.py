@@ -16,7 +16,7 @@ Cost: O(n^2) for n requests in the worst case, since they are sorted where they 
 none waits.
 """
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.layout import State
 from headrace.dispatch.kernel.malleable.tables import fastest_of, lasts_us, left, shallowest_within
 
@@ -24,7 +24,7 @@ HIGHEST = 0
 """The priority whose requests keep their places."""
 
 
-@inlined
+@hot
 def yields(s: State, other: int, row: int) -> bool:
     """Whether the other request gives its places up to this one."""
     mine, theirs = s.items_of[row], s.items_of[other]

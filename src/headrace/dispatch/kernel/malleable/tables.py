@@ -15,7 +15,7 @@ batches take what is predicted, also while batches of an earlier depth are still
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import reactive
 from headrace.dispatch.kernel.drift import of_stage_us, slack_us
 from headrace.dispatch.kernel.layout import State, Table, ints, merged
@@ -141,7 +141,7 @@ def on_level_changed(s: State, stage: int, _place: int, _now_us: int) -> None:
 # -- how long the rest lasts ----------------------------------------------------------------------
 
 
-@inlined
+@hot
 def left(s: State, row: int) -> int:
     """Items that are not on their way."""
     mine = s.items_of[row]

@@ -13,7 +13,7 @@ of all models: one that was asked for once is no favourite yet. A silence that l
 that says that it is longer now. A model that another slot holds as well is missed by half.
 """
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.layout import State
 from headrace.dispatch.kernel.provision.tables import LOADED, LRU
 
@@ -55,7 +55,7 @@ def choose_victim(s: State, slot: int, now_us: int) -> int:
     return best
 
 
-@inlined
+@hot
 def _value(s: State, slot: int, model: int, now_us: int) -> float:
     mine = s.starts[model]
     gap_us = max(1.0, mine.gap_us, float(now_us - mine.asked_at))

@@ -13,7 +13,7 @@ widens the slack, too. What refuses every start observes none: where a request i
 load was reported for FADE_US, the level goes back to the profile by a quarter per FADE_US.
 """
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.drift import (
     FADE_US,
     MOST,
@@ -26,31 +26,31 @@ from headrace.dispatch.kernel.drift import (
 from headrace.dispatch.kernel.layout import ONE, SHIFT, State
 
 
-@inlined
+@hot
 def load_us(s: State, slot: int, model: int) -> int:
     """What its copies take."""
     return s.starts[model].load_us * s.slots[slot].load_level >> SHIFT
 
 
-@inlined
+@hot
 def late_us(s: State, slot: int, model: int) -> int:
     """How much later than profiled the last of its copies is there."""
     return load_us(s, slot, model) - s.starts[model].load_us
 
 
-@inlined
+@hot
 def beside_us(s: State, slot: int, model: int) -> int:
     """What a start takes more than a batch in memory where the slot waits for all copies."""
     return _beside_us(s, model) * s.slots[slot].load_level >> SHIFT
 
 
-@inlined
+@hot
 def _beside_us(s: State, model: int) -> int:
     mine = s.starts[model]
     return mine.more_us + max(0, mine.last_us - mine.exec_us)
 
 
-@inlined
+@hot
 def load_slack_us(s: State, slot: int, model: int) -> int:
     """How much later than by medians a start may end."""
     mine, level = s.starts[model], s.slots[slot].load_level

@@ -16,7 +16,7 @@ be `leaving`: they take no further batches, and the load waits for the end of th
 Who is evicted of those that nothing is promised of is decided when the load begins, and not before.
 """
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.journal import EVICTED, add, note
 from headrace.dispatch.kernel.journal import LOADING as IS_LOADING
 from headrace.dispatch.kernel.layout import NEVER_US, State
@@ -25,7 +25,7 @@ from headrace.dispatch.kernel.provision.learned import load_us
 from headrace.dispatch.kernel.provision.tables import ABSENT, AWAITED, LOADING
 
 
-@inlined
+@hot
 def stay_of(s: State, slot: int, model: int) -> int:
     return slot * len(s.models) + model
 
@@ -33,13 +33,13 @@ def stay_of(s: State, slot: int, model: int) -> int:
 # -- memory ---------------------------------------------------------------------------------------
 
 
-@inlined
+@hot
 def _is_needed(s: State, row: int) -> bool:
     stay = s.stays[row]
     return stay.pending > 0 or stay.state in (AWAITED, LOADING)
 
 
-@inlined
+@hot
 def _count(s: State, slot: int, row: int, size: int) -> None:
     """Add the bytes of a stay to what its slot has; or take them away."""
     stay, here = s.stays[row], s.slots[slot]
@@ -136,13 +136,13 @@ def evict(s: State, slot: int, model: int, now_us: int) -> None:
 # -- links ----------------------------------------------------------------------------------------
 
 
-@inlined
+@hot
 def link_of(s: State, slot: int) -> int:
     """The slot in whose row its link is kept."""
     return s.slots[slot].link
 
 
-@inlined
+@hot
 def helper_of(s: State, slot: int, model: int) -> int:
     """The link that its load takes besides; -1: none."""
     helper = s.slots[slot].helper
@@ -194,7 +194,7 @@ def _begins_at(s: State, slot: int, model: int, not_before_us: int) -> int:
     return max(begins_at, s.slots[helper].free_at) if helper >= 0 else begins_at
 
 
-@inlined
+@hot
 def _take_links(s: State, slot: int, model: int, begins_at: int) -> None:
     helper = helper_of(s, slot, model)
     ends_at = begins_at + load_us(s, slot, model)

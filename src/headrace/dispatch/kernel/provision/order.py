@@ -15,7 +15,7 @@ delays nobody who would be late.
 
 from typing import NamedTuple
 
-from headrace.compilation.loops import inlined, kernel
+from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel.drift import predicted_us, slack_us
 from headrace.dispatch.kernel.journal import WAKE, WAKE_SLOT, note
 from headrace.dispatch.kernel.layout import NEVER_US, State
@@ -38,7 +38,7 @@ class Fit(NamedTuple):
     """Of all others together."""
 
 
-@inlined
+@hot
 def hop_on(s: State, batch: int) -> int:
     """Its only hop."""
     return batch * s.world[0].stages_max
@@ -65,7 +65,7 @@ def _takes_us(s: State, slot: int, batch: int) -> int:
     return start_us(s, slot, mine.model, warm_us)
 
 
-@inlined
+@hot
 def waits_for_load(s: State, slot: int, batch: int) -> bool:
     mine = s.batches[batch]
     return mine.cold > 0 and s.stays[stay_of(s, slot, mine.model)].state != LOADED
