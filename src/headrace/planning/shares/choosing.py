@@ -1,6 +1,6 @@
 """Which layouts the devices have: all ways that may carry what is wanted, and a walk over each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,20 +54,22 @@ def ask(
     ways = _ways(pricing, prices, gap, spend, more_than)
     if ways is None:
         return None
-    sorts = sorted({slot for way, _ in ways for slot in way})
-    slots = _slots(load, prices, parts, sorts, wanted) if ways else None
-    price = prices.price * load.target_rps
+    if not ways:
+        return Answer(None, True)
+    sorts, slots_of = _sorts(pricing, ways)
+    slots = _slots(load, prices, parts, sorts, wanted)
+    price, missing = prices.price * load.target_rps, load.wanted(wanted)
     steps = 0
-    for way, counts in ways:
+    for counts in ways:
         if pricing.deadline.passed or steps > steps_max:
             return Answer(None, False)
-        assert slots is not None
-        count = np.array([way.count(sort) for sort in sorts], np.int64)
-        chosen_slot, chosen_part = np.full(len(way) + 1, -1), np.full(len(way) + 1, -1)
+        used_layouts = np.flatnonzero(counts)
+        count = counts[used_layouts] @ slots_of[used_layouts]
+        most = int(count.sum()) + 1
+        chosen_slot, chosen_part = np.full(most, -1), np.full(most, -1)
         code = walk(
-            *slots, price, count, load.wanted(wanted), MISSING, steps_max - steps,
-            chosen_slot, chosen_part,
-        )  # fmt: skip
+            *slots, price, count, missing, MISSING, steps_max - steps, chosen_slot, chosen_part
+        )
         steps += code // 4
         if code % 4 == GAVE_UP:
             return Answer(None, False)
@@ -78,35 +80,43 @@ def ask(
     return Answer(None, True)
 
 
+def _sorts(pricing: Pricing, ways: Sequence[Ints]) -> tuple[list[Slot], Ints]:
+    """All sorts of slots that these ways have, and of each how many a layout has; shape (layouts,
+    sorts)."""
+    used = np.flatnonzero(np.any(ways, axis=0)).tolist()
+    slots = {
+        c: list(zip(pricing.layouts[c].places, pricing.layouts[c].loudness, strict=True))
+        for c in used
+    }
+    sorts = sorted({slot for some in slots.values() for slot in some})
+    number = {slot: at for at, slot in enumerate(sorts)}
+    slots_of = np.zeros((len(pricing.layouts), len(sorts)), np.int64)
+    for c, some in slots.items():
+        for slot in some:
+            slots_of[c, number[slot]] += 1
+    return sorts, slots_of
+
+
 def _ways(
     pricing: Pricing, prices: Prices, gap: float, spend: float, more_than: float
-) -> list[tuple[list[Slot], Ints]] | None:
-    """Slots of each way to lay out the devices, and how many devices have each layout; the least
-    waste first. Without ways that another one contains, or that use no device. None: more than
-    WAYS_MAX, or than can be counted in time."""
-    found = []
+) -> list[Ints] | None:
+    """How many devices have each layout, the least waste first. Without ways that another one
+    contains, or that use no device. None: more than WAYS_MAX, or than can be counted in time."""
     try:
-        for waste, counts in _counted(pricing, prices, gap, spend, more_than):
-            found.append((waste, counts))
-            if len(found) > WAYS_MAX:
-                return None
+        found = _counted(pricing, prices, gap, spend, more_than)
     except OutOfTime:
         return None
-    ways = []
-    for _, counts in sorted((way for way in found if way[1].any()), key=lambda way: way[0]):
-        way = [
-            slot
-            for c in np.flatnonzero(counts).tolist()
-            for slot in zip(pricing.layouts[c].places, pricing.layouts[c].loudness, strict=True)
-            for _ in range(counts[c])
-        ]
-        ways.append((way, counts))
-    return ways
+    if len(found) > WAYS_MAX:
+        return None
+    found.sort(key=lambda way: way[0])
+    return [counts for _, counts in found if counts.any()]
 
 
 def _counted(
     pricing: Pricing, prices: Prices, gap: float, spend: float, more_than: float
-) -> Iterator[tuple[float, Ints]]:
+) -> list[tuple[float, Ints]]:
+    """(waste, how many devices have each layout) of every way, or of the first ones where there are
+    more than WAYS_MAX."""
     offers, layouts = pricing.offers, pricing.layouts
     usable = [c for c in np.argsort(prices.layout_waste) if prices.layout_waste[c] <= gap]
     wastes = [max(0.0, float(prices.layout_waste[c])) for c in usable]
@@ -114,41 +124,39 @@ def _counted(
     following = _following(of_device, len(offers))
     counts = np.zeros(len(layouts), np.int64)
     left = [offer.count for offer in offers]
+    found: list[tuple[float, Ints]] = []
 
     def fitting(at: int, wasted: float, spent: float) -> int:
         """The first layout from there on of which there may be one more device; past the end: none.
 
         Those behind it waste no less."""
-        first = min(
-            (
-                following[device][at]
-                for device, offer in enumerate(offers)
-                if left[device] and spent + offer.price <= spend + TOLERANCE
-            ),
-            default=len(usable),
-        )
+        first = len(usable)
+        for device, offer in enumerate(offers):
+            if left[device] and spent + offer.price <= spend + TOLERANCE:
+                first = min(first, following[device][at])
         if first < len(usable) and wasted + wastes[first] <= gap:
             return first
         return len(usable)
 
-    def more(at: int, wasted: float, spent: float) -> Iterator[tuple[float, Ints]]:
+    def more(at: int, wasted: float, spent: float) -> None:
         pricing.deadline.check()
         at = fitting(at, wasted, spent)
         if at == len(usable):
             room = fitting(0, wasted, spent) < len(usable)
             if not room and spent > more_than + TOLERANCE:
-                yield wasted, counts.copy()
+                found.append((wasted, counts.copy()))
             return
         device = of_device[at]
         most, price = left[device], offers[device].price
         for number in range(most, -1, -1):
             spending, wasting = spent + number * price, wasted + number * wastes[at]
-            if spending <= spend + TOLERANCE and wasting <= gap:
+            if spending <= spend + TOLERANCE and wasting <= gap and len(found) <= WAYS_MAX:
                 counts[usable[at]], left[device] = number, most - number
-                yield from more(at + 1, wasting, spending)
+                more(at + 1, wasting, spending)
         counts[usable[at]], left[device] = 0, most
 
-    yield from more(0, 0.0, 0.0)
+    more(0, 0.0, 0.0)
+    return found
 
 
 def _following(of_device: Sequence[int], devices: int) -> list[list[int]]:
