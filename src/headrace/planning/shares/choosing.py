@@ -9,11 +9,14 @@ from headrace.planning.common.deadline import OutOfTime
 from headrace.planning.shares.listing import Parts
 from headrace.planning.shares.master import Chosen, Prices
 from headrace.planning.shares.pricing import Pricing
-from headrace.planning.shares.walk import GAVE_UP, MISSING, SOME, Slots, walk
+from headrace.planning.shares.walk import GAVE_UP, MISSING, SOME, Slots, walks
 from headrace.planning.shares.workload import Floats, Ints, Workload
 
 WAYS_MAX = 3_000
 """Multisets of layouts that are looked at; more devices are a matter for the integer program."""
+
+WAYS_AT_ONCE = 64
+"""Between two looks at the clock."""
 
 TOLERANCE = 1e-9
 
@@ -59,16 +62,17 @@ def ask(
     sorts, slots_of = _sorts(pricing, ways)
     slots = _slots(load, prices, parts, sorts, wanted)
     price, missing = prices.price * load.target_rps, load.wanted(wanted)
+    used_layouts = np.flatnonzero(slots_of.any(axis=1))
     steps = 0
-    for counts in ways:
+    for begin in range(0, len(ways), WAYS_AT_ONCE):
         if pricing.deadline.passed or steps > steps_max:
             return Answer(None, False)
-        used_layouts = np.flatnonzero(counts)
-        count = counts[used_layouts] @ slots_of[used_layouts]
-        most = int(count.sum()) + 1
+        some = ways[begin : begin + WAYS_AT_ONCE]
+        counts = np.stack(some)[:, used_layouts] @ slots_of[used_layouts]
+        most = int(counts.sum(axis=1).max()) + 1
         chosen_slot, chosen_part = np.full(most, -1), np.full(most, -1)
-        code = walk(
-            *slots, price, count, missing, MISSING, steps_max - steps, chosen_slot, chosen_part
+        way, code = walks(
+            *slots, price, counts, missing, MISSING, steps_max - steps, chosen_slot, chosen_part
         )
         steps += code // 4
         if code % 4 == GAVE_UP:
@@ -76,7 +80,7 @@ def ask(
         if code % 4 == SOME:
             used = int(np.flatnonzero(chosen_slot < 0)[0])
             rows, number = np.unique(chosen_part[:used], return_counts=True)
-            return Answer(Chosen(parts.take(rows), number, counts), True)
+            return Answer(Chosen(parts.take(rows), number, some[way]), True)
     return Answer(None, True)
 
 

@@ -169,3 +169,42 @@ def walk(
         depth += 1
         entering = True
     return NONE + 4 * steps
+
+
+@compiled
+def walks(
+    first: Ints,
+    entries: Ints,
+    entry_waste: Floats,
+    part: Ints,
+    carried: Floats,
+    rent: Floats,
+    price: Floats,
+    counts: Ints,
+    wanted: Floats,
+    slack: float,
+    steps_max: int,
+    chosen_slot: Ints,
+    chosen_part: Ints,
+) -> tuple[int, int]:
+    """`walk` with each row of `counts`, shape (W, S), until one has another answer than NONE.
+
+    Args:
+        chosen_slot, chosen_part: long enough for every row.
+        steps_max: of all of them together.
+
+    Returns:
+        The row, -1 if there is none; and as `walk` does.
+    """
+    steps = 0
+    for way in range(len(counts)):
+        if steps > steps_max:
+            return way, GAVE_UP + 4 * steps
+        code = walk(
+            first, entries, entry_waste, part, carried, rent, price, counts[way], wanted, slack,
+            steps_max - steps, chosen_slot, chosen_part,
+        )  # fmt: skip
+        steps += code // 4
+        if code % 4 != NONE:
+            return way, code % 4 + 4 * steps
+    return -1, NONE + 4 * steps
