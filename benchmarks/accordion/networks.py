@@ -9,11 +9,11 @@ how even a network's layers are is like the paper's, not the same.
 """
 
 import csv
-import os
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from pathlib import Path
+
+from benchmarks.reference import required_path
 
 from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
 from headrace.domain.tensors import TensorSpec
@@ -34,7 +34,8 @@ ONE_PLACE_US = {"resnet50": 1_400_000, "vgg16": 690_000, "resnet152": 4_820_000}
 _NAMED = {"resnet152": "resnet152_derived"}
 """Our name -> the reference data's, where they differ."""
 
-_SOURCE = Path("profiles/pipedream/layers.csv")
+SOURCE = "profiles/pipedream/layers.csv"
+"""In the reference data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,27 +48,14 @@ class Layer:
     weights_bytes: int
 
 
-def reference_folder() -> Path:
-    """
-    Raises:
-        SystemExit: the environment does not name one.
-    """
-    named = os.environ.get("HEADRACE_REFERENCE")
-    if not named or not (Path(named) / _SOURCE).is_file():
-        raise SystemExit(
-            f"needs the reference data: set HEADRACE_REFERENCE so that {_SOURCE} is there"
-        )
-    return Path(named)
-
-
-def published_layers(reference: Path) -> dict[str, list[Layer]]:
+def published_layers() -> dict[str, list[Layer]]:
     """Model -> its layers, in order.
 
-    Args:
-        reference: the folder that HEADRACE_REFERENCE names.
+    Raises:
+        SystemExit: the reference data are not at hand.
     """
     found: dict[str, list[Layer]] = {}
-    with (reference / _SOURCE).open(newline="") as file:
+    with required_path(SOURCE).open(newline="") as file:
         for row in csv.DictReader(file):
             batch = int(row["batch"])
             found.setdefault(row["model"], []).append(
@@ -81,13 +69,13 @@ def published_layers(reference: Path) -> dict[str, list[Layer]]:
     return {model: found[_NAMED.get(model, model)] for model in MODELS}
 
 
-def profiles(reference: Path | None = None) -> dict[str, Profile]:
+def profiles() -> dict[str, Profile]:
     """Model -> profile on one device type, at batch size 1, a layer a block.
 
     Raises:
         SystemExit: the reference data are not at hand.
     """
-    layers = published_layers(reference or reference_folder())
+    layers = published_layers()
     return {model: _profile(model, layers[model]) for model in MODELS}
 
 

@@ -11,11 +11,10 @@ BERT-Base.
 
 import argparse
 import csv
-import os
-from pathlib import Path
 
 import numpy as np
 from benchmarks.deepplan.serving import SYSTEMS, Ints, serve
+from benchmarks.reference import required_path
 
 TRACE = "traces/maf2019/invitro_1250_inv_fullday_noTrigger.csv"
 IN_TURN = ("bert-base",) * 4 + ("roberta-base",) * 4 + ("gpt2",)
@@ -56,8 +55,7 @@ def requests(
     instances: int, first_minute: int, minutes: int, rate_rps: float, seed: int
 ) -> tuple[Ints, Ints]:
     """When each request arrives, and its instance."""
-    path = Path(os.environ["HEADRACE_REFERENCE"]) / TRACE
-    with path.open() as file:
+    with required_path(TRACE).open() as file:
         rows = list(csv.reader(file))[1:]
     counts = np.array([[int(cell) for cell in row[3:]] for row in rows])
     counts = counts[np.argsort(-counts.sum(axis=1), kind="stable")]

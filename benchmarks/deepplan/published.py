@@ -4,11 +4,11 @@ python -m benchmarks.deepplan.published
 """
 
 import csv
-import os
 from pathlib import Path
 
 from benchmarks.deepplan.networks import NETWORKS
 from benchmarks.deepplan.v100 import chain_of
+from benchmarks.reference import required_path
 
 from headrace.planning.provisioning.planners import PLANNERS
 from headrace.starts import HOST
@@ -47,7 +47,7 @@ def ours(network: str, planner: str) -> list[tuple[str, int, bool]]:
 
 
 def main() -> None:
-    folder = Path(os.environ["HEADRACE_REFERENCE"]) / "deepplan"
+    folder = required_path("deepplan")
     for network in FILES:
         rows = published(folder, network)
         first = ours(network, "initial")

@@ -6,14 +6,13 @@ Prints them; `headrace.profiling.roofline.Constants` and the sustained fractions
 the rounded result.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.estimate.published import DEVICES, Published, read_published
+from benchmarks.estimate.published import DATA, DEVICES, Published, read_published
+from benchmarks.reference import reference_path
 
 from headrace.profiling import devices
 from headrace.profiling.devices import DeviceFigures
@@ -97,11 +96,11 @@ def _scaled(found: Fit, name: str, factor: float) -> Fit:
 
 
 def main() -> None:
-    folder = os.environ.get("HEADRACE_REFERENCE")
-    if not folder:
+    folder = reference_path(DATA)
+    if folder is None:
         print("skipped: HEADRACE_REFERENCE names no folder with the published profiles")
         return
-    found = fit(read_published(Path(folder)))
+    found = fit(read_published(folder))
     for name in (*_TABLES, *_SCALARS):
         print(f"{name:16}", getattr(found.constants, name))
     for name in _THROTTLED:

@@ -17,7 +17,8 @@ from headrace.profiling.roofline import Floats, Work, tabulate
 
 DEVICES = ("L4", "T4", "P4", "V100")
 MAX_BATCH = 8
-_DATA = Path("ppipe/artifact/data")
+DATA = "ppipe/artifact/data"
+"""In the reference data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,18 +32,18 @@ class Published:
     """Device -> measured, shape (blocks, batch sizes)."""
 
 
-def read_published(reference: Path) -> list[Published]:
+def read_published(data: Path) -> list[Published]:
     """All models that can be built here.
 
     Args:
-        reference: the folder that HEADRACE_REFERENCE names.
+        data: the folder `DATA`.
 
     Raises:
         ValueError: a model built here is not the published one, operator by operator.
     """
     with tempfile.TemporaryDirectory() as folder:
         return [
-            _published(reference / _DATA, key, name, build, Path(folder))
+            _published(data, key, name, build, Path(folder))
             for key, (name, build) in MODELS.items()
         ]
 

@@ -9,17 +9,16 @@ The error is |published / estimated - 1| of the whole model; the bar is what the
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from benchmarks.estimate.fit import Fit, fit, start
-from benchmarks.estimate.published import DEVICES, MAX_BATCH, Published, read_published
+from benchmarks.estimate.published import DATA, DEVICES, MAX_BATCH, Published, read_published
+from benchmarks.reference import reference_path
 
 from headrace.profiling.devices import DEVICES as FIGURES
 from headrace.profiling.estimate import joined
@@ -35,11 +34,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Estimates against published block timings.")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     as_json = parser.parse_args().json
-    folder = os.environ.get("HEADRACE_REFERENCE")
-    if not folder:
+    folder = reference_path(DATA)
+    if folder is None:
         print("skipped: HEADRACE_REFERENCE names no folder with the published profiles")
         return 0
-    models = read_published(Path(folder))
+    models = read_published(folder)
     left_out = {
         model.name: fit([m for m in models if m is not model], rounds=LEFT_OUT_ROUNDS)
         for model in models

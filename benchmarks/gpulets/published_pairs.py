@@ -2,21 +2,19 @@
 
 import csv
 import json
-import os
 from fractions import Fraction
 from pathlib import Path
 
+from benchmarks.reference import reference_path
+
 from headrace.profiling.interference import Side, SideBySide
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PERCENT = 100
 
 
 def profiles_folder() -> Path | None:
-    """`profiles` in $HEADRACE_REFERENCE, by default in `shared/reference` beside the repository;
-    None where it is absent."""
-    root = Path(os.environ.get("HEADRACE_REFERENCE", REPOSITORY.parent / "shared" / "reference"))
-    return root / "profiles" if (root / "profiles").is_dir() else None
+    """None where it is absent."""
+    return reference_path("profiles")
 
 
 def a100_pairs(folder: Path) -> list[SideBySide]:

@@ -8,7 +8,6 @@ verdicts are on plain latencies.
 """
 
 import csv
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,6 +15,7 @@ from functools import cache
 from math import ceil
 from pathlib import Path
 
+from benchmarks.reference import reference_path
 from msgspec.structs import replace
 
 from headrace.domain.cluster import Cluster, DeviceType, Node
@@ -59,8 +59,8 @@ MIXES: Mapping[str, tuple[float, ...]] = {
 
 def reference() -> Path | None:
     """Where the public data lies; None: nowhere."""
-    root = Path(os.environ.get("HEADRACE_REFERENCE", ""))
-    return root if (root / "gpulet" / "verdicts_paper.csv").is_file() else None
+    path = reference_path("gpulet/verdicts_paper.csv")
+    return None if path is None else path.parents[1]
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,13 @@ up, and say so in every output.
 """
 
 import csv
-import os
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from headrace.planning.apps.candidates import Candidate
+from benchmarks.reference import reference_path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from headrace.planning.apps.candidates import Candidate
 
 PRICES = {"A100": 2.93, "V100": 2.48, "A10": 1.00, "A30": 0.90, "T4": 0.35}
 """US dollars per GPU and hour, assumed: about what clouds ask on demand for the GPU alone. Change
@@ -79,9 +78,7 @@ def load(prices: dict[str, float] | None = None, *, synthetic: bool = False) -> 
 
 
 def published_path() -> Path | None:
-    root = Path(os.environ.get("HEADRACE_REFERENCE", REPOSITORY.parent / "shared" / "reference"))
-    path = root / "profiles" / "planning_profiles.csv"
-    return path if path.is_file() else None
+    return reference_path("profiles/planning_profiles.csv")
 
 
 def candidate(batch: int, duration_ms: float, device: str, price: float) -> Candidate:

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,13 +13,13 @@ from statistics import fmean
 import numpy as np
 from benchmarks.ppipe.artifact.hardware import Hardware, Ints, build_hardware
 from benchmarks.ppipe.artifact.session import Mode
+from benchmarks.reference import reference_path
 
 from headrace.catalog.ppipe.artifact import PLAN_NAME, ReferencePlan, read_reference_plan
 from headrace.catalog.ppipe.profiles import read_artifact_profile
 from headrace.domain.errors import DocumentError
 from headrace.domain.profile import Profile
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 IMPORTED = "1970-01-01T00:00:00Z"
 """Nothing is written, so no date matters."""
 
@@ -28,13 +27,9 @@ MODES: dict[str, Mode] = {"RESERVATION": "reservation", "SLA_AWARE": "reactive"}
 
 
 def reference_folder() -> Path | None:
-    """`ppipe` in $HEADRACE_REFERENCE, by default in `shared/reference` beside the repository.
-
-    None where it is absent.
-    """
-    root = Path(os.environ.get("HEADRACE_REFERENCE", REPOSITORY.parent / "shared" / "reference"))
-    folder = root if root.name == "ppipe" else root / "ppipe"
-    return folder if (folder / "artifact" / "data").is_dir() else None
+    """`ppipe`; None where it is absent."""
+    found = reference_path("ppipe/artifact/data")
+    return None if found is None else found.parents[1]
 
 
 def required_reference() -> Path:

@@ -1,15 +1,12 @@
 """The streams of Accordion's study are what they are said to be; its networks, where known, too."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
-from benchmarks.accordion.networks import ONE_PLACE_US, PLACES, profiles
+from benchmarks.accordion.networks import ONE_PLACE_US, PLACES, SOURCE, profiles
 from benchmarks.accordion.streams import DURATION_S, HIGH, LOW, SLOS, STREAMS, query_stream
 from benchmarks.accordion.table1 import PLACES_SHOWN, table
+from benchmarks.reference import reference_path
 
-REFERENCE = os.environ.get("HEADRACE_REFERENCE", "")
 SEEDS = range(40)
 
 
@@ -50,9 +47,11 @@ def test_a_stream_is_a_function_of_its_seed_and_arrives_in_order() -> None:
     assert [once.slo_us(level) for level in SLOS] == sorted(once.slo_us(level) for level in SLOS)
 
 
-@pytest.mark.skipif(not REFERENCE, reason="needs the reference data")
+@pytest.mark.skipif(
+    reference_path(SOURCE) is None, reason="no reference data: set HEADRACE_REFERENCE"
+)
 def test_networks_take_what_the_paper_says_and_gain_no_more_than_they_have_places() -> None:
-    networks = profiles(Path(REFERENCE))
+    networks = profiles()
     for model, profile in networks.items():
         assert sum(us for (us,) in profile.block_times[0].p50_us) == ONE_PLACE_US[model]
     for row in table(networks, items=20):
