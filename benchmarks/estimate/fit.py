@@ -98,7 +98,9 @@ def _scaled(found: Fit, name: str, factor: float) -> Fit:
 def main() -> None:
     folder = reference_path(DATA)
     if folder is None:
-        print("skipped: HEADRACE_REFERENCE names no folder with the published profiles")
+        print(
+            "skipped: no reference data; set HEADRACE_REFERENCE to the folder that has ppipe/artifact/data"
+        )
         return
     found = fit(read_published(folder))
     for name in (*_TABLES, *_SCALARS):

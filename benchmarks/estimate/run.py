@@ -36,7 +36,9 @@ def main() -> int:
     as_json = parser.parse_args().json
     folder = reference_path(DATA)
     if folder is None:
-        print("skipped: HEADRACE_REFERENCE names no folder with the published profiles")
+        print(
+            "skipped: no reference data; set HEADRACE_REFERENCE to the folder that has ppipe/artifact/data"
+        )
         return 0
     models = read_published(folder)
     left_out = {

@@ -53,7 +53,9 @@ def main() -> int:
 def table5() -> bool:
     root = reference()
     if root is None:
-        print("skipped: HEADRACE_REFERENCE names no folder with gpulet/verdicts_paper.csv")
+        print(
+            "skipped: no reference data; set HEADRACE_REFERENCE to the folder that has gpulet/verdicts_paper.csv"
+        )
         return True
     # What is compiled once is not counted.
     solve(problem(root, (50, 0, 0, 0, 0), "shares", objective="max-min"))

@@ -66,7 +66,9 @@ def main() -> int:
     asked = parser.parse_args()
     root = reference()
     if root is None:
-        print("skipped: HEADRACE_REFERENCE names no folder with gpulet/verdicts_paper.csv")
+        print(
+            "skipped: no reference data; set HEADRACE_REFERENCE to the folder that has gpulet/verdicts_paper.csv"
+        )
         return 0
     short = 0
     if asked.only != "margins":

@@ -22,7 +22,9 @@ def main() -> int:
     asked = parser.parse_args()
     root = reference()
     if root is None:
-        print("skipped: HEADRACE_REFERENCE names no folder with gpulet/verdicts_paper.csv")
+        print(
+            "skipped: no reference data; set HEADRACE_REFERENCE to the folder that has gpulet/verdicts_paper.csv"
+        )
         return 0
     print(f"{'planner':<12}" + "".join(f"{name:>12}" for name in CASES) + f"{'mean':>9}")
     ideal = [carried_rps(root, "ideal", name) for name in CASES]

@@ -72,7 +72,7 @@ def ask(
         most = int(counts.sum(axis=1).max()) + 1
         chosen_slot, chosen_part = np.full(most, -1), np.full(most, -1)
         way, code = walks(
-            *slots, price, counts, missing, MISSING, steps_max - steps, chosen_slot, chosen_part
+            slots, price, counts, missing, MISSING, steps_max - steps, chosen_slot, chosen_part
         )
         steps += code // 4
         if code % 4 == GAVE_UP:

@@ -71,12 +71,7 @@ def _scarcest(
 
 @compiled
 def walk(
-    first: Ints,
-    entries: Ints,
-    entry_waste: Floats,
-    part: Ints,
-    carried: Floats,
-    rent: Floats,
+    slots: Slots,
     price: Floats,
     count: Ints,
     wanted: Floats,
@@ -98,6 +93,7 @@ def walk(
     Returns:
         NONE, SOME or GAVE_UP, and 4 times the steps.
     """
+    first, entries, entry_waste, part, carried, rent = slots
     sorts, models = len(count), len(price)
     depth_max = count.sum()
     left = count.copy()
@@ -173,12 +169,7 @@ def walk(
 
 @compiled
 def walks(
-    first: Ints,
-    entries: Ints,
-    entry_waste: Floats,
-    part: Ints,
-    carried: Floats,
-    rent: Floats,
+    slots: Slots,
     price: Floats,
     counts: Ints,
     wanted: Floats,
@@ -200,10 +191,8 @@ def walks(
     for way in range(len(counts)):
         if steps > steps_max:
             return way, GAVE_UP + 4 * steps
-        code = walk(
-            first, entries, entry_waste, part, carried, rent, price, counts[way], wanted, slack,
-            steps_max - steps, chosen_slot, chosen_part,
-        )  # fmt: skip
+        left = steps_max - steps
+        code = walk(slots, price, counts[way], wanted, slack, left, chosen_slot, chosen_part)
         steps += code // 4
         if code % 4 != NONE:
             return way, code % 4 + 4 * steps
