@@ -21,7 +21,10 @@ def required_path(part: str) -> Path:
     """
     path = reference_path(part)
     if path is None:
-        raise SystemExit(
-            f"the reference data is absent: set HEADRACE_REFERENCE to the folder that has {part}"
-        )
+        raise SystemExit(absent(part))
     return path
+
+
+def absent(part: str) -> str:
+    """A sentence for whoever runs without it."""
+    return f"the reference data is absent: set HEADRACE_REFERENCE to the folder that has {part}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.estimate.published import DATA, DEVICES, Published, read_published
-from benchmarks.reference import reference_path
+from benchmarks.reference import absent, reference_path
 
 from headrace.profiling import devices
 from headrace.profiling.devices import DeviceFigures
@@ -98,9 +98,7 @@ def _scaled(found: Fit, name: str, factor: float) -> Fit:
 def main() -> None:
     folder = reference_path(DATA)
     if folder is None:
-        print(
-            "skipped: no reference data; set HEADRACE_REFERENCE to the folder that has ppipe/artifact/data"
-        )
+        print(f"skipped: {absent(DATA)}")
         return
     found = fit(read_published(folder))
     for name in (*_TABLES, *_SCALARS):

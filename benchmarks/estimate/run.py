@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from benchmarks.estimate.fit import Fit, fit, start
 from benchmarks.estimate.published import DATA, DEVICES, MAX_BATCH, Published, read_published
-from benchmarks.reference import reference_path
+from benchmarks.reference import absent, reference_path
 
 from headrace.profiling.devices import DEVICES as FIGURES
 from headrace.profiling.estimate import joined
@@ -36,9 +36,7 @@ def main() -> int:
     as_json = parser.parse_args().json
     folder = reference_path(DATA)
     if folder is None:
-        print(
-            "skipped: no reference data; set HEADRACE_REFERENCE to the folder that has ppipe/artifact/data"
-        )
+        print(f"skipped: {absent(DATA)}")
         return 0
     models = read_published(folder)
     left_out = {

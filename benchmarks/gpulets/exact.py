@@ -15,7 +15,8 @@ from fractions import Fraction
 from time import perf_counter, process_time
 
 import numpy as np
-from benchmarks.gpulets.setting import GPUS, MIXES, SPLITS, problem, reference
+from benchmarks.gpulets.setting import GPUS, MIXES, SPLITS, VERDICTS, problem, reference
+from benchmarks.reference import absent
 from msgspec.structs import replace
 
 from headrace.domain.cluster import Cluster, DeviceType, Node
@@ -53,9 +54,7 @@ def main() -> int:
 def table5() -> bool:
     root = reference()
     if root is None:
-        print(
-            "skipped: no reference data; set HEADRACE_REFERENCE to the folder that has gpulet/verdicts_paper.csv"
-        )
+        print(f"skipped: {absent(VERDICTS)}")
         return True
     # What is compiled once is not counted.
     solve(problem(root, (50, 0, 0, 0, 0), "shares", objective="max-min"))

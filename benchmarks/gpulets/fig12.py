@@ -16,7 +16,8 @@ from statistics import mean
 from typing import NamedTuple
 
 from benchmarks.gpulets.scenarios import PLANNERS, largest_multiple
-from benchmarks.gpulets.setting import MIXES, SLO_MS, reference
+from benchmarks.gpulets.setting import MIXES, SLO_MS, VERDICTS, reference
+from benchmarks.reference import absent
 
 PAPER = "gpulet +106.0 %, gpulet+int +102.6 % over its own sbp"
 GAME_MS, TRAFFIC_MS = 95.0, 136.0
@@ -54,9 +55,7 @@ def main() -> int:
     asked = parser.parse_args()
     root = reference()
     if root is None:
-        print(
-            "skipped: no reference data; set HEADRACE_REFERENCE to the folder that has gpulet/verdicts_paper.csv"
-        )
+        print(f"skipped: {absent(VERDICTS)}")
         return 0
     print_cases(root, asked.planners.split(","))
     return 0

@@ -31,11 +31,13 @@ from benchmarks.gpulets.scenarios import largest_multiple
 from benchmarks.gpulets.setting import (
     MODELS,
     SLO_MS,
+    VERDICTS,
     interference,
     problem,
     reference,
     verdicts,
 )
+from benchmarks.reference import absent
 from msgspec.structs import replace
 
 from headrace.domain.errors import InfeasibleError
@@ -66,9 +68,7 @@ def main() -> int:
     asked = parser.parse_args()
     root = reference()
     if root is None:
-        print(
-            "skipped: no reference data; set HEADRACE_REFERENCE to the folder that has gpulet/verdicts_paper.csv"
-        )
+        print(f"skipped: {absent(VERDICTS)}")
         return 0
     short = 0
     if asked.only != "margins":

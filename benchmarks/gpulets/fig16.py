@@ -11,7 +11,8 @@ import sys
 from statistics import mean
 
 from benchmarks.gpulets.fig12 import CASES, carried_rps
-from benchmarks.gpulets.setting import reference
+from benchmarks.gpulets.setting import VERDICTS, reference
+from benchmarks.reference import absent
 
 PAPER = "gpulet+int 92.3 % on average, least in traffic, 87.7 %"
 
@@ -22,9 +23,7 @@ def main() -> int:
     asked = parser.parse_args()
     root = reference()
     if root is None:
-        print(
-            "skipped: no reference data; set HEADRACE_REFERENCE to the folder that has gpulet/verdicts_paper.csv"
-        )
+        print(f"skipped: {absent(VERDICTS)}")
         return 0
     print(f"{'planner':<12}" + "".join(f"{name:>12}" for name in CASES) + f"{'mean':>9}")
     ideal = [carried_rps(root, "ideal", name) for name in CASES]

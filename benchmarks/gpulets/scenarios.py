@@ -18,7 +18,17 @@ from pathlib import Path
 from statistics import mean, median
 from time import process_time
 
-from benchmarks.gpulets.setting import GPUS, MIXES, SLO_MS, Verdicts, problem, reference, verdicts
+from benchmarks.gpulets.setting import (
+    GPUS,
+    MIXES,
+    SLO_MS,
+    VERDICTS,
+    Verdicts,
+    problem,
+    reference,
+    verdicts,
+)
+from benchmarks.reference import absent
 
 from headrace.domain.plan import PlanResult
 from headrace.planning import solve
@@ -61,9 +71,7 @@ def main() -> int:
     asked = parser.parse_args()
     root = reference()
     if root is None:
-        print(
-            "skipped: no reference data; set HEADRACE_REFERENCE to the folder that has gpulet/verdicts_paper.csv"
-        )
+        print(f"skipped: {absent(VERDICTS)}")
         return 0
     planners, broken = asked.planners.split(","), 0
     if asked.only != "table5":

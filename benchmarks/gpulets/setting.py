@@ -57,9 +57,13 @@ MIXES: Mapping[str, tuple[float, ...]] = {
 """Table 5: base rates, requests per second of MODELS."""
 
 
+VERDICTS = "gpulet/verdicts_paper.csv"
+"""In the reference data: what the artifact says of each scenario."""
+
+
 def reference() -> Path | None:
     """Where the public data lies; None: nowhere."""
-    path = reference_path("gpulet/verdicts_paper.csv")
+    path = reference_path(VERDICTS)
     return None if path is None else path.parents[1]
 
 
