@@ -51,11 +51,13 @@ def test_shares_that_are_no_fractions_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["run", "fit"])
-def test_the_benchmark_skips_clearly_without_the_published_profiles(name: str) -> None:
+def test_the_benchmark_skips_clearly_without_the_published_profiles(
+    name: str, tmp_path: Path
+) -> None:
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.estimate.{name}"],
         cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": str(ROOT), "HEADRACE_REFERENCE": str(tmp_path)},
         capture_output=True,
         text=True,
     )
