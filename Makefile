@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# What is imported is compiled then: of PyTorch or Ray that is a small part.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 TORCH  := 2.13.0
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
@@ -44,15 +46,15 @@ docs: $(STAMP)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,demo,ocr]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps rapidocr-onnxruntime==1.4.4
+	$(INSTALL) -e '.[dev,demo,ocr]'
+	$(INSTALL) --no-deps rapidocr-onnxruntime==1.4.4
 	touch $@
 
 $(VENV)/.installed-extras: $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==$(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[clients,networks,ray,torch]'
+	$(INSTALL) torch==$(TORCH)
+	$(INSTALL) -e '.[clients,networks,ray,torch]'
 	.ci/perf_analyzer $(VENV) || echo "without perf_analyzer: its test is skipped"
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps 'silero-vad>=6' 'magika>=1.0'
+	$(INSTALL) --no-deps 'silero-vad>=6' 'magika>=1.0'
 	touch $@
 
 clean:
