@@ -96,10 +96,11 @@ def test_a_shared_plan_whose_duty_cycle_was_edited_is_refused(run: Run, folder: 
     document["slots"][0]["duty_us"] //= 3
     (folder / "plan.json").write_text(json.dumps(document))
 
-    code, out, err = run("verify", "plan.json")
+    code, out, _ = run("verify", "plan.json", "--json")
 
     assert code == 4
-    assert "exceed its duty cycle" in out + err
+    broken = [each["what"] for each in json.loads(out)["violations"]]
+    assert any("exceed its duty cycle" in what for what in broken), broken
 
 
 def test_a_split_beyond_the_device_is_refused_with_its_sum(run: Run, folder: Path) -> None:

@@ -3,18 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import replace as with_fields
 from itertools import product
+from math import inf
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.domain.problem import PlanOptions, Problem
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_times import SharedTimes
+from headrace.planning.shares import listing as listing_module
 from headrace.planning.shares import pricing as pricing_module
 from headrace.planning.shares.choosing import _counted, ask
 from headrace.planning.shares.devices import devices_of
 from headrace.planning.shares.diving import dived
-from headrace.planning.shares.listing import undominated
+from headrace.planning.shares.listing import Parts, undominated
 from headrace.planning.shares.master import Goal, Prices
 from headrace.planning.shares.planner import pricing_of, workload
 from headrace.planning.shares.pricing import Pricing
@@ -68,16 +72,67 @@ def of(pricing: Pricing) -> Prices:
     return prices
 
 
-def test_parts_that_no_time_is_left_to_compare_are_left_out() -> None:
-    place, rates = np.zeros(3, np.int64), np.array([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
+def some_parts(place: list[int], loudness: list[int], rates: np.ndarray) -> Parts:
+    """Parts whose tenants are the models that they carry anything of."""
+    carried = [np.flatnonzero(row).tolist() for row in rates]
+    widest = max(map(len, carried))
+    models = np.array([row + [-1] * (widest - len(row)) for row in carried])
+    return Parts(
+        np.array(place), models, (models >= 0).astype(np.int64), np.ones(len(rates), np.int64),
+        np.array(loudness),
+    )  # fmt: skip
 
-    rows, all_of_them = undominated(place, place, rates, Deadline(60.0))
-    assert sorted(rows.tolist()) == [0, 2]
-    assert all_of_them
 
-    rows, all_of_them = undominated(place, place, rates, PASSED)
-    assert len(rows) == 0
-    assert not all_of_them
+def test_parts_that_there_is_no_room_for_are_those_that_waste_most() -> None:
+    rates = np.array([[3.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 1.5]])
+    parts, waste = some_parts([0, 0, 0, 1], [1] * 4, rates), 5 - rates.sum(axis=1)
+
+    def kept(most: int) -> tuple[list[int], float]:
+        rows, up_to = undominated(parts, rates, waste, most=most)
+        return rows.tolist(), up_to
+
+    assert kept(9) == ([0, 3, 2], inf)
+    assert kept(2) == ([0, 3], 4.0), "of what wastes 4 some may be missing"
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 5), st.integers(1, 120))
+def test_no_part_is_left_out_that_no_other_replaces(seed: int, models: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    rates = rng.integers(0, 5, (count, models)).astype(float)
+    rates[:, 0] += rates.sum(axis=1) == 0
+    place, loudness = rng.integers(0, 2, count), rng.integers(1, 4, count)
+    price, rent = rng.integers(0, 3, models).astype(float), np.array([5.0, 7.0])
+    waste = rent[place] + 0.5 * loudness - rates @ price
+
+    parts = some_parts(place.tolist(), loudness.tolist(), rates)
+    rows, up_to = undominated(parts, rates, waste, most=count)
+
+    def replaces(one: int, other: int) -> bool:
+        quiet = place[one] == place[other] and loudness[one] <= loudness[other]
+        return bool(quiet and (rates[one] >= rates[other]).all())
+
+    assert up_to == inf
+    kept = set(rows.tolist())
+    for row in range(count):
+        assert sum(replaces(other, row) for other in kept) == 1 or (
+            row not in kept and any(replaces(other, row) for other in kept)
+        )
+
+
+@pytest.mark.parametrize("compared_max", [0, 50])
+def test_parts_that_take_long_to_tell_apart_are_all_kept(
+    compared_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = np.random.default_rng(3).random((60, 4)) + 0.1
+    parts, waste = some_parts([0] * 60, [1] * 60, rates), 4 - rates.sum(axis=1)
+    exact, _ = undominated(parts, rates, waste, most=60)
+    monkeypatch.setattr(listing_module, "COMPARED_MAX", compared_max)
+
+    rows, up_to = undominated(parts, rates, waste, most=60)
+
+    assert set(exact.tolist()) < set(rows.tolist())
+    assert up_to == inf
 
 
 def test_parts_of_which_each_is_as_good_are_not_narrowed_for_ever(
@@ -90,10 +145,10 @@ def test_parts_of_which_each_is_as_good_are_not_narrowed_for_ever(
     )
     monkeypatch.setattr(pricing_module, "PARTS_MAX", 10)
 
-    parts, _, complete = pricing.within(GOAL, nothing, 1.0, most=5)
+    parts, _, up_to = pricing.within(GOAL, nothing, 1.0, most=5)
 
     assert 0 < len(parts.place) <= 5
-    assert not complete
+    assert up_to == 0.0
 
 
 def test_ways_to_lay_out_devices_are_not_counted_beyond_the_time(pricing: Pricing) -> None:

@@ -28,8 +28,8 @@ from headrace.planning.shares.workload import Floats, Ints
 WASTE_MAX = 0.3
 """Of a shared part, in devices of average rent: no more remainder is worth that much."""
 
-LEAST_SLACK = 1e-9
-"""The same, of parts that are as good as one another: where they are too many, any will do."""
+LISTED_MAX = 8_000
+"""Parts of which those are taken. More take seconds to tell apart."""
 
 HOT, COLD = 0.15, 0.004
 """Temperatures at the beginning and at the end, in devices."""
@@ -64,12 +64,8 @@ def shareable(
         wanted: shape (M,): multiples of each target.
         device: rent of one on average.
     """
-    load, slack = pricing.load, WASTE_MAX * device
-    while True:
-        parts, _, complete = pricing.within(goal, prices, slack)
-        if complete or slack < LEAST_SLACK * device or pricing.deadline.passed:
-            break
-        slack /= 2
+    load = pricing.load
+    parts, _, _ = pricing.within(goal, prices, WASTE_MAX * device, most=LISTED_MAX)
     parts = parts.take(several(parts))
     parts = parts.take(promising(pricing, prices, wanted, own, parts, most=PARTS))
     rate = np.minimum(parts.rates_rps(load.models) / (load.target_rps * wanted), 1.0)

@@ -14,19 +14,21 @@ the cycle. It goes on to the next model as soon as D exceeds what the tenants so
 at any batch size, can wait. Cost: one step per part that keeps its promise, about 20 ns.
 """
 
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
 
 from headrace.compilation.loops import compiled
-from headrace.planning.common.deadline import Deadline
 from headrace.planning.shares.workload import Floats, Ints, Workload
 
 SECOND_US = 1e6
 
-MARKED_AT_ONCE = 1_024
-"""Parts whose dominance is looked at between two looks at the clock: each is compared with all that
-are kept, so that 400,000 may take seconds."""
+SWEPT_TENANTS = 3
+"""Parts with no more are first compared with those of the same tenants, by a sweep."""
+
+COMPARED_MAX = 100_000_000
+"""Pairs of parts: some tenths of a second."""
 
 
 class Candidates(NamedTuple):
@@ -239,45 +241,97 @@ def _walk(
 
 
 def undominated(
-    place: Ints, loudness: Ints, rates_rps: Floats, deadline: Deadline
-) -> tuple[np.ndarray, bool]:
-    """Rows that no other row at the same place, no louder, carries at least as much of all as.
+    parts: Parts, rates_rps: Floats, waste: Floats, *, most: int
+) -> tuple[np.ndarray, float]:
+    """Rows of parts that no other one at the same place, no louder, carries at least as much of all
+    models as; and some that one does, where it would take long to tell.
+
+    Such another wastes no more, so rows are looked at in that order: the least waste first.
+
+    Args:
+        rates_rps: shape (Q, M): what counts of what they carry.
+        most: only so many.
 
     Returns:
-        The rows, and whether they are all: what is not looked at in time is left out.
+        The rows, least waste first, and what the first one wastes that there was no room for;
+        infinite: none.
     """
-    total = rates_rps.sum(axis=1)
-    order = np.lexsort((loudness, -total, place))
-    place, loudness, rates_rps = place[order], loudness[order], rates_rps[order]
-    keep, kept, count = np.zeros(len(order), np.bool_), np.zeros(len(order), np.int64), 0
-    for begin in range(0, len(order), MARKED_AT_ONCE):
-        if deadline.passed:
-            return order[keep], False
-        end = min(begin + MARKED_AT_ONCE, len(order))
-        count = _mark(place, loudness, rates_rps, begin, end, keep, kept, count)
-    return order[keep], True
+    left = _best_of_their_tenants(parts, rates_rps)
+    # Of rows that differ by rounding only, the one that carries most first.
+    alike = np.round(waste / max(float(np.abs(waste).max(initial=0.0)), 1e-300), 12)
+    order = left[np.lexsort((parts.loudness[left], -rates_rps[left].sum(axis=1), alike[left]))]
+    kept = np.zeros(min(most, len(order)), np.int64)
+    at, count = _mark(
+        parts.place[order], parts.loudness[order], rates_rps[order], COMPARED_MAX, kept
+    )
+    return order[kept[:count]], inf if at == len(order) else float(waste[order[at]])
+
+
+def _best_of_their_tenants(parts: Parts, rates_rps: Floats) -> Ints:
+    """Rows that no other row at their place with their tenants, as loud, carries as much of all as;
+    and all rows with more than SWEPT_TENANTS."""
+    rows = np.arange(len(parts.place))[:, None]
+    padded = np.hstack([rates_rps, np.zeros((len(rows), 1))])
+    each = np.zeros((len(rows), SWEPT_TENANTS))
+    few = parts.models[:, :SWEPT_TENANTS]
+    each[:, : few.shape[1]] = padded[rows, few]
+    group = parts.place * (parts.loudness.max(initial=0) + 1) + parts.loudness
+    for tenant in few.T:
+        group = group * padded.shape[1] + tenant + 1
+    swept = np.ones(len(rows), np.bool_)
+    if parts.models.shape[1] > SWEPT_TENANTS:
+        swept = parts.models[:, SWEPT_TENANTS] < 0
+    first, second, third = each.T
+    order = np.lexsort((-third, -second, -first, group))
+    order = order[swept[order]]
+    _, rank = np.unique(-second, return_inverse=True)
+    beaten = np.zeros(len(rows), np.bool_)
+    beaten[order] = _sweep(group[order], rank.ravel()[order], third[order])
+    return np.flatnonzero(~beaten)
+
+
+@compiled
+def _sweep(group: Ints, rank: Ints, third: Floats) -> np.ndarray:
+    """Whether a row of the same group before, of no higher rank, has at least as much of the third.
+
+    A tree of prefix maxima (Fenwick, 1994) has the most of each rank and those below: a row costs
+    the logarithm of the ranks.
+    """
+    beaten = np.zeros(len(rank), np.bool_)
+    most = np.full(rank.max() + 2 if len(rank) else 1, -1.0)
+    begin = 0
+    for row in range(len(rank)):
+        if group[row] != group[begin]:
+            for before in range(begin, row):
+                at = rank[before] + 1
+                while at < len(most):
+                    most[at] = -1.0
+                    at += at & -at
+            begin = row
+        at = rank[row] + 1
+        while at > 0 and not beaten[row]:
+            beaten[row] = most[at] >= third[row]
+            at -= at & -at
+        at = rank[row] + 1
+        while at < len(most) and not beaten[row]:
+            most[at] = max(most[at], third[row])
+            at += at & -at
+    return beaten
 
 
 @compiled
 def _mark(
-    place: Ints,
-    loudness: Ints,
-    rates: Floats,
-    begin: int,
-    end: int,
-    keep: np.ndarray,
-    kept: Ints,
-    count: int,
-) -> int:
-    """Returns how many rows are kept of the last one's place; they lead `kept`."""
-    models = rates.shape[1]
-    for row in range(begin, end):
-        if row and place[row] != place[row - 1]:
-            count = 0
+    place: Ints, loudness: Ints, rates: Floats, compared_max: int, kept: Ints
+) -> tuple[int, int]:
+    """Returns the first row that `kept` has no room for, or how many rows there are; and how many
+    are kept. After so many comparisons all that follow are."""
+    models, count, compared = rates.shape[1], 0, 0
+    for row in range(len(place)):
         beaten = False
-        for k in range(count):
+        for k in range(count if compared < compared_max else 0):
             other = kept[k]
-            if loudness[other] > loudness[row]:
+            compared += 1
+            if place[other] != place[row] or loudness[other] > loudness[row]:
                 continue
             beaten = True
             for m in range(models):
@@ -286,8 +340,10 @@ def _mark(
                     break
             if beaten:
                 break
-        if not beaten:
-            keep[row] = True
-            kept[count] = row
-            count += 1
-    return count
+        if beaten:
+            continue
+        if count == len(kept):
+            return row, count
+        kept[count] = row
+        count += 1
+    return len(place), count

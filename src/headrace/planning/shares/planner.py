@@ -178,7 +178,7 @@ def searched(
         bound = _bound(problem, load, devices, deadline)
     else:
         whole = with_fields(load, tenants_max=most_tenants)
-        bound = _bound_of_all(problem, whole, devices, deadline)
+        bound = _bound_of_all(problem, whole, devices, advice_deadline(deadline))
         if found.chosen is None:
             return with_fields(found, proven=bound == NOTHING_CARRIES), None, looked_at
     return _with_bound(problem, found, bound), chosen, looked_at

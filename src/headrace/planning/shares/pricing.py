@@ -17,10 +17,13 @@ PARTS_MAX = 400_000
 """Parts listed at once; about 40 MB."""
 
 KEPT_MAX = 20_000
-"""Undominated parts that a question is asked of."""
+"""Undominated parts that a question is asked of, at most."""
 
 LEAST_GAP = 1e-9
 """Of the goal. Parts that waste no more are alike: where they are too many, any of them will do."""
+
+NARROWER = 4
+"""Times smaller gaps, until there are not too many parts."""
 
 PER_ROUND = 12
 """New parts of each place per round."""
@@ -63,34 +66,27 @@ class Pricing:
         return None
 
     def within(
-        self, goal: Goal, prices: Prices, gap: float, *, most: int | None = None
-    ) -> tuple[Parts, Floats, bool]:
+        self, goal: Goal, prices: Prices, gap: float, *, most: int = KEPT_MAX
+    ) -> tuple[Parts, Floats, float]:
         """The undominated parts that waste at most `gap`.
 
         Args:
             most: only so many, those that waste least.
 
         Returns:
-            The parts, what each wastes, and whether none is left out that could be of use.
+            The parts, what each wastes, and up to which waste none is left out that could be of
+            use: `gap`, or less where there are too many.
         """
         cap_rps = self.master.cap_rps(goal)
-        parts, waste, complete = self._listed(prices.price, prices.rent, gap, cap_rps)
-        narrowed = complete
+        parts, waste, listed = self._listed(prices.price, prices.rent, gap, cap_rps)
         least_gap = LEAST_GAP * prices.scale
-        while most is not None and not narrowed and gap > least_gap and not self.deadline.passed:
+        while not listed and gap > least_gap and not self.deadline.passed:
             # Too many to hold: of those that waste little, none must be missing.
-            gap = min(gap, 8 * prices.scale) / 8
-            parts, waste, narrowed = self._listed(prices.price, prices.rent, gap, cap_rps)
-        if most is not None and len(waste) > most:
-            rows = np.argpartition(waste, most)[:most]
-            parts, waste, complete = parts.take(rows), waste[rows], False
+            gap = min(gap, NARROWER * prices.scale) / NARROWER
+            parts, waste, listed = self._listed(prices.price, prices.rent, gap, cap_rps)
         rates = np.minimum(parts.rates_rps(self.load.models), cap_rps)
-        rows, looked_at = undominated(parts.place, parts.loudness, rates, self.deadline)
-        complete = complete and looked_at
-        if len(rows) > KEPT_MAX:
-            rows = rows[np.argsort(waste[rows], kind="stable")[:KEPT_MAX]]
-            complete = False
-        return parts.take(rows), waste[rows], complete
+        rows, up_to = undominated(parts, rates, waste, most=most)
+        return parts.take(rows), waste[rows], min(gap, up_to) if listed else 0.0
 
     def _listed(
         self, price: Floats, rent: Floats, slack: float, cap_rps: Floats, *, best: bool = False

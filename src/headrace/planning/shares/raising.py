@@ -96,13 +96,10 @@ def _least_waste(
     own = alone(pricing, prices, wanted) if enough > 0 and (wanted > 0).all() else None
     if own is None:
         return 0.0
-    parts, _, complete = pricing.within(goal, prices, enough)
-    while not complete:
-        # A plan that wastes less has none of the parts left out.
-        enough /= 2
-        if enough <= ROUNDING * prices.scale:
-            return 0.0
-        parts, _, complete = pricing.within(goal, prices, enough)
+    # A plan that wastes less has none of the parts left out.
+    parts, _, enough = pricing.within(goal, prices, enough)
+    if enough <= ROUNDING * prices.scale:
+        return 0.0
     division = _Division.of(pricing, prices, wanted, own, parts.take(several(parts)))
     best, rose_at = 0.0, 0
     for sweep in range(SWEEPS + 1):

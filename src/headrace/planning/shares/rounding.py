@@ -39,7 +39,7 @@ WASTE_MAX = 0.1
 """Of a filling, in devices, beyond the least."""
 
 REACH_MAX = 8.0
-"""Times both, where no plan was found yet."""
+"""Times both, where no trial found a plan yet."""
 
 PROGRAM_S = 3.0
 
@@ -89,15 +89,15 @@ def _prices(
     if trial is None:
         return
     value = inf if best is None else pricing.master.price(best)
-    reach = 1.0
+    reach, some = 1.0, False
     for seed in counted():
         if limit.passed:
             return
         found = trial.once(seed, value * (1 - 1e-7), limit, reach=reach)
         if found is not None and pricing.master.suffices(found, 1.0):
-            value = pricing.master.price(found)
+            value, some = pricing.master.price(found), True
             yield found
-        elif value == inf and reach < REACH_MAX:
+        elif not some and reach < REACH_MAX:
             # Too few devices for the fillings that waste least.
             reach = min(REACH_MAX, 2 * reach)
             continue

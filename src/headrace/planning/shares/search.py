@@ -21,11 +21,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from headrace.planning.common.deadline import Deadline
 from headrace.planning.shares.choosing import Answer, ask
 from headrace.planning.shares.diving import dived
 from headrace.planning.shares.listing import Parts
 from headrace.planning.shares.master import Chosen, Goal, Prices
-from headrace.planning.shares.pricing import Pricing
+from headrace.planning.shares.pricing import KEPT_MAX, Pricing
 from headrace.planning.shares.raising import raised
 from headrace.planning.shares.rounding import rounded
 from headrace.planning.shares.workload import DeviceOffer
@@ -50,10 +51,13 @@ CLOSE_ENOUGH = 1e-3
 RAISED_BY = 0.02
 """Of a price: how far the bound is raised before there is a plan."""
 
+ASK_PART = 0.5
+FIRST_PART = 0.2
 ROUND_PART = 0.7
 RAISE_PART = 0.5
 DIVE_PART = 0.5
-"""Of the time left."""
+"""Of the time left: for the questions of `most`; for a first plan, where rounding will find better
+ones; and so on."""
 
 LAST_S = 1.0
 """Least time for the program over all parts within the gap."""
@@ -126,7 +130,8 @@ def most(pricing: Pricing, *, precision: float) -> Found:
     best: Chosen | None = None
     value, bound, step = 0.0, prices.bound, FIRST_STEP * prices.bound
     unsettled, least_of_all = 0.0, max(NEGLIGIBLE * bound, float(pricing.load.floor.min()))
-    while bound - max(value, unsettled) > precision * bound and not pricing.deadline.passed:
+    asking = Deadline(ASK_PART * pricing.deadline.left_s)
+    while bound - max(value, unsettled) > precision * bound and not asking.passed:
         wanted = max(bound - step, (bound + max(value, unsettled)) / 2)
         try:
             found = _asked(pricing, goal, prices, wanted, prices.bound - wanted, inf, -inf)
@@ -134,6 +139,9 @@ def most(pricing: Pricing, *, precision: float) -> Found:
             break
         except _Unsettled:
             unsettled = wanted
+            if best is None:
+                best = _first(pricing, goal, prices)
+                value = _value(pricing, goal, best)
             if bound - value <= CLOSE_ENOUGH * bound:
                 break
             continue
@@ -203,8 +211,8 @@ def _asked(
         _TooManyWays, _Unsettled: of layouts; too long a walk.
     """
     gap += 1e-7 * max(1.0, prices.bound)
-    for few, steps in ((FEW, FEW_STEPS), (None, MANY_STEPS)):
-        parts, _, complete = pricing.within(goal, prices, gap, most=few)
+    for few, steps in ((FEW, FEW_STEPS), (KEPT_MAX, MANY_STEPS)):
+        parts, _, up_to = pricing.within(goal, prices, gap, most=few)
         answer: Answer | None = ask(
             pricing, prices, parts, wanted=wanted, gap=gap, spend=spend, more_than=more_than,
             steps_max=steps,
@@ -213,7 +221,7 @@ def _asked(
             raise _TooManyWays
         if answer.chosen is not None:
             return answer.chosen
-        if complete and answer.complete:
+        if up_to >= gap and answer.complete:
             return None
     raise _Unsettled
 
@@ -232,36 +240,36 @@ def _by_program(
     if not goal.most:
         # First, so that a plan that meets the bound ends the search.
         bound = _closer(pricing, goal, prices, bound, expected)
+    if best is None:
+        best = _first(pricing, goal, prices)
     best = rounded(
         pricing, goal, prices, best, bound, near=CLOSE_ENOUGH,
         time_limit_s=ROUND_PART * pricing.deadline.left_s,
     )  # fmt: skip
-    if best is None:
-        best = dived(pricing, goal, prices, time_limit_s=DIVE_PART * pricing.deadline.left_s)
-        if best is not None and not _carries(pricing, goal, best):
-            best = None
     value = _value(pricing, goal, best)
     if best is not None and (goal.most or bound >= expected):
         bound = _closer(pricing, goal, prices, bound, value)
     everything = sum(offer.price * offer.count for offer in pricing.offers)
     proven = False
-    for few, part in (*zip(PROGRAM_PARTS, (0.4, 0.9), strict=True), (None, 1.0)):
+    for few, part in zip((*PROGRAM_PARTS, KEPT_MAX), (0.4, 0.9, 1.0), strict=True):
         near = CLOSE_ENOUGH if goal.most else 1e-7
         if pricing.deadline.passed or (best is not None and sign * (value - bound) <= near * bound):
             break
-        if few is None and pricing.deadline.left_s < LAST_S:
+        every = few == KEPT_MAX
+        if every and pricing.deadline.left_s < LAST_S:
             break
         reach = value if best is not None else (0.0 if goal.most else everything)
         gap = sign * (reach - prices.bound) + 1e-7 * max(1.0, prices.bound)
-        parts, _, complete = pricing.within(goal, prices, gap, most=few)
-        if few is not None:
+        parts, _, up_to = pricing.within(goal, prices, gap, most=few)
+        complete = up_to >= gap
+        if not every:
             parts = Parts.joined([prices.pool, parts])
         elif not complete:
             break
         usable = prices.layout_waste <= gap
         chosen, limit, ended = pricing.master.whole(
             parts, goal, layouts=usable, better_than=value if best is not None else None,
-            time_limit_s=part * pricing.deadline.left_s, relative_gap=1e-4 if few else 1e-7,
+            time_limit_s=part * pricing.deadline.left_s, relative_gap=1e-7 if every else 1e-4,
         )  # fmt: skip
         if chosen is not None and _carries(pricing, goal, chosen):
             reached = _value(pricing, goal, chosen)
@@ -281,6 +289,13 @@ def _by_program(
     return Found(
         chosen=best, value=value, bound=bound, proven=sign * (value - bound) <= 1e-6 * abs(value)
     )
+
+
+def _first(pricing: Pricing, goal: Goal, prices: Prices) -> Chosen | None:
+    """A plan, if diving finds one: of those that interfere the only way to one but the program."""
+    part = DIVE_PART if pricing.levels > 1 else FIRST_PART
+    found = dived(pricing, goal, prices, time_limit_s=part * pricing.deadline.left_s)
+    return found if found is not None and _carries(pricing, goal, found) else None
 
 
 def _closer(pricing: Pricing, goal: Goal, prices: Prices, bound: float, value: float) -> float:
