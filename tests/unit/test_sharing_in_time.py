@@ -15,6 +15,7 @@ from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.shared_times import SharedTimes
 from headrace.planning.shares import listing as listing_module
 from headrace.planning.shares import pricing as pricing_module
+from headrace.planning.shares import search
 from headrace.planning.shares.choosing import _counted, ask
 from headrace.planning.shares.devices import devices_of
 from headrace.planning.shares.diving import dived
@@ -164,6 +165,28 @@ def test_ways_to_lay_out_devices_are_not_counted_beyond_the_time(pricing: Pricin
     assert asked() is not None
     pricing.deadline = PASSED
     assert asked() is None
+
+
+@pytest.mark.parametrize("most", [True, False])
+def test_where_every_question_is_too_hard_a_plan_is_dived_for(
+    most: bool, pricing: Pricing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything else that takes long."""
+
+    def the_same(*given: object, **_: object) -> object:
+        assert given[3] is not None, "a plan"
+        return given[3]
+
+    monkeypatch.setattr(search, "FEW_STEPS", 0)
+    monkeypatch.setattr(search, "MANY_STEPS", 0)
+    monkeypatch.setattr(search, "rounded", the_same)
+
+    found = search.most(pricing, precision=1e-6) if most else search.least(pricing)
+
+    assert found.chosen is not None
+    assert found.value is not None
+    assert found.bound is not None
+    assert found.value <= found.bound if most else found.value >= found.bound
 
 
 @pytest.mark.parametrize("more_than", [-1.0, 2.5])

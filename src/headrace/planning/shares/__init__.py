@@ -29,6 +29,7 @@ of one of them is worth nothing.
 
     workload, devices   a problem in numbers: models; places, layouts, slowdowns
     memory              how the parts of a device share its memory
+    tenants             how many models on a part are looked at
     listing             all parts that keep their promise
     master, pricing     the programs over parts and devices; prices
     walk, choosing      one question: does this suffice?

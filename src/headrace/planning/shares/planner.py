@@ -1,6 +1,5 @@
 """From a problem to the best plan of shared devices, or to a refusal that says what would do."""
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace as with_fields
 from math import inf
@@ -19,33 +18,29 @@ from headrace.planning.common.shared_times import US_PER_S, SharedTimes
 from headrace.planning.pooled.planner import check_options
 from headrace.planning.shares.arranging import arranged, needed
 from headrace.planning.shares.devices import Devices, devices_of
-from headrace.planning.shares.listing import countable
 from headrace.planning.shares.master import Goal
 from headrace.planning.shares.pricing import Pricing
 from headrace.planning.shares.refusal import refuse_models, refuse_rates
 from headrace.planning.shares.search import NO_PLAN, NOTHING, Found, least, most
-from headrace.planning.shares.workload import TENANTS_MAX, Workload
+from headrace.planning.shares.tenants import are_countable, coarser, numbers
+from headrace.planning.shares.workload import Workload
 
 PRECISION = 5e-7
 """Of `max-min`: half of the gap up to which a plan is called optimal."""
 
 OPTIMAL_GAP = 1e-6
 
-FEW_PARTS = 20_000
-"""Parts with any number of tenants that are looked at from the start."""
-
-MANY_PARTS = 5_000_000
-"""Parts that are looked at where three models on a part are too few for a plan. Beyond, plans have
-no more models on a part than can be looked at, and the bound is that of models alone."""
-
-ASKED_PARTS = 200_000_000
-"""The same where `max_tenants` says how many models a part may have: seconds for every look."""
-
 NOTHING_CARRIES = inf
 """In place of a bound: not even fractions of devices carry the rates."""
 
 SEARCH_PART = 0.95
 """Of the time limit; what is left is for arranging and writing down the devices."""
+
+FEW_PART = 0.6
+"""Of the time left, for a few models on a part; then for more of them, at fewer batch sizes."""
+
+CLOSE_ENOUGH = 0.01
+"""Gap to the bound for any number of models on a part at which no more of them are tried."""
 
 ADVICE_S = 2.0
 """For the rates that a refusal names, once it is proven."""
@@ -150,56 +145,69 @@ def searched(
     many models on one part were looked at."""
     devices = devices_of(problem, times, prices)
     most_tenants = min(problem.options.max_tenants or load.models, load.models)
+    asked = problem.options.max_tenants is not None
     found = NOTHING
-    for tenants_max in _tenants(problem, load, devices, most_tenants):
+    for tenants_max in numbers(load, devices, most_tenants, asked=asked):
         load = with_fields(load, tenants_max=tenants_max)
-        found = _best(problem, load, devices, deadline)
+        part = 1.0 if tenants_max == most_tenants else FEW_PART
+        found = _best(problem, load, devices, Deadline(part * deadline.left_s))
         if found.chosen is not None:
             break
+    looked_at = load.tenants_max
+    # Slower parts than there are may be planned with: what is proven is by the fastest.
+    bounding = devices if devices.exact else devices_of(problem, times, prices, fastest=True)
+    bound: float | None = None
+    if looked_at < most_tenants:
+        whole = with_fields(load, tenants_max=most_tenants)
+        bound = _bound_of_all(problem, whole, bounding, advice_deadline(deadline))
+        if bound != NOTHING_CARRIES and not _is_close(found, bound):
+            found = _with_more(problem, load, devices, most_tenants, found, deadline)
     chosen = _arranged(problem, load, devices, times, found)
     if found.chosen is not None and chosen is None:
         # No device holds the weights of parts that it would have time for.
-        divided = devices_of(problem, times, prices, divided=load.tenants_max)
+        divided = devices_of(problem, times, prices, divided=looked_at)
         fitting = _best(problem, load, divided, deadline)
         chosen = _arranged(problem, load, divided, times, fitting)
         if not divided.every_plan:
             fitting = _with_bound(problem, fitting, found.bound)
         found = fitting
-    looked_at = load.tenants_max
-    if not devices.exact:
-        # Slower parts than there are: what is proven is by the fastest.
-        devices = devices_of(problem, times, prices, fastest=True)
-    elif looked_at == most_tenants:
-        return found, chosen, looked_at
-    if looked_at == most_tenants:
-        if found.chosen is None:
-            proven = _best(problem, load, devices, deadline) == NO_PLAN
-            return with_fields(found, proven=proven), None, looked_at
-        bound = _bound(problem, load, devices, deadline)
-    else:
-        whole = with_fields(load, tenants_max=most_tenants)
-        bound = _bound_of_all(problem, whole, devices, advice_deadline(deadline))
+    if looked_at < most_tenants:
         if found.chosen is None:
             return with_fields(found, proven=bound == NOTHING_CARRIES), None, looked_at
+    elif devices.exact:
+        return found, chosen, looked_at
+    elif found.chosen is None:
+        proven = _best(problem, load, bounding, deadline) == NO_PLAN
+        return with_fields(found, proven=proven), None, looked_at
+    else:
+        bound = _bound(problem, load, bounding, deadline)
     return _with_bound(problem, found, bound), chosen, looked_at
 
 
-def _tenants(problem: Problem, load: Workload, devices: Devices, most_tenants: int) -> list[int]:
-    """Most models on one part: numbers to try until one gives a plan."""
-    few = ASKED_PARTS if problem.options.max_tenants else FEW_PARTS
-    if most_tenants <= TENANTS_MAX or _countable(load, devices, most_tenants, few):
-        return [most_tenants]
-    # More models on a part never make fewer parts.
-    more = bisect_left(
-        range(TENANTS_MAX + 1, most_tenants + 1),
-        True,
-        key=lambda tenants: not _countable(load, devices, tenants, MANY_PARTS),
-    )
-    return list(dict.fromkeys([TENANTS_MAX, TENANTS_MAX + more]))
+def _is_close(found: Found, bound: float | None) -> bool:
+    """Whether more models on a part cannot make a plan much better."""
+    if found.value is None or bound is None:
+        return False
+    return abs(bound - found.value) <= CLOSE_ENOUGH * max(bound, found.value)
 
 
-def _countable(load: Workload, devices: Devices, tenants_max: int, most_parts: int) -> bool:
-    return countable(devices.candidates, with_fields(load, tenants_max=tenants_max), most_parts)
+def _with_more(
+    problem: Problem,
+    load: Workload,
+    devices: Devices,
+    most_tenants: int,
+    found: Found,
+    deadline: Deadline,
+) -> Found:
+    """The same plan, or a better one with more models on a part than were looked at."""
+    rough = coarser(load, devices, most_tenants)
+    if rough is None:
+        return found
+    other = _best(problem, *rough, deadline)
+    if other.value is None or found.value is None:
+        return found if other.value is None else other
+    sign = -1.0 if problem.options.objective == "max-min" else 1.0
+    return min(found, other, key=lambda each: sign * (each.value or 0.0))
 
 
 def _bound_of_all(
@@ -213,7 +221,7 @@ def _bound_of_all(
     """
     most_wanted = problem.options.objective == "max-min"
     goal = Goal(most=most_wanted, cap=1e6 if most_wanted else 1.0)
-    if not _countable(load, devices, load.tenants_max, MANY_PARTS):
+    if not are_countable(load, devices, load.tenants_max):
         # A cycle is whole microseconds: alone, a part may lose one of them by rounding.
         rounding = 1 + 1 / max(1, int(devices.candidates.taken_us.min()))
         load = with_fields(load, tenants_max=1, target_rps=load.target_rps / rounding)
@@ -225,10 +233,22 @@ def _bound_of_all(
 
 
 def _best(problem: Problem, load: Workload, devices: Devices, deadline: Deadline) -> Found:
+    if not _has_places(load, devices):
+        return NO_PLAN
     pricing = pricing_of(load, devices, deadline)
     if problem.options.objective == "max-min":
         return most(pricing, precision=PRECISION)
     return least(pricing)
+
+
+def _has_places(load: Workload, devices: Devices) -> bool:
+    """Whether every model can be on some part at all."""
+    parts = [0] * len(devices.offers)
+    for layout in devices.layouts:
+        parts[layout.device] = max(parts[layout.device], len(layout.places))
+    counts = [offer.count for offer in devices.offers]
+    places = sum(n * count for n, count in zip(parts, counts, strict=True))
+    return places * load.tenants_max >= load.models
 
 
 def _arranged(
@@ -295,9 +315,11 @@ def _prices(problem: Problem, times: Sequence[SharedTimes]) -> list[float]:
 def _binding(problem: Problem, load: Workload, found: Found, chosen: Sequence[ChosenDevice]) -> str:
     most_tenants = min(problem.options.max_tenants or load.models, load.models)
     parts = []
+    widest = max(len(part.tenants) for device in chosen for part in device.parts)
     if load.tenants_max < most_tenants:
+        more = ", more of them at some batch sizes" if widest > load.tenants_max else ""
         parts.append(
-            f"up to {load.tenants_max} models on one part were looked at, of"
+            f"up to {load.tenants_max} models on one part were looked at{more}, of"
             f" {most_tenants} that may be, and the bound is for all of them"
         )
     elif not found.proven:
