@@ -142,6 +142,9 @@ REFUSALS = {
     "a share over one": Refusal("1/2", "3/2", ("'cpu'", "(0, 1]")),
     "a negative SLO": Refusal("0.3", "-3", ("$.models[0].slo_ms", "float > 0", "int -3")),
     "more nodes than allowed": Refusal("count: 2", "count: 99999999", ("<= 200000", "99999999")),
+    "a link that carries next to nothing": Refusal(
+        "bandwidth_gbps: 10", "bandwidth_gbps: 5.0e-324", ("4.94066e-324", "at least 1e-06")
+    ),
     "devices of an unknown type": Refusal("{cpu: 2}", "{tpu: 2}", ("'tpu'", "known: cpu, gpu")),
     "an option out of range": Refusal("margin: 0.2", "margin: 1.5", ("[0, 1)",)),
     "not a number": Refusal("0.3", ".nan", ("line 10", "not a number")),

@@ -14,6 +14,9 @@ WHOLE = Fraction(1)
 LEAST_UTILISATION = 1e-3
 """Less is no part of a device to plan with."""
 
+LEAST_BANDWIDTH_GBPS = 1e-6
+"""A kilobit per second: of less, times no longer fit whole microseconds."""
+
 LEAST_PRICE, MOST_PRICE = 1e-6, 1e9
 """Per hour, where it is not 0: between them prices add up exactly enough to be compared."""
 
@@ -132,8 +135,11 @@ class Node(Record, frozen=True, kw_only=True):
             raise DocumentError(f"node {self.name!r}: not a legal name")
         if any(number < 1 for number in self.devices.values()):
             raise DocumentError(f"node {self.name!r}: a device count is below 1")
-        if self.bandwidth_gbps is not None and self.bandwidth_gbps <= 0:
-            raise DocumentError(f"node {self.name!r}: bandwidth_gbps must be positive")
+        if self.bandwidth_gbps is not None and not self.bandwidth_gbps >= LEAST_BANDWIDTH_GBPS:
+            raise DocumentError(
+                f"node {self.name!r}: bandwidth_gbps {self.bandwidth_gbps:g} must be at least"
+                f" {LEAST_BANDWIDTH_GBPS:g}; leave it out where the link is never the limit"
+            )
 
     @property
     def device_count(self) -> int:
