@@ -36,6 +36,9 @@ NOTHING_CARRIES = inf
 SEARCH_PART = 0.95
 """Of the time limit; what is left is for arranging and writing down the devices."""
 
+BOUND_PART = 0.2
+"""Of the time: for a bound over all parts, where not all are searched."""
+
 FEW_PART = 0.6
 """Of the time left, for a few models on a part; then for more of them, at fewer batch sizes."""
 
@@ -145,23 +148,22 @@ def searched(
     many models on one part were looked at."""
     devices = devices_of(problem, times, prices)
     most_tenants = min(problem.options.max_tenants or load.models, load.models)
-    asked = problem.options.max_tenants is not None
-    found = NOTHING
-    for tenants_max in numbers(load, devices, most_tenants, asked=asked):
+    tries = numbers(load, devices, most_tenants, asked=problem.options.max_tenants is not None)
+    # Slower parts than there are may be planned with: what is proven is by the fastest.
+    bounding = devices if devices.exact else devices_of(problem, times, prices, fastest=True)
+    found, bound = NOTHING, None
+    if tries[0] < most_tenants:
+        whole = with_fields(load, tenants_max=most_tenants)
+        bound = _bound_of_all(problem, whole, bounding, deadline)
+    for tenants_max in tries:
         load = with_fields(load, tenants_max=tenants_max)
         part = 1.0 if tenants_max == most_tenants else FEW_PART
         found = _best(problem, load, devices, Deadline(part * deadline.left_s))
         if found.chosen is not None:
             break
     looked_at = load.tenants_max
-    # Slower parts than there are may be planned with: what is proven is by the fastest.
-    bounding = devices if devices.exact else devices_of(problem, times, prices, fastest=True)
-    bound: float | None = None
-    if looked_at < most_tenants:
-        whole = with_fields(load, tenants_max=most_tenants)
-        bound = _bound_of_all(problem, whole, bounding, advice_deadline(deadline))
-        if bound != NOTHING_CARRIES and not _is_close(found, bound):
-            found = _with_more(problem, load, devices, most_tenants, found, deadline)
+    if looked_at < most_tenants and bound != NOTHING_CARRIES and not _is_close(found, bound):
+        found = _with_more(problem, load, devices, most_tenants, found, deadline)
     chosen = _arranged(problem, load, devices, times, found)
     if found.chosen is not None and chosen is None:
         # No device holds the weights of parts that it would have time for.
@@ -215,18 +217,20 @@ def _bound_of_all(
 ) -> float | None:
     """What holds with as many models on a part as are allowed; infinite: nothing carries the rates.
 
-    Where these parts cannot be counted, models alone bound them: a part in turns carries the
-    average of what its models would carry alone there, each for its part of the cycle, and no
-    cycle is shorter than a batch of one of them.
+    Where these parts cannot be counted, or not in BOUND_PART of the time, models alone bound them:
+    a part in turns carries the average of what its models would carry alone there, each for its
+    part of the cycle, and no cycle is shorter than a batch of one of them.
     """
     most_wanted = problem.options.objective == "max-min"
-    goal = Goal(most=most_wanted, cap=1e6 if most_wanted else 1.0)
-    if not are_countable(load, devices, load.tenants_max):
+    prices = None
+    if are_countable(load, devices, load.tenants_max):
+        goal = Goal(most=most_wanted, cap=1e6 if most_wanted else 1.0)
+        prices = pricing_of(load, devices, Deadline(BOUND_PART * deadline.left_s)).of(goal)
+    if prices is None:
         # A cycle is whole microseconds: alone, a part may lose one of them by rounding.
         rounding = 1 + 1 / max(1, int(devices.candidates.taken_us.min()))
         load = with_fields(load, tenants_max=1, target_rps=load.target_rps / rounding)
-        goal = Goal(most=most_wanted, cap=1e6)
-    prices = pricing_of(load, devices, deadline).of(goal)
+        prices = pricing_of(load, devices, deadline).of(Goal(most=most_wanted, cap=1e6))
     if prices is None:
         return None
     return NOTHING_CARRIES if prices.missing else prices.bound
