@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace as with_fields
-from itertools import product
+from itertools import pairwise, product
 from math import inf
 
 import numpy as np
@@ -167,11 +167,27 @@ def test_ways_to_lay_out_devices_are_not_counted_beyond_the_time(pricing: Pricin
     assert asked() is None
 
 
+def test_fewer_batch_sizes_are_some_of_them(pricing: Pricing) -> None:
+    every, some = pricing.candidates, pricing.candidates.thinned(2.0)
+
+    assert [table.tolist() for table in every.thinned(1.0)] == [table.tolist() for table in every]
+    for first, ends in ((every.first, (1, 2, 3, 4)), (some.first, (1, 2, 4))):
+        batch = every.batch if first is every.first else some.batch
+        rows = {tuple(batch[a:b].tolist()) for row in first for a, b in pairwise(row.tolist())}
+        assert rows <= {ends[:n] for n in range(5)}, "some large ones may keep no promise"
+        assert ends in rows
+    kept = set(zip(every.batch, every.latency_us, every.taken_us, strict=True))
+    assert set(zip(some.batch, some.latency_us, some.taken_us, strict=True)) < kept
+
+
 @pytest.mark.parametrize("most", [True, False])
-def test_where_every_question_is_too_hard_a_plan_is_dived_for(
-    most: bool, pricing: Pricing, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("few", [100_000, 30])
+def test_where_every_question_is_too_hard_there_is_a_plan(
+    most: bool, few: int, pricing: Pricing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything else that takes long."""
+    """Before anything else that takes long: of fewer batch sizes, if these are too many."""
+    monkeypatch.setattr(pricing_module, "COARSE_PARTS", few)
+    assert (pricing.coarser(Deadline(60.0)) is None) == (few == 100_000)
 
     def the_same(*given: object, **_: object) -> object:
         assert given[3] is not None, "a plan"

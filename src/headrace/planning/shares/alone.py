@@ -77,11 +77,7 @@ def alone(pricing: Pricing, prices: Prices, wanted: Floats) -> Alone | None:
     order = np.lexsort((-rate, listed.place, model))
     _, rows = np.unique(model[order] * places + listed.place[order], return_index=True)
     rows = order[rows]
-    wide = np.zeros((len(rows), load.tenants_max - 1), np.int64)
-    parts = listed.take(rows)
-    parts = parts._replace(
-        models=np.hstack([parts.models, wide - 1]), batch=np.hstack([parts.batch, wide])
-    )
+    parts = listed.take(rows).widened(pricing.width)
     model = model[rows]
     share = rate[rows] / (load.target_rps * wanted)[model]
     rent = prices.rent[parts.place, parts.loudness]

@@ -28,6 +28,9 @@ REST_PARTS = 150
 
 REST_GAP = 1e-3
 
+LEAST_S = 0.5
+"""For the integer program, however long its prices took."""
+
 
 def dived(pricing: Pricing, goal: Goal, prices: Prices, *, time_limit_s: float) -> Chosen | None:
     """A plan of whole devices, if one was found in time."""
@@ -43,7 +46,7 @@ def dived(pricing: Pricing, goal: Goal, prices: Prices, *, time_limit_s: float) 
         goal,
         layouts=np.ones(len(pricing.layouts), np.bool_),
         better_than=None,
-        time_limit_s=limit.left_s,
+        time_limit_s=max(LEAST_S, limit.left_s),
         relative_gap=REST_GAP,
     )
     return None if found is None else _together(kept, found)
@@ -113,6 +116,7 @@ def _without(pricing: Pricing, taken: Chosen) -> Pricing:
         pricing.layouts,
         pricing.levels,
         pricing.deadline,
+        pricing.more,
     )
 
 

@@ -52,6 +52,23 @@ class Candidates(NamedTuple):
     memory_bytes: Ints
     """Shape (P,): for the weights of a part's tenants."""
 
+    def thinned(self, step: float) -> "Candidates":
+        """With batch sizes of each model that are at least `step` times the one before."""
+        keep = np.zeros(len(self.batch), np.bool_)
+        for begin, end in zip(self.first[:, :-1].flat, self.first[:, 1:].flat, strict=True):
+            least = 0.0
+            for c in range(begin, end):
+                if self.batch[c] >= least:
+                    keep[c], least = True, step * self.batch[c]
+        before = np.concatenate([[0], np.cumsum(keep)])
+        return self._replace(
+            first=before[self.first],
+            batch=self.batch[keep],
+            latency_us=self.latency_us[keep],
+            taken_us=self.taken_us[keep],
+            loudness=self.loudness[keep],
+        )
+
 
 class Parts(NamedTuple):
     """Q parts with at most T tenants."""
@@ -78,6 +95,13 @@ class Parts(NamedTuple):
     def none(tenants: int) -> "Parts":
         flat, wide = np.zeros(0, np.int64), np.zeros((0, tenants), np.int64)
         return Parts(flat, wide, wide, flat, flat)
+
+    def widened(self, tenants: int) -> "Parts":
+        """With room for so many tenants."""
+        more = np.zeros((len(self.place), tenants - self.models.shape[1]), np.int64)
+        return self._replace(
+            models=np.hstack([self.models, more - 1]), batch=np.hstack([self.batch, more])
+        )
 
     def rates_rps(self, models: int) -> Floats:
         """Shape (Q, M)."""

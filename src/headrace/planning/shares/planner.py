@@ -18,11 +18,12 @@ from headrace.planning.common.shared_times import US_PER_S, SharedTimes
 from headrace.planning.pooled.planner import check_options
 from headrace.planning.shares.arranging import arranged, needed
 from headrace.planning.shares.devices import Devices, devices_of
+from headrace.planning.shares.listing import Parts
 from headrace.planning.shares.master import Goal
 from headrace.planning.shares.pricing import Pricing
 from headrace.planning.shares.refusal import refuse_models, refuse_rates
 from headrace.planning.shares.search import NO_PLAN, NOTHING, Found, least, most
-from headrace.planning.shares.tenants import are_countable, coarser, numbers
+from headrace.planning.shares.tenants import are_countable, in_proportion, numbers
 from headrace.planning.shares.workload import Workload
 
 PRECISION = 5e-7
@@ -38,12 +39,6 @@ SEARCH_PART = 0.95
 
 BOUND_PART = 0.2
 """Of the time: for a bound over all parts, where not all are searched."""
-
-FEW_PART = 0.6
-"""Of the time left, for a few models on a part; then for more of them, at fewer batch sizes."""
-
-CLOSE_ENOUGH = 0.01
-"""Gap to the bound for any number of models on a part at which no more of them are tried."""
 
 ADVICE_S = 2.0
 """For the rates that a refusal names, once it is proven."""
@@ -131,9 +126,11 @@ def advice_deadline(planning: Deadline) -> Deadline:
     return Deadline(min(ADVICE_S, max(1.0, planning.left_s)))
 
 
-def pricing_of(load: Workload, devices: Devices, deadline: Deadline) -> Pricing:
+def pricing_of(
+    load: Workload, devices: Devices, deadline: Deadline, more: Parts | None = None
+) -> Pricing:
     return Pricing(
-        load, devices.offers, devices.candidates, devices.layouts, devices.levels, deadline
+        load, devices.offers, devices.candidates, devices.layouts, devices.levels, deadline, more
     )
 
 
@@ -157,18 +154,15 @@ def searched(
         bound = _bound_of_all(problem, whole, bounding, deadline)
     for tenants_max in tries:
         load = with_fields(load, tenants_max=tenants_max)
-        part = 1.0 if tenants_max == most_tenants else FEW_PART
-        found = _best(problem, load, devices, Deadline(part * deadline.left_s))
+        found = _best(problem, load, devices, most_tenants, deadline)
         if found.chosen is not None:
             break
     looked_at = load.tenants_max
-    if looked_at < most_tenants and bound != NOTHING_CARRIES and not _is_close(found, bound):
-        found = _with_more(problem, load, devices, most_tenants, found, deadline)
     chosen = _arranged(problem, load, devices, times, found)
     if found.chosen is not None and chosen is None:
         # No device holds the weights of parts that it would have time for.
         divided = devices_of(problem, times, prices, divided=looked_at)
-        fitting = _best(problem, load, divided, deadline)
+        fitting = _best(problem, load, divided, most_tenants, deadline)
         chosen = _arranged(problem, load, divided, times, fitting)
         if not divided.every_plan:
             fitting = _with_bound(problem, fitting, found.bound)
@@ -179,37 +173,11 @@ def searched(
     elif devices.exact:
         return found, chosen, looked_at
     elif found.chosen is None:
-        proven = _best(problem, load, bounding, deadline) == NO_PLAN
+        proven = _best(problem, load, bounding, most_tenants, deadline) == NO_PLAN
         return with_fields(found, proven=proven), None, looked_at
     else:
         bound = _bound(problem, load, bounding, deadline)
     return _with_bound(problem, found, bound), chosen, looked_at
-
-
-def _is_close(found: Found, bound: float | None) -> bool:
-    """Whether more models on a part cannot make a plan much better."""
-    if found.value is None or bound is None:
-        return False
-    return abs(bound - found.value) <= CLOSE_ENOUGH * max(bound, found.value)
-
-
-def _with_more(
-    problem: Problem,
-    load: Workload,
-    devices: Devices,
-    most_tenants: int,
-    found: Found,
-    deadline: Deadline,
-) -> Found:
-    """The same plan, or a better one with more models on a part than were looked at."""
-    rough = coarser(load, devices, most_tenants)
-    if rough is None:
-        return found
-    other = _best(problem, *rough, deadline)
-    if other.value is None or found.value is None:
-        return found if other.value is None else other
-    sign = -1.0 if problem.options.objective == "max-min" else 1.0
-    return min(found, other, key=lambda each: sign * (each.value or 0.0))
 
 
 def _bound_of_all(
@@ -236,23 +204,28 @@ def _bound_of_all(
     return NOTHING_CARRIES if prices.missing else prices.bound
 
 
-def _best(problem: Problem, load: Workload, devices: Devices, deadline: Deadline) -> Found:
-    if not _has_places(load, devices):
+def _best(
+    problem: Problem, load: Workload, devices: Devices, most_tenants: int, deadline: Deadline
+) -> Found:
+    if not _has_places(load, devices, most_tenants):
         return NO_PLAN
-    pricing = pricing_of(load, devices, deadline)
+    more = None
+    if load.tenants_max < most_tenants:
+        more = in_proportion(load, devices, most_tenants)
+    pricing = pricing_of(load, devices, deadline, more)
     if problem.options.objective == "max-min":
         return most(pricing, precision=PRECISION)
     return least(pricing)
 
 
-def _has_places(load: Workload, devices: Devices) -> bool:
+def _has_places(load: Workload, devices: Devices, most_tenants: int) -> bool:
     """Whether every model can be on some part at all."""
     parts = [0] * len(devices.offers)
     for layout in devices.layouts:
         parts[layout.device] = max(parts[layout.device], len(layout.places))
     counts = [offer.count for offer in devices.offers]
     places = sum(n * count for n, count in zip(parts, counts, strict=True))
-    return places * load.tenants_max >= load.models
+    return places * most_tenants >= load.models
 
 
 def _arranged(
@@ -321,7 +294,7 @@ def _binding(problem: Problem, load: Workload, found: Found, chosen: Sequence[Ch
     parts = []
     widest = max(len(part.tenants) for device in chosen for part in device.parts)
     if load.tenants_max < most_tenants:
-        more = ", more of them at some batch sizes" if widest > load.tenants_max else ""
+        more = ", more of them in proportion" if widest > load.tenants_max else ""
         parts.append(
             f"up to {load.tenants_max} models on one part were looked at{more}, of"
             f" {most_tenants} that may be, and the bound is for all of them"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.planning.common.deadline import Deadline
-from headrace.planning.shares.listing import Candidates, Parts, list_parts, undominated
+from headrace.planning.shares.listing import Candidates, Parts, countable, list_parts, undominated
 from headrace.planning.shares.master import Goal, Master, Prices
 from headrace.planning.shares.workload import DeviceOffer, Floats, Layout, Workload
 
@@ -24,6 +24,12 @@ LEAST_GAP = 1e-9
 
 NARROWER = 4
 """Times smaller gaps, until there are not too many parts."""
+
+COARSE_PARTS = 100_000
+"""Of a search that is to end."""
+
+STEPS = (1.1, 1.25, 1.5, 2.0, 4.0)
+"""From one batch size to the next, at least."""
 
 PER_ROUND = 12
 """New parts of each place per round."""
@@ -40,12 +46,33 @@ class Pricing:
         layouts: Sequence[Layout],
         levels: int,
         deadline: Deadline,
+        more: Parts | None = None,
     ) -> None:
+        """
+        Args:
+            more: parts with more tenants than those of `load` that are all looked at.
+        """
         self.load, self.offers, self.layouts, self.levels = load, offers, layouts, levels
         self.deadline = deadline
         self.master = Master(load, offers, layouts, len(candidates.first), levels)
         self.candidates = candidates
-        self._pool = Parts.none(load.tenants_max)
+        self.more = Parts.none(load.tenants_max) if more is None else more
+        self._more_rps = self.more.rates_rps(load.models)
+        self.width = int(self.more.models.shape[1])
+        """Most tenants of a part."""
+        self._pool = Parts.none(self.width)
+
+    def coarser(self, deadline: Deadline) -> "Pricing | None":
+        """The same with fewer batch sizes, so that all parts can be looked at often. A plan of it
+        is a plan; None: there are no more parts than that."""
+        some = self.candidates
+        if countable(some, self.load, COARSE_PARTS):
+            return None
+        for step in STEPS:
+            some = self.candidates.thinned(step)
+            if countable(some, self.load, COARSE_PARTS):
+                break
+        return Pricing(self.load, self.offers, some, self.layouts, self.levels, deadline, self.more)
 
     def of(self, goal: Goal) -> Prices | None:
         """None where time ran out, or no part carries anything of some model."""
@@ -91,7 +118,7 @@ class Pricing:
     def _listed(
         self, price: Floats, rent: Floats, slack: float, cap_rps: Floats, *, best: bool = False
     ) -> tuple[Parts, Floats, bool]:
-        return list_parts(
+        parts, waste, complete = list_parts(
             self.candidates,
             self.load,
             cap_rps,
@@ -101,6 +128,13 @@ class Pricing:
             most=PARTS_MAX,
             best_only=best,
         )
+        worth = np.minimum(self._more_rps, cap_rps) @ price
+        more_waste = rent[self.more.place, self.more.loudness] - worth
+        rows = np.flatnonzero(more_waste <= slack)
+        if not len(rows):
+            return parts.widened(self.width), waste, complete
+        parts = Parts.joined([parts.widened(self.width), self.more.take(rows)])
+        return parts, np.concatenate([waste, more_waste[rows]]), complete
 
     def _add(self, listed: tuple[Parts, Floats, bool]) -> None:
         """The parts of each place that waste least join the pool."""

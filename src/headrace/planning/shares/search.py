@@ -10,6 +10,9 @@ most          z = bound - step, the step doubled until the first yes; then the i
               best yes and the least no is halved until it is within the precision. A no is a new
               bound; it caps what parts count for, which sharpens the prices
 
+Where a question is too hard and there is no plan yet, the same search among fewer batch sizes gives
+one (`Pricing.coarser`), from which the questions go on.
+
 Where the devices are too many to walk, or a walk takes too long, shared parts are chosen first and
 own parts and devices around them (`rounding`), and what own parts waste that are not fractions is a
 bound (`raising`). With interference, a relaxed plan's whole devices and a program for the rest give
@@ -52,12 +55,13 @@ RAISED_BY = 0.02
 """Of a price: how far the bound is raised before there is a plan."""
 
 ASK_PART = 0.5
+COARSE_PART = 0.5
 FIRST_PART = 0.2
 ROUND_PART = 0.7
 RAISE_PART = 0.5
 DIVE_PART = 0.5
-"""Of the time left: for the questions of `most`; for a first plan, where rounding will find better
-ones; and so on."""
+"""Of the time left: for the questions of `most`; for a plan of fewer batch sizes; for a first plan,
+where rounding will find better ones; and so on."""
 
 LAST_S = 1.0
 """Least time for the program over all parts within the gap."""
@@ -292,9 +296,16 @@ def _by_program(
 
 
 def _first(pricing: Pricing, goal: Goal, prices: Prices) -> Chosen | None:
-    """A plan, if diving finds one: of those that interfere the only way to one but the program."""
-    part = DIVE_PART if pricing.levels > 1 else FIRST_PART
-    found = dived(pricing, goal, prices, time_limit_s=part * pricing.deadline.left_s)
+    """A plan: the best of fewer batch sizes, or where these are few, what diving finds. Of devices
+    that interfere diving is the only way to one but the program."""
+    coarse = None
+    if pricing.levels == 1:
+        coarse = pricing.coarser(Deadline(COARSE_PART * pricing.deadline.left_s))
+    if coarse is not None:
+        found = (most(coarse, precision=CLOSE_ENOUGH) if goal.most else least(coarse)).chosen
+    else:
+        part = DIVE_PART if pricing.levels > 1 else FIRST_PART
+        found = dived(pricing, goal, prices, time_limit_s=part * pricing.deadline.left_s)
     return found if found is not None and _carries(pricing, goal, found) else None
 
 

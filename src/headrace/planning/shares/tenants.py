@@ -1,9 +1,9 @@
 """How many models on one part are looked at, where all sets of them are too many.
 
 Parts grow with the models on them as batch sizes to the power of their number. So all sets of a few
-models are looked at (`numbers`), and beyond that, all sets or larger ones at fewer batch sizes
-(`coarser`): each at least a quarter larger than the one before, or a half, twice or four times as
-large. A plan of either is a plan; only the first says anything of what there is not.
+models are looked at (`numbers`), and of larger ones those whose batches are in proportion to what
+is asked of their models (`in_proportion`): the batch of each is what arrives in a span of time, as
+squishy bin packing and gpu-lets choose them. Plans with these prove nothing of others.
 """
 
 from bisect import bisect_left
@@ -12,8 +12,8 @@ from dataclasses import replace as with_fields
 import numpy as np
 
 from headrace.planning.shares.devices import Devices
-from headrace.planning.shares.listing import Candidates, countable
-from headrace.planning.shares.workload import TENANTS_MAX, Workload
+from headrace.planning.shares.listing import Candidates, Parts, countable, list_parts
+from headrace.planning.shares.workload import TENANTS_MAX, Ints, Workload
 
 FEW_PARTS = 20_000
 """Parts with any number of tenants that are looked at from the start."""
@@ -25,8 +25,10 @@ no more models on a part than can be looked at, and the bound is that of models 
 ASKED_PARTS = 200_000_000
 """The same where `max_tenants` says how many models a part may have: seconds for every look."""
 
-STEPS = (1.25, 1.5, 2.0, 4.0)
-"""From one batch size to the next, at least."""
+SPANS = (96, 24, 6)
+"""Of time, until parts in proportion are at most PROPORTIONAL_PARTS."""
+
+PROPORTIONAL_PARTS = 100_000
 
 
 def are_countable(load: Workload, devices: Devices, tenants_max: int) -> bool:
@@ -47,16 +49,22 @@ def numbers(load: Workload, devices: Devices, most_tenants: int, *, asked: bool)
     return list(dict.fromkeys([TENANTS_MAX, _most(load, devices, most_tenants)]))
 
 
-def coarser(load: Workload, devices: Devices, most_tenants: int) -> tuple[Workload, Devices] | None:
-    """More models on a part than `load.tenants_max`, at fewer batch sizes; None where even the
-    fewest are too many."""
-    rough = devices
-    for step in STEPS:
-        rough = with_fields(devices, candidates=_thinned(devices.candidates, step))
-        if are_countable(load, rough, most_tenants):
-            return with_fields(load, tenants_max=most_tenants), rough
-    most = _most(load, rough, most_tenants)
-    return None if most <= load.tenants_max else (with_fields(load, tenants_max=most), rough)
+def in_proportion(load: Workload, devices: Devices, most_tenants: int) -> Parts:
+    """Parts with more models than `load.tenants_max`, up to `most_tenants`; with any number of
+    them, where it is that."""
+    everyone = with_fields(load, tenants_max=most_tenants)
+    levels = int(devices.candidates.loudness.max(initial=0)) + 1
+    listed = Parts.none(most_tenants)
+    for spans in SPANS:
+        some, place = _of_spans(devices.candidates, load, spans)
+        listed, _, complete = list_parts(
+            some, everyone, np.full(load.models, np.inf), price=np.zeros(load.models),
+            rent=np.zeros((len(place), levels)), slack=np.inf, most=PROPORTIONAL_PARTS,
+        )  # fmt: skip
+        listed = listed._replace(place=place[listed.place])
+        if complete:
+            break
+    return listed.take(np.flatnonzero((listed.models >= 0).sum(axis=1) > load.tenants_max))
 
 
 def _most(load: Workload, devices: Devices, most_tenants: int) -> int:
@@ -74,19 +82,34 @@ def _are_few(load: Workload, devices: Devices, tenants_max: int, most_parts: int
     return countable(devices.candidates, with_fields(load, tenants_max=tenants_max), most_parts)
 
 
-def _thinned(candidates: Candidates, step: float) -> Candidates:
-    """With batch sizes of each model that are at least `step` times the one before."""
-    keep = np.zeros(len(candidates.batch), np.bool_)
-    for begin, end in zip(candidates.first[:, :-1].flat, candidates.first[:, 1:].flat, strict=True):
-        least = 0.0
-        for c in range(begin, end):
-            if candidates.batch[c] >= least:
-                keep[c], least = True, step * candidates.batch[c]
-    before = np.concatenate([[0], np.cumsum(keep)])
-    return candidates._replace(
-        first=before[candidates.first],
-        batch=candidates.batch[keep],
-        latency_us=candidates.latency_us[keep],
-        taken_us=candidates.taken_us[keep],
-        loudness=candidates.loudness[keep],
+def _of_spans(candidates: Candidates, load: Workload, spans: int) -> tuple[Candidates, Ints]:
+    """Of each place and span of time a place with one batch size of each model, the least that
+    carries what is asked of it in that span; and where these places are."""
+    models, target = load.models, load.target_rps
+    most = float(candidates.batch.max(initial=1))
+    span_s = np.geomspace(1 / target.max(), most / target.min(), spans)
+    chosen, place = [], []
+    for p, first in enumerate(candidates.first):
+        rows = np.full((spans, models), -1, np.int64)
+        for m in range(models):
+            batch = candidates.batch[first[m] : first[m + 1]]
+            order = np.argsort(batch, kind="stable")
+            at = np.searchsorted(batch[order], span_s * target[m] * (1 - 1e-9))
+            enough = at < len(batch)
+            rows[enough, m] = first[m] + order[at[enough]]
+        chosen.append(np.unique(rows, axis=0))
+        place.append(np.full(len(chosen[-1]), p))
+    rows, at_place = np.concatenate(chosen), np.concatenate(place)
+    has = rows >= 0
+    ends = np.cumsum(has).reshape(has.shape)
+    some = candidates._replace(
+        first=np.column_stack([ends[:, 0] - has[:, 0], ends]),
+        batch=candidates.batch[rows[has]],
+        latency_us=candidates.latency_us[rows[has]],
+        taken_us=candidates.taken_us[rows[has]],
+        loudness=candidates.loudness[rows[has]],
+        patience_us=candidates.patience_us[at_place],
+        utilisation=candidates.utilisation[at_place],
+        memory_bytes=candidates.memory_bytes[at_place],
     )
+    return some, at_place
