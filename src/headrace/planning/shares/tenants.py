@@ -50,8 +50,8 @@ def numbers(load: Workload, devices: Devices, most_tenants: int, *, asked: bool)
 
 
 def in_proportion(load: Workload, devices: Devices, most_tenants: int) -> Parts:
-    """Parts with more models than `load.tenants_max`, up to `most_tenants`; with any number of
-    them, where it is that."""
+    """Parts with more models than `load.tenants_max`, up to `most_tenants`, that keep their
+    promise; where they are more than PROPORTIONAL_PARTS at the fewest spans, so many of them."""
     everyone = with_fields(load, tenants_max=most_tenants)
     levels = int(devices.candidates.loudness.max(initial=0)) + 1
     listed = Parts.none(most_tenants)
