@@ -152,6 +152,8 @@ def searched(
     if tries[0] < most_tenants:
         whole = with_fields(load, tenants_max=most_tenants)
         bound = _bound_of_all(problem, whole, bounding, deadline)
+        if bound == NOTHING_CARRIES:
+            return NO_PLAN, None, tries[0]
     for tenants_max in tries:
         load = with_fields(load, tenants_max=tenants_max)
         found = _best(problem, load, devices, most_tenants, deadline)
@@ -169,7 +171,7 @@ def searched(
         found = fitting
     if looked_at < most_tenants:
         if found.chosen is None:
-            return with_fields(found, proven=bound == NOTHING_CARRIES), None, looked_at
+            return with_fields(found, proven=False), None, looked_at
     elif devices.exact:
         return found, chosen, looked_at
     elif found.chosen is None:

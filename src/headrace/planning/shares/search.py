@@ -142,10 +142,10 @@ def most(pricing: Pricing, *, precision: float) -> Found:
         except _TooManyWays:
             break
         except _Unsettled:
-            unsettled = wanted
-            if best is None:
+            if best is None and not unsettled:
                 best = _first(pricing, goal, prices)
                 value = _value(pricing, goal, best)
+            unsettled = wanted
             if bound - value <= CLOSE_ENOUGH * bound:
                 break
             continue
