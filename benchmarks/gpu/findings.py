@@ -2,6 +2,7 @@
 
 import json
 import os
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,7 +16,8 @@ def say(what: str, state: str, figures: str = "") -> None:
 
 @contextmanager
 def finding(what: str) -> Iterator[Callable[[bool, str], None]]:
-    """Says `what` was found; an exception is a failure with its words."""
+    """Says `what` was found; an exception is a failure with its words, and where it was raised goes
+    to standard error."""
 
     def found(good: bool, figures: str) -> None:
         say(what, "ok" if good else "FAILED", figures)
@@ -23,5 +25,6 @@ def finding(what: str) -> Iterator[Callable[[bool, str], None]]:
     try:
         yield found
     except Exception as error:
+        traceback.print_exc()
         lines = [*str(error).strip().splitlines(), ""]
         say(what, "FAILED", f"{type(error).__name__}: {lines[0][:200]}")

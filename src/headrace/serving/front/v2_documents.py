@@ -1,10 +1,10 @@
 """Open Inference Protocol: what the server says of itself, its models and its counters."""
 
-from importlib.metadata import version
 from typing import Any
 
 from msgspec.structs import replace
 
+from headrace import __version__
 from headrace.domain.profile import size_text
 from headrace.domain.tensors import TensorSpec
 from headrace.serving.core.counters import ModelCounters
@@ -32,7 +32,7 @@ NO_LOG_SETTINGS = "log settings cannot be changed over the network"
 
 
 def server_document() -> dict[str, Any]:
-    return {"name": "headrace", "version": version("headrace"), "extensions": EXTENSIONS}
+    return {"name": "headrace", "version": __version__, "extensions": EXTENSIONS}
 
 
 def model_document(model: ServedModel) -> dict[str, Any]:
