@@ -9,9 +9,11 @@ from typer.testing import CliRunner
 
 from headrace.cli import app
 from headrace.domain.errors import ModelError
+from headrace.executors import mps
 from headrace.profiling.core_counts import on_cores, parse_cores, with_cores
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
+from helpers.fake_mps import without_mps
 from helpers.onnx_models import chain_model, saved
 
 HALF, WHOLE = Fraction(1, 2), Fraction(1)
@@ -62,8 +64,12 @@ def test_more_cores_than_there_are_are_refused() -> None:
         parse_cores(f"1,{here + 1}")
 
 
-def test_a_gpu_is_not_said_to_take_so_much_longer_on_a_part_as_a_core_does(tmp_path: Path) -> None:
+def test_a_gpu_is_not_said_to_take_so_much_longer_on_a_part_as_a_core_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_mps(tmp_path, monkeypatch)
+    monkeypatch.setattr(mps, "ELSEWHERE", tmp_path)
     path = saved(chain_model(layers=2, width=8), tmp_path / "m.onnx")
     asked = ["profile", str(path), "--device", "cuda", "--shares", "1/2"]
-    with pytest.raises(ModelError, match="--device cuda is measured whole"):
+    with pytest.raises(ModelError, match="needs     NVIDIA's multi-process service"):
         CliRunner().invoke(app, asked, catch_exceptions=False)

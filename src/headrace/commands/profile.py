@@ -36,7 +36,13 @@ _WIDE = 110
 """Columns of a terminal that fits tensor names."""
 
 _REDRAW_S = 0.2
-_STEPS = {"read": "reading", "cut": "cutting", "time": "timing", "layers": "layers"}
+_STEPS = {
+    "read": "reading",
+    "cut": "cutting",
+    "time": "timing",
+    "parts": "parts",
+    "layers": "layers",
+}
 
 
 def profile(
@@ -157,7 +163,8 @@ def profile(
         typer.Option(
             metavar="1/2,…",
             help="Parts of a core to offer besides whole ones, for problems with fewer cores than"
-            " machines: a core's busy slots get equal parts of its time.",
+            " machines: a core's busy slots get equal parts of its time. Of a GPU: measured, each"
+            " in a process that has it by NVIDIA's multi-process service.",
         ),
     ] = None,
     plot: Annotated[
@@ -229,6 +236,7 @@ def profile(
     from headrace.domain.errors import ModelError
     from headrace.executors.table import measurement
     from headrace.profiling.core_counts import parse_cores
+    from headrace.profiling.device_parts import has_parts, refuse_undivided
     from headrace.profiling.layers import require_measurable
     from headrace.profiling.one_device import ProfileTask, profile_device
     from headrace.profiling.options import ProfileOptions
@@ -242,11 +250,9 @@ def profile(
     parts, core_counts = parse_shares(shares or ()), parse_cores(cores)
     if parts and core_counts:
         raise ModelError("--cores: measures whole cores; leave out --shares, parts of one")
-    if parts and cluster is None and measurement(here).machine is not None:
-        raise ModelError(
-            f"--shares: states parts of a core by its time; --device {here} is measured whole;"
-            " leave --shares out, and write times by share from elsewhere into the profile"
-        )
+    divided = any(share < 1 for share in parts) and cluster is None
+    if divided and measurement(here).machine is not None:
+        refuse_undivided(here)
     target = out or Path(f"{name or legal_name(model.stem)}.profile.json")
     sources = (model, *(path for _, path in map(_example, inputs or ())))
     check_writable(target, *sources)
@@ -278,7 +284,11 @@ def profile(
     )
     task = ProfileTask(options=options, shares=parts, core_counts=core_counts, layers=layers)
     told: set[str] = set()
-    steps = ("cut", "time", "layers") if layers else ("cut", "time")
+    steps = ["cut", "time"]
+    if divided and has_parts(here):
+        steps.append("parts")
+    if layers:
+        steps.append("layers")
     if cluster is None:
         with _progress(told, [""], steps) as progress:
             measured = profile_device(model, task, progress(""))

@@ -178,8 +178,9 @@ def serve(
         bool,
         typer.Option(
             "--unenforced-shares",
-            help="Serve slots that divide one core where nothing keeps them to their parts (no"
-            " permission for CPU quotas): while busy they divide it evenly, whatever is planned.",
+            help="Serve slots that divide one core, or a GPU, where nothing keeps them to their"
+            " parts (no permission for CPU quotas; no multi-process service): while busy they"
+            " divide a core evenly, and take turns on a whole GPU, whatever is planned.",
         ),
     ] = False,
     replan: Annotated[
@@ -317,9 +318,9 @@ def serve(
     plan = served.plan
     served = served.by_bucket()
     check_sizes(plan, served.plan, pad or [], replan)
-    if not unenforced_shares:
-        refuse_unenforced(served.plan, executor)
     remote = cluster_addresses(agents, node or [], secret_file, cluster_ca, served.plan)
+    if not unenforced_shares:
+        refuse_unenforced(served.plan, executor, () if remote is None else remote.elsewhere)
     functions = app_host(app or [], app_threads, plan)
     token_path = None if no_auth else token_file or default_token_path()
     access = Access(

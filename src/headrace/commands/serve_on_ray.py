@@ -40,6 +40,7 @@ def serve_on_ray(
     from headrace.commands.ready import print_ready
     from headrace.on_ray.serving import serve_on_ray as serve
     from headrace.serving.changes.vetting import read_served_plan, refuse_violations
+    from headrace.serving.workers.device_parts import refuse_undivided
 
     refused = [name for name in NOT_WITH_IT if given(context, name)]
     if refused:
@@ -49,6 +50,8 @@ def serve_on_ray(
         )
     served = read_served_plan(plan_path)
     refuse_violations(served)
+    if not context.params["unenforced_shares"]:
+        refuse_undivided(served.plan, executor, {slot.node for slot in served.plan.slots})
     _check_models(served, executor)
     gateway = ["serve", str(plan_path), "--json", f"--port={port or _free_port(host)}"]
     gateway += repeated_arguments(context)

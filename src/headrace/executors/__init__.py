@@ -5,5 +5,6 @@ base       what a kind states, and the contract of what it opens
 onnx, onnx_session   ONNX Runtime on a CPU core
 pytorch    PyTorch on a CPU core, by torch_model over torch_program; translated/: ONNX's operators
 cuda       an NVIDIA GPU, by either
+mps, mps_keeper   processes that have a part of one each
 emulated   hardware that is not here
 """

@@ -253,6 +253,8 @@ class Measurement:
     by layer are not measured. Raises ModelError: the backend refuses it."""
     machine: Callable[[], str] | None = None
     """The device's name, as its driver reports it; None: the processor's."""
+    multiprocessors: Callable[[], int] | None = None
+    """How many of the device's a process may use; None: it does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +286,9 @@ class ExecutorKind:
     """Bytes of its machine's memory per byte of weights, while a stage loads."""
     device_memory_per_weight: int
     """Bytes of the planned device's memory per byte of weights."""
+    parts: Literal["mps"] | None = None
+    """What keeps processes to parts of a device: NVIDIA's multi-process service (`mps`), or
+    nothing."""
     measures: Measurement | None = None
     """None: profiles cannot be measured with it."""
     shares_weights: SharedWeightsMaker | None = None

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: a slot is a device, its stages run on one stream of one process.
+"""NVIDIA GPUs: a slot is a device or a part of one, its stages run on one stream of one process.
 
 PyTorch's exports run by PyTorch; ONNX models by ONNX Runtime where the one that is installed was
 built for GPUs, else by PyTorch too (`translated`). Both compute in full single precision.
@@ -134,6 +134,14 @@ def _name() -> str:
     return str(torch.cuda.get_device_name(_number()))
 
 
+def _multiprocessors() -> int:
+    """That this process can use: fewer than all, where it is a client of the multi-process service
+    with a part of the threads."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(_number()).multi_processor_count)
+
+
 class EventTimer:
     """A clock of the device's own events, for `Measurement.timer_ns`.
 
@@ -170,6 +178,7 @@ EXECUTOR = ExecutorKind(
     process_bytes=3 << 30,
     process_memory_per_weight=1,
     device_memory_per_weight=1,
+    parts="mps",
     measures=Measurement(
         device="cuda",
         slot="gpu",
@@ -177,5 +186,6 @@ EXECUTOR = ExecutorKind(
         timer_ns=EventTimer(),
         libraries=("torch", "onnxruntime"),
         machine=_name,
+        multiprocessors=_multiprocessors,
     ),
 )

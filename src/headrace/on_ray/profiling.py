@@ -33,6 +33,7 @@ from headrace.on_ray.agents import KEPT_S, answered
 from headrace.on_ray.connection import ended, no_answer
 from headrace.on_ray.kinds import Kind
 from headrace.on_ray.measure import Measure, encoded, said_in
+from headrace.profiling.device_parts import has_parts
 from headrace.profiling.kinds import cuts_of
 from headrace.profiling.one_device import ProfileTask
 from headrace.profiling.options import OnProgress
@@ -176,9 +177,15 @@ def profile_kinds(
     for kind in kinds:
         cuts = cuts_of(next(iter(found.values()))) if found else None
         options = replace(task.options, device=kind.device, name=name, cuts=cuts, kind=kind.label)
+        # Parts of a GPU are measured where the command runs; nodes may have no service for it.
+        shares = () if has_parts(kind.device) else task.shares
         with place(kind) as there:
             measured = _measured(
-                model, replace(task, options=options), files, there, progress(kind.name)
+                model,
+                replace(task, options=options, shares=shares),
+                files,
+                there,
+                progress(kind.name),
             )
         path = stated_path(model, task.options.profile_folder)
         found[kind.name] = msgspec.structs.replace(measured, model_path=path)

@@ -14,24 +14,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from headrace.catalog.stage_files import model_format, stage_path, stage_weights
-from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
-from headrace.domain.profile import BlockTimes, Profile, StageTimes
-from headrace.executors.base import OpenedModel
+from headrace.domain.profile import Profile
 from headrace.executors.table import measurement
-from headrace.profiling.items import random_items, write_anew
-from headrace.profiling.timing import Timed, time_rounds
+from headrace.profiling.whole_model import blocks_in_proportion, time_whole, whole_stage
 
 MOST_CORES = 64
-SEED = 0
 
 
 def parse_cores(text: str | None) -> tuple[int, ...]:
@@ -84,22 +77,18 @@ def with_cores(
     for count in counts[1:]:
         with on_cores(count):
             model = open_model(content, weights, count)
-            measured[count] = _timed(profile, model, one.max_batch, budget_s / (len(counts) - 1))
+            measured[count] = time_whole(
+                *(profile, model, one.max_batch),
+                budget_s / (len(counts) - 1),
+                # Wall time: a run is on several threads.
+                time.perf_counter_ns,
+            )
     shares = {count: Fraction(count, most) for count in counts}
     alone = [msgspec.structs.replace(one, share=shares[1])]
     stages = [msgspec.structs.replace(each, share=shares[1]) for each in profile.stage_times]
     for count, times in measured.items():
-        alone.append(_blocks(one, times, shares[count]))
-        stages.append(
-            StageTimes(
-                device=device,
-                share=shares[count],
-                first_block=0,
-                end_block=blocks,
-                p50_us=tuple(each.p50_us for each in times),
-                p99_us=tuple(each.p99_us for each in times),
-            )
-        )
+        alone.append(blocks_in_proportion(one, times, shares[count]))
+        stages.append(whole_stage(one, times, shares[count]))
     note = f"shares of a {device} of {most} cores; several cores by wall time of the whole model"
     provenance = msgspec.structs.replace(
         profile.provenance, notes=(*profile.provenance.notes, note)
@@ -118,42 +107,3 @@ def on_cores(count: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def _timed(profile: Profile, model: OpenedModel, most: int, budget_s: float) -> list[Timed]:
-    """Entry b-1: a batch of b."""
-    rng = np.random.default_rng(SEED)
-    tasks = [_task_of(profile, model, size, rng) for size in range(1, most + 1)]
-    time_rounds(tasks, budget_s, core=time.perf_counter_ns)
-    return tasks
-
-
-def _task_of(profile: Profile, model: OpenedModel, size: int, rng: np.random.Generator) -> Timed:
-    items = random_items(profile.inputs, size, rng)
-    inputs = {name: np.empty_like(array, order="C") for name, array in items.items()}
-    outputs = {
-        spec.name: np.empty((size, *spec.item_shape), element_dtype(spec))
-        for spec in profile.outputs
-    }
-    return Timed(run=model.bound(inputs, outputs), before=partial(write_anew, items, inputs))
-
-
-def _blocks(one: BlockTimes, whole: Sequence[Timed], share: Fraction) -> BlockTimes:
-    def scaled(rows: tuple[tuple[int, ...], ...], totals_us: Sequence[int]) -> NDArray[np.int64]:
-        table = np.array(rows, dtype=np.float64)
-        parts: NDArray[np.int64] = np.rint(table * np.array(totals_us) / table.sum(axis=0)).astype(
-            np.int64
-        )
-        parts[parts < 1] = 1
-        return parts
-
-    p50 = scaled(one.p50_us, [each.p50_us for each in whole])
-    p99 = np.maximum(p50, scaled(one.p99_us, [each.p99_us for each in whole]))
-    # A larger batch takes no less, whatever was measured.
-    p50, p99 = (np.maximum.accumulate(table, axis=1) for table in (p50, p99))
-    return BlockTimes(
-        device=one.device,
-        share=share,
-        p50_us=tuple(tuple(row) for row in p50.tolist()),
-        p99_us=tuple(tuple(row) for row in p99.tolist()),
-    )

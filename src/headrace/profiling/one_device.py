@@ -7,6 +7,7 @@ from pathlib import Path
 from headrace.domain.profile import Profile
 from headrace.executors.table import measurement
 from headrace.profiling.core_counts import with_cores
+from headrace.profiling.device_parts import dividing, with_parts
 from headrace.profiling.layers import with_layers
 from headrace.profiling.options import OnProgress, ProfileOptions
 from headrace.profiling.profiler import profile_model
@@ -20,7 +21,7 @@ class ProfileTask:
 
     options: ProfileOptions = field(default_factory=ProfileOptions)
     shares: tuple[Fraction, ...] = ()
-    """Parts of a core, besides a whole one."""
+    """Parts of a core, or of another device, besides a whole one."""
     core_counts: tuple[int, ...] = ()
     """Numbers of cores, from 1 on."""
     layers: bool = False
@@ -33,11 +34,16 @@ def profile_device(
     """Cut the model, time it, and what else was asked for.
 
     Raises:
-        ModelError: the model cannot be read, cut or run as asked on this device.
+        ModelError: the model cannot be read, cut or run as asked on this device, or nothing here
+            divides the device.
     """
     options = task.options
     device, folder = options.device, options.profile_folder or Path()
-    measured = profile_model(model, options, progress)
+    with dividing(device, task.shares) as service:
+        measured = profile_model(model, options, progress)
+        if service is not None:
+            shares, budget_s = task.shares, options.budget_s
+            measured = with_parts(measured, folder, device, shares, budget_s, service, progress)
     measured = with_cores(measured, folder, device, task.core_counts, options.budget_s)
     if measurement(device).machine is None:  # a core: parts of it are told by its time
         measured = with_shares(measured, device, task.shares)

@@ -75,7 +75,8 @@ class Engine:
             worker_memory_bytes: most data memory of one worker; None: any.
             levels: MODEL/PIPELINE/NUMBER of a stage -> how many times its profile it takes, as far
                 as that is known before the first batch.
-            unenforced_shares: whether slots may divide a core that nothing divides as planned.
+            unenforced_shares: whether slots may divide a core, or another device, that nothing
+                divides as planned.
             cluster: the machines that the plan's nodes are; None: this one stands in for all.
 
         Raises:
@@ -266,6 +267,9 @@ class Engine:
             if plan is not None:
                 await plan.stop()
         self._former = self._migration = None
+        if self._options.service.is_ours:
+            # Its clients, our workers, have ended.
+            await asyncio.to_thread(self._options.service.close)
 
     def _stop_moderation(self) -> None:
         if self._moderation is not None:

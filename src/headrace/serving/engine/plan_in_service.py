@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from headrace.domain.errors import PlanError
 from headrace.domain.events import EventLogHeader
 from headrace.domain.plan import Plan
 from headrace.domain.profile import Profile
+from headrace.executors.mps import MpsService
 from headrace.executors.table import AUTO, ExecutorChoice, executor
 from headrace.serving.engine.data_plane import DataPlane, arena_bytes_for, served_models
 from headrace.serving.engine.live_clock import LiveClock
@@ -26,6 +28,7 @@ from headrace.serving.engine.moderation import Moderation
 from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.cores import Place, place_of
+from headrace.serving.workers.device_parts import start_service
 from headrace.serving.workers.host import Host, LocalHost, allowed_cores
 from headrace.serving.workers.kept_files import KeptFiles, kept
 from headrace.serving.workers.placement import loadable_models, worker_specs
@@ -35,6 +38,7 @@ from headrace.serving.workers.remote.link import AgentLink
 from headrace.serving.workers.remote.transport import NetworkTransport
 from headrace.serving.workers.stage_io import StageIndex, stage_index
 from headrace.serving.workers.status import LoadStatus, SlotStatus
+from headrace.serving.workers.supervised import Renewed
 from headrace.serving.workers.supervisor import Supervisor
 from headrace.serving.workers.transport import SharedMemory, TimedLinks, Transport
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerSpec
@@ -84,7 +88,9 @@ class ServiceOptions:
     worker_memory_bytes: int | None = None
     """Most data memory of one worker; None: any."""
     unenforced_shares: bool = False
-    """Whether slots may divide a core that nothing divides as planned."""
+    """Whether slots may divide a core, or another device, that nothing divides as planned."""
+    service: MpsService = field(default_factory=MpsService)
+    """What keeps slots to their parts of GPUs, if a plan has any; whoever makes this closes it."""
     counts: Mapping[str, BatchCounts] | None = None
     """See `DataPlane`."""
     cluster: ClusterAddresses | None = None
@@ -162,9 +168,15 @@ class PlanInService:
                 clock.now_us,
             )
         worker_cores = allowed_cores() if options.cores is None else options.cores
+        divides = await asyncio.to_thread(
+            start_service,
+            *(served.plan, options.executor, tuple(self._links), options.service),
+            unenforced=options.unenforced_shares,
+        )
         self.host = LocalHost(
             self.arena,
             WorkerLimits(cores=tuple(worker_cores), memory_bytes=options.worker_memory_bytes),
+            divides,
         )
         # Parsing and cutting a large model takes seconds.
         specs = await asyncio.to_thread(
@@ -196,6 +208,8 @@ class PlanInService:
             for link in self._links.values():
                 link.keep()
         renewed = self._files.renewed if self._files.hold_weights else None
+        if divides is not None:
+            renewed = partial(_divided_again, divides, renewed)
         self.supervisor = Supervisor(self._specs, hosts, renewed)
         if served.plan.is_provisioned:
             self.weights = await self._checked_weights(stages, self.supervisor, worker_cores)
@@ -384,6 +398,13 @@ class PlanInService:
                 zip(self.served.plan.slots, supervised, strict=False)
             )
         )
+
+
+def _divided_again(service: MpsService, renewed: Renewed | None, spec: WorkerSpec) -> WorkerSpec:
+    """Before a worker is started again: a service that has died is, too."""
+    if spec.percent is not None:
+        service.start()
+    return spec if renewed is None else renewed(spec)
 
 
 def compute_on_all(specs: Sequence[WorkerSpec], cores: Sequence[int]) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from headrace.executors.mps import MpsService
 from headrace.serving.workers.activity import Activity, activity_of
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.cores import keep_to_share, quota_folder
@@ -113,10 +114,21 @@ class LocalHost:
     home: Home = HERE
     clock_offset_us = 0
 
-    def __init__(self, arena: Arena, limits: WorkerLimits | None = None) -> None:
-        """`limits`: None: workers may use what this process may."""
+    def __init__(
+        self,
+        arena: Arena,
+        limits: WorkerLimits | None = None,
+        service: MpsService | None = None,
+    ) -> None:
+        """
+        Args:
+            limits: None: workers may use what this process may.
+            service: that has started, and keeps workers to their parts of devices; None: nothing
+                does.
+        """
         self._arena = arena
         self._limits = limits or WorkerLimits(cores=tuple(allowed_cores()))
+        self._service = service
         self._reserve: DescriptorReserve | None = process_reserve()
         self._reserve.join()
 
@@ -127,10 +139,13 @@ class LocalHost:
         on_lost: Callable[[str], None],
     ) -> WorkerProcess:
         assert self._reserve is not None, "a host that is closed starts no workers"
+        spec, environment = specs[0], {}
+        if spec.percent is not None and self._service is not None:
+            environment = self._service.client(spec.percent)
         # Also where clients hold all others.
         with self._reserve.given():
-            worker = WorkerProcess(specs, self._arena, on_frame, on_lost, self._limits)
-        folder, spec = quota_folder(), specs[0]
+            worker = WorkerProcess(specs, self._arena, on_frame, on_lost, self._limits, environment)
+        folder = quota_folder()
         if spec.quota is not None and folder is not None:
             name = f"headrace-{os.getpid()}-{spec.slot.replace('/', '.')}"
             try:

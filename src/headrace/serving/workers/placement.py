@@ -1,7 +1,7 @@
 """Which worker holds which slots and stages, with which executor, on which cores."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from headrace.serving.workers.cores import (
     slot_cores,
     threads_of,
 )
+from headrace.serving.workers.device_parts import percents, refuse_undivided
 from headrace.serving.workers.frames import Load
 from headrace.serving.workers.host import allowed_cores
 from headrace.serving.workers.stage_io import StageIndex, StageIO
@@ -75,15 +76,17 @@ def worker_specs(
         host_cores: where workers may be kept; None: as this process may run.
         node_cores: the same, of nodes of the plan that are machines of their own.
         kept: device -> its cores, of a plan that is being replaced.
-        unenforced_shares: whether slots may divide a core that nothing divides as planned.
+        unenforced_shares: whether slots may divide a core, or another device, that nothing divides
+            as planned.
 
     Raises:
         ModelError: a stage's model file is missing or not the one that was profiled; or the choice
             is unknown.
-        PlanError: slots divide a core, and nothing here keeps them to their parts.
+        PlanError: slots divide a core or another device, and nothing keeps them to their parts.
     """
+    elsewhere = node_cores or {}
     if not unenforced_shares:
-        refuse_unenforced(plan, choice)
+        refuse_unenforced(plan, choice, tuple(elsewhere))
     names = {slot.device: kind_for(slot.device, choice) for slot in plan.slots}
     kinds = {device: executor(name) for device, name in names.items()}
     held = sorted(device for device, kind in kinds.items() if kind.hold is not None)
@@ -93,7 +96,6 @@ def worker_specs(
     on_cores = [slot for slot in plan.slots if kinds[slot.device].slot_is == "core"]
     cores_of = {kind.name: kind.cores for kind in plan.cluster.device_types}
     allowed = allowed_cores() if host_cores is None else host_cores
-    elsewhere = node_cores or {}
     cores = slot_cores([s for s in on_cores if s.node not in elsewhere], allowed, cores_of, kept)
     for node, of_node in elsewhere.items():
         cores |= slot_cores([s for s in on_cores if s.node == node], of_node, cores_of, kept)
@@ -101,6 +103,7 @@ def worker_specs(
     divided = [name for name, part in parts.items() if part is not None]
     if divided and quota_folder() is None:
         say_unenforced(divided)
+    percent_of = percents(plan, choice, tuple(elsewhere))
     threads = {slot.name: threads_of(slot.share, cores_of[slot.device]) for slot in on_cores}
     together = shared_processes([s for s in plan.slots if kinds[s.device].hold], processes)
 
@@ -119,6 +122,7 @@ def worker_specs(
             cores=cores.get(slot.name, ()),
             quota=parts.get(slot.name),
             device=slot.device_index if kinds[slot.device].slot_is == "device" else None,
+            percent=percent_of.get(slot.name),
             process=together.get(slot.name),
             loads=loads(slot.name, number, later=False),
             later=loads(slot.name, number, later=True),
@@ -238,14 +242,16 @@ def kind_of_model(device: str, choice: ExecutorChoice, profile: Profile, folder:
         return kind
 
 
-def refuse_unenforced(plan: Plan, choice: ExecutorChoice) -> None:
+def refuse_unenforced(plan: Plan, choice: ExecutorChoice, elsewhere: Collection[str] = ()) -> None:
     """
     Args:
         choice: of the kinds of executors.
+        elsewhere: nodes of the plan that are machines of their own.
 
     Raises:
-        PlanError: slots divide a core, and nothing here keeps them to their parts.
+        PlanError: slots divide a core or another device, and nothing keeps them to their parts.
     """
+    refuse_undivided(plan, choice, elsewhere)
     kinds = {slot.device: executor(kind_for(slot.device, choice)) for slot in plan.slots}
     on_cores = [slot for slot in plan.slots if kinds[slot.device].slot_is == "core"]
     divided = divided_cores(on_cores, {kind.name: kind.cores for kind in plan.cluster.device_types})

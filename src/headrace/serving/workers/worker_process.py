@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
@@ -44,6 +44,8 @@ class WorkerSpec:
     """The part of its core's time that it gets, where the system keeps it to that; None: any."""
     device: int | None = None
     """The number of its device on its host; None: its kind needs no device."""
+    percent: int | None = None
+    """Of that device's threads, where slots have parts of it; None: its slots are whole."""
     process: int | None = None
     """Slots with the same number share a process; None: its own."""
     files: tuple[int, ...] = ()
@@ -70,8 +72,10 @@ class WorkerProcess:
         on_frame: Callable[[AnyFrame], None],
         on_lost: Callable[[str], None],
         limits: WorkerLimits,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`specs` has one entry per slot; only kinds that `hold` can be several.
+        """`specs` has one entry per slot; only kinds that `hold` can be several. `environment` is
+        what it has besides ours and its kind's.
 
         `on_frame` gets reports of runs; `on_lost` is called once, with the reason, when the
         process ends or must be given up without `stop` having been asked for."""
@@ -82,7 +86,7 @@ class WorkerProcess:
         self._reply: asyncio.Future[_Reply] | None = None
         ours, theirs = channel_pair()
         try:
-            self._process = _spawn(specs, arena, theirs.fileno(), limits)
+            self._process = _spawn(specs, arena, theirs.fileno(), limits, environment or {})
         except OSError:
             ours.close()
             raise
@@ -203,7 +207,11 @@ def process_title(specs: Sequence[WorkerSpec]) -> str:
 
 
 def _spawn(
-    specs: Sequence[WorkerSpec], arena: Arena, channel: int, limits: WorkerLimits
+    specs: Sequence[WorkerSpec],
+    arena: Arena,
+    channel: int,
+    limits: WorkerLimits,
+    environment: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
     spec = specs[0]
     command = [sys.executable, "-P", "-m", "headrace.serving.workers.worker"]
@@ -231,5 +239,6 @@ def _spawn(
         env={
             **os.environ,
             **{name: value.format(device=spec.device) for name, value in kind.environment.items()},
+            **environment,
         },
     )

@@ -52,6 +52,11 @@ class ClusterAddresses:
     """For connections to agents; None: none."""
     gateway: Gateway = field(default_factory=Gateway)
 
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """Nodes that are other machines."""
+        return tuple(node for node, address in self.nodes.items() if address is not None)
+
     def require(self, nodes: Sequence[str]) -> None:
         """
         Raises:
