@@ -1,4 +1,4 @@
-"""Which slots have parts of a device, what keeps them to these, and what is said if nothing does."""
+"""Which slots have parts of a device, what keeps them to these, and what is said otherwise."""
 
 import logging
 from collections.abc import Sequence
