@@ -7,19 +7,15 @@ it was tried.
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import numpy as np
+from benchmarks.gpu.commands import attainment, headrace, is_ready, server, workers
 from benchmarks.gpu.findings import DEVICE, finding, say
 
 NETWORKS = ("small", "mobilenetv2", "resnet50", "bert")
@@ -109,13 +105,13 @@ def serve(folder: Path) -> None:
         found(True, f"{len(profile['blocks'])} blocks; whole {(whole or [['?']])[-1][0]} us")
     simulated: Any = None
     with finding("simulate") as found:
-        told = _headrace(folder, "simulate", "plan.json", "--duration-s", "20", "--json")
-        simulated = _attainment(json.loads(told))
+        told = headrace(folder, "simulate", "plan.json", "--duration-s", "20", "--json")
+        simulated = attainment(json.loads(told))
         found(simulated is not None, f"attainment {simulated}")
     with finding("serve and load; simulated within 2 points of measured") as found:
-        with _server(folder) as url:
-            told = _headrace(folder, "load", url, "--duration-s", "20", "--json")
-        measured = _attainment(json.loads(told))
+        with server(folder) as url:
+            told = headrace(folder, "load", url, "--duration-s", "20", "--json")
+        measured = attainment(json.loads(told))
         good = None not in (measured, simulated) and abs(measured - simulated) <= POINTS
         found(good, f"attainment {measured} measured, {simulated} simulated")
 
@@ -126,19 +122,19 @@ def faults(folder: Path) -> None:
 
     with finding("a worker killed with -9 comes back") as found:
         _planned(folder)
-        with _server(folder) as url:
-            _headrace(folder, "load", url, "--duration-s", "2", "--json")
+        with server(folder) as url:
+            headrace(folder, "load", url, "--duration-s", "2", "--json")
             before = _device_bytes()
-            victims = _workers()
+            victims = workers()
             for pid in victims:
                 os.kill(pid, signal.SIGKILL)
             wait_until(
-                lambda: bool(set(_workers()) - set(victims)) and _is_ready(url),
+                lambda: bool(set(workers()) - set(victims)) and is_ready(url),
                 "no new worker has loaded",
             )
-            told = _headrace(folder, "load", url, "--duration-s", "5", "--json")
+            told = headrace(folder, "load", url, "--duration-s", "5", "--json")
             after = _device_bytes()
-        answered = _attainment(json.loads(told))
+        answered = attainment(json.loads(told))
         found(answered is not None and answered > 0.9, f"attainment {answered} afterwards")
     with finding("GPU memory after it") as found:
         grown = (after - before) / 1e6
@@ -154,87 +150,13 @@ def _planned(folder: Path) -> None:
     from helpers.torch_networks import example, export, network
 
     export(network("resnet50"), example("resnet50"), folder / "model.pt2")
-    _headrace(
+    headrace(
         folder, "profile", "model.pt2", "--device", DEVICE, "--blocks", "4", "--budget-s", "30"
     )
     slo_ms = 1000 if DEVICE == "cpu" else 50
     (folder / "problem.yaml").write_text(PROBLEM.format(device=DEVICE, slo_ms=slo_ms))
-    _headrace(folder, "plan", "problem.yaml", "-o", "plan.json")
-    _headrace(folder, "verify", "plan.json")
-
-
-def _headrace(folder: Path, *arguments: str) -> str:
-    """A command's output.
-
-    Raises:
-        RuntimeError: it failed, with the end of what it said.
-    """
-    program = "from headrace.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HEADRACE_CACHE": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())
-        raise RuntimeError(f"headrace {arguments[0]} ended with {done.returncode}: {said[-150:]}")
-    return done.stdout
-
-
-@contextmanager
-def _server(folder: Path) -> Iterator[str]:
-    from headrace.load.child_server import child_server
-
-    os.environ["HEADRACE_CACHE"] = str(folder)
-    with child_server(folder / "plan.json", "--no-auth") as server:
-        yield server.url
-
-
-def _is_ready(url: str) -> bool:
-    """Every model has a worker that has loaded."""
-    try:
-        with urlopen(f"{url}/v2/health/ready") as answer:
-            return bool(answer.status == 200)
-    except HTTPError:
-        return False
-
-
-def _workers() -> list[int]:
-    """Process numbers of the workers of servers that this process started."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        parents = [int(b) for a, b in pairwise(words) if a == b"--parent"]
-        if b"headrace.serving.workers.worker" in words and _is_ours(parents):
-            found.append(int(entry.name))
-    return found
-
-
-def _is_ours(parents: list[int]) -> bool:
-    for parent in parents:
-        fields = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()
-        if int(fields[1]) == os.getpid():
-            return True
-    return False
-
-
-def _attainment(report: Any) -> float | None:
-    """The first `slo_attainment` in a report."""
-    if isinstance(report, dict):
-        if isinstance(report.get("slo_attainment"), int | float):
-            return float(report["slo_attainment"])
-        report = list(report.values())
-    if isinstance(report, list):
-        found = (_attainment(entry) for entry in report)
-        return next((value for value in found if value is not None), None)
-    return None
+    headrace(folder, "plan", "problem.yaml", "-o", "plan.json")
+    headrace(folder, "verify", "plan.json")
 
 
 def _device_bytes() -> int:

@@ -1,5 +1,6 @@
 """Parts of one GPU: the part `shares` of `check`. Never run on a GPU yet.
 
+    served     two networks planned and served on halves, by the commands (`served_parts`)
     disjoint   parts by green contexts, of one split; on which multiprocessors their blocks run,
                side by side, and when a recorded graph is replayed
     latency    two networks by share of the GPU and batch size, by `executors.torch_model`
@@ -11,6 +12,7 @@ What needs parts is not checked with DEVICE=cpu, where two places are two thread
 caches and memory need a profiler, so pairs are predicted by forms that need none.
 """
 
+import os
 import sys
 import threading
 import time
@@ -28,7 +30,7 @@ from typing import Any
 import numpy as np
 from benchmarks.gpu.findings import DEVICE, finding, say
 from benchmarks.gpu.green import Groups, Places, wrong_places
-from benchmarks.gpu.mps import DAEMON, client, service
+from benchmarks.gpu.served_parts import served as served_on_halves
 from benchmarks.gpulets.two_at_once import MOST_BATCH, arrivals, served
 
 BUDGET_S = 420.0
@@ -90,16 +92,17 @@ def shares(folder: Path) -> None:
     began_s = time.monotonic()
     models = {name: _model(name, folder) for name in PAIRED}
     sections: Sequence[tuple[str, Callable[[], None]]] = (
+        ("served", lambda: served_on_halves(folder)),
         ("disjoint", disjoint),
         ("latency by share", lambda: latency(models)),
         ("pairs", lambda: pairs([models[name] for name in PAIRED])),
         ("at once", lambda: at_once([models[name] for name in NETWORKS])),
-        ("processes", lambda: processes(models[NETWORKS[0]], folder)),
+        ("processes", lambda: processes(models[NETWORKS[0]])),
     )
     for name, section in sections:
         if time.monotonic() - began_s > BUDGET_S:
             say(name, "not checked", f"{BUDGET_S:g} s are over")
-        elif DEVICE == "cpu" and section is sections[0][1]:
+        elif DEVICE == "cpu" and section is disjoint:
             say(name, "not checked", "a CPU has no green contexts")
         else:
             with finding(f"{name}: runs to its end") as found:
@@ -298,22 +301,25 @@ def at_once(models: Sequence[Model]) -> None:
             say(f"two networks at once, load {load:g}, late", "ok", "; ".join(text))
 
 
-def processes(model: Model, folder: Path) -> None:
+def processes(model: Model) -> None:
     """Latency in a process that may use a part of the threads; two halves at once."""
-    with service(folder / "mps") as variables:
-        if variables is None or DEVICE == "cpu":
-            say("processes of the multi-process service", "not checked", f"no {DAEMON} here")
-            return
+    from headrace.executors.mps import MpsService, missing
+
+    why = "a CPU has none" if DEVICE == "cpu" else missing()
+    if why is not None:
+        say("processes of the multi-process service", "not checked", why)
+        return
+    with MpsService() as service:
         for percent in PERCENTS:
             with finding(f"{model.name} in a process with {percent} % of the threads") as found:
-                (told,) = _clients(model, [client(variables, percent)])
+                (told,) = _clients(model, [service.client(percent)])
                 found(True, told)
         with finding(f"{model.name} in two processes with 50 % each, at once") as found:
-            found(True, "; ".join(_clients(model, [client(variables, 50)] * 2)))
+            found(True, "; ".join(_clients(model, [service.client(50)] * 2)))
 
 
-def _clients(model: Model, environments: Sequence[dict[str, str]]) -> list[str]:
-    """What processes say that run at the same time.
+def _clients(model: Model, environments: Sequence[Mapping[str, str]]) -> list[str]:
+    """What processes say that run at the same time, each with these variables besides ours.
 
     Raises:
         RuntimeError: one failed.
@@ -322,7 +328,13 @@ def _clients(model: Model, environments: Sequence[dict[str, str]]) -> list[str]:
     np.save(items, model.items)
     command = [sys.executable, "-m", "benchmarks.gpu.shares", model.name, str(model.path)]
     started = [
-        Popen([*command, str(items)], env=environment, stdout=PIPE, stderr=PIPE, text=True)
+        Popen(
+            [*command, str(items)],
+            env={**os.environ, **environment},
+            stdout=PIPE,
+            stderr=PIPE,
+            text=True,
+        )
         for environment in environments
     ]
     told = [process.communicate(timeout=120) for process in started]

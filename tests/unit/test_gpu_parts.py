@@ -1,14 +1,11 @@
-"""Parts of a GPU in `make gpu-check`, with a driver and a daemon that are not there."""
+"""Parts of a GPU in `make gpu-check`, with a driver that is not there."""
 
-import os
 from fractions import Fraction
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from benchmarks.gpu.green import NOTE_PLACE, Groups, Places, wrong_places
-from benchmarks.gpu.mps import DAEMON, client, service
 
 QUARTER, HALF = Fraction(1, 4), Fraction(1, 2)
 
@@ -119,31 +116,3 @@ def test_common_and_missing_multiprocessors_are_found() -> None:
     assert not wrong_places({"a": [0, 1, 1], "b": [2, 3]}, {"a": 2, "b": 2})
     wrong = wrong_places({"a": [0, 1], "b": [1, 2], "c": [5]}, {"a": 2, "b": 2, "c": 2})
     assert wrong == ["c ran on 1 multiprocessors of 2", "a and b have 1 in common"]
-
-
-def test_the_daemon_gets_directories_of_its_own_and_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / DAEMON
-    program.write_text(
-        '#!/bin/sh\necho "$1 $CUDA_MPS_PIPE_DIRECTORY" >> "$CUDA_MPS_LOG_DIRECTORY/calls"\n'
-        'test "$1" = -d || cat >> "$CUDA_MPS_LOG_DIRECTORY/calls"\n'
-    )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    folder = tmp_path / "mps"
-    with service(folder) as variables:
-        assert variables is not None
-        half = client(variables, 50)
-        assert half["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
-        assert half["CUDA_MPS_PIPE_DIRECTORY"] == str(folder / "pipe")
-    calls = (folder / "log" / "calls").read_text()
-    assert calls == f"-d {folder / 'pipe'}\n {folder / 'pipe'}\nquit\n"
-
-
-def test_without_the_daemon_there_are_no_clients(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with service(tmp_path / "mps") as variables:
-        assert variables is None

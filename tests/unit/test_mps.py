@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from fractions import Fraction
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def test_a_long_folder_for_temporary_files_is_none_for_sockets(
     FakeMps(tmp_path).install(monkeypatch)
     long = tmp_path / ("x" * 80)
     long.mkdir()
-    monkeypatch.setattr(mps.tempfile, "gettempdir", lambda: str(long))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(long))
     with MpsService() as service:
         assert not service.client(1)[PIPES].startswith(str(long))
 
