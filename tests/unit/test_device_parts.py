@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from typer.testing import CliRunner
 
+from headrace.cli import app
 from headrace.domain.errors import PlanError
 from headrace.domain.plan import Plan
 from headrace.executors import mps
 from headrace.executors.mps import MpsService
+from headrace.serving.changes import vetting
+from headrace.serving.engine.plan_in_service import ServedPlan
 from headrace.serving.workers.device_parts import (
     divided_devices,
     percents,
@@ -21,7 +25,7 @@ from headrace.serving.workers.device_parts import (
 from headrace.serving.workers.placement import refuse_unenforced, worker_specs
 from headrace.serving.workers.stage_io import stage_index
 from helpers.fake_mps import FakeMps, without_mps
-from helpers.served import plan_by_hand, served_chain
+from helpers.served import plan_by_hand, profile_by_hand, served_chain
 
 HALF, QUARTER, WHOLE = Fraction(1, 2), Fraction(1, 4), Fraction(1)
 
@@ -136,3 +140,22 @@ def test_a_daemon_that_does_not_start_refuses_the_plan_in_its_words_or_is_said_o
     [record] = caplog.records
     assert "parts of devices are not enforced: 4 slots" in record.message
     assert "no permission for this device" in record.message
+
+
+@pytest.mark.parametrize(
+    "where", [["--cluster", "ray"], ["--node", f"{MIXED.slots[0].node}=127.0.0.1:1"]]
+)
+def test_serve_refuses_to_divide_devices_of_other_machines_before_it_asks_them(
+    where: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeMps(tmp_path).install(monkeypatch)
+    monkeypatch.setenv("HEADRACE_CLUSTER_SECRET", "s" * 64)
+    profile = profile_by_hand(["y"], 2, 1_000, "cuda")
+    served = ServedPlan(plan=MIXED, profiles={"m": profile}, folders={"m": tmp_path})
+    monkeypatch.setattr(vetting, "read_served_plan", lambda path: served)
+    monkeypatch.setattr(vetting, "refuse_violations", lambda served: None)
+    (tmp_path / "plan.json").touch()
+    with pytest.raises(PlanError, match="on another machine"):
+        CliRunner().invoke(
+            app, ["serve", str(tmp_path / "plan.json"), *where], catch_exceptions=False
+        )
