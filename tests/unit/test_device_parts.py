@@ -1,5 +1,6 @@
 """Which slots have parts of a device, what keeps them to these, and what is said otherwise."""
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 from fractions import Fraction
@@ -14,8 +15,10 @@ from headrace.domain.errors import PlanError
 from headrace.domain.plan import Plan
 from headrace.executors import mps
 from headrace.executors.mps import MpsService
+from headrace.executors.table import executor
 from headrace.serving.changes import vetting
 from headrace.serving.engine.plan_in_service import ServedPlan
+from headrace.serving.workers import device_parts
 from headrace.serving.workers.device_parts import (
     divided_devices,
     percents,
@@ -159,3 +162,16 @@ def test_serve_refuses_to_divide_devices_of_other_machines_before_it_asks_them(
         CliRunner().invoke(
             app, ["serve", str(tmp_path / "plan.json"), *where], catch_exceptions=False
         )
+
+
+def test_a_kind_of_executor_that_divides_nothing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeMps(tmp_path)
+    fake.install(monkeypatch)
+    undivided = dataclasses.replace(executor("cuda"), parts=None)
+    monkeypatch.setattr(device_parts, "executor", lambda kind: undivided)
+    with pytest.raises(PlanError, match="executor 'cuda', which does not divide its devices"):
+        refuse_undivided(MIXED, "auto")
+    assert start_service(MIXED, "auto", (), MpsService(), unenforced=True) is None
+    assert fake.calls == []

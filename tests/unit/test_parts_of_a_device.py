@@ -1,13 +1,20 @@
 """Parts of a device, served and profiled by real processes, with an executor that needs no GPU and
 a daemon that is a file."""
 
+from fractions import Fraction
 from pathlib import Path
 
+import pytest
+
 from headrace.catalog.documents import read_profile
+from headrace.domain.errors import ModelError
+from headrace.executors.mps import MpsService
+from headrace.profiling.device_parts import with_parts
 from helpers.additions import CopiedPackage
 from helpers.divided import DIVIDED
 from helpers.fake_mps import FakeMps
 from helpers.onnx_models import chain_model, saved
+from helpers.sized import sized_profile
 
 COMMON = '''
 import asyncio
@@ -95,6 +102,7 @@ async def main(folder):
         assert given(engine) == [("50", pipes)] * 2
     finally:
         await engine.stop()
+    assert Path(pipes).exists() == (own is not None), "our daemon ends with the engine"
 
 
 asyncio.run(asyncio.wait_for(main(Path(sys.argv[1])), 300))
@@ -234,3 +242,13 @@ def test_profile_with_shares_asks_for_the_service_before_it_measures(tmp_path: P
     assert measured.returncode == 0, measured.stderr
     profile = read_profile(tmp_path / "m.profile.json")
     assert [str(times.share) for times in profile.block_times] == ["1", "1/2"]
+
+
+def test_a_model_of_several_sizes_is_not_measured_on_parts(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="are measured of models of one size"):
+        with_parts(
+            *(sized_profile(), tmp_path, "a", [Fraction(1, 2)]),
+            budget_s=1.0,
+            service=MpsService(),
+            progress=lambda report: None,
+        )

@@ -4,6 +4,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from headrace.on_ray import profiling
 from headrace.on_ray.cluster_part import device_types
 from headrace.on_ray.kinds import Kind, KnownNodes, kinds_of, of_kinds
 from headrace.on_ray.matching import Devices, Wanted, match
-from headrace.on_ray.measure import measure_of, run
+from headrace.on_ray.measure import Measure, encoded, measure_of, run
 from headrace.on_ray.nodes import KIND_LABEL, RayNode, nodes_from
 from headrace.on_ray.ports import FIRST, LEAST_ROOM, free_ports
 from headrace.on_ray.profiling import NodeProfiler, Place, profile_kinds
@@ -307,3 +308,25 @@ def test_a_kind_whose_last_node_is_lost_is_missing_and_each_node_is_asked_once(
     )
     assert asked == ["a", "b", "c"]
     assert KnownNodes(None, ["cpu"]).with_kinds([node("d")]) == (node("d"),)
+
+
+def test_parts_of_a_gpu_are_not_asked_of_nodes_which_may_have_nothing_that_divides_it(
+    tmp_path: Path,
+) -> None:
+    asked: dict[str, tuple[Fraction, ...]] = {}
+    mixed = kinds_of([node("a", gpus=1, accelerator="L4")], {"id-a": EPYC})
+
+    class Noted(Near):
+        def start(self, line: bytes) -> None:
+            task = measure_of(line).task
+            asked[task.options.device] = task.shares
+            # Of a GPU there is none here: a core stands in for it.
+            options = replace(task.options, device="cpu", kind="stand-in")
+            super().start(
+                encoded(Measure(model=measure_of(line).model, task=ProfileTask(options=options)))
+            )
+
+    model = saved(add_one_model(8), tmp_path / "m.onnx")
+    task = replace(quick(blocks=1), shares=(Fraction(1, 2),))
+    profile_kinds(model, task, mixed, placed(Noted), unheard)
+    assert asked == {"cpu": (Fraction(1, 2),), "cuda": ()}
