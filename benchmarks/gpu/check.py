@@ -7,8 +7,9 @@ Ends with 1 if anything failed.
     models   answers of PyTorch's exports and of ONNX models on the GPU = on the CPU; times; memory
     serve    profile, plan, verify, simulate, serve, load; simulated against measured
     faults   a worker killed with -9 comes back; its GPU memory is given back
-    shares   parts of the GPU: that they are disjoint; latency by share; what neighbours cost; two
-             networks at once against turns; the multi-process service, where there is one
+    shares   parts of the GPU: two networks served on halves; that parts are disjoint; latency by
+             share; what neighbours cost; two networks at once against turns; the multi-process
+             service, where there is one
     provision  starts of models that are not in memory, layer by layer, in four ways; many models in
                memory for a third of them
 """
