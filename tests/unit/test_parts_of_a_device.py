@@ -235,6 +235,7 @@ def test_profile_with_shares_asks_for_the_service_before_it_measures(tmp_path: P
     assert "needs NVIDIA's multi-process service" in said
     assert "ended with 1: not for you" in said
     assert not (tmp_path / "m.profile.json").exists()
+    assert not list((tmp_path / "cache").rglob("*.json")), "nothing was measured and kept"
 
     (tmp_path / "other").mkdir()
     package = CopiedPackage(tmp_path / "other", DIVIDED, **FakeMps(tmp_path / "other").environment)
