@@ -203,3 +203,107 @@ def test_shapes_are_computed_beside_the_device(small: Path) -> None:
     program = TorchProgram(model, graph.weights, "meta")
     found = program([torch.empty(2, 3, 64, 64, device="meta")])
     assert [tuple(tensor.shape) for tensor in found] == [(2, 4), (2, 4)]
+
+
+def test_a_view_that_another_device_lays_out_otherwise_is_a_copy(tmp_path: Path) -> None:
+    """Attention answers in another order of memory on GPUs, and an export has no call for that."""
+
+    class Flat(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return x.view(x.shape[0], -1) * 2
+
+    import onnx
+
+    from headrace.executors.torch_program import TorchProgram
+
+    x = torch.arange(24.0).reshape(2, 3, 4)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    exported = torch.export.export(Flat(), (x,), dynamic_shapes=({0: batch},))
+    path = tmp_path / "flat.pt2"
+    torch.export.save(exported, path)
+    graph = load_graph(path)
+    program = TorchProgram(onnx.load_model_from_string(whole_model(graph)), graph.weights, "cpu")
+    elsewhere = x.transpose(1, 2).contiguous().transpose(1, 2)
+    assert not elsewhere.is_contiguous()
+    [found] = program([elsewhere])
+    assert torch.equal(found, Flat()(x))
+
+
+def drawn(*shape: int) -> Any:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def called_with() -> dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]:
+    """Operator -> arguments, as exports have them."""
+    x, square, matrix, row = drawn(2, 3, 4), drawn(2, 4, 4), drawn(5, 4), drawn(4)
+    image, kernel, channels = drawn(2, 4, 6, 6), drawn(8, 2, 3, 3), drawn(4).abs()
+    masked = torch.ones(4, 4, dtype=torch.bool).tril()
+    return {
+        "aten.add.Tensor": [((x, row), {}), ((x, 2), {}), ((x, row), {"alpha": 3})],
+        "aten.batch_norm.default": [
+            ((image, channels, channels, channels, channels, False, 0.1, 1e-5, True), {}),
+            ((image, None, None, channels, channels, False, 0.1, 1e-3, False), {}),
+        ],
+        "aten.conv2d.default": [
+            ((image, kernel, None, (2, 2), (1, 1), (1, 1), 2), {}),
+            ((image, drawn(8, 4, 1, 1), drawn(8)), {}),
+        ],
+        "aten.embedding.default": [
+            ((matrix, torch.tensor([[0, 4], [2, 2]])), {}),
+            ((matrix, torch.tensor([1]), 0), {}),
+        ],
+        "aten.gelu.default": [((x,), {}), ((x,), {"approximate": "tanh"})],
+        "aten.layer_norm.default": [
+            ((x, (4,), row, row, 1e-3), {}),
+            ((x, (3, 4)), {}),
+            ((x, (4,), row, row, 1e-5, False), {}),
+        ],
+        "aten.linear.default": [((x, matrix, drawn(5)), {}), ((x, matrix), {})],
+        "aten.mul.Tensor": [((x, row), {}), ((x, 0.5), {})],
+        "aten.permute.default": [((x, (2, 0, 1)), {}), ((x, [0, -1, 1]), {})],
+        "aten.relu.default": [((x,), {})],
+        "aten.reshape.default": [
+            ((x, (2, 12)), {}),
+            ((x, [-1]), {}),
+            ((x.transpose(0, 1), (24,)), {}),
+        ],
+        "aten.scaled_dot_product_attention.default": [
+            ((square, square, square), {}),
+            ((square, square, square, masked, 0.0, False), {"scale": 0.3}),
+            ((square, square, square, None, 0.0, True), {}),
+        ],
+        "aten.softmax.int": [((x, -1), {}), ((x, 1, torch.float64), {})],
+        "aten.transpose.int": [((x, 1, 2), {}), ((x, -1, 0), {})],
+    }
+
+
+def test_functions_that_stand_for_operators_are_these_operators() -> None:
+    from operator import attrgetter
+
+    from headrace.executors.torch_program import _CALLED_MOST
+
+    arguments = called_with()
+    assert set(arguments) == set(_CALLED_MOST)
+    for name, calls in arguments.items():
+        operator = attrgetter(name)(torch.ops)
+        function = attrgetter(_CALLED_MOST[name])(torch)
+        for given, named in calls:
+            wanted, found = operator(*given, **named), function(*given, **named)
+            assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape), name
+            assert torch.equal(found, wanted), name
+
+
+def test_dropout_that_drops_nothing_calls_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = export(torch.nn.Dropout(0.5).eval(), torch.ones(2, 4), tmp_path / "same.pt2")
+    import onnx
+
+    from headrace.executors.torch_program import TorchProgram
+
+    monkeypatch.setattr(TorchProgram, "_aten", lambda self, node: pytest.fail(node.op_type))
+    graph = load_graph(path)
+    program = TorchProgram(onnx.load_model_from_string(whole_model(graph)), graph.weights, "cpu")
+    x = torch.full((3, 4), 7.0)
+    [found] = program([x])
+    assert found is x
