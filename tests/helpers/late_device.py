@@ -5,7 +5,7 @@ was given back, holds values that no answer survives.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -26,6 +26,10 @@ class LateEvent:
     def wait(self) -> None:
         self.stream.advance(self.place)
 
+    def us_since(self, earlier: "LateEvent") -> float:
+        """A microsecond for each copy between them."""
+        return float(self.place - earlier.place)
+
 
 class LateStream:
     """Does what it was asked for when it is waited for."""
@@ -38,13 +42,20 @@ class LateStream:
         self.done = 0
         """Of what it was asked for."""
 
-    def copy(self, into: Any, source: Any) -> None:
-        assert into.shape == source.shape
-        assert into.dtype == source.dtype
-        self._asked.append((into, source))
-        self._told.append(f"ask {into.numel()}")
+    def copy(
+        self, transfers: Iterable[Sequence[tuple[Any, Any]]], *, timed: bool = False
+    ) -> list[LateEvent]:
+        marks = []
+        for copies in transfers:
+            for into, source in copies:
+                assert into.shape == source.shape
+                assert into.dtype == source.dtype
+                self._asked.append((into, source))
+                self._told.append(f"ask {into.numel()}")
+            marks.append(self.mark())
+        return marks
 
-    def mark(self) -> LateEvent:
+    def mark(self, *, timed: bool = False) -> LateEvent:
         return LateEvent(self, len(self._asked))
 
     def behind(self, event: LateEvent) -> None:

@@ -4,6 +4,7 @@ A device that only copies when it is waited for, and spoils what is not filled o
 turns every wait that is missing into a wrong answer.
 """
 
+import gc
 import random
 import threading
 from mmap import mmap
@@ -157,6 +158,35 @@ def test_a_tied_matrix_is_copied_for_the_layer_that_is_loaded(network: Network) 
     assert both.size_bytes == host.layer_bytes(last)
 
 
+class Halves(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Matrices that lie one behind the other in one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = torch.nn.Parameter(torch.randn(2 * WIDTH, WIDTH))
+
+    def forward(self, x: Any) -> Any:
+        first, second = self.both.chunk(2)
+        return torch.tanh(x @ first) @ second.t()
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_weights_that_begin_behind_others_are_found_there(tmp_path: Path, copied: bool) -> None:
+    torch.manual_seed(1)
+    module, x = Halves().eval(), torch.randn(ITEMS, WIDTH)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    exported = torch.export.export(module, (x,), dynamic_shapes=({0: batch},))
+    torch.export.save(exported, tmp_path / "halves.pt2")
+    graph = load_graph(tmp_path / "halves.pt2")
+    host = layers.HostModel(whole_model(graph), graph.weights, None, LateDevice())
+    assert len(host.layers) == 1
+    start = StageStart(
+        layers=host.names, host=() if copied else (0,), transfers=((0,),) if copied else ()
+    )
+    with torch.inference_mode():
+        same(layers.ResidentModel(host, start).run([x])[0], module(x).detach())
+
+
 def test_neighbours_of_one_transfer_are_one_copy(network: Network) -> None:
     device = LateDevice()
     layers.ResidentModel(network.host(device), network.start(group=len(network.layers)))
@@ -169,9 +199,21 @@ def test_memory_is_given_back_when_its_copies_are_made_and_not_before(network: N
     resident = layers.ResidentModel(host, network.start())
     assert device.held_bytes == resident.size_bytes > 0
     assert device.loading.done == 0
+    with torch.inference_mode():
+        resident.run([network.ids])
+    [memory] = device.held.values()
+    places = range(memory.data_ptr(), memory.data_ptr() + memory.numel())
+    del memory
     resident.leave()
     assert device.loading.done == device.loading.asked
     assert not device.held
+    # A device's memory is given back with the last tensor over it; what was asked is the fake's.
+    asked = {id(tensor) for into, _ in device.loading._asked for tensor in (into, into._base)}
+    assert not [
+        tensor
+        for tensor in gc.get_objects()
+        if type(tensor) is torch.Tensor and tensor.data_ptr() in places and id(tensor) not in asked
+    ]
     resident.leave()
     again = layers.ResidentModel(host, network.start())
     with torch.inference_mode():
@@ -303,5 +345,8 @@ def test_a_model_is_read_from_its_file_once_while_that_stays_the_same(
     other = network.load(network.start())
     kept.of(other)
     assert len(opened) == 1
+    # Loads make many objects, and the collector need not look at PyTorch's for them.
+    assert gc.get_freeze_count() > 10_000
+    gc.unfreeze()
     kept.of(network.load(StageStart(layers=network.layers[:2], host=(), transfers=((0, 1),))))
     assert len(opened) == 2

@@ -31,6 +31,9 @@ ONE_THREAD: Mapping[str, str] = dict.fromkeys(
 """Environment of a worker that is one core: libraries start no threads beside its own."""
 
 
+MANY_LAYER_BYTES = 1 << 16
+"""Of weights of a node: one with fewer belongs to the layer before it."""
+
 HELD_WEIGHTS_BYTES = 2**30
 """Of all models that are open for measuring at a time, or of one, if that is larger."""
 
@@ -232,6 +235,43 @@ class LayerToMeasure(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerVisit:
+    """What the layers of a model took once, and starts of all of it; microseconds, shape (n,)."""
+
+    load: Sequence[float]
+    """To copy each, behind the one before it."""
+    inside: Sequence[float]
+    """To run each behind the one before it, its weights in the device's memory."""
+    host: Sequence[float]
+    """The same with its weights in host memory, beside copies."""
+    on_demand: float
+    """From asking for all copies to the answer in host memory, where nothing runs before all are
+    made."""
+    pipelined: float
+    """The same, where each layer runs when its own copy is made."""
+    in_place: float
+    """The same, where nothing is copied for it, beside copies for others."""
+    asking: float
+    """Of `pipelined`, what the machine took to ask for the copies; layers are asked for behind."""
+
+
+class MovingLayers(Protocol):
+    """A model in host memory whose layers move to a device one by one."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of each layer, the node that it begins with."""
+        ...
+
+    @property
+    def weights_bytes(self) -> tuple[int, ...]:
+        """Of each layer."""
+        ...
+
+    def once(self, feeds: Arrays) -> LayerVisit: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """How `headrace profile` measures on a device."""
 
@@ -250,7 +290,10 @@ class Measurement:
     """As `open`, computing with so many threads; None: the device has no cores to give."""
     layer: Callable[[bytes, ExternalWeights | None, Path], LayerToMeasure] | None = None
     """Saves a layer, an ONNX file's content and what it refers to, under a path; None: starts layer
-    by layer are not measured. Raises ModelError: the backend refuses it."""
+    by layer are not measured so. Raises ModelError: the backend refuses it."""
+    moving: Callable[[bytes, ExternalWeights | None], MovingLayers] | None = None
+    """Takes a stage file's content and what it refers to into host memory; None: layers do not
+    move to the device one by one. Raises ModelError: the backend refuses it."""
     machine: Callable[[], str] | None = None
     """The device's name, as its driver reports it; None: the processor's."""
     multiprocessors: Callable[[], int] | None = None

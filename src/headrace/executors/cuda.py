@@ -3,8 +3,8 @@
 PyTorch's exports run by PyTorch; ONNX models by ONNX Runtime where the one that is installed was
 built for GPUs, else by PyTorch too (`translated`). Both compute in full single precision.
 
-Nothing in this file has run on a GPU yet; what it shares with CPUs (`torch_model`, `torch_program`)
-is tested there, and `make gpu-check` is what tries the rest.
+What it shares with CPUs (`torch_model`, `torch_program`) is tested there; the rest is what
+`make gpu-check` tries, on a machine that has one.
 """
 
 import logging
@@ -24,6 +24,7 @@ from headrace.executors.base import (
     Executor,
     ExecutorKind,
     Measurement,
+    MovingLayers,
     OpenedModel,
     StageToLoad,
     TensorMemory,
@@ -32,6 +33,7 @@ from headrace.executors.cuda_streams import cuda_device
 from headrace.executors.onnx import MeasuredOnnx, OnnxExecutor
 from headrace.executors.onnx_session import runs_on_gpus
 from headrace.executors.torch_model import TorchExecutor, TorchModel, prepare
+from headrace.executors.torch_moving import TorchMoving
 from headrace.executors.torch_streamed import KeptModels, StreamedExecutor
 
 logger = logging.getLogger(__name__)
@@ -62,6 +64,12 @@ def _open_for_measuring(content: bytes, weights: ExternalWeights | None) -> Open
     if runs_by_onnx_runtime(content):
         return MeasuredOnnx(content, weights, gpu=number)
     return TorchModel(content, weights, f"cuda:{number}")
+
+
+def _moving(content: bytes, weights: ExternalWeights | None) -> MovingLayers:
+    number = _number()
+    prepare(f"cuda:{number}")
+    return TorchMoving(content, weights, cuda_device(number))
 
 
 def runs_by_onnx_runtime(content: bytes) -> bool:
@@ -183,6 +191,7 @@ EXECUTOR = ExecutorKind(
         device="cuda",
         slot="gpu",
         open=_open_for_measuring,
+        moving=_moving,
         timer_ns=EventTimer(),
         libraries=("torch", "onnxruntime"),
         machine=_name,

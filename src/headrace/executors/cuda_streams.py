@@ -6,16 +6,18 @@ one address for the machine and the device, so that a kernel reads it over the l
 of the device's type stands over that address (direct host access; DeepPlan, section 3). Such a
 tensor is made by the public `__cuda_array_interface__`.
 
-Nothing in this file has run on a GPU yet: `make gpu-check PART=provision` is what tries it.
+No test reaches this file: `make gpu-check PART=provision` is what tries it.
 """
 
 import mmap
 import weakref
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
 from headrace.domain.errors import ModelError
+from headrace.executors.streams import Copies
 
 _PORTABLE, _MAPPED = 1, 2
 
@@ -26,16 +28,21 @@ class CudaStream:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
-    def copy(self, into: Any, source: Any) -> None:
+    def copy(self, transfers: Iterable[Copies], *, timed: bool = False) -> "list[CudaEvent]":
         import torch
 
+        marks = []
         with torch.cuda.stream(self._stream):
-            into.copy_(source, non_blocking=True)
+            for copies in transfers:
+                for into, source in copies:
+                    into.copy_(source, non_blocking=True)
+                marks.append(self.mark(timed=timed))
+        return marks
 
-    def mark(self) -> "CudaEvent":
+    def mark(self, *, timed: bool = False) -> "CudaEvent":
         import torch
 
-        event = torch.cuda.Event()
+        event = torch.cuda.Event(enable_timing=timed)
         event.record(self._stream)
         return CudaEvent(event)
 
@@ -57,6 +64,9 @@ class CudaEvent:
 
     def wait(self) -> None:
         self.event.synchronize()
+
+    def us_since(self, earlier: "CudaEvent") -> float:
+        return float(earlier.event.elapsed_time(self.event)) * 1e3
 
 
 class _Address:

@@ -10,8 +10,13 @@ tested with devices that copy as late as they may and spoil what is given back.
 Tensors are PyTorch's. Nothing returns before it is asked for, except where it says that it waits.
 """
 
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
+
+Copies = Sequence[tuple[Any, Any]]
+"""Into the first of each pair from the second: tensors of equal shape and type, one of them in host
+memory."""
 
 
 class Event(Protocol):
@@ -25,15 +30,19 @@ class Event(Protocol):
         """
         ...
 
+    def us_since(self, earlier: Any) -> float:
+        """Microseconds of the device's clock between two timed events that were waited for."""
+        ...
+
 
 class Stream(Protocol):
     """Work of a device, done in order."""
 
-    def copy(self, into: Any, source: Any) -> None:
-        """Between tensors of equal shape and type, one of them in host memory."""
+    def copy(self, transfers: Iterable[Copies], *, timed: bool = False) -> Sequence[Event]:
+        """Asks for all of them; returns what is behind each."""
         ...
 
-    def mark(self) -> Event:
+    def mark(self, *, timed: bool = False) -> Event:
         """Behind all that it was asked for so far."""
         ...
 

@@ -26,7 +26,7 @@ import onnx
 
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.domain.errors import ModelError
-from headrace.executors.base import StageStart
+from headrace.executors.base import MANY_LAYER_BYTES, StageStart
 from headrace.executors.streams import Event, LayerDevice
 from headrace.executors.torch_program import TorchProgram
 
@@ -55,12 +55,46 @@ class _View(NamedTuple):
     offset: int
     """Elements."""
 
-    def over(self, memory: Any, place: _Place) -> Any:
-        """The tensor, where its storage is at this place of a tensor of bytes."""
+    def at(self, place: _Place) -> "_Lying":
+        """Where it lies in memory that has its storage at this place."""
+        # Places are multiples of what any element takes.
+        offset = place.offset // self.dtype.itemsize + self.offset
+        return _Lying(self.dtype, self.shape, self.strides, offset)
+
+
+class _Lying(NamedTuple):
+    """A tensor in memory that has elements of its type from its beginning on."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    """Elements."""
+
+
+class _Typed:
+    """Memory as elements of each type that lie in it."""
+
+    def __init__(self, memory: Any) -> None:
+        """
+        Args:
+            memory: a tensor of bytes that is all of its storage.
+        """
+        self._memory = memory
+        self._of: dict[Any, Any] = {}
+
+    def bound(self, tensors: Sequence[tuple[int, _Lying]]) -> list[tuple[int, Any]]:
+        """Register -> tensor of each."""
         import torch
 
-        flat = memory[place.offset : place.offset + place.size_bytes].view(self.dtype)
-        return torch.as_strided(flat, self.shape, self.strides, flat.storage_offset() + self.offset)
+        found = []
+        for register, (dtype, shape, strides, offset) in tensors:
+            flat = self._of.get(dtype)
+            if flat is None:
+                whole = self._memory.numel() // dtype.itemsize * dtype.itemsize
+                flat = self._of[dtype] = self._memory[:whole].view(dtype)
+            found.append((register, torch.as_strided(flat, shape, strides, offset)))
+        return found
 
 
 class _Copy(NamedTuple):
@@ -69,6 +103,20 @@ class _Copy(NamedTuple):
     source: int
     into: int
     size_bytes: int
+
+
+class _Layout(NamedTuple):
+    """Where on a device what a start copies lies."""
+
+    size_bytes: int
+    reads: Mapping[int, tuple[tuple[int, _Lying], ...]]
+    """Of each layer that is copied: the registers that it reads."""
+    offsets: tuple[tuple[tuple[int, int], ...], ...]
+    """Of each copy of each transfer: where it begins and ends there."""
+    sources: tuple[tuple[Any, ...], ...]
+    """The same in the block, as tensors."""
+    transfer_of: Mapping[int, int]
+    """By layer that is copied."""
 
 
 class _Layer(NamedTuple):
@@ -87,7 +135,7 @@ class HostModel:
         self,
         content: bytes,
         weights: ExternalWeights | None,
-        layers: Sequence[str],
+        layers: Sequence[str] | None,
         device: LayerDevice,
     ) -> None:
         """Open the model on the device, and take its weights from there to the host.
@@ -95,7 +143,8 @@ class HostModel:
         Args:
             content: a `ModelProto`'s bytes.
             weights: what it refers to.
-            layers: as `StageStart.layers`; none: it is one layer.
+            layers: as `StageStart.layers`; none: it is one layer. None: each begins with a step
+                that reads `MANY_LAYER_BYTES` of weights.
 
         Raises:
             ModelError: PyTorch cannot compute the model, a layer is not in it, or there is no
@@ -114,9 +163,10 @@ class HostModel:
             storages.setdefault(storage.data_ptr(), storage)
             views[register] = (storage.data_ptr(), tensor)
         numbers: dict[int, int] = {}
+        self.names = tuple(self._heavy(found) if layers is None else layers)
         self.layers = [
             self._layer(first, end, views, numbers)
-            for first, end in _spans(self.program.step_names, layers)
+            for first, end in _spans(self.program.step_names, self.names)
         ]
         self.places, size_bytes = _placed(
             self.layers, {n: storages[at].nbytes() for at, n in numbers.items()}
@@ -127,7 +177,19 @@ class HostModel:
                 place = self.places[number]
                 source = torch.empty(0, dtype=torch.uint8, device=device.name).set_(storages[at])
                 self.block.bytes[place.offset : place.offset + place.size_bytes].copy_(source)
+        self._typed = _Typed(self.block.seen)
         self._seen: dict[int, list[tuple[int, Any]]] = {}
+        self._layouts: dict[StageStart, _Layout] = {}
+
+    def _heavy(self, weights: Mapping[int, Any]) -> list[str]:
+        """What layers begin with; the first step, where none reads so much."""
+        heavy = []
+        steps = self.program.step_names
+        for number, step in enumerate(steps):
+            read = self.program.reads(number, number + 1) & weights.keys()
+            if sum(weights[register].nbytes for register in read) >= MANY_LAYER_BYTES:
+                heavy.append(step)
+        return [name or value for name, value, *_ in heavy or steps[:1]]
 
     def _layer(
         self, first: int, end: int, views: Mapping[int, tuple[int, Any]], numbers: dict[int, int]
@@ -150,11 +212,76 @@ class HostModel:
     def seen(self, layer: int) -> list[tuple[int, Any]]:
         """Register -> tensor in host memory, of the device's type."""
         if layer not in self._seen:
-            self._seen[layer] = [
-                (register, view.over(self.block.seen, self.places[view.storage]))
-                for register, view in self.layers[layer].reads
-            ]
+            self._seen[layer] = self._typed.bound(
+                [
+                    (register, view.at(self.places[view.storage]))
+                    for register, view in self.layers[layer].reads
+                ]
+            )
         return self._seen[layer]
+
+    def layout(self, start: StageStart) -> _Layout:
+        """Of a start; found once.
+
+        Raises:
+            ModelError: it copies a layer that the model does not have.
+        """
+        if start not in self._layouts:
+            places, copies, size_bytes = self._placed(start)
+            block = self.block.bytes
+            self._layouts[start] = _Layout(
+                size_bytes=size_bytes,
+                reads={
+                    layer: tuple(
+                        (register, view.at(places[view.storage]))
+                        for register, view in self.layers[layer].reads
+                    )
+                    for transfer in start.transfers
+                    for layer in transfer
+                },
+                offsets=tuple(
+                    tuple((c.into, c.into + c.size_bytes) for c in together) for together in copies
+                ),
+                sources=tuple(
+                    tuple(block[c.source : c.source + c.size_bytes] for c in together)
+                    for together in copies
+                ),
+                transfer_of={
+                    layer: number for number, each in enumerate(start.transfers) for layer in each
+                },
+            )
+        return self._layouts[start]
+
+    def _placed(
+        self, start: StageStart
+    ) -> tuple[dict[int, _Place], tuple[tuple[_Copy, ...], ...], int]:
+        """Storage -> its place on the device; the copies of each transfer; bytes of all."""
+        found: dict[int, _Place] = {}
+        copies: list[tuple[_Copy, ...]] = []
+        end = 0
+        for transfer in start.transfers:
+            together: list[_Copy] = []
+            last = -2
+            for layer in transfer:
+                if not 0 <= layer < len(self.layers):
+                    raise ModelError(
+                        f"a start copies layer {layer}, and its model has {len(self.layers)}; plan"
+                        " again"
+                    )
+                for number in (n for n in self.layers[layer].storages if n not in found):
+                    here = self.places[number]
+                    if number == last + 1:  # neighbours in the block, and so here: one copy
+                        copy = together.pop()
+                        offset = copy.into + here.offset - copy.source
+                        end = offset + here.size_bytes
+                        together.append(_Copy(copy.source, copy.into, end - copy.into))
+                    else:
+                        offset, end = _up(end), _up(end) + here.size_bytes
+                        together.append(_Copy(here.offset, offset, here.size_bytes))
+                    found[number] = _Place(offset, here.size_bytes)
+                    last = number
+            copies.append(tuple(together))
+        return found, tuple(copies), end
 
     def layer_bytes(self, layer: int) -> int:
         """Of the weights that it reads."""
@@ -164,33 +291,37 @@ class HostModel:
 class ResidentModel:
     """A model on its device, or on its way there. Runs and `leave` are called on one thread."""
 
-    def __init__(self, host: HostModel, start: StageStart) -> None:
+    def __init__(self, host: HostModel, start: StageStart, *, timed: bool = False) -> None:
         """Ask for all copies; returns before they are made.
+
+        Args:
+            timed: whether `marks` tell times.
 
         Raises:
             ModelError: the device has no memory for them.
         """
         self._host, self._device = host, host.device
-        self._waits: dict[int, Event] = {}
+        self._layout = layout = host.layout(start)
+        self.size_bytes = layout.size_bytes
+        self._memory = self._device.allocate(layout.size_bytes)
+        loading = self._device.loading
+        self.marks: list[Event] = [loading.mark(timed=True)] if timed else []
+        """Behind each transfer; where they are timed, one before the first, too."""
+        transfers = (
+            [
+                (self._memory[offset:end], source)
+                for (offset, end), source in zip(offsets, sources, strict=True)
+            ]
+            for offsets, sources in zip(layout.offsets, layout.sources, strict=True)
+        )
+        self.marks += loading.copy(transfers, timed=timed)
+        self._last = self.marks[-1] if layout.offsets else None
+        self._typed = _Typed(self._memory)
+        self._bound: list[list[tuple[int, Any]] | None] = [None] * len(host.layers)
+        """Register -> tensor of each layer that was run."""
+        behind = self.marks[int(timed) :]
+        self._waits = {layer: behind[number] for layer, number in layout.transfer_of.items()}
         """By layer: before which execution waits."""
-        transfer_of = {
-            layer: number for number, each in enumerate(start.transfers) for layer in each
-        }
-        copied, copies, self.size_bytes = self._copied(start)
-        self._memory = self._device.allocate(self.size_bytes)
-        loading, block = self._device.loading, host.block.bytes
-        marks: list[Event] = []
-        for together in copies:
-            for source, into, size in together:
-                loading.copy(self._memory[into : into + size], block[source : source + size])
-            marks.append(loading.mark())
-        self._last = marks[-1] if marks else None
-        self._bound = [
-            host.seen(layer) if layer not in transfer_of else self._over(layer, copied)
-            for layer in range(len(host.layers))
-        ]
-        for layer, number in transfer_of.items():
-            self._waits[layer] = marks[number]
         if start.waits_for_all and self._last is not None:
             self._waits = {0: self._last}
 
@@ -211,11 +342,19 @@ class ResidentModel:
             if event is not None and event is not waited:
                 execution.behind(event)
                 waited = event
-            for register, tensor in self._bound[number]:
+            for register, tensor in self._bound[number] or self._bind(number):
                 values[register] = tensor
             program.go(values, layer.first, layer.end)
             on_layer(number)
         return program.end(values)
+
+    def _bind(self, number: int) -> list[tuple[int, Any]]:
+        """What a layer reads. Found when it is first run: whatever is done before the first layer
+        is asked for delays all of them."""
+        copied = self._layout.reads.get(number)
+        bound = self._host.seen(number) if copied is None else self._typed.bound(copied)
+        self._bound[number] = bound
+        return bound
 
     def wait_loaded(self) -> None:
         """Return when all copies are made; another thread may ask. Runs need not wait then."""
@@ -236,42 +375,8 @@ class ResidentModel:
             logger.warning("%s has failed: %s", self._device.name, error)
         finally:
             self._bound, self._waits = [], {}
+            del self._typed
             self._device.give_back(memory)
-
-    def _copied(self, start: StageStart) -> tuple[dict[int, _Place], list[list[_Copy]], int]:
-        """Storage -> its place on the device; the copies of each transfer; bytes of all."""
-        layers, places = self._host.layers, self._host.places
-        found: dict[int, _Place] = {}
-        copies: list[list[_Copy]] = []
-        end = 0
-        for transfer in start.transfers:
-            together: list[_Copy] = []
-            last = -2
-            for layer in transfer:
-                if not 0 <= layer < len(layers):
-                    raise ModelError(
-                        f"a start copies layer {layer}, and its model has {len(layers)}; plan again"
-                    )
-                for number in (n for n in layers[layer].storages if n not in found):
-                    here = places[number]
-                    if number == last + 1:  # neighbours in the block, and so here: one copy
-                        copy = together.pop()
-                        offset = copy.into + here.offset - copy.source
-                        end = offset + here.size_bytes
-                        together.append(_Copy(copy.source, copy.into, end - copy.into))
-                    else:
-                        offset, end = _up(end), _up(end) + here.size_bytes
-                        together.append(_Copy(here.offset, offset, here.size_bytes))
-                    found[number] = _Place(offset, here.size_bytes)
-                    last = number
-            copies.append(together)
-        return found, copies, end
-
-    def _over(self, layer: int, copied: Mapping[int, _Place]) -> list[tuple[int, Any]]:
-        return [
-            (register, view.over(self._memory, copied[view.storage]))
-            for register, view in self._host.layers[layer].reads
-        ]
 
 
 def _spans(steps: Sequence[tuple[str, ...]], layers: Sequence[str]) -> list[tuple[int, int]]:

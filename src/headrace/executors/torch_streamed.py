@@ -7,6 +7,7 @@ stream; then wait for that stream. Operators are started one by one: a recorded 
 addresses that the next load of the model changes.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,10 @@ class KeptModels:
         self._models.pop(stage.path, None)
         with said("PyTorch cannot open the model"):
             model = self._open(Path(stage.path).read_bytes(), stage.weights, layers, self._device)
+        # What lives now stays. Each load makes some hundred objects, and with PyTorch's among those
+        # to look through, every few hundred loads the collector would stop for a fifth of a second.
+        gc.collect()
+        gc.freeze()
         self._models[stage.path] = (known_by, model)
         return model
 

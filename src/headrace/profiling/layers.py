@@ -48,19 +48,23 @@ from headrace.domain.errors import ModelError
 from headrace.domain.layers import Layer, LayerTimes
 from headrace.domain.profile import ModelFormat, Profile
 from headrace.domain.tensors import TensorSpec
-from headrace.executors.base import LayerToMeasure, Measurement, OpenedModel
+from headrace.executors.base import (
+    MANY_LAYER_BYTES,
+    LayerToMeasure,
+    Measurement,
+    OpenedModel,
+)
 from headrace.executors.table import measurement
 from headrace.profiling.cut_model import cut_crossings
 from headrace.profiling.held import held_memory
 from headrace.profiling.items import random_items, tiled
 from headrace.profiling.machine import one_quiet_core
+from headrace.profiling.moving_layers import moving_layers
 from headrace.profiling.observe import Observed, UsableCut, observe
 from headrace.profiling.options import OnProgress, ProfileProgress
 from headrace.profiling.ranges import as_they_lie
 from headrace.profiling.timing import percentile
 
-MANY_BYTES = 1 << 16
-"""Of weights of a node: one with fewer belongs to the layer before it."""
 MOST_CROSSING = 16
 """Tensors between two layers."""
 MIN_ROUNDS, MAX_ROUNDS = 3, 100
@@ -101,6 +105,26 @@ def with_layers(
     graph = profiled_graph(profile, folder)
     how = measurement(device, graph.format)
     require_measurable(how, graph.format)
+    if how.moving is not None:
+        layers, times = moving_layers(profile, folder, how, budget_s, progress)
+    else:
+        layers, times = _opened_layers(profile, folder, graph, how, budget_s, progress)
+    progress(ProfileProgress(step="layers", done=1.0))
+    return msgspec.structs.replace(
+        profile, layers=layers, layer_times=(*profile.layer_times, times)
+    )
+
+
+def _opened_layers(
+    profile: Profile,
+    folder: Path,
+    graph: OnnxGraph,
+    how: Measurement,
+    budget_s: float,
+    progress: OnProgress,
+) -> tuple[tuple[Layer, ...], LayerTimes]:
+    """Of a kind that opens each layer by itself."""
+    device = how.device
     graph = batch_first(graph, profile.inputs, profile.outputs, profile.batched)
     items = random_items(profile.inputs, 2, np.random.default_rng(SEED))
     parts = part(graph, profile, items)
@@ -115,12 +139,7 @@ def with_layers(
             held_bytes=held.held_bytes,
             working_bytes=held.working_bytes,
         )
-    progress(ProfileProgress(step="layers", done=1.0))
-    return msgspec.structs.replace(
-        profile,
-        layers=tuple(each.layer for each in parts),
-        layer_times=(*profile.layer_times, times),
-    )
+    return tuple(each.layer for each in parts), times
 
 
 def require_measurable(how: Measurement, model: ModelFormat) -> None:
@@ -128,12 +147,12 @@ def require_measurable(how: Measurement, model: ModelFormat) -> None:
     Raises:
         ModelError: layers of such a model are not measured in this way.
     """
-    if how.layer is None:
+    if how.layer is None and how.moving is None:
         kind = "a PyTorch export" if model == "torch" else "an ONNX model"
         raise ModelError(
             f"--layers: {kind} on device {how.device!r}: layers are measured of ONNX models on"
-            " 'cpu'\n  try    without --layers; a profile may have `layers` and `layer_times` from"
-            " elsewhere"
+            " 'cpu', and of either on 'cuda'\n"
+            "  try    without --layers; a profile may have `layers` and `layer_times` all the same"
         )
 
 
@@ -141,7 +160,7 @@ def part(
     graph: OnnxGraph,
     profile: Profile,
     items: Mapping[str, NDArray[Any]],
-    many_bytes: int = MANY_BYTES,
+    many_bytes: int = MANY_LAYER_BYTES,
 ) -> tuple[Parted, ...]:
     """The layers of a model, in order; one where it cannot be parted.
 
