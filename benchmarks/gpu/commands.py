@@ -11,6 +11,14 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+CACHE = "HEADRACE_CACHE"
+
+
+def cache(folder: Path) -> str:
+    """Where what is compiled and cut is kept: for all parts of `check` together, or in the folder
+    of one that is run by itself."""
+    return os.environ.get(CACHE) or str(folder)
+
 
 def headrace(folder: Path, *arguments: str) -> str:
     """A command's output.
@@ -22,7 +30,7 @@ def headrace(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HEADRACE_CACHE": str(folder)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), CACHE: cache(folder)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -39,7 +47,7 @@ def server(folder: Path, *arguments: str) -> Iterator[str]:
     """The address of a server of the folder's `plan.json`."""
     from headrace.load.child_server import child_server
 
-    os.environ["HEADRACE_CACHE"] = str(folder)
+    os.environ[CACHE] = cache(folder)
     with child_server(folder / "plan.json", "--no-auth", *arguments) as started:
         yield started.url
 

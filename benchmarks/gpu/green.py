@@ -1,4 +1,4 @@
-"""Parts of one GPU inside a process: green contexts of the CUDA driver. Never run on a GPU yet.
+"""Parts of one GPU inside a process: green contexts of the CUDA driver.
 
 The multiprocessors are split into groups once, and a part is made of groups that no other part has.
 (Whoever splits the device again for every part is given the first groups each time, so that the
@@ -16,6 +16,8 @@ from typing import Any
 GROUP = 8
 """Multiprocessors of a group at least: less would cost clusters of blocks on Hopper."""
 
+NOTHING = -1
+"""What a place for a block's note holds before."""
 THREADS = 1024
 """Of a block: at most two of them fit on a multiprocessor."""
 BLOCKS_EACH = 4
@@ -87,6 +89,7 @@ class Groups:
         wanted = self.multiprocessors // GROUP
         groups, count, _ = self._ask(driver.cuDevSmResourceSplitByCount, wanted, whole, 0, GROUP)
         self._free: list[Any] = list(groups)[:count]
+        self._groups = len(self._free)
         self.each: int = self._free[0].sm.smCount
         """Multiprocessors of a group."""
 
@@ -96,12 +99,15 @@ class Groups:
         return len(self._free)
 
     def part(self, share: Fraction) -> Part:
-        """A part of about this share of the GPU: as many whole groups as are in it, at least one.
+        """A part of this share of the groups that the GPU was split into, at least one.
+
+        They are less than its multiprocessors: a group lies in one cluster of these (of a GPU
+        with 132, 15 groups of 8).
 
         Raises:
             RuntimeError: too few groups are left.
         """
-        count = max(1, int(self.multiprocessors * share) // self.each)
+        count = max(1, int(self._groups * share))
         if count > self.free:
             raise RuntimeError(
                 f"a part of {share} needs {count} groups of {self.each} multiprocessors, and"
@@ -185,7 +191,8 @@ def wrong_places(seen: Mapping[str, Iterable[int]], promised: Mapping[str, int])
         promised: part -> how many it has.
     """
     sets = {name: set(places) for name, places in seen.items()}
-    wrong = [
+    wrong = [f"blocks of {name} noted nothing" for name in sets if NOTHING in sets[name]]
+    wrong += [
         f"{name} ran on {len(places)} multiprocessors of {promised[name]}"
         for name, places in sets.items()
         if len(places) != promised[name]

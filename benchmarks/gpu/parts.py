@@ -1,7 +1,6 @@
 """The parts of `check`: each prints a JSON line per finding, and goes on whatever fails.
 
-Never run on a GPU yet. With DEVICE=cpu in the environment the same code runs on a CPU, which is how
-it was tried.
+With DEVICE=cpu in the environment the same code runs on a CPU.
 """
 
 import json

@@ -5,43 +5,40 @@
 For networks of the sizes of BERT-Base, RoBERTa-Base, GPT-2 (without its head) and ResNet-50, with
 random weights, at the sequence lengths of DeepPlan's measurements:
 
-1. layers     each begins with a step that reads 64 KiB of weights; copied alone, run in memory, run
-              from the host, in rounds, by the clock between synchronisations: p50 and p99
-2. starts     on demand, PipeSwitch, direct host access (Algorithm 1), exact: in turn, median,
-              beside what the timeline of the same figures predicts
+1. layers     as `headrace profile --layers` measures them
+2. starts     on demand, PipeSwitch, direct host access (Algorithm 1), exact, each the best for the
+              medians of the layers: in turn, median, beside what the timeline predicts
 3. answers    of every start against the network's own
 4. many       100 instances with memory for 30 of them, Poisson arrivals, the one unused for longest
               leaves: in this process, one request at a time, by the same three ways
 
-The GPU part has never been run: the figures of a CPU say nothing but that the code runs.
+The figures of a CPU say nothing but that the code runs.
 """
 
+import gc
 import random
 import statistics
 import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import onnx
 from benchmarks.gpu.findings import DEVICE, finding
+from benchmarks.gpu.served_starts import served
 
 from headrace.catalog.onnx_graph import load_graph, whole_model
 from headrace.domain.layers import Layer, LayerTimes
 from headrace.executors.base import StageStart
 from headrace.executors.streams import LayerDevice
 from headrace.planning.provisioning.planners import plan_start
-from headrace.planning.provisioning.residency import stated
+from headrace.planning.provisioning.residency import stated as residency
+from headrace.profiling.moving_layers import FORGOTTEN, stated
 from headrace.profiling.timing import percentile
-from headrace.starts import chain_of
+from headrace.starts import chain_of, choice_of, timeline
 
-MANY_BYTES = 1 << 8 if DEVICE == "cpu" else 1 << 16
-"""Of weights that a step reads which begins a layer."""
-ROUNDS = 15
+ROUNDS = 10
 TOLERANCE = 1e-3
 WAYS = {
     "on demand": "on-demand",
@@ -52,18 +49,23 @@ WAYS = {
 TARGETS = {"bert-base": 1.28, "roberta-base": 1.45, "gpt2": 1.44}
 """Direct host access over PipeSwitch."""
 INSTANCES, IN_MEMORY = 100, 30
-REQUESTS, RATE_RPS, SLO_MS = 600, 40.0, 100
+REQUESTS, RATE_RPS, SLO_MS = 300, 40.0, 100
 
 
 class Network(NamedTuple):
     """One, in host memory."""
 
     name: str
-    inputs: Any
+    given: Any
+    input: str
     answer: Any
-    host: Any
+    moving: Any
+    """Its `torch_moving.TorchMoving`."""
     layers: tuple[Layer, ...]
-    names: tuple[str, ...]
+
+    @property
+    def host(self) -> Any:
+        return self.moving.host
 
 
 def small_networks() -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
@@ -104,8 +106,7 @@ def opened(
     """Exported, and taken into host memory, layer by layer."""
     import torch
 
-    from headrace.executors.torch_layers import HostModel
-    from headrace.executors.torch_program import TorchProgram
+    from headrace.executors.torch_moving import TorchMoving
     from helpers.torch_networks import export
 
     torch.manual_seed(0)
@@ -115,26 +116,18 @@ def opened(
     # One item is an example that exports fix the batch at.
     path = export(module, torch.cat([given, given]), folder / f"{name}.pt2")
     graph = load_graph(path)
-    content = whole_model(graph)
-    program = TorchProgram(onnx.load_model_from_string(content), graph.weights, device.name)
-    weights = program.take_weights()
-    names = []
-    for number, step in enumerate(program.step_names):
-        read = program.reads(number, number + 1) & weights.keys()
-        if sum(weights[register].nbytes for register in read) >= MANY_BYTES:
-            names.append(step[0] or step[1])
-    del program, weights
-    host = HostModel(content, graph.weights, names, device)
+    moving = TorchMoving(whole_model(graph), graph.weights, device)
     layers = tuple(
-        Layer(name=each, weights_bytes=host.layer_bytes(i)) for i, each in enumerate(names)
+        Layer(name=each, weights_bytes=size)
+        for each, size in zip(moving.names, moving.weights_bytes, strict=True)
     )
     answers = answer if isinstance(answer, tuple) else (answer,)
-    return Network(name, given, answers, host, layers, tuple(names))
+    return Network(name, given, graph.inputs[0].name, answers, moving, layers)
 
 
 def started(network: Network, planned: Any) -> StageStart:
     return StageStart(
-        layers=network.names,
+        layers=network.host.names,
         host=planned.host,
         transfers=tuple(transfer.layers for transfer in planned.transfers),
         waits_for_all=planned.waits_for_all,
@@ -151,98 +144,46 @@ def once(network: Network, start: StageStart) -> tuple[float, Any, Any]:
     began = time.perf_counter()
     resident = ResidentModel(network.host, start)
     with torch.inference_mode(), device.execution.current():
-        given = network.inputs.to(device.name, non_blocking=True)
+        given = network.given.to(device.name, non_blocking=True)
         here = [tensor.cpu() for tensor in resident.run([given])]
     return time.perf_counter() - began, here, resident
 
 
 def measured(network: Network, rounds: int = ROUNDS) -> LayerTimes:
-    """What each layer takes to copy, in memory, and from the host; a first visit is left out."""
-    count = len(network.layers)
-    everything = tuple((layer,) for layer in range(count))
-    loads: list[list[int]] = [[] for _ in range(count)]
-    inside: list[list[int]] = [[] for _ in range(count)]
-    outside: list[list[int]] = [[] for _ in range(count)]
-    for visit in range(rounds + 1):
-        for rows, transfers in ((inside, everything), (outside, ())):
-            host = () if transfers else tuple(range(count))
-            start = StageStart(
-                layers=network.names, host=host, transfers=transfers, waits_for_all=True
-            )
-            for layer, took_us in enumerate(_by_layer(network, start)):
-                rows[layer].append(took_us)
-        for layer, row in enumerate(loads):
-            row.append(_copy_us(network, layer))
-        if visit == 0:
-            for row in (*loads, *inside, *outside):
-                row.clear()
-    saved = _call_us(loads)
-
-    def stated_rows(rows: Sequence[Sequence[int]], q: float) -> tuple[int, ...]:
-        return tuple(max(1, round(percentile(row, q))) for row in rows)
-
-    return LayerTimes(
-        device="cuda",
-        share=Fraction(1),
-        load_p50_us=stated_rows(loads, 0.5),
-        load_p99_us=stated_rows(loads, 0.99),
-        saved_us=tuple(min(saved, us - 1) for us in stated_rows(loads, 0.5)),
-        inside_p50_us=stated_rows(inside, 0.5),
-        inside_p99_us=stated_rows(inside, 0.99),
-        host_p50_us=stated_rows(outside, 0.5),
-        host_p99_us=stated_rows(outside, 0.99),
-    )
-
-
-def _by_layer(network: Network, start: StageStart) -> list[int]:
-    """What each layer of a run takes whose copies are made, each waited for."""
-    import torch
-
-    from headrace.executors.torch_layers import ResidentModel
-
-    device = network.host.device
-    resident = ResidentModel(network.host, start)
-    resident.wait_loaded()
-    instants: list[float] = []
-
-    def note(layer: int) -> None:
-        device.execution.mark().wait()
-        instants.append(time.perf_counter())
-
-    with torch.inference_mode(), device.execution.current():
-        given = network.inputs.to(device.name)
-        note(-1)
-        resident.run([given], note)
-    resident.leave()
-    return [_us(end - begin) for begin, end in pairwise(instants)]
+    """What its layers take, as `headrace profile --layers` says."""
+    feeds = {network.input: network.given.numpy()}
+    for _ in range(FORGOTTEN):
+        network.moving.once(feeds)
+    visits = [network.moving.once(feeds) for _ in range(rounds)]
+    return stated("cuda", network.layers, visits)
 
 
 def _us(seconds: float) -> int:
     return max(1, round(seconds * 1e6))
 
 
-def _copy_us(network: Network, layer: int) -> int:
-    """Of one layer's bytes, by itself."""
-    device, size = network.host.device, network.host.layer_bytes(layer)
-    memory = device.allocate(size)
-    begin = time.perf_counter()
-    device.loading.copy(memory, network.host.block.bytes[:size])
-    device.loading.mark().wait()
-    took = _us(time.perf_counter() - begin)
-    device.give_back(memory)
-    return took
-
-
-def _call_us(loads: Sequence[Sequence[int]]) -> int:
-    """Of each copy beside its bytes: what the smallest takes, about."""
-    return max(0, round(min(percentile(row, 0.5) for row in loads)) - 1)
-
-
 def check_starts(network: Network, rounds: int = ROUNDS) -> dict[str, StageStart]:
     """Measure its layers, plan, start in each way; the starts."""
     times = measured(network, rounds)
+    with finding(f"{network.name}: layers, p50") as found_:
+        size, copied = sum(n.weights_bytes for n in network.layers), sum(times.load_p50_us)
+        parts = ", ".join(
+            f"{sum(row) / 1e3:.2f} ms {what}"
+            for what, row in (
+                ("to copy", times.load_p50_us),
+                ("in memory", times.inside_p50_us),
+                ("from the host", times.host_p50_us),
+            )
+        )
+        found_(
+            True,
+            f"{parts} ({size / copied / 1e3:.1f} GB/s, {max(times.saved_us)} us a call); a start"
+            f" takes {times.open_p50_us / 1e3:.2f} / {times.open_p99_us / 1e3:.2f} ms beside (p50,"
+            " p99)",
+        )
+    chain = chain_of(times, median=True)
     planned = {
-        way: stated(network.layers, times, plan_start(planner, chain_of(times)), planner)
+        way: residency(network.layers, times, plan_start(planner, chain), planner)
         for way, planner in WAYS.items()
     }
     starts = {way: started(network, each) for way, each in planned.items()}
@@ -255,12 +196,21 @@ def check_starts(network: Network, rounds: int = ROUNDS) -> dict[str, StageStart
             worst = max(worst, *(_error(a, b) for a, b in zip(found, network.answer, strict=True)))
             if visit:
                 took[way].append(seconds)
+    told = {
+        way: (
+            times.open_p50_us
+            + timeline(
+                chain, choice_of(each, chain.count), waits_for_all=each.waits_for_all
+            ).total_us
+        )
+        / 1e3
+        for way, each in planned.items()
+    }
     median = {way: statistics.median(each) * 1e3 for way, each in took.items()}
     gain = median["PipeSwitch"] / median["direct host access"]
     target = TARGETS.get(network.name)
     figures = ", ".join(
-        f"{way} {ms:.2f} ms ({planned[way].start_us / 1e3:.2f} predicted, p99)"
-        for way, ms in median.items()
+        f"{way} {ms:.2f} ms ({told[way]:.2f} predicted)" for way, ms in median.items()
     )
     with finding(f"{network.name}: starts answer as the network") as found_:
         found_(worst <= TOLERANCE, f"relative error {worst:.1e} in {rounds + 1} starts a way")
@@ -271,7 +221,8 @@ def check_starts(network: Network, rounds: int = ROUNDS) -> dict[str, StageStart
         exact = median["PipeSwitch"] / median["exact"]
         found_(
             fast,
-            f"{gain:.2f}{aim}, exact {exact:.2f}; {figures}; exact leaves {left:.1f} MB there",
+            f"{gain:.2f}{aim}, exact {exact:.2f}; {figures}; exact leaves {left:.1f} MB there in"
+            f" {len(starts['exact'].transfers)} transfers",
         )
     return starts
 
@@ -306,6 +257,8 @@ def serve_many(
     held: OrderedDict[int, Any] = OrderedDict()
     bytes_held = most = cold = 0
     latencies: list[int] = []
+    gc.collect()
+    gc.freeze()  # as a worker does that has read its models
     began, at = time.perf_counter(), 0.0
     for _ in range(requests):
         at += rng.expovariate(rate_rps)
@@ -325,7 +278,7 @@ def serve_many(
         held.move_to_end(instance)
         device = networks[kind].host.device
         with torch.inference_mode(), device.execution.current():
-            given = networks[kind].inputs.to(device.name, non_blocking=True)
+            given = networks[kind].given.to(device.name, non_blocking=True)
             found = [tensor.cpu() for tensor in held[instance].run([given])]
         if max(map(_error, found, networks[kind].answer)) > TOLERANCE:
             raise RuntimeError(f"instance {instance} answers something else")
@@ -360,6 +313,8 @@ def provision(folder: Path) -> None:
                 f" ms, {late:.1%} above {SLO_MS} ms, {cold / len(took):.0%} absent,"
                 f" {most / 1e9:.2f} GB held at most, {RATE_RPS:g}/s",
             )
+
+    served(folder)
 
 
 def _device() -> LayerDevice:

@@ -1,4 +1,4 @@
-"""Parts of one GPU: the part `shares` of `check`. Never run on a GPU yet.
+"""Parts of one GPU: the part `shares` of `check`.
 
     served     two networks planned and served on halves, by the commands (`served_parts`)
     disjoint   parts by green contexts, of one split; on which multiprocessors their blocks run,
@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.gpu.findings import DEVICE, finding, say
-from benchmarks.gpu.green import Groups, Places, wrong_places
+from benchmarks.gpu.green import NOTHING, Groups, Places, wrong_places
 from benchmarks.gpu.served_parts import served as served_on_halves
 from benchmarks.gpulets.two_at_once import MOST_BATCH, arrivals, served
 
@@ -159,7 +159,8 @@ def disjoint() -> None:
     wanted = (Fraction(1, 4), Fraction(1, 4), HALF)
     parts = {f"part {i} ({share})": groups.part(share) for i, share in enumerate(wanted)}
     notes = {
-        name: torch.full((places.blocks,), -1, dtype=torch.int32, device=DEVICE) for name in parts
+        name: torch.full((places.blocks,), NOTHING, dtype=torch.int32, device=DEVICE)
+        for name in parts
     }
     promised = {name: part.multiprocessors for name, part in parts.items()}
     sizes = ", ".join(f"{name}: {count}" for name, count in promised.items())
@@ -176,7 +177,7 @@ def disjoint() -> None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
             places.start(stream.cuda_stream, notes[name])
-        notes[name].fill_(-1)
+        notes[name].fill_(NOTHING)
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
             graph.replay()

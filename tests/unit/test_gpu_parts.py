@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks.gpu.green import NOTE_PLACE, Groups, Places, wrong_places
+from benchmarks.gpu.green import NOTE_PLACE, NOTHING, Groups, Places, wrong_places
 
 QUARTER, HALF = Fraction(1, 4), Fraction(1, 2)
 
@@ -18,8 +18,8 @@ class FakeDriver:
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUstream = int
 
-    def __init__(self) -> None:
-        self.splits = 0
+    def __init__(self, most_groups: int = 132) -> None:
+        self.splits, self.most_groups = 0, most_groups
         self.contexts: dict[int, frozenset[int]] = {}
         self.destroyed: list[int] = []
         self.launched: list[tuple[Any, ...]] = []
@@ -37,6 +37,7 @@ class FakeDriver:
         self, count: int, whole: Any, flags: int, least: int
     ) -> tuple[int, list[Any], int, Any]:
         self.splits += 1
+        count = min(count, self.most_groups)
         groups = [resource(range(least * i, least * (i + 1))) for i in range(count)]
         return 0, groups, count, resource(range(least * count, whole.sm.smCount))
 
@@ -96,6 +97,13 @@ def test_parts_of_one_split_have_no_multiprocessor_in_common() -> None:
     assert driver.splits == 1
 
 
+def test_shares_are_of_the_groups_that_the_driver_makes() -> None:
+    """An H200 gives 15 groups of its 132 multiprocessors: halves are equal, and both there."""
+    groups = Groups(FakeDriver(most_groups=15))
+    assert [groups.part(share).multiprocessors for share in (HALF, HALF)] == [56, 56]
+    assert groups.free == 1
+
+
 def test_what_the_driver_refuses_is_said_in_its_words() -> None:
     with pytest.raises(RuntimeError, match="cuDeviceGet: error 101"):
         Groups(FakeDriver(), number=3)
@@ -116,3 +124,4 @@ def test_common_and_missing_multiprocessors_are_found() -> None:
     assert not wrong_places({"a": [0, 1, 1], "b": [2, 3]}, {"a": 2, "b": 2})
     wrong = wrong_places({"a": [0, 1], "b": [1, 2], "c": [5]}, {"a": 2, "b": 2, "c": 2})
     assert wrong == ["c ran on 1 multiprocessors of 2", "a and b have 1 in common"]
+    assert wrong_places({"a": [NOTHING, 3]}, {"a": 2}) == ["blocks of a noted nothing"]
