@@ -122,7 +122,7 @@ ProvisionOption = Annotated[
         " profile's layers. exact: the soonest start there is, proven; exact-by-layer, without"
         " grouped copies; exact+pt, over a second device too. Baselines: on-demand, pipeswitch,"
         " pipeswitch-grouped, initial, deepplan (Algorithm 1), deepplan-guarded, pt, deepplan+pt."
-        " Such a plan can be verified, not served yet.",
+        " Plans that copy over a second device (+pt) can be verified and simulated, not served.",
     ),
 ]
 MoveMsOption = Annotated[

@@ -192,7 +192,7 @@ def profile(
             "--layers",
             help="Also measure what starts are planned of (`headrace plan --provision`): of each"
             " layer the time to load it, to run it loaded, and to run it in place. Takes as long"
-            " again, and temporary files of the size of the weights.",
+            " again, and on a CPU temporary files of the size of the weights.",
         ),
     ] = False,
     cluster: Annotated[
