@@ -18,7 +18,7 @@ from headrace.executors.table import executor, kind_for
 from headrace.profiling.items import input_specs
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
-from helpers.pt2_archives import chain_archive, write_archive
+from helpers.pt2_archives import call, chain_archive, write_archive
 from helpers.torch_networks import example, export, network
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: `make test-all` installs it")
@@ -190,6 +190,21 @@ def test_an_operator_that_this_pytorch_lacks_is_refused_by_its_name(tmp_path: Pa
         answers(path, np.zeros((1, 64), np.float32))
 
 
+def test_a_call_that_writes_to_an_argument_is_refused_as_its_operator_refuses_it(
+    tmp_path: Path,
+) -> None:
+    """PyTorch's function would take it, and write to an input, or to weights in their file."""
+    entries = chain_archive(layers=1)
+    nodes = entries["models/model.json"]["graph_module"]["graph"]["nodes"]
+    writes = [output["as_tensor"]["name"] for output in nodes[-1]["outputs"]]
+    nodes[-1] = call("add.Tensor", ["linear_0", "x"], writes, out={"as_tensor": {"name": "x"}})
+    path = write_archive(tmp_path / "m.pt2", entries)
+    x = np.ones((2, 64), np.float32)
+    with pytest.raises(Exception, match="out"):
+        answers(path, x)
+    assert np.array_equal(x, np.ones((2, 64), np.float32))
+
+
 def test_shapes_are_computed_beside_the_device(small: Path) -> None:
     """A tensor of the meta device has no content: whatever would wait for it fails."""
     from headrace.executors.torch_program import TorchProgram
@@ -301,7 +316,7 @@ def test_dropout_that_drops_nothing_calls_nothing(
 
     from headrace.executors.torch_program import TorchProgram
 
-    monkeypatch.setattr(TorchProgram, "_aten", lambda self, node: pytest.fail(node.op_type))
+    monkeypatch.setattr(TorchProgram, "_aten", lambda self, node, *_: pytest.fail(node.op_type))
     graph = load_graph(path)
     program = TorchProgram(onnx.load_model_from_string(whole_model(graph)), graph.weights, "cpu")
     x = torch.full((3, 4), 7.0)

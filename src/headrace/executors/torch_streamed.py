@@ -45,8 +45,8 @@ class KeptModels:
         self._models.pop(stage.path, None)
         with said("PyTorch cannot open the model"):
             model = self._open(Path(stage.path).read_bytes(), stage.weights, layers, self._device)
-        # What lives now stays. Each load makes some hundred objects, and with PyTorch's among those
-        # to look through, every few hundred loads the collector would stop for a fifth of a second.
+        # What lives now stays. Loads make many objects, and once these are enough the collector
+        # would look through PyTorch's too, a fifth of a second.
         gc.collect()
         gc.freeze()
         self._models[stage.path] = (known_by, model)
