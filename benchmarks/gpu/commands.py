@@ -1,5 +1,6 @@
 """Commands and servers of `headrace`, as the parts of `check` use them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -83,13 +83,6 @@ def _is_ours(parents: list[int]) -> bool:
     return False
 
 
-def attainment(report: Any) -> float | None:
-    """The first `slo_attainment` in a report."""
-    if isinstance(report, dict):
-        if isinstance(report.get("slo_attainment"), int | float):
-            return float(report["slo_attainment"])
-        report = list(report.values())
-    if isinstance(report, list):
-        found = (attainment(entry) for entry in report)
-        return next((value for value in found if value is not None), None)
-    return None
+def attainment(report: str) -> float:
+    """Of all models together, in what `simulate` and `load` print with --json."""
+    return float(json.loads(report)["total"]["slo_attainment"])

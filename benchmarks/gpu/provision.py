@@ -10,7 +10,8 @@ random weights, at the sequence lengths of DeepPlan's measurements:
               medians of the layers: in turn, median, beside what the timeline predicts
 3. answers    of every start against the network's own
 4. many       100 instances with memory for 30 of them, Poisson arrivals, the one unused for longest
-              leaves: in this process, one request at a time, by the same three ways
+              leaves: in this process, one request at a time, in the same ways
+5. served     six models with memory for three, by the commands (`served_starts`)
 
 The figures of a CPU say nothing but that the code runs.
 """

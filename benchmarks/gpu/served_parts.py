@@ -14,7 +14,7 @@ import sys
 from fractions import Fraction
 from pathlib import Path
 
-from benchmarks.gpu.commands import headrace, is_ready, server, workers
+from benchmarks.gpu.commands import attainment, headrace, is_ready, server, workers
 from benchmarks.gpu.findings import DEVICE, finding, say
 
 NETWORKS = ("resnet50", "mobilenetv2")
@@ -62,7 +62,7 @@ def served(folder: Path) -> None:
     simulated = 0.0
     with finding("two networks on halves, simulated") as found:
         told = headrace(folder, "simulate", "plan.json", "--duration-s", str(LOAD_S), "--json")
-        simulated = _total(told)
+        simulated = attainment(told)
         found(simulated > 0, _told(told))
     pipes: str | None = None
     with finding("two networks served on halves to the end") as found:
@@ -131,10 +131,6 @@ def _planned(folder: Path) -> str:
     return ", ".join(" ".join(row.split()[3:]).strip("}") for row in rows)
 
 
-def _total(report: str) -> float:
-    return float(json.loads(report)["total"]["slo_attainment"])
-
-
 def _told(report: str) -> str:
     """Each model's attainment and latency."""
     models = json.loads(report)["models"]
@@ -149,7 +145,7 @@ def _loaded(folder: Path, url: str, simulated: float) -> str | None:
     """Load a server that runs; where its workers' daemon listens."""
     with finding("served on halves; simulated within 2 points of measured") as found:
         told = headrace(folder, "load", url, "--duration-s", str(LOAD_S), "--json")
-        measured = _total(told)
+        measured = attainment(told)
         good = abs(measured - simulated) <= POINTS
         found(good, f"attainment {measured:.3f}, {simulated:.3f} simulated; {_told(told)}")
     given = [_environment(pid) for pid in workers()]
@@ -178,7 +174,7 @@ def _one_killed(folder: Path, url: str) -> None:
             "no new worker has loaded",
         )
         told = headrace(folder, "load", url, "--duration-s", "5", "--json")
-        answered = _total(told)
+        answered = attainment(told)
         percents = [_environment(pid).get(PERCENTAGE) for pid in workers()]
         stayed = len(set(before[1:]) & set(workers()))
         good = answered > 0.9

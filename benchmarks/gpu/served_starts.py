@@ -3,7 +3,6 @@ starts, verified, simulated, served, and asked. The section `served` of `provisi
 
 import json
 from pathlib import Path
-from typing import Any
 
 from benchmarks.gpu.commands import attainment, headrace, server
 from benchmarks.gpu.findings import DEVICE, finding, say
@@ -24,7 +23,7 @@ def served(folder: Path) -> None:
         return
     from helpers.torch_networks import example, export, network
 
-    simulated: Any = None
+    simulated = 0.0
     with finding("profile --layers, plan --provision exact, verify, simulate") as found:
         export(network("bert"), example("bert"), folder / "model.pt2")
         headrace(
@@ -40,11 +39,11 @@ def served(folder: Path) -> None:
         headrace(folder, "plan", "problem.yaml", "-o", "plan.json")
         headrace(folder, "verify", "plan.json")
         told = headrace(folder, "simulate", "plan.json", "--duration-s", "30", "--json")
-        simulated = attainment(json.loads(told))
+        simulated = attainment(told)
         [times] = profile["layer_times"]
         opening = times["open_p99_us"] / 1e3
         found(
-            simulated is not None,
+            True,
             f"{size / 1e6:.0f} MB in {len(profile['layers'])} layers, copied in"
             f" {sum(times['load_p50_us']) / 1e3:.2f} ms, opened in {opening:.2f}; attainment"
             f" {simulated}",
@@ -54,9 +53,9 @@ def served(folder: Path) -> None:
             # The first load of each model reads its file.
             headrace(folder, "load", url, "--duration-s", "4", "--json")
             told = headrace(folder, "load", url, "--duration-s", str(SECONDS), "--json")
-        measured = attainment(json.loads(told))
-        good = None not in (measured, simulated) and abs(measured - simulated) <= POINTS
-        found(good, f"attainment {measured} measured, {simulated} simulated")
+        measured = attainment(told)
+        good = abs(measured - simulated) <= POINTS
+        found(good, f"attainment {measured} measured, {simulated} simulated, of all models")
 
 
 def _problem(size: int) -> str:

@@ -1,10 +1,12 @@
 """`make gpu-check` where there is no GPU, and its table."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 from benchmarks.gpu import check
+from benchmarks.gpu.commands import attainment
 
 
 def test_without_a_gpu_it_says_so_in_one_line(
@@ -21,6 +23,12 @@ def test_an_unknown_part_is_refused_with_the_parts_there_are(
 ) -> None:
     assert check.main(["everything"]) == 2
     assert "models, serve, faults, shares, provision" in capsys.readouterr().out
+
+
+def test_what_a_report_attains_is_of_all_its_models() -> None:
+    first, second, both = ({"slo_attainment": part} for part in (1.0, 0.0, 0.5))
+    report = {"models": {"first": first, "second": second}, "total": both}
+    assert attainment(json.dumps(report)) == 0.5
 
 
 def test_a_part_that_hangs_or_crashes_costs_no_more_than_itself(
