@@ -25,11 +25,22 @@ class Addition:
     source: str
 
 
+COMPILED = (".pyc", ".nbi", ".nbc")
+
+
+def _unfinished(folder: str, names: list[str]) -> list[str]:
+    """Of what is compiled and kept, files that another process is about to rename. The rest goes
+    with the copy, as valid as it is here: it knows its source by content or time."""
+    if not folder.endswith("__pycache__"):
+        return []
+    return [name for name in names if not name.endswith(COMPILED)]
+
+
 class CopiedPackage:
     def __init__(self, folder: Path, added: Addition, **environment: str) -> None:
         package = folder / "headrace"
         source = Path(headrace.__file__).parent
-        shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source, package, ignore=_unfinished)
         table = (package / added.table).read_text()
         assert table.count(added.behind) == 1, f"{added.behind!r} stands once in {added.table}"
         (package / added.table).write_text(table.replace(added.behind, added.behind + added.line))
