@@ -4,24 +4,21 @@
     disjoint   parts by green contexts, of one split; on which multiprocessors their blocks run,
                side by side, and when a recorded graph is replayed
     latency    two networks by share of the GPU and batch size, by `executors.torch_model`
-    pairs      three networks on halves, beside each other and alone: what neighbours cost
+    neighbours three networks on halves, beside each other and alone, by the commands (`neighbours`)
     at once    two networks, Poisson, on halves of their own against in turns on the whole GPU
     processes  the same networks in processes under the multi-process service, where there is one
 
-What needs parts is not checked with DEVICE=cpu, where two places are two threads. Utilisations of
-caches and memory need a profiler, so pairs are predicted by forms that need none.
+What needs parts is not checked with DEVICE=cpu, where two places are two threads.
 """
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.util import find_spec
-from itertools import combinations_with_replacement, product
 from pathlib import Path
 from statistics import median
 from subprocess import PIPE, Popen
@@ -30,6 +27,7 @@ from typing import Any
 import numpy as np
 from benchmarks.gpu.findings import DEVICE, finding, say
 from benchmarks.gpu.green import NOTHING, Groups, Places, wrong_places
+from benchmarks.gpu.neighbours import neighbours
 from benchmarks.gpu.served_parts import served as served_on_halves
 from benchmarks.gpulets.two_at_once import MOST_BATCH, arrivals, served
 
@@ -37,12 +35,8 @@ BUDGET_S = 420.0
 """Of all sections; none is begun after it. `check` ends the part a minute later."""
 SHARES = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4))
 NETWORKS = ("resnet50", "bert")
-PAIRED = (*NETWORKS, "mobilenetv2")
 SIZES = (1, 8, 32)
-PAIRED_SIZES = (1, 8)
 RUNS = 30
-ROUNDS = 5
-WINDOW_S = 0.05
 LOADS = (0.4, 0.6, 0.8, 0.9, 1.0)
 LOAD_S = 3.0
 SLO_FACTOR = 10.0
@@ -90,12 +84,12 @@ class Model:
 def shares(folder: Path) -> None:
     """All sections, as long as there is time."""
     began_s = time.monotonic()
-    models = {name: _model(name, folder) for name in PAIRED}
+    models = {name: _model(name, folder) for name in NETWORKS}
     sections: Sequence[tuple[str, Callable[[], None]]] = (
         ("served", lambda: served_on_halves(folder)),
         ("disjoint", disjoint),
         ("latency by share", lambda: latency(models)),
-        ("pairs", lambda: pairs([models[name] for name in PAIRED])),
+        ("neighbours", lambda: neighbours(folder)),
         ("at once", lambda: at_once([models[name] for name in NETWORKS])),
         ("processes", lambda: processes(models[NETWORKS[0]])),
     )
@@ -220,65 +214,6 @@ def _ms(run: Run, size: int) -> float:
     began_s = time.perf_counter()
     run(size)
     return (time.perf_counter() - began_s) * 1e3
-
-
-def pairs(models: Sequence[Model]) -> None:
-    """Slowdowns on halves, and how well forms without features foretell pairs held out."""
-    from headrace.profiling.interference import PAPER_ERRORS, Side, SideBySide, Verdict, hold_out
-
-    measured = []
-    with halves() as streams:
-        runs = [{model.name: model.on(stream) for model in models} for stream in streams]
-        for pair in combinations_with_replacement([model.name for model in models], 2):
-            for sizes in product(PAIRED_SIZES, repeat=2):
-                slowed = beside([runs[at][pair[at]] for at in (0, 1)], sizes)
-                sides = [
-                    Side(model=name, batch_size=size, share=HALF, l2=0.0, dram=0.0)
-                    for name, size in zip(pair, sizes, strict=True)
-                ]
-                for (own, other), slowdown in zip((sides, sides[::-1]), slowed, strict=True):
-                    measured.append(SideBySide(own=own, other=other, slowdown=slowdown))
-    slowdowns = [each.slowdown for each in measured]
-    low, middle, high = np.quantile(slowdowns, [0.05, 0.5, 0.95])
-    said = f"{len(measured)} measurements of halves, at 5 / 50 / 95 %"
-    say(said, "ok", f"slowed {low:.2f} / {middle:.2f} / {high:.2f} times")
-    nobody = Verdict(form="none", errors=np.abs(1 / np.array(slowdowns) - 1))
-    for form, verdict in {
-        "none": nobody,
-        **{form: hold_out(measured, [form], 0) for form in ("constant", "sensitivity")},
-    }.items():
-        parts = " ".join(f"{verdict.within(error):.1%}" for error, _ in PAPER_ERRORS)
-        say(f"pairs held out, form {form}", "ok", f"within 10.26 and 13.98 %: {parts}")
-
-
-def beside(runs: Sequence[Run], sizes: Sequence[int]) -> tuple[float, float]:
-    """Slowdown of each beside the other: medians of windows alone and together, in rounds."""
-    ratios: list[list[float]] = [[], []]
-    for _ in range(ROUNDS):
-        alone = [_window(runs[at : at + 1], sizes[at : at + 1])[0] for at in (0, 1)]
-        together = _window(runs, sizes)
-        for at in (0, 1):
-            ratios[at].append(together[at] / alone[at])
-    return median(ratios[0]), median(ratios[1])
-
-
-def _window(runs: Sequence[Run], sizes: Sequence[int]) -> list[float]:
-    """Median milliseconds of each, all running again and again for WINDOW_S."""
-    took_ms: list[list[float]] = [[] for _ in runs]
-    begin = threading.Barrier(len(runs))
-
-    def work(at: int) -> None:
-        begin.wait()
-        until_s = time.perf_counter() + WINDOW_S
-        while time.perf_counter() < until_s or not took_ms[at]:
-            took_ms[at].append(_ms(runs[at], sizes[at]))
-
-    threads = [threading.Thread(target=work, args=(at,)) for at in range(len(runs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [median(row) for row in took_ms]
 
 
 def at_once(models: Sequence[Model]) -> None:

@@ -11,7 +11,7 @@ DIVIDED = Addition(
     source="""
 import os
 
-from headrace.executors.base import ExecutorKind, Measurement
+from headrace.executors.base import Bandwidths, ExecutorKind, Measurement
 from headrace.executors.onnx import MeasuredOnnx
 
 ALL = 132
@@ -63,6 +63,12 @@ EXECUTOR = ExecutorKind(
         libraries=("numpy",),
         machine=lambda: "toy",
         multiprocessors=multiprocessors,
+        bandwidths=lambda: Bandwidths(
+            cache_bytes=1_000, cache_bytes_per_us=100, memory_bytes_per_us=10
+        ),
+        operator_bytes=lambda content, weights, batches: [
+            [2_000 * len(next(iter(feeds.values())))] for feeds in batches
+        ],
     ),
 )
 """,

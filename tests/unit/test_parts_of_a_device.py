@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.catalog.documents import read_profile
+from headrace.catalog.documents import read_interference, read_profile
 from headrace.domain.errors import ModelError
 from headrace.executors.mps import MpsService
 from headrace.profiling.device_parts import with_parts
@@ -243,6 +243,46 @@ def test_profile_with_shares_asks_for_the_service_before_it_measures(tmp_path: P
     assert measured.returncode == 0, measured.stderr
     profile = read_profile(tmp_path / "m.profile.json")
     assert [str(times.share) for times in profile.block_times] == ["1", "1/2"]
+
+
+def test_models_are_measured_side_by_side_on_two_parts(tmp_path: Path) -> None:
+    fake = FakeMps(tmp_path)
+    package = CopiedPackage(tmp_path, DIVIDED, **fake.environment)
+    profiles = [str(tmp_path / f"{name}.json") for name in ("one", "two")]
+    for layers, profile in enumerate(profiles, start=2):
+        model = saved(chain_model(layers=layers, width=8), Path(profile).with_suffix(".onnx"))
+        asked = ["--device", "toy", "--shares", "1/2", "--budget-s", "0.1", "--max-batch", "2"]
+        measured = package.headrace("profile", str(model), *asked, "-o", profile)
+        assert measured.returncode == 0, measured.stderr
+        used = read_profile(Path(profile)).utilised("toy", Fraction(1, 2))
+        assert used is not None, "what a plan with neighbours needs"
+        assert used.l2 == (0.1, 0.2), "2 kB an item in 200 us, where 20 kB could be moved"
+    before = len(fake.calls)
+
+    where = ["--device", "toy", "--share", "1/2", "--batch-sizes", "1,2", "--budget-s", "0.1"]
+    ran = package.headrace("interfere", *profiles, *where, "-o", str(tmp_path / "toy.json"))
+
+    assert ran.returncode == 0, ran.stderr
+    assert [call.split()[0] for call in fake.calls[before:]] == ["start", "quit"]
+    assert fake.calls[-1].endswith(" beside 0 clients"), "the daemon ends behind both processes"
+    document = read_interference(tmp_path / "toy.json")
+    assert (document.device, document.provenance.machine) == ("toy", "toy")
+    assert document.provenance.notes[0] == "models side by side on two parts of 1/2: one, two"
+    assert document.hold_out is not None
+    assert document.hold_out.pairs == 16
+    assert document.hold_out.error_p99 == 0, "as if each were alone, as the toy's clock tells it"
+
+    whole = package.headrace("interfere", *profiles, "--device", "toy", "--share", "1")
+    assert whole.returncode == 2
+    assert "name --share 1/2, or less" in whole.stderr
+    undivided = CopiedPackage(tmp_path / "u", DIVIDED, **fake.environment, UNDIVIDED="1")
+    believed = undivided.headrace("interfere", *profiles, *where)
+    assert believed.returncode == 2
+    assert "a process sees 132 of 132 multiprocessors" in " ".join(believed.stderr.split())
+    nowhere = CopiedPackage(tmp_path / "n", DIVIDED, PATH=str(tmp_path))
+    refused = nowhere.headrace("interfere", *profiles, *where)
+    assert refused.returncode == 2
+    assert "needs NVIDIA's multi-process service" in " ".join(refused.stderr.split())
 
 
 def test_a_model_of_several_sizes_is_not_measured_on_parts(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from headrace.domain.interference import Interference
     from headrace.domain.profile import Profile, Provenance
+    from headrace.executors.base import Measurement
     from headrace.profiling.interference import Measurements, Place
 
 _MOST_ROWS = 20
@@ -25,11 +26,18 @@ def interfere(
         typer.Argument(metavar="PROFILE...", help="Profiles of two models or more, with files."),
     ],
     device: Annotated[
-        str, typer.Option(help="Device type of the document. cpu: two cores, one for each side.")
+        str,
+        typer.Option(
+            help="Device type of the document. cpu: two cores, one for each side; cuda: two parts"
+            " of an NVIDIA GPU, by its multi-process service."
+        ),
     ] = "cpu",
     share: Annotated[
         str,
-        typer.Option(help="Part of the device that one core is in the profiles: 1/2 of two cores."),
+        typer.Option(
+            help="Part of the device that each side has: of a GPU at most 1/2; of a CPU what one"
+            " core is in the profiles, such as 1/2 of two cores."
+        ),
     ] = "1",
     batch_sizes: Annotated[
         str, typer.Option(metavar="1,4", help="Batch sizes to run beside each other.")
@@ -75,19 +83,20 @@ def interfere(
     """
     from headrace.catalog.documents import read_profile, write_document
     from headrace.catalog.whole_file import check_writable
+    from headrace.executors.table import measurement
     from headrace.profiling.interference import FORMS, WITHOUT_SENSITIVITY, document_of
     from headrace.profiling.pairs_file import write_pairs
     from headrace.profiling.shares import parse_shares
-    from headrace.profiling.side_by_side import QUIET_CORE_SHARE, check_device, measure_together
+    from headrace.profiling.side_by_side import QUIET_CORE_SHARE, measure_together
 
-    check_device(device)
+    how = measurement(device)
     sizes, [part] = parse_sizes(batch_sizes), parse_shares([share])
     for target in (out, *([pairs] if pairs else [])):
         check_writable(target, *profiles)
     read = [read_profile(path) for path in profiles]
     _check_models([profile.model for profile in read])
     known = [
-        _with_utilisation(profile, path, device)
+        _with_utilisation(profile, path, device, part)
         for profile, path in zip(read, profiles, strict=True)
     ]
     with counting("side by side", 100, redraws_per_s=1.0) as drawn:
@@ -105,7 +114,7 @@ def interfere(
     document, fitted = document_of(
         device,
         found.pairs,
-        _provenance(found.rounds, cover, [profile.model for profile in read], notes),
+        _provenance(how, part, found.rounds, cover, [profile.model for profile in read], notes),
         forms=tuple(FORMS) if update_profiles else WITHOUT_SENSITIVITY,
         cover=cover,
         seed=seed,
@@ -150,10 +159,10 @@ def _check_models(models: "Sequence[str]") -> None:
         )
 
 
-def _with_utilisation(profile: "Profile", path: Path, device: str) -> "Profile":
+def _with_utilisation(profile: "Profile", path: Path, device: str, share: "Fraction") -> "Profile":
     from headrace.profiling.utilisation import with_utilisation
 
-    if any(used.device == device for used in profile.utilisation):
+    if profile.utilised(device, share) is not None:
         return profile
     return with_utilisation(profile, path.parent, device)
 
@@ -187,22 +196,27 @@ def with_beside(
 
 
 def _provenance(
-    rounds: int, cover: float | None, models: "Sequence[str]", notes: "Sequence[str]"
+    how: "Measurement",
+    share: "Fraction",
+    rounds: int,
+    cover: float | None,
+    models: "Sequence[str]",
+    notes: "Sequence[str]",
 ) -> "Provenance":
     from datetime import UTC, datetime
 
     from headrace.domain.profile import Provenance
-    from headrace.executors.onnx_session import LIBRARIES
     from headrace.profiling.machine import cpu_name, software_versions
 
-    told = [f"models side by side on two cores: {', '.join(models)}"]
+    where = "two cores" if how.machine is None else f"two parts of {share}"
+    told = [f"models side by side on {where}: {', '.join(models)}"]
     if cover is not None:
         told.append(f"raised so that {cover:.1%} of held-out runs are no slower than predicted")
     return Provenance(
         kind="measured",
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        machine=cpu_name(),
-        software=software_versions(LIBRARIES),
+        machine=cpu_name() if how.machine is None else how.machine(),
+        software=software_versions(how.libraries),
         repeats=rounds,
         notes=(*told, *notes),
     )

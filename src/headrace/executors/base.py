@@ -271,6 +271,26 @@ class MovingLayers(Protocol):
     def once(self, feeds: Arrays) -> LayerVisit: ...
 
 
+OperatorBytes = Callable[
+    [bytes, ExternalWeights | None, Sequence[Arrays]], Sequence[Sequence[int]] | None
+]
+"""Takes a stage file's content, what it refers to, and batches; returns, for each batch, what every
+operator read and wrote while it ran, bytes; None: what runs this model does not show them. Raises
+ModelError: the model cannot be run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bandwidths:
+    """What a device can move: what a model's utilisation is a part of."""
+
+    cache_bytes: int
+    """What stays in the cache from one kernel to the next."""
+    cache_bytes_per_us: float
+    """Read and written."""
+    memory_bytes_per_us: float
+    """Read and written."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """How `headrace profile` measures on a device."""
@@ -298,6 +318,10 @@ class Measurement:
     """The device's name, as its driver reports it; None: the processor's."""
     multiprocessors: Callable[[], int] | None = None
     """How many of the device's a process may use; None: it does not say."""
+    bandwidths: Callable[[], Bandwidths] | None = None
+    """Of the whole device, measured now; None: a core's, which are stated (`utilisation`)."""
+    operator_bytes: OperatorBytes | None = None
+    """None: operators are not seen one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,6 +375,7 @@ def core_kind(
     formats: tuple[ModelFormat, ...] = ("onnx",),
     shares_weights: SharedWeightsMaker | None = None,
     layer: Callable[[bytes, ExternalWeights | None, Path], LayerToMeasure] | None = None,
+    operator_bytes: OperatorBytes | None = None,
 ) -> ExecutorKind:
     """A kind whose slot is a core of a processor, or several, and which computes on as many
     threads."""
@@ -374,6 +399,7 @@ def core_kind(
             # What has one thread works on the thread that calls it; see `profiling.timing`.
             timer_ns=time.thread_time_ns,
             libraries=library,
+            operator_bytes=operator_bytes,
         ),
     )
 

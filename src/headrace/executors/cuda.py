@@ -9,6 +9,7 @@ What it shares with CPUs (`torch_model`, `torch_program`) is tested there; the r
 
 import logging
 import os
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from headrace.catalog.weights_files import ExternalWeights
 from headrace.domain.errors import ModelError
 from headrace.executors.base import (
     ONE_THREAD,
+    Arrays,
     Executor,
     ExecutorKind,
     Measurement,
@@ -29,12 +31,14 @@ from headrace.executors.base import (
     StageToLoad,
     TensorMemory,
 )
+from headrace.executors.cuda_bandwidths import measured_bandwidths
 from headrace.executors.cuda_streams import cuda_device
 from headrace.executors.onnx import MeasuredOnnx, OnnxExecutor
 from headrace.executors.onnx_session import runs_on_gpus
 from headrace.executors.torch_model import TorchExecutor, TorchModel, prepare
 from headrace.executors.torch_moving import TorchMoving
 from headrace.executors.torch_streamed import KeptModels, StreamedExecutor
+from headrace.executors.torch_traffic import bytes_of_batches
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +68,14 @@ def _open_for_measuring(content: bytes, weights: ExternalWeights | None) -> Open
     if runs_by_onnx_runtime(content):
         return MeasuredOnnx(content, weights, gpu=number)
     return TorchModel(content, weights, f"cuda:{number}")
+
+
+def _operator_bytes(
+    content: bytes, weights: ExternalWeights | None, batches: Sequence[Arrays]
+) -> list[list[int]] | None:
+    if runs_by_onnx_runtime(content):
+        return None
+    return bytes_of_batches(TorchModel(content, weights, f"cuda:{_number()}"), batches)
 
 
 def _moving(content: bytes, weights: ExternalWeights | None) -> MovingLayers:
@@ -196,5 +208,7 @@ EXECUTOR = ExecutorKind(
         libraries=("torch", "onnxruntime"),
         machine=_name,
         multiprocessors=_multiprocessors,
+        bandwidths=lambda: measured_bandwidths(_number()),
+        operator_bytes=_operator_bytes,
     ),
 )

@@ -56,11 +56,11 @@ def refuse_undivided(device: str) -> None:
 
 def _refusal(device: str, why: str) -> ModelError:
     return ModelError(
-        f"--shares: parts of --device {device} are measured by processes that have them\n"
+        f"parts of --device {device}: are measured by processes that have them\n"
         f"  needs     NVIDIA's multi-process service ({DAEMON})\n"
         f"  has       {why}\n"
-        "  try       a machine or an image that has it; or without --shares, which measures the"
-        " whole device"
+        "  try       a machine or an image that has it; `headrace profile` without --shares"
+        " measures the whole device"
     )
 
 
@@ -129,8 +129,8 @@ def with_parts(
             share=share,
             budget_s=budget_s / len(wanted),
         )
-        found = _measured(request, _environment(service, device, share), report)
-        _require_part(device, share, found.multiprocessors, of_all)
+        found = _measured(request, part_environment(service, device, share), report)
+        require_part(device, share, found.multiprocessors, of_all)
         blocks.append(found.blocks)
         stages += found.stages
         notes.append(_note(device, share, found.multiprocessors, of_all))
@@ -142,7 +142,12 @@ def with_parts(
     )
 
 
-def _environment(service: MpsService, device: str, share: Fraction) -> Mapping[str, str]:
+def part_environment(service: MpsService, device: str, share: Fraction) -> Mapping[str, str]:
+    """What a process's environment settles before it uses its part of the device.
+
+    Raises:
+        ModelError: the service's directory is not there any more.
+    """
     try:
         return {**os.environ, **service.client(percent_of(share))}
     except OSError as error:
@@ -194,8 +199,12 @@ def _measured(
         return found
 
 
-def _require_part(device: str, share: Fraction, seen: int | None, of_all: int | None) -> None:
+def require_part(device: str, share: Fraction, seen: int | None, of_all: int | None) -> None:
     """
+    Args:
+        seen: multiprocessors that a process on the part can use; None: the device does not say.
+        of_all: that one can which has all of the device.
+
     Raises:
         ModelError: the process had the whole device, whatever it was given.
     """

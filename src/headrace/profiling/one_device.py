@@ -45,8 +45,10 @@ def profile_device(
             shares, budget_s = task.shares, options.budget_s
             measured = with_parts(measured, folder, device, shares, budget_s, service, progress)
     measured = with_cores(measured, folder, device, task.core_counts, options.budget_s)
-    if measurement(device).machine is None:  # a core: parts of it are told by its time
+    is_core = measurement(device).machine is None
+    if is_core:  # parts of it are told by its time
         measured = with_shares(measured, device, task.shares)
+    if is_core or service is not None:  # where there may be neighbours
         measured = with_utilisation(measured, folder, device)
     if task.layers:
         measured = with_layers(measured, folder, device, options.budget_s, progress)

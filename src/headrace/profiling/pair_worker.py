@@ -1,10 +1,9 @@
-"""One of two processes that run models side by side, each on a core of its own.
+"""`python -m headrace.profiling.pair_worker`: one of two processes that run models side by side.
 
-    python -m headrace.profiling.pair_worker CORE
-
-Lines of JSON on standard input and output: first the profiles to open (`Opening`), answered by an
-empty line; then windows (`Window`), each answered by what its runs took. Both processes have one
-clock, the system's monotonic one, so a window begins and ends in both at the same instant.
+Each has a core of its own, or a part of a device that its environment has settled. Lines of JSON on
+standard input and output: first the profiles to open (`Opening`), answered when they are open; then
+windows (`Window`), each answered by what its runs took (`Took`). Both processes have one clock, the
+system's monotonic one, so a window begins and ends in both at the same instant.
 """
 
 import gc
@@ -35,6 +34,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """What to open."""
 
     device: str
+    core: int | None
+    """To be kept to; None: any."""
     profiles: tuple[str, ...]
     """Files."""
     max_batch: tuple[int, ...]
@@ -52,11 +53,13 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Took(msgspec.Struct, frozen=True, kw_only=True):
-    """What the runs that lay in the window took of the core."""
+    """What the runs that lay in the window took of the core, or of the device."""
 
     samples_ns: tuple[int, ...] = ()
     core_share: float = 1.0
     """Part of the window's time that the core gave to it."""
+    multiprocessors: int | None = None
+    """In the first answer: that the process can use; None: the device does not say."""
     error: str | None = None
 
 
@@ -90,20 +93,21 @@ class _Opened:
 
 
 def main() -> int:
-    core = int(sys.argv[1])
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core})
     gc.disable()
     lines, answers = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr  # what libraries print is no answer
     opening = msgspec.json.decode(lines.readline(), type=Opening)
+    if opening.core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {opening.core})
     try:
         opened = [
             _Opened(Path(path), opening.device, most)
             for path, most in zip(opening.profiles, opening.max_batch, strict=True)
         ]
+        counted = opened[0].how.multiprocessors
+        _answer(answers, Took(multiprocessors=None if counted is None else counted()))
     except HeadraceError as error:
         return _answer(answers, Took(error=str(error)))
-    _answer(answers, Took())
     for line in lines:
         window = msgspec.json.decode(line, type=Window)
         model = opened[window.profile]

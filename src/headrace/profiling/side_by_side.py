@@ -1,7 +1,8 @@
-"""Runs models side by side on two cores, and alone, so that the machine's drift cancels.
+"""Runs models side by side on two parts of a device, and alone, so that drift cancels.
 
-Two processes hold all models, each pinned to a core of its own. A visit of a pair of batches takes
-three windows, one behind the other:
+Two processes hold all models, each in a seat of its own: a core, to which it is pinned, or a part
+of a GPU, as a client of NVIDIA's multi-process service. A visit of a pair of batches takes three
+windows, one behind the other:
 
     first alone      both      second alone
 
@@ -10,16 +11,17 @@ second apart. Visits of all pairs come in rounds, each in another random order, 
 slowdown is the median over its rounds: a machine that grows slower for a minute changes both parts
 of a ratio, and a disturbance of a second spoils one visit of a few.
 
-Times are those of the executor's timer, on a core the processor time of its thread: what the other
-core does to caches and memory is in it, what other programs do on this core is not. A window that
-gave a side fewer than LEAST_RUNS is repeated with twice its length.
+Times are those of the executor's timer: on a core the processor time of its thread, so that what
+the other core does to caches and memory is in it, and what other programs do on this core is not;
+on a GPU the time between its own events, the copies to and fro included. A window that gave a side
+fewer than LEAST_RUNS is repeated with twice its length.
 """
 
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -34,6 +36,7 @@ from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
 from headrace.executors.base import ONE_THREAD
 from headrace.executors.table import measurement
+from headrace.profiling.device_parts import dividing, part_environment, require_part
 from headrace.profiling.interference import Side, SideBySide
 from headrace.profiling.pair_worker import Opening, Took, Window
 
@@ -76,11 +79,45 @@ class _Ratios:
     second: list[float] = field(default_factory=list)
 
 
-def two_cores() -> tuple[int, int]:
-    """Cores that we may use.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Where one of both processes runs."""
+
+    core: int | None = None
+    """To be kept to; None: any."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Besides ours."""
+
+
+@contextmanager
+def two_seats(device: str, share: Fraction) -> Iterator[tuple[Seat, Seat]]:
+    """Two of a device's parts, while the block runs.
+
+    Args:
+        share: which part of a device one seat is; on `cpu` that is a core, whatever share it is.
 
     Raises:
-        ModelError: there is only one.
+        ModelError: nothing measures on the device, or there are no two such parts here.
+    """
+    if measurement(device).machine is None:
+        first, second = _two_cores()
+        yield Seat(core=first), Seat(core=second)
+        return
+    if 2 * share > 1:
+        raise ModelError(
+            f"interference: --device {device} --share {share}: models run side by side on two parts"
+            " of the device, and two of these are more than there is; name --share 1/2, or less"
+        )
+    with dividing(device, [share]) as service:
+        assert service is not None, "a share below 1 of a device with parts"
+        environment = part_environment(service, device, share)
+        yield Seat(environment=environment), Seat(environment=environment)
+
+
+def _two_cores() -> tuple[int, int]:
+    """
+    Raises:
+        ModelError: we may use only one.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     if len(cores) < 2:
@@ -89,18 +126,6 @@ def two_cores() -> tuple[int, int]:
             f" process may use {len(cores)}"
         )
     return cores[-2], cores[-1]
-
-
-def check_device(device: str) -> None:
-    """
-    Raises:
-        ModelError: only cores are run side by side.
-    """
-    if measurement(device).machine is not None:
-        raise ModelError(
-            f"interference: --device {device}: this version runs models side by side on two cores"
-            " (cpu) only"
-        )
 
 
 def measure_together(
@@ -120,13 +145,14 @@ def measure_together(
         profiles: with utilisation on `share` of `device`; a model's largest sizes are run.
         paths: of their files, one per profile.
         batch_sizes: of each profile those that it was profiled at are run; its largest, if none.
-        share: part of the device that one core is.
+        share: part of the device that each of both has: the one that a core is, or a GPU's.
         budget_s: seconds for all; one round is finished whatever it takes.
         seed: of the order of visits.
         on_progress: called with how much is done, in percent.
 
     Raises:
-        ModelError: there is one core, a model cannot be run, or the cores are too busy.
+        ModelError: nothing measures on the device or divides it, there is one core, a model cannot
+            be run, or the cores are too busy.
         DocumentError, ProfileError: a profile cannot be read.
     """
     runnables = [
@@ -139,14 +165,9 @@ def measure_together(
         max(each.batch_size for each in runnables if each.profile == index)
         for index in range(len(profiles))
     ]
-    opening = Opening(
-        device=device,
-        profiles=tuple(str(path.absolute()) for path in paths),
-        max_batch=tuple(most),
-    )
     rng = np.random.default_rng(seed)
     ratios = {visit: _Ratios() for visit in visits}
-    with _workers(opening) as bench:
+    with _bench(device, share, [str(path.absolute()) for path in paths], most) as bench:
         done, begun_s = 0, time.monotonic()
         order = (i for _ in range(MOST_ROUNDS) for i in rng.permutation(len(visits)))
         for index in order:
@@ -242,23 +263,30 @@ class _Bench:
 
 
 @contextmanager
-def _workers(opening: Opening) -> Iterator[_Bench]:
-    with ExitStack() as stack:
-        workers = [stack.enter_context(_worker(core)) for core in two_cores()]
-        for worker in workers:
+def _bench(
+    device: str, share: Fraction, files: Sequence[str], max_batch: Sequence[int]
+) -> Iterator[_Bench]:
+    counted = measurement(device).multiprocessors
+    with two_seats(device, share) as seats, ExitStack() as stack:
+        workers = [stack.enter_context(_worker(seat.environment)) for seat in seats]
+        for worker, seat in zip(workers, seats, strict=True):
+            opening = Opening(
+                device=device, core=seat.core, profiles=tuple(files), max_batch=tuple(max_batch)
+            )
             _tell(worker, opening)
         for worker in workers:
-            _hear(worker)
+            seen = _hear(worker).multiprocessors
+            require_part(device, share, seen, None if counted is None else counted())
         yield _Bench(workers)
 
 
 @contextmanager
-def _worker(core: int) -> Iterator["subprocess.Popen[bytes]"]:
+def _worker(environment: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "headrace.profiling.pair_worker", str(core)],
+        [sys.executable, "-P", "-m", "headrace.profiling.pair_worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, **ONE_THREAD},
+        env={**os.environ, **ONE_THREAD, **environment},
         start_new_session=True,  # Ctrl-C is this process's to handle, which ends the other one
     )
     try:
