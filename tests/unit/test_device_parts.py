@@ -1,23 +1,21 @@
 """Which slots have parts of a device, what keeps them to these, and what is said otherwise."""
 
+import asyncio
 import dataclasses
 import logging
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
-from typer.testing import CliRunner
 
-from headrace.cli import app
 from headrace.domain.errors import PlanError
 from headrace.domain.plan import Plan
 from headrace.executors import mps
 from headrace.executors.mps import MpsService
 from headrace.executors.table import executor
-from headrace.serving.changes import vetting
-from headrace.serving.engine.plan_in_service import ServedPlan
 from headrace.serving.workers import device_parts
 from headrace.serving.workers.device_parts import (
     divided_devices,
@@ -26,9 +24,12 @@ from headrace.serving.workers.device_parts import (
     start_service,
 )
 from headrace.serving.workers.placement import refuse_unenforced, worker_specs
+from headrace.serving.workers.remote.frames import Hello
+from headrace.serving.workers.remote.host import FileHashes, RemoteHost
 from headrace.serving.workers.stage_io import stage_index
+from headrace.serving.workers.worker_process import WorkerSpec
 from helpers.fake_mps import FakeMps, without_mps
-from helpers.served import plan_by_hand, profile_by_hand, served_chain
+from helpers.served import plan_by_hand, served_chain
 
 HALF, QUARTER, WHOLE = Fraction(1, 2), Fraction(1, 4), Fraction(1)
 
@@ -76,11 +77,11 @@ def test_workers_are_told_their_percents(tmp_path: Path, monkeypatch: pytest.Mon
     stages = stage_index(plan, served.profiles)
     given = (plan, served.profiles, served.folders, stages, "auto", 0)
     assert [spec.percent for spec in worker_specs(*given)] == [50, 25, 25, None]
+    without_mps(tmp_path, monkeypatch)
+    monkeypatch.setattr(mps, "ELSEWHERE", tmp_path)
     elsewhere = {plan.slots[0].node: (0, 1)}
-    specs = worker_specs(*given, node_cores=elsewhere, unenforced_shares=True)
-    assert [spec.percent for spec in specs] == [None] * 4
-    with pytest.raises(PlanError, match="on another machine"):
-        worker_specs(*given, node_cores=elsewhere)
+    specs = worker_specs(*given, node_cores=elsewhere)
+    assert [spec.percent for spec in specs] == [50, 25, 25, None], "whatever this machine has"
 
 
 def test_a_divided_device_is_refused_where_there_is_no_service(
@@ -105,11 +106,35 @@ def test_a_divided_device_is_refused_where_there_is_no_service(
     refuse_unenforced(MIXED, "auto")
 
 
-def test_devices_of_other_machines_are_refused_even_where_the_service_is() -> None:
+def test_what_another_machine_lacks_is_refused_in_its_words_or_said_and_served_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    FakeMps(tmp_path).install(monkeypatch)
     node = MIXED.slots[0].node
-    with pytest.raises(PlanError, match=f"node '{node}' on another machine"):
-        refuse_undivided(MIXED, "auto", [node])
-    assert percents(MIXED, "auto", [node]) == {}
+    refuse_undivided(MIXED, "auto", [node])  # it has not been asked yet
+    lacks = {node: "no such program there"}
+    with pytest.raises(PlanError, match=r"has +no such program there"):
+        start_service(MIXED, "auto", lacks, MpsService(), unenforced=False)
+    caplog.set_level(logging.WARNING)
+    assert start_service(MIXED, "auto", lacks, MpsService(), unenforced=True) is None
+    [record] = caplog.records
+    assert "not enforced: 3 slots" in record.message
+    assert "no such program there" in record.message
+
+
+@pytest.mark.parametrize(("undivided", "percent"), [("", 50), ("no such program", None)])
+def test_an_agent_is_told_percents_if_it_divides_devices(
+    undivided: str, percent: int | None
+) -> None:
+    hello = Hello("n", "1", 0, (), undivided)
+    host = RemoteHost(
+        SimpleNamespace(hello=hello),  # type: ignore[arg-type]
+        FileHashes(),
+        lambda home, run: 0,
+    )
+    spec = WorkerSpec(slot="s", executor="cuda", loads=(), device=0, percent=50)
+    [described], _ = asyncio.run(host.described([spec]))
+    assert described.percent == percent
 
 
 def test_the_service_is_started_for_devices_that_are_divided_here_and_for_no_others(
@@ -118,12 +143,12 @@ def test_the_service_is_started_for_devices_that_are_divided_here_and_for_no_oth
     fake = FakeMps(tmp_path)
     fake.install(monkeypatch)
     service = MpsService()
-    assert start_service(divided([[WHOLE]]), "auto", (), service, unenforced=False) is None
-    assert start_service(MIXED, "emulated", (), service, unenforced=False) is None
-    node = MIXED.slots[0].node
-    assert start_service(MIXED, "auto", (node,), service, unenforced=True) is None
+    assert start_service(divided([[WHOLE]]), "auto", {}, service, unenforced=False) is None
+    assert start_service(MIXED, "emulated", {}, service, unenforced=False) is None
+    elsewhere = {MIXED.slots[0].node: ""}
+    assert start_service(MIXED, "auto", elsewhere, service, unenforced=False) is None
     assert fake.calls == []
-    assert start_service(MIXED, "auto", (), service, unenforced=False) is service
+    assert start_service(MIXED, "auto", {}, service, unenforced=False) is service
     assert len(fake.calls) == 1
     service.close()
 
@@ -135,33 +160,14 @@ def test_a_daemon_that_does_not_start_refuses_the_plan_in_its_words_or_is_said_o
     fake.install(monkeypatch)
     two = divided([[HALF, HALF], [HALF, HALF]])
     with pytest.raises(PlanError, match=r"has .* ended with 1: no permission for this device"):
-        start_service(two, "auto", (), MpsService(), unenforced=False)
+        start_service(two, "auto", {}, MpsService(), unenforced=False)
     caplog.set_level(logging.WARNING)
     tries = len(fake.calls)
-    assert start_service(two, "auto", (), MpsService(), unenforced=True) is None
+    assert start_service(two, "auto", {}, MpsService(), unenforced=True) is None
     assert len(fake.calls) == tries + 1
     [record] = caplog.records
     assert "parts of devices are not enforced: 4 slots" in record.message
     assert "no permission for this device" in record.message
-
-
-@pytest.mark.parametrize(
-    "where", [["--cluster", "ray"], ["--node", f"{MIXED.slots[0].node}=127.0.0.1:1"]]
-)
-def test_serve_refuses_to_divide_devices_of_other_machines_before_it_asks_them(
-    where: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    FakeMps(tmp_path).install(monkeypatch)
-    monkeypatch.setenv("HEADRACE_CLUSTER_SECRET", "s" * 64)
-    profile = profile_by_hand(["y"], 2, 1_000, "cuda")
-    served = ServedPlan(plan=MIXED, profiles={"m": profile}, folders={"m": tmp_path})
-    monkeypatch.setattr(vetting, "read_served_plan", lambda path: served)
-    monkeypatch.setattr(vetting, "refuse_violations", lambda served: None)
-    (tmp_path / "plan.json").touch()
-    with pytest.raises(PlanError, match="on another machine"):
-        CliRunner().invoke(
-            app, ["serve", str(tmp_path / "plan.json"), *where], catch_exceptions=False
-        )
 
 
 def test_a_kind_of_executor_that_divides_nothing_is_named(
@@ -173,5 +179,7 @@ def test_a_kind_of_executor_that_divides_nothing_is_named(
     monkeypatch.setattr(device_parts, "executor", lambda kind: undivided)
     with pytest.raises(PlanError, match="executor 'cuda', which does not divide its devices"):
         refuse_undivided(MIXED, "auto")
-    assert start_service(MIXED, "auto", (), MpsService(), unenforced=True) is None
+    with pytest.raises(PlanError, match="executor 'cuda', which does not divide its devices"):
+        refuse_undivided(MIXED, "auto", [MIXED.slots[0].node])
+    assert start_service(MIXED, "auto", {}, MpsService(), unenforced=True) is None
     assert fake.calls == []

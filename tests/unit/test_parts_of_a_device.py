@@ -55,10 +55,6 @@ def given(engine):
     return found
 
 
-'''
-SERVED = (
-    COMMON
-    + '''
 async def killed(engine, number):
     """The worker of a slot is killed, and another has come."""
     before = engine.status().slots[number]
@@ -67,6 +63,10 @@ async def killed(engine, number):
     await until(lambda: engine.status().slots[number].up)
 
 
+'''
+SERVED = (
+    COMMON
+    + """
 async def main(folder):
     own = os.environ.get(PIPES)
     served = served_chain(folder, pools=(4,), device="toy", batch_size=1)
@@ -106,7 +106,7 @@ async def main(folder):
 
 
 asyncio.run(asyncio.wait_for(main(Path(sys.argv[1])), 300))
-'''
+"""
 )
 UNENFORCED = (
     COMMON
@@ -138,6 +138,61 @@ async def main(folder):
 
 
 asyncio.run(asyncio.wait_for(main(Path(sys.argv[1])), 300))
+"""
+)
+ON_AGENTS = (
+    COMMON
+    + """
+from headrace.domain.errors import HeadraceError
+from helpers.agents import agents, cluster_of
+
+
+def two_divided_nodes(folder):
+    served = served_chain(folder, pools=(4,), device="toy", batch_size=1, nodes=2)
+    return dataclasses.replace(served, plan=with_shares(served.plan, [["1/2"] * 4]))
+
+
+async def served_there(folder):
+    with agents(folder, "n0", "n1") as nodes:
+        engine = two_divided_nodes(folder).engine(cluster=cluster_of(*nodes))
+        await engine.start()
+        try:
+            first = given(engine)
+            assert [percent for percent, _ in first] == ["50"] * 4, first
+            pipes = [pipes for _, pipes in first]
+            assert len({pipes[0], pipes[1]}) == 2, "each machine has its own daemon"
+            assert pipes == pipes[:2] * 2
+            answer = rows_of(await Client(engine).send(np.ones((1, WIDTH), np.float32)))
+            assert set(answer[0]) == {50.0}, answer
+            (Path(pipes[0]) / "control").unlink()
+            await killed(engine, 0)
+            again = given(engine)
+            assert again[1:] == first[1:]
+            assert again[0][0] == "50"
+            assert again[0][1] not in pipes, "a daemon that is gone is started again"
+        finally:
+            await engine.stop()
+        nodes[1].kill()
+        await until(lambda: not Path(pipes[1]).exists())
+        nodes[1].start()
+    assert not any(Path(each).exists() for each in (*pipes, again[0][1]))
+
+
+async def refused_there(folder):
+    with agents(folder, "n0", "n1") as nodes:
+        engine = two_divided_nodes(folder).engine(cluster=cluster_of(*nodes))
+        try:
+            await engine.start()
+        except HeadraceError as error:
+            assert "ended with 1: not for you" in str(error), error
+        else:
+            raise AssertionError("a plan was served whose parts nothing keeps")
+        finally:
+            await engine.stop()
+
+
+scene = {"served": served_there, "refused": refused_there}[sys.argv[2]]
+asyncio.run(asyncio.wait_for(scene(Path(sys.argv[1])), 300))
 """
 )
 PROFILED = """
@@ -213,6 +268,21 @@ def test_a_daemon_that_runs_already_serves_our_workers_and_stays(tmp_path: Path)
     assert used.returncode == 0, used.stderr
     assert fake.calls == []
     assert (tmp_path / "control").exists()
+
+
+def test_agents_keep_their_slots_to_parts_by_services_of_their_own(tmp_path: Path) -> None:
+    fake = FakeMps(tmp_path)
+    package = CopiedPackage(tmp_path, DIVIDED, **fake.environment)
+    used = package.python(ON_AGENTS, str(tmp_path), "served")
+    assert used.returncode == 0, used.stderr
+    assert [call.split()[0] for call in fake.calls].count("start") == 3
+
+
+def test_what_an_agents_service_says_is_why_a_plan_is_refused(tmp_path: Path) -> None:
+    fake = FakeMps(tmp_path, refusal="not for you")
+    package = CopiedPackage(tmp_path, DIVIDED, **fake.environment)
+    used = package.python(ON_AGENTS, str(tmp_path), "refused")
+    assert used.returncode == 0, used.stderr
 
 
 def test_parts_are_measured_by_processes_that_have_them(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.domain.tensors import TensorSpec
+from headrace.executors.mps import MpsService
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.workers.arena import Allocator, Arena
 from headrace.serving.workers.remote.agent import Agent, AgentOptions
@@ -87,7 +88,9 @@ def on_a_session(scene: Callable[[Session, Connection], Awaitable[None]], folder
         connection = Connection(ours)
         opened = Open(1, "g", "key", 1 << 16, None)
         arrivals = Arrivals(FileStore(folder))
-        session = Session(opened, WorkerLimits(), arrivals, lambda *all: None, lambda: 0)
+        session = Session(
+            opened, WorkerLimits(), MpsService(), arrivals, lambda *all: None, lambda: 0
+        )
         try:
             await session.attach(connection, 1)
             await scene(session, connection)

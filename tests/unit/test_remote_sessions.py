@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headrace.executors.mps import MpsService
 from headrace.serving.workers.frames import AnyFrame, Beat
 from headrace.serving.workers.remote.arrivals import Arrivals
 from headrace.serving.workers.remote.connection import Connection
@@ -22,7 +23,9 @@ from headrace.serving.workers.remote.session import Session
 from headrace.serving.workers.worker_process import WorkerLimits
 
 PATIENCE_S = 60.0
-SPEC = RemoteSpec(slot="slot0", executor="onnx", loads=(), cores=(), quota="", device=None)
+SPEC = RemoteSpec(
+    slot="slot0", executor="onnx", loads=(), cores=(), quota="", device=None, percent=None
+)
 
 
 class Idle:
@@ -80,7 +83,9 @@ def test_a_gateway_that_adopts_a_worker_hears_first_how_long_it_had_waited_for_a
     async def main() -> None:
         host = Idle()
         opened, arrivals = Open(1, "g", "key", 1 << 16, None), Arrivals(FileStore(tmp_path))
-        session = Session(opened, WorkerLimits(), arrivals, lambda *all: None, lambda: 0)
+        session = Session(
+            opened, WorkerLimits(), MpsService(), arrivals, lambda *all: None, lambda: 0
+        )
         session._host.close()
         session._host = host  # type: ignore[assignment]
         first, second = Gateway(), Gateway()

@@ -23,6 +23,7 @@ class FakeLink:
 
     where = "node 'n0'"
     descriptor = None
+    hello = None
 
     def __init__(self) -> None:
         self.is_up = True

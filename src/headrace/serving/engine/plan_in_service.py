@@ -168,9 +168,11 @@ class PlanInService:
                 clock.now_us,
             )
         worker_cores = allowed_cores() if options.cores is None else options.cores
+        hellos = {node: link.hello for node, link in self._links.items()}
+        undivided = {node: hello.undivided if hello else "" for node, hello in hellos.items()}
         divides = await asyncio.to_thread(
             start_service,
-            *(served.plan, options.executor, tuple(self._links), options.service),
+            *(served.plan, options.executor, undivided, options.service),
             unenforced=options.unenforced_shares,
         )
         self.host = LocalHost(
@@ -189,7 +191,7 @@ class PlanInService:
             options.seed,
             options.processes,
             self.host.cores(),
-            {node: link.hello.cores if link.hello else () for node, link in self._links.items()},
+            {node: hello.cores if hello else () for node, hello in hellos.items()},
             cores,
             options.unenforced_shares,
         )

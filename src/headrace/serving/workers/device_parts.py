@@ -2,11 +2,12 @@
 
 Where a slot has a part of a device, all workers of that device are clients of NVIDIA's
 multi-process service, each with its share of the device's threads (`executors.mps`). Devices whose
-slots are whole have nothing to do with it. Parts of cores are another matter (`cores`).
+slots are whole have nothing to do with it. Each machine has a service of its own: an agent says
+with its first word whether it has one. Parts of cores are another matter (`cores`).
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from headrace.domain.errors import PlanError
 from headrace.domain.plan import Plan, Slot
@@ -27,17 +28,15 @@ def divided_devices(plan: Plan, choice: ExecutorChoice) -> dict[Place, list[Slot
     return {place: slots for place, slots in found.items() if any(s.share < 1 for s in slots)}
 
 
-def percents(plan: Plan, choice: ExecutorChoice, elsewhere: Collection[str] = ()) -> dict[str, int]:
-    """Slot -> percent of its device's threads, of those whose device is divided on this machine.
+def percents(plan: Plan, choice: ExecutorChoice) -> dict[str, int]:
+    """Slot -> percent of its device's threads, of those whose device is divided.
 
     Args:
         choice: of the kinds of executors.
-        elsewhere: nodes of the plan that are machines of their own.
     """
     return {
         slot.name: percent_of(slot.share)
-        for (node, _, _), slots in divided_devices(plan, choice).items()
-        if node not in elsewhere
+        for slots in divided_devices(plan, choice).values()
         for slot in slots
     }
 
@@ -46,13 +45,16 @@ def refuse_undivided(plan: Plan, choice: ExecutorChoice, elsewhere: Collection[s
     """
     Args:
         choice: of the kinds of executors.
-        elsewhere: nodes of the plan that are machines of their own.
+        elsewhere: nodes of the plan that are machines of their own: what they have, `start_service`
+            knows.
 
     Raises:
         PlanError: slots have parts of a device, and nothing keeps them to these.
     """
     for place, slots in divided_devices(plan, choice).items():
-        why = _never_divided(place, choice, elsewhere) or missing()
+        why = _never_divided(place, choice)
+        if why is None and place[0] not in elsewhere:
+            why = missing()
         if why is not None:
             raise _refusal(place, slots, why)
 
@@ -60,7 +62,7 @@ def refuse_undivided(plan: Plan, choice: ExecutorChoice, elsewhere: Collection[s
 def start_service(
     plan: Plan,
     choice: ExecutorChoice,
-    elsewhere: Collection[str],
+    elsewhere: Mapping[str, str],
     service: MpsService,
     *,
     unenforced: bool,
@@ -69,12 +71,13 @@ def start_service(
 
     Args:
         choice: of the kinds of executors.
-        elsewhere: nodes of the plan that are machines of their own.
+        elsewhere: nodes of the plan that are machines of their own -> why they divide no device;
+            empty: they do, with a service of theirs.
         service: started if a device here is divided.
         unenforced: slots whose parts nothing keeps are served all the same, and that is said.
 
     Returns:
-        The service; None: no device here is divided, or nothing can divide it.
+        The service; None: no device of this machine is divided, or nothing can divide it.
 
     Raises:
         PlanError: slots have parts of a device, and nothing keeps them to these.
@@ -82,14 +85,14 @@ def start_service(
     running, failure = False, None
     unkept: list[str] = []
     for place, slots in divided_devices(plan, choice).items():
-        why = _never_divided(place, choice, elsewhere)
-        if why is None and not running and failure is None:
+        why, is_here = _never_divided(place, choice), place[0] not in elsewhere
+        if why is None and is_here and not running and failure is None:
             try:
                 service.start()
                 running = True
             except MpsError as error:
                 failure = str(error)
-        why = why or failure
+        why = why or (failure if is_here else elsewhere[place[0]] or None)
         if why is not None and not unenforced:
             raise _refusal(place, slots, why)
         if why is not None:
@@ -106,14 +109,11 @@ def start_service(
     return service if running else None
 
 
-def _never_divided(place: Place, choice: ExecutorChoice, elsewhere: Collection[str]) -> str | None:
-    """Why a device is not divided, whatever this machine has; None: it may be."""
-    node, device, _ = place
-    kind = kind_for(device, choice)
+def _never_divided(place: Place, choice: ExecutorChoice) -> str | None:
+    """Why a device is not divided, whatever its machine has; None: it may be."""
+    kind = kind_for(place[1], choice)
     if executor(kind).parts != "mps":
         return f"executor {kind!r}, which does not divide its devices"
-    if node in elsewhere:
-        return f"node {node!r} on another machine: only the server's own divides devices"
     return None
 
 
@@ -123,7 +123,7 @@ def _refusal(place: Place, slots: Sequence[Slot], why: str) -> PlanError:
     return PlanError(
         f"the plan divides a device ({device} {number} of {node}), and nothing keeps its slots to"
         " their parts\n"
-        f"  needs     NVIDIA's multi-process service ({DAEMON}) on this machine for {shares}\n"
+        f"  needs     NVIDIA's multi-process service ({DAEMON}) on that machine for {shares}\n"
         f"  has       {why}\n"
         '  try       a plan of whole devices (`splits: [["1"]]` of the device type); or'
         " --unenforced-shares, to serve it all the same, in turns"

@@ -103,7 +103,7 @@ def worker_specs(
     divided = [name for name, part in parts.items() if part is not None]
     if divided and quota_folder() is None:
         say_unenforced(divided)
-    percent_of = percents(plan, choice, tuple(elsewhere))
+    percent_of = percents(plan, choice)
     threads = {slot.name: threads_of(slot.share, cores_of[slot.device]) for slot in on_cores}
     together = shared_processes([s for s in plan.slots if kinds[s.device].hold], processes)
 

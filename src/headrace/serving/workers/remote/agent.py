@@ -23,6 +23,7 @@ from typing import Any
 
 from headrace import __version__
 from headrace.domain.errors import HeadraceError
+from headrace.executors.mps import MpsService, missing
 from headrace.serving.workers.frames import FrameError
 from headrace.serving.workers.remote.arrivals import Arrivals
 from headrace.serving.workers.remote.connection import Connection, Place, tuned
@@ -87,6 +88,7 @@ class Agent:
         self._options = options
         self._arrivals = Arrivals(FileStore(options.cache, options.cache_bytes))
         self._peers = Peers(options.secret, options.calls)
+        self._service = MpsService()
         self._sessions: list[Session] = []
         self._epoch, self._gateway = 0, ""
         self._callers: set[asyncio.Task[None]] = set()
@@ -135,6 +137,7 @@ class Agent:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(session.close() for session in self._sessions))
+            await asyncio.to_thread(self._service.close)  # behind its clients
             self._peers.close()
             for connection in list(self._connections):
                 connection.close()
@@ -156,7 +159,8 @@ class Agent:
         connection.handler = _FromGateway(self, connection)
         connection.start()
         options = self._options
-        connection.send(Hello(options.name, __version__, self._epoch, options.cores))
+        undivided = missing() or ""
+        connection.send(Hello(options.name, __version__, self._epoch, options.cores, undivided))
 
     async def _watch(self) -> None:
         """Sessions whose gateway is not heard; and those that nobody came back for."""
@@ -225,7 +229,7 @@ class Agent:
     def _new_session(self, frame: Open) -> Session:
         memory_bytes = self._options.memory_bytes or frame.memory_bytes
         limits = WorkerLimits(cores=self._options.cores, memory_bytes=memory_bytes)
-        return Session(frame, limits, self._arrivals, self._peers.push, _now_us)
+        return Session(frame, limits, self._service, self._arrivals, self._peers.push, _now_us)
 
     async def dismissed(self, session: Session) -> None:
         """Its gateway has said Bye."""

@@ -49,6 +49,8 @@ class Hello(_Frame, frozen=True, array_like=True, gc=False, tag="hello"):
     """The highest that it has seen; 0: none."""
     cores: tuple[int, ...]
     """That its workers may be kept on."""
+    undivided: str
+    """Why it keeps no slots to parts of a device that is no processor; empty: it does."""
 
 
 class Open(_Frame, frozen=True, array_like=True, gc=False, tag="open"):
@@ -105,6 +107,7 @@ class RemoteSpec(_Frame, frozen=True, array_like=True, gc=False):
     quota: str
     """A fraction; empty: none."""
     device: int | None
+    percent: int | None
 
 
 class Start(_Frame, frozen=True, array_like=True, gc=False, tag="start"):

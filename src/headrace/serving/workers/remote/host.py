@@ -99,6 +99,11 @@ class RemoteHost:
     def cores(self) -> Sequence[int]:
         return self._link.hello.cores if self._link.hello else ()
 
+    @property
+    def _undivided(self) -> bool:
+        """Whether slots take turns on whole devices there, as was asked for."""
+        return self._link.hello is not None and bool(self._link.hello.undivided)
+
     def available_memory_bytes(self) -> int | None:
         return self._link.available_bytes
 
@@ -164,6 +169,7 @@ class RemoteHost:
                     cores=spec.cores,
                     quota="" if spec.quota is None else str(spec.quota),
                     device=spec.device,
+                    percent=None if self._undivided else spec.percent,
                 )
             )
         return tuple(described), files

@@ -34,6 +34,7 @@ import msgspec
 from msgspec.structs import replace as with_fields
 
 from headrace.domain.errors import HeadraceError, ModelError
+from headrace.executors.mps import MpsService
 from headrace.serving.workers.activity import activity_of
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.frames import AnyFrame, Beat, Failed, Finished, FrameError
@@ -117,11 +118,15 @@ class Session:
         self,
         opened: Open,
         limits: WorkerLimits,
+        service: MpsService,
         arrivals: Arrivals,
         push: PushToPeer,
         now_us: Callable[[], int],
     ) -> None:
         """
+        Args:
+            service: keeps workers to their parts of devices; started with the first that has one.
+
         Raises:
             OSError: there is no memory for the arena.
         """
@@ -131,7 +136,8 @@ class Session:
         self.detached_at_s = 0.0
         self.connection: Connection | None = None
         self._arena = Arena(opened.arena_bytes)
-        self._host = LocalHost(self._arena, limits)
+        self._host = LocalHost(self._arena, limits, service)
+        self._service = service
         self._arrivals = arrivals
         self._push = push
         self._now_us = now_us
@@ -322,7 +328,8 @@ class Session:
     async def _load(self, frame: Start, ident: bytes) -> _Worker:
         """
         Raises:
-            HeadraceError: a file does not come, or a stage cannot be loaded; nothing is left.
+            HeadraceError: a file does not come, a stage cannot be loaded, or nothing keeps it to
+                its part of a device; nothing is left.
             OSError: the process cannot be started.
         """
         loads = [load for spec in frame.specs for load in spec.loads]
@@ -339,6 +346,8 @@ class Session:
                 lambda missing: self._say(Missing(frame.worker, missing)),
             )
             specs = await asyncio.to_thread(self._local, frame.specs, worker.files)
+            if any(spec.percent is not None for spec in specs):
+                await asyncio.to_thread(self._service.start)
             worker.process = self._host.start_worker(
                 specs,
                 lambda said: self._receive(worker, said),
@@ -372,6 +381,7 @@ class Session:
                     cores=spec.cores,
                     quota=Fraction(spec.quota) if spec.quota else None,
                     device=spec.device,
+                    percent=spec.percent,
                 )
                 for spec in specs
             ],
