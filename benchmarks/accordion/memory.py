@@ -73,7 +73,7 @@ def _hold() -> None:
     """In a process of its own: open everything, say so, wait, and say what that takes."""
     import onnxruntime  # noqa: F401  # what it takes itself is not counted
 
-    from headrace.catalog.shared_stages import WEIGHTS
+    from headrace.catalog.shared_weights import WEIGHTS
     from headrace.catalog.weights_files import weights_in
     from headrace.executors.base import StageToLoad, TensorMemory
     from headrace.executors.onnx import OnnxExecutor

@@ -34,7 +34,7 @@ from benchmarks.deepplan.live_networks import KINDS, Times, keep_times, kinds, p
 from benchmarks.deepplan.live_times import served_times
 
 from headrace.catalog.documents import sha256_file
-from headrace.catalog.shared_stages import SharedWeightsMaker
+from headrace.catalog.shared_weights import SharedWeightsMaker
 from headrace.dispatch.topology import Topology
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.events import AnyEvent, Loaded

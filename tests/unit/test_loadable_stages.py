@@ -10,11 +10,10 @@ import pytest
 from headrace.catalog import loadable_stages
 from headrace.catalog.loadable_stages import LoadableModel, LoadableStage
 from headrace.catalog.shared_stages import (
-    WEIGHTS,
-    SharedWeightsMaker,
     forget_stages,
     require_as_made,
 )
+from headrace.catalog.shared_weights import WEIGHTS, SharedWeightsMaker
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
 from headrace.executors.onnx_shared import MAKER

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from headrace.catalog.shared_stages import WEIGHTS
+from headrace.catalog.shared_weights import WEIGHTS
 from headrace.catalog.weights_files import weights_in
 from headrace.domain.tensors import TensorSpec
 from headrace.executors import onnx as onnx_executor

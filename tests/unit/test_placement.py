@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from headrace.catalog.shared_stages import is_shared
+from headrace.catalog.shared_weights import is_shared
 from headrace.domain.errors import ModelError, PlanError
 from headrace.domain.layers import Transfer
 from headrace.domain.plan import Plan

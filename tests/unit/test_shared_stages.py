@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.catalog.shared_stages import WEIGHTS, SharedWeightsMaker, is_shared, shared_stages
+from headrace.catalog.shared_stages import shared_stages
+from headrace.catalog.shared_weights import WEIGHTS, SharedWeightsMaker, is_shared
 from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile

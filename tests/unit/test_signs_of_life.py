@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from headrace.serving.workers.activity import Activity, activity_of
+from headrace.serving.workers.beats import waited_for_core_us
 from headrace.serving.workers.hangs import GRACE_US, MOST_US, HangLimit
-from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, Watch, waited_for_core_us
+from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, Watch
 from headrace.serving.workers.supervisor import Supervisor
 from helpers.fake_workers import LOAD_S, LOADS, P99_US, FakeHost, Told, end, play, run
 from helpers.virtual_loop import VirtualTimeLoop

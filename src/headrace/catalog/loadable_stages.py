@@ -19,11 +19,11 @@ from pathlib import Path
 
 from headrace.catalog.shared_stages import (
     Blocks,
-    SharedWeightsMaker,
     forget_stages,
     require_as_made,
     shared_stages,
 )
+from headrace.catalog.shared_weights import SharedWeightsMaker
 from headrace.catalog.stage_files import require_as_extracted, stage_path, stage_weights
 from headrace.catalog.weights_files import ExternalWeights, WeightsFile, require_same
 from headrace.domain.base import Record

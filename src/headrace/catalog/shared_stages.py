@@ -31,6 +31,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from headrace.catalog.cache_folder import cache_folder, content_key, not_written
+from headrace.catalog.shared_weights import HASHES, NOT_WRITTEN, WEIGHTS, SharedWeightsMaker
 from headrace.catalog.stage_files import stage_path, stage_weights
 from headrace.catalog.weights_files import (
     ExternalWeights,
@@ -49,12 +50,6 @@ logger = logging.getLogger(__name__)
 SHARING_VERSION = 3
 """Raised whenever something else is made of the same stages."""
 
-WEIGHTS = "shared-weights.bin"
-HASHES = "hashes.json"
-
-NOT_WRITTEN = 3
-"""Status of a maker whose folder takes no more; it then prints the system's error number."""
-
 Blocks = tuple[int, int]
 """First block, and the one behind the last."""
 
@@ -64,21 +59,6 @@ class SharedStage(Record, frozen=True, kw_only=True):
 
     path: str
     weights: ExternalWeights
-
-
-def is_shared(weights: ExternalWeights | None) -> bool:
-    """Whether these are of stages made here."""
-    return weights is not None and weights.names == (WEIGHTS,)
-
-
-class SharedWeightsMaker(Record, frozen=True, kw_only=True):
-    """What makes such stages: a module that is run with the folder of the new entry and, on its
-    standard input, a JSON object: name -> path of a stage. Its status is 0, `NOT_WRITTEN`, or
-    another where the model cannot be saved so."""
-
-    module: str
-    distributions: tuple[str, ...]
-    """Of the library that optimises; the first that is installed says the version."""
 
 
 def shared_stages(

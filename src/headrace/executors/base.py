@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.catalog.shared_stages import SharedWeightsMaker
+from headrace.catalog.shared_weights import SharedWeightsMaker
 from headrace.catalog.weights_files import ExternalWeights, WeightsFile, require_same
 from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError

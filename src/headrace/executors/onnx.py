@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.catalog.shared_stages import is_shared
+from headrace.catalog.shared_weights import is_shared
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.domain.elements import element_dtype, fill_neutral, is_text, pack, texts_of
 from headrace.domain.errors import ModelError

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from headrace.catalog.cache_folder import NO_ROOM
-from headrace.catalog.shared_stages import NOT_WRITTEN, WEIGHTS, SharedWeightsMaker
+from headrace.catalog.shared_weights import NOT_WRITTEN, WEIGHTS, SharedWeightsMaker
 from headrace.domain.errors import HeadraceError, ModelError
 from headrace.executors.onnx_products import blocked
 

@@ -4,7 +4,7 @@ placement      which process holds which slots, with which executor, on which co
 cores, device_parts   what keeps slots to their parts of a processor, and of a GPU
 host           a machine that workers run on: starts them, says what they may use
 supervisor, supervised, worker_process   processes watched and started again
-pulse          signs of life of a worker, and the watch for them
+beats, pulse   signs of life of a worker, and the watch for them
 activity       whether a process that says nothing is hung, or has had no core to say it on
 hangs          how long a batch may take in a worker that gives them
 descriptors, kept_files   what the server holds open, so that a worker can be started at any time

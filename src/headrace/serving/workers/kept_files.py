@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec.structs import replace as with_fields
 
-from headrace.catalog.shared_stages import HASHES, WEIGHTS, is_shared
+from headrace.catalog.shared_weights import HASHES, WEIGHTS, is_shared
 from headrace.catalog.weights_files import ExternalWeights, weights_in
 from headrace.domain.errors import ModelError
 from headrace.serving.workers.worker_process import WorkerSpec

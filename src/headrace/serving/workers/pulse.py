@@ -1,10 +1,9 @@
-"""Signs of life: a worker says every BEAT_S that it runs, whatever its batch is doing.
+"""Whether signs of life come: a worker says every BEAT_S that it runs, whatever its batch does.
 
-They come from a thread of their own, since a batch may be in native code for seconds; a process
-that is stopped, or lost to the system, sends none. So silence means that a worker is of no use,
-long before its batch could be judged by its time: after SILENCE_S it is given up. A batch that
-takes too long in a worker that beats is another matter (`hangs`), for which each beat says how long
-its worker has waited for a core.
+A process that is stopped, or lost to the system, sends none (`beats`). So silence means that a
+worker is of no use, long before its batch could be judged by its time: after SILENCE_S it is given
+up. A batch that takes too long in a worker that beats is another matter (`hangs`), for which each
+beat says how long its worker has waited for a core.
 
 A worker that has had no core is silent too. It is not given up: another one would have to load on
 that same core. So silence is counted as `activity` says, look by look.
@@ -15,57 +14,18 @@ worker has sent meanwhile may still be unread, so the count begins anew.
 
 import asyncio
 import logging
-import socket
-import threading
-import time
 from collections.abc import Callable
 
 from headrace.serving.workers.activity import Activity, CountedTime
-from headrace.serving.workers.frames import Beat, encode
 
 logger = logging.getLogger(__name__)
 
-BEAT_S = 0.1
 SILENCE_S = 0.7
 """Seven beats; with LOOK_S, a stopped worker is noticed within 0.9 s."""
 LOOK_S = 0.125
 SAY_EVERY_S = 60.0
 """That a worker is silent, and waited for."""
 NO_CORE = "it has had no core for most of that time; the machine has more to compute than it can"
-
-
-def beat_for_ever(channel: socket.socket) -> Callable[[bytes], None]:
-    """Start sending signs of life; returns what else is to be sent with, so that frames do not
-    mix."""
-    sending = threading.Lock()
-
-    def run() -> None:
-        while True:
-            time.sleep(BEAT_S)
-            beat = encode(Beat(waited_for_core_us()))
-            try:
-                with sending:
-                    channel.send(beat, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                continue  # nobody reads: the next one will do
-            except OSError:
-                return  # the gateway is gone
-
-    def send(data: bytes) -> None:
-        with sending:
-            channel.sendall(data)
-
-    threading.Thread(target=run, name="pulse", daemon=True).start()
-    return send
-
-
-def waited_for_core_us(schedstat: str = "/proc/self/schedstat") -> int:
-    """How long this process's main thread was ready to run and had no core; 0: not known."""
-    try:
-        with open(schedstat, "rb") as file:
-            return int(file.read().split()[1]) // 1_000
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 class Watch:

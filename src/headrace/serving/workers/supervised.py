@@ -36,6 +36,7 @@ from msgspec.structs import replace
 
 from headrace.domain.errors import HeadraceError
 from headrace.serving.workers.activity import Activity
+from headrace.serving.workers.beats import BEAT_S
 from headrace.serving.workers.frames import (
     AnyFrame,
     Beat,
@@ -50,7 +51,7 @@ from headrace.serving.workers.frames import (
 from headrace.serving.workers.hangs import HangLimit
 from headrace.serving.workers.host import Host, WorkerHandle
 from headrace.serving.workers.loads import LoadsUnderWay, is_of_a_load
-from headrace.serving.workers.pulse import BEAT_S, LOOK_S, SILENCE_S, Watch
+from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, Watch
 from headrace.serving.workers.stage_io import Home
 from headrace.serving.workers.status import Outage
 from headrace.serving.workers.worker_process import WorkerSpec, process_title

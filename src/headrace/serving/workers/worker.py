@@ -33,6 +33,7 @@ from headrace.executors.base import (
 from headrace.executors.table import executor
 from headrace.serving.workers.arena import map_arena
 from headrace.serving.workers.arrivals import Arrivals
+from headrace.serving.workers.beats import beat_for_ever
 from headrace.serving.workers.frames import (
     EXPECTED,
     AnyFrame,
@@ -48,7 +49,6 @@ from headrace.serving.workers.frames import (
     Unloaded,
     encode,
 )
-from headrace.serving.workers.pulse import beat_for_ever
 
 _RECEIVE_BYTES = 1 << 16
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Aa]llocat|out of memory")
