@@ -23,13 +23,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor, inf
 
-import highspy
 import numpy as np
 
 from headrace.domain.plan import Deployment, Depth, DepthStage
 from headrace.domain.problem import Items
 from headrace.domain.profile import Profile
-from headrace.highs import SilentHighs
 from headrace.verify.case import Case
 from headrace.verify.figures import (
     OF_ALL_PIPELINES,
@@ -249,6 +247,11 @@ def _part_of_slots(
     }
     if not all(parts.values()):
         return inf
+    # Here, since few plans need it, and every server and `verify` would load it.
+    import highspy
+
+    from headrace.highs import SilentHighs
+
     program = SilentHighs()
     program.setOptionValue("threads", 1)
     least = program.addVariable(lb=0.0, obj=1.0)
