@@ -134,3 +134,26 @@ def test_renaming_a_tensor_and_computing_shapes_cost_nothing(tmp_path: Path) -> 
 
     assert kernel.flops.at(3) == 0
     assert kernel.operators[-1] == "Relu"
+
+
+def test_rows_of_a_table_are_read_and_not_the_table(tmp_path: Path) -> None:
+    whole = helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT64)
+    rows = helper.make_node("Gather", ["table", "i"], ["y"])
+
+    *_, kernel = kernels_of(tmp_path, [whole, rows], {"table": (30_000, 64)}, [8])
+
+    assert kernel.operators == ("Gather",)
+    indices, picked = 8 * 8, 4 * 8 * 64
+    assert [kernel.moved_bytes.at(b) for b in (1, 3)] == [
+        indices + 2 * picked,
+        3 * (indices + 2 * picked),
+    ]
+
+
+def test_of_a_table_smaller_than_what_is_picked_all_is_read(tmp_path: Path) -> None:
+    whole = helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT64)
+    rows = helper.make_node("Gather", ["table", "i"], ["y"])
+
+    *_, kernel = kernels_of(tmp_path, [whole, rows], {"table": (2, 64)}, [8])
+
+    assert kernel.moved_bytes.at(1) == 8 * 8 + 4 * 2 * 64 + 4 * 8 * 64

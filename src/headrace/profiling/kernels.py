@@ -6,7 +6,7 @@ memory. Operators that only rename a tensor cost nothing, and shapes are compute
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from headrace.profiling.items import input_specs, random_items
 from headrace.profiling.operators import (
     EPILOGUES,
     HEAVY,
+    PICKING,
     POINTWISE,
     RENAMING,
     UNCOUNTED,
@@ -143,6 +144,11 @@ class KernelGraph:
             if name not in made and name not in self._shape_tensors
         )
         moved.update(dict.fromkeys(name for name in made if self._readers[name] - own))
+        picked = {
+            node.reads[0]: node.writes[0]
+            for node in group
+            if node.proto.op_type in PICKING and node.reads[0] not in made
+        }
         heavy = next((n for n in group if n.proto.op_type not in POINTWISE | RENAMING), group[0])
         first = heavy.writes[0]
         widest = max(self._one[n].itemsize for n in (*heavy.reads, first) if n in self._one)
@@ -155,8 +161,8 @@ class KernelGraph:
                 two=sum(flops(node.proto, self._two) for node in group),
             ),
             moved_bytes=Quantity(
-                one=sum(self._one[name].bytes for name in moved if name in self._one),
-                two=sum(self._two[name].bytes for name in moved if name in self._two),
+                one=_moved_bytes(self._one, moved, picked),
+                two=_moved_bytes(self._two, moved, picked),
             ),
             outputs=Quantity(one=_count(self._one, first), two=_count(self._two, first)),
         )
@@ -188,6 +194,19 @@ def _joins(node: GraphNode, group: Sequence[GraphNode]) -> bool:
     if others.isdisjoint(HEAVY):
         return kind in POINTWISE and others <= POINTWISE | RENAMING
     return kind in EPILOGUES
+
+
+def _moved_bytes(sizes: Sizes, names: Iterable[str], picked: Mapping[str, str]) -> int:
+    """
+    Args:
+        picked: of these, those of which no more is read than is written -> what is written.
+    """
+    total = 0
+    for name in names:
+        if name in sizes:
+            part = sizes.get(picked[name], sizes[name]) if name in picked else sizes[name]
+            total += min(part.bytes, sizes[name].bytes)
+    return total
 
 
 def _count(sizes: Sizes, name: str) -> int:

@@ -41,6 +41,9 @@ their own in the runtimes we know."""
 RENAMING = _named("Flatten Identity Reshape Squeeze Unsqueeze")
 """The same bytes under another shape: free."""
 
+PICKING = _named("Gather GatherElements GatherND Slice")
+"""What reads of its first input as much as it writes, such as a few rows of a table of words."""
+
 UNCOUNTED = _named(
     """
     ConvInteger MatMulInteger QLinearConv QLinearMatMul DeformConv If Loop Scan Attention
