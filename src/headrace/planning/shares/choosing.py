@@ -143,21 +143,23 @@ def _counted(
         return len(usable)
 
     def more(at: int, wasted: float, spent: float) -> None:
+        """As deep as there are devices, however many layouts they have."""
         pricing.deadline.check()
-        at = fitting(at, wasted, spent)
-        if at == len(usable):
-            room = fitting(0, wasted, spent) < len(usable)
-            if not room and spent > more_than + TOLERANCE:
+        if fitting(0, wasted, spent) == len(usable):
+            if spent > more_than + TOLERANCE:
                 found.append((wasted, counts.copy()))
             return
-        device = of_device[at]
-        most, price = left[device], offers[device].price
-        for number in range(most, -1, -1):
-            spending, wasting = spent + number * price, wasted + number * wastes[at]
-            if spending <= spend + TOLERANCE and wasting <= gap and len(found) <= WAYS_MAX:
-                counts[usable[at]], left[device] = number, most - number
-                more(at + 1, wasting, spending)
-        counts[usable[at]], left[device] = 0, most
+        at = fitting(at, wasted, spent)
+        while at < len(usable) and len(found) <= WAYS_MAX:
+            device = of_device[at]
+            most, price = left[device], offers[device].price
+            for number in range(most, 0, -1):
+                spending, wasting = spent + number * price, wasted + number * wastes[at]
+                if spending <= spend + TOLERANCE and wasting <= gap and len(found) <= WAYS_MAX:
+                    counts[usable[at]], left[device] = number, most - number
+                    more(at + 1, wasting, spending)
+            counts[usable[at]], left[device] = 0, most
+            at = fitting(at + 1, wasted, spent)
 
     more(0, 0.0, 0.0)
     return found

@@ -79,6 +79,7 @@ def devices_of(
     prices: Sequence[float],
     *,
     fastest: bool = False,
+    alike: bool = False,
     divided: int | None = None,
 ) -> Devices:
     """
@@ -86,10 +87,12 @@ def devices_of(
         times: of each device type that the cluster has.
         prices: of one device of each type.
         fastest: count with the least slowdown where the exact one is not known: for bounds.
+        alike: whoever has a neighbour is as slow as beside the loudest: for a plan that is quickly
+            found, and holds.
         divided: memory is divided between parts of at most so many tenants, so that all parts of a
             layout fit together. None: each part has the whole device's.
     """
-    building = _Building(problem, fastest=fastest, divided=divided)
+    building = _Building(problem, fastest=fastest, alike=alike, divided=divided)
     for index, each in enumerate(times):
         building.add(index, each)
     offers = tuple(
@@ -102,9 +105,11 @@ def devices_of(
 class _Building:
     """Places and layouts as they are added, device type by device type."""
 
-    def __init__(self, problem: Problem, *, fastest: bool, divided: int | None) -> None:
+    def __init__(
+        self, problem: Problem, *, fastest: bool, alike: bool, divided: int | None
+    ) -> None:
         self._problem = problem
-        self._fastest, self._divided = fastest, divided
+        self._fastest, self._alike, self._divided = fastest, alike, divided
         self._documents = {each.device: each for each in problem.interference}
         self._places: list[tuple[int, Fraction]] = []
         self._rows: list[list[list[tuple[int, int, int, int]]]] = []
@@ -124,7 +129,7 @@ class _Building:
             self._add_quiet(index, times, rows, ways)
             return
         self._every_plan &= self._divided is None or times.device.memory_bytes is None
-        noise = _Noise(document, times, rows, fastest=self._fastest)
+        noise = _Noise(document, times, rows, fastest=self._fastest, alike=self._alike)
         self._levels = max(self._levels, noise.levels)
         self._exact = self._exact and noise.exact
         place_of: dict[tuple[Fraction, int], int] = {}
@@ -315,6 +320,7 @@ class _Noise:
         rows: dict[Fraction, list[_Row]],
         *,
         fastest: bool,
+        alike: bool,
     ) -> None:
         flat = [row for share in rows if share < 1 for row in rows[share]]
         self._at = {}
@@ -323,12 +329,15 @@ class _Noise:
             self._at[share] = start
             start += len(rows[share]) if share < 1 else 0
         slow = _pairs(document, [row.use for row in flat if row.use is not None])
-        together = np.array(
-            [[times.device.allows((a.share, b.share)) for b in flat] for a in flat], bool
-        ).reshape(len(flat), len(flat))
+        shares = sorted({row.share for row in flat})
+        allowed = np.array([[times.device.allows((a, b)) for b in shares] for a in shares], bool)
+        share_of = np.array([shares.index(row.share) for row in flat], np.int64)
+        together = allowed.reshape(len(shares), len(shares))[np.ix_(share_of, share_of)]
         loudness = slow.mean(axis=0) if len(flat) else np.zeros(0)
         values = np.unique(np.round(loudness, 9))
-        if len(values) > EXACT_LEVELS:
+        if alike:
+            values = values[-1:]
+        elif len(values) > EXACT_LEVELS:
             values = np.unique(np.quantile(values, np.linspace(0, 1, LEVELS + 1)[1:]))
         self._level: Ints = np.searchsorted(values, np.round(loudness, 9) - 1e-9) + 1
         self.levels = max(1, len(values))

@@ -37,6 +37,9 @@ NOTHING_CARRIES = inf
 SEARCH_PART = 0.95
 """Of the time limit; what is left is for arranging and writing down the devices."""
 
+ALIKE_PART = 0.2
+"""Of the time: for a plan of devices whose neighbours are all as loud as the loudest."""
+
 BOUND_PART = 0.2
 """Of the time: for a bound over all parts, where not all are searched."""
 
@@ -142,12 +145,60 @@ def searched(
     deadline: Deadline,
 ) -> tuple[Found, list[ChosenDevice] | None, int]:
     """The best plan, with what is proven of it by the most hopeful reading of the devices, and how
-    many models on one part were looked at."""
+    many models on one part were looked at.
+
+    Where neighbours slow each other, a search over how loud each part may be can be long without a
+    plan or a bound. So the first plan has all neighbours as loud as the loudest, and what it
+    promises holds; and the first bound has them silent.
+    """
     devices = devices_of(problem, times, prices)
-    most_tenants = min(problem.options.max_tenants or load.models, load.models)
-    tries = numbers(load, devices, most_tenants, asked=problem.options.max_tenants is not None)
+    first, first_chosen, first_looked_at = NOTHING, None, 0
+    silent: float | None = None
+    if devices.levels > 1:
+        quiet = devices_of(replace(problem, interference=()), times, prices)
+        most_tenants = min(problem.options.max_tenants or load.models, load.models)
+        silent = _bound_of_all(
+            problem, with_fields(load, tenants_max=most_tenants), quiet, deadline
+        )
+        if silent == NOTHING_CARRIES:
+            return NO_PLAN, None, most_tenants
+        alike = devices_of(problem, times, prices, alike=True)
+        first, first_chosen, first_looked_at = _searched(
+            problem, load, alike, alike, times, prices, Deadline(ALIKE_PART * deadline.left_s)
+        )
     # Slower parts than there are may be planned with: what is proven is by the fastest.
     bounding = devices if devices.exact else devices_of(problem, times, prices, fastest=True)
+    found, chosen, looked_at = _searched(problem, load, devices, bounding, times, prices, deadline)
+    bound = silent if found.bound is None else found.bound
+    if chosen is None and found == NO_PLAN:
+        return found, None, looked_at
+    if first_chosen is not None and (chosen is None or _is_better(problem, first, found)):
+        return _with_bound(problem, first, bound), first_chosen, first_looked_at
+    if found.bound is None and chosen is not None:
+        found = _with_bound(problem, found, bound)
+    return found, chosen, looked_at
+
+
+def _is_better(problem: Problem, one: Found, other: Found) -> bool:
+    """Of two with a plan."""
+    assert one.value is not None, "the price or multiple of a plan"
+    assert other.value is not None, "the price or multiple of a plan"
+    least = problem.options.objective != "max-min"
+    return one.value < other.value if least else one.value > other.value
+
+
+def _searched(
+    problem: Problem,
+    load: Workload,
+    devices: Devices,
+    bounding: Devices,
+    times: list[SharedTimes],
+    prices: Sequence[float],
+    deadline: Deadline,
+) -> tuple[Found, list[ChosenDevice] | None, int]:
+    """As `searched`, of these devices; `bounding` are those that the bound is taken of."""
+    most_tenants = min(problem.options.max_tenants or load.models, load.models)
+    tries = numbers(load, devices, most_tenants, asked=problem.options.max_tenants is not None)
     found, bound = NOTHING, None
     if tries[0] < most_tenants:
         whole = with_fields(load, tenants_max=most_tenants)

@@ -325,6 +325,7 @@ def _value(pricing: Pricing, goal: Goal, chosen: Chosen | None) -> float:
 
 
 def _carries(pricing: Pricing, goal: Goal, chosen: Chosen) -> bool:
-    return (
-        pricing.master.suffices(chosen, 0.0) if goal.most else pricing.master.suffices(chosen, 1.0)
-    )
+    """All that is asked; of `max-min` the floors, and something of every model."""
+    if not goal.most:
+        return pricing.master.suffices(chosen, 1.0)
+    return pricing.master.multiple(chosen) > 0 and pricing.master.suffices(chosen, 0.0)
