@@ -13,6 +13,7 @@ plan is verified.
 import argparse
 import random
 import sys
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from time import perf_counter
 
@@ -42,18 +43,23 @@ def main() -> int:
     parser.add_argument("--time-limit-s", type=float, default=20.0)
     asked = parser.parse_args()
     rng = random.Random(asked.seed)
+    return compare((random_problem(rng, asked.time_limit_s) for _ in range(asked.problems)), PEERS)
+
+
+def compare(problems: Iterable[Problem], peers: Sequence[str]) -> int:
+    """Print what becomes of each; 0: `shares` has a plan of all that a peer has one of, and none
+    that a peer betters."""
     without = behind = 0
     print(
         f"{'objective':<14}{'models':>7}{'devices':>8}{'batch':>6}{'shares':>9}{'gap %':>8}{'s':>6}"
     )
-    for _ in range(asked.problems):
-        problem = random_problem(rng, asked.time_limit_s)
+    for problem in problems:
         began_s = perf_counter()
         ours = _held(problem, solve(problem))
         spent_s = perf_counter() - began_s
         reached = None if ours.plan is None else ours.plan.objective
         missing = reached is None and ours.stopped != "infeasible"
-        better = [planner for planner in PEERS if _is_better(problem, planner, reached)]
+        better = [planner for planner in peers if _is_better(problem, planner, reached)]
         without, behind = without + missing, behind + bool(better)
         gap = None if ours.plan is None or ours.plan.gap is None else 100 * ours.plan.gap
         batches = max(len(p.block_times[0].p50_us[0]) for p in problem.profiles.values())
