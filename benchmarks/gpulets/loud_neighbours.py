@@ -4,9 +4,9 @@
 
 Two to seven models, batches of up to 4 to 128 items, on one to five devices that may be cut, in
 the paper's ways or any; what a model takes of caches and memory is drawn, and slows its neighbours
-by the paper's linear model. Half ask for the least devices, half for the largest multiple of one rate. The
-peer is gpu-lets' Algorithm 1 with interference (`gpulet+int`); see `long_batches` for what it is
-asked. Every plan is verified. "no plan" is one that is neither found nor excluded.
+by the paper's linear model. Half ask for the least devices, half for the largest multiple of one
+rate. The peer is gpu-lets' Algorithm 1 with interference (`gpulet+int`), asked as `long_batches`
+says. Every plan is verified. "no plan" is one that is neither found nor excluded.
 """
 
 import argparse
