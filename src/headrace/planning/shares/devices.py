@@ -79,7 +79,7 @@ def devices_of(
     prices: Sequence[float],
     *,
     fastest: bool = False,
-    alike: bool = False,
+    degrees: int | None = None,
     divided: int | None = None,
 ) -> Devices:
     """
@@ -87,12 +87,12 @@ def devices_of(
         times: of each device type that the cluster has.
         prices: of one device of each type.
         fastest: count with the least slowdown where the exact one is not known: for bounds.
-        alike: whoever has a neighbour is as slow as beside the loudest: for a plan that is quickly
-            found, and holds.
+        degrees: of loudness, at most, each as loud as the loudest in it: for plans that are quickly
+            found, and hold. With one, whoever has a neighbour is as slow as beside the loudest.
         divided: memory is divided between parts of at most so many tenants, so that all parts of a
             layout fit together. None: each part has the whole device's.
     """
-    building = _Building(problem, fastest=fastest, alike=alike, divided=divided)
+    building = _Building(problem, fastest=fastest, degrees=degrees, divided=divided)
     for index, each in enumerate(times):
         building.add(index, each)
     offers = tuple(
@@ -106,10 +106,10 @@ class _Building:
     """Places and layouts as they are added, device type by device type."""
 
     def __init__(
-        self, problem: Problem, *, fastest: bool, alike: bool, divided: int | None
+        self, problem: Problem, *, fastest: bool, degrees: int | None, divided: int | None
     ) -> None:
         self._problem = problem
-        self._fastest, self._alike, self._divided = fastest, alike, divided
+        self._fastest, self._degrees, self._divided = fastest, degrees, divided
         self._documents = {each.device: each for each in problem.interference}
         self._places: list[tuple[int, Fraction]] = []
         self._rows: list[list[list[tuple[int, int, int, int]]]] = []
@@ -129,7 +129,7 @@ class _Building:
             self._add_quiet(index, times, rows, ways)
             return
         self._every_plan &= self._divided is None or times.device.memory_bytes is None
-        noise = _Noise(document, times, rows, fastest=self._fastest, alike=self._alike)
+        noise = _Noise(document, times, rows, fastest=self._fastest, degrees=self._degrees)
         self._levels = max(self._levels, noise.levels)
         self._exact = self._exact and noise.exact
         place_of: dict[tuple[Fraction, int], int] = {}
@@ -320,7 +320,7 @@ class _Noise:
         rows: dict[Fraction, list[_Row]],
         *,
         fastest: bool,
-        alike: bool,
+        degrees: int | None,
     ) -> None:
         flat = [row for share in rows if share < 1 for row in rows[share]]
         self._at = {}
@@ -335,10 +335,9 @@ class _Noise:
         together = allowed.reshape(len(shares), len(shares))[np.ix_(share_of, share_of)]
         loudness = slow.mean(axis=0) if len(flat) else np.zeros(0)
         values = np.unique(np.round(loudness, 9))
-        if alike:
-            values = values[-1:]
-        elif len(values) > EXACT_LEVELS:
-            values = np.unique(np.quantile(values, np.linspace(0, 1, LEVELS + 1)[1:]))
+        few = LEVELS if degrees is None else degrees
+        if len(values) > (EXACT_LEVELS if degrees is None else degrees):
+            values = np.unique(np.quantile(values, np.linspace(0, 1, few + 1)[1:]))
         self._level: Ints = np.searchsorted(values, np.round(loudness, 9) - 1e-9) + 1
         self.levels = max(1, len(values))
         worst, best = self._beside(slow, together)

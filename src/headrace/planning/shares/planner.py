@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace as with_fields
+from functools import partial, reduce
 from math import inf
 
 import numpy as np
@@ -37,8 +38,11 @@ NOTHING_CARRIES = inf
 SEARCH_PART = 0.95
 """Of the time limit; what is left is for arranging and writing down the devices."""
 
-ALIKE_PART = 0.2
-"""Of the time: for a plan of devices whose neighbours are all as loud as the loudest."""
+DEGREES = (1, 3)
+"""Of loudness, with which plans are looked for first."""
+
+FEW_DEGREES_PART = 0.2
+"""Of the time left: for each of these."""
 
 BOUND_PART = 0.2
 """Of the time: for a bound over all parts, where not all are searched."""
@@ -148,12 +152,12 @@ def searched(
     many models on one part were looked at.
 
     Where neighbours slow each other, a search over how loud each part may be can be long without a
-    plan or a bound. So the first plan has all neighbours as loud as the loudest, and what it
-    promises holds; and the first bound has them silent.
+    plan or a bound. So plans are first looked for with few degrees of loudness, each as loud as the
+    loudest in it: what they promise holds. And the first bound has all neighbours silent.
     """
     devices = devices_of(problem, times, prices)
-    first, first_chosen, first_looked_at = NOTHING, None, 0
     silent: float | None = None
+    tried: list[Tried] = []
     if devices.levels > 1:
         quiet = devices_of(replace(problem, interference=()), times, prices)
         most_tenants = min(problem.options.max_tenants or load.models, load.models)
@@ -162,29 +166,44 @@ def searched(
         )
         if silent == NOTHING_CARRIES:
             return NO_PLAN, None, most_tenants
-        alike = devices_of(problem, times, prices, alike=True)
-        first, first_chosen, first_looked_at = _searched(
-            problem, load, alike, alike, times, prices, Deadline(ALIKE_PART * deadline.left_s)
-        )
+    for degrees in DEGREES:
+        if degrees < devices.levels:
+            few = devices_of(problem, times, prices, degrees=degrees)
+            limit = Deadline(FEW_DEGREES_PART * deadline.left_s)
+            found, chosen, looked_at = _searched(problem, load, few, few, times, prices, limit)
+            if chosen is None:
+                continue
+            settled = _with_bound(problem, found, silent)
+            if settled.proven:
+                return settled, chosen, looked_at
+            tried.append((found, chosen, looked_at))
     # Slower parts than there are may be planned with: what is proven is by the fastest.
     bounding = devices if devices.exact else devices_of(problem, times, prices, fastest=True)
     found, chosen, looked_at = _searched(problem, load, devices, bounding, times, prices, deadline)
-    bound = silent if found.bound is None else found.bound
-    if chosen is None and found == NO_PLAN:
+    if found == NO_PLAN:
         return found, None, looked_at
-    if first_chosen is not None and (chosen is None or _is_better(problem, first, found)):
-        return _with_bound(problem, first, bound), first_chosen, first_looked_at
-    if found.bound is None and chosen is not None:
-        found = _with_bound(problem, found, bound)
-    return found, chosen, looked_at
+    bound = silent if found.bound is None else found.bound
+    if chosen is not None:
+        tried.append((found, chosen, looked_at))
+    if not tried:
+        return found, None, looked_at
+    best, best_chosen, looked_at = reduce(partial(_better, problem), reversed(tried))
+    if best is not found or found.bound is None:
+        best = _with_bound(problem, best, bound)
+    return best, best_chosen, looked_at
 
 
-def _is_better(problem: Problem, one: Found, other: Found) -> bool:
-    """Of two with a plan."""
-    assert one.value is not None, "the price or multiple of a plan"
-    assert other.value is not None, "the price or multiple of a plan"
-    least = problem.options.objective != "max-min"
-    return one.value < other.value if least else one.value > other.value
+Tried = tuple[Found, list[ChosenDevice], int]
+"""A plan, its devices, and how many models on one part were looked at."""
+
+
+def _better(problem: Problem, one: Tried, other: Tried) -> Tried:
+    """Of two with a plan; the first, where they are as good."""
+    assert one[0].value is not None, "the price or multiple of a plan"
+    assert other[0].value is not None, "the price or multiple of a plan"
+    if problem.options.objective == "max-min":
+        return other if other[0].value > one[0].value else one
+    return other if other[0].value < one[0].value else one
 
 
 def _searched(
