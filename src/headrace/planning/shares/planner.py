@@ -41,7 +41,7 @@ SEARCH_PART = 0.95
 DEGREES = (1, 3)
 """Of loudness, with which plans are looked for first."""
 
-FEW_DEGREES_PART = 0.2
+FEW_DEGREES_PART = 0.5
 """Of the time left: for each of these."""
 
 BOUND_PART = 0.2
