@@ -38,11 +38,9 @@ NOTHING_CARRIES = inf
 SEARCH_PART = 0.95
 """Of the time limit; what is left is for arranging and writing down the devices."""
 
-DEGREES = (1, 3)
-"""Of loudness, with which plans are looked for first."""
-
-FEW_DEGREES_PART = 0.5
-"""Of the time left: for each of these."""
+DEGREES = {1: 0.5, 3: 0.2}
+"""Of loudness, with which plans are looked for first, and for what part of the time left. Most end
+sooner; a first plan is worth half of it, and what is left bounds it."""
 
 BOUND_PART = 0.2
 """Of the time: for a bound over all parts, where not all are searched."""
@@ -166,10 +164,10 @@ def searched(
         )
         if silent == NOTHING_CARRIES:
             return NO_PLAN, None, most_tenants
-    for degrees in DEGREES:
+    for degrees, part in DEGREES.items():
         if degrees < devices.levels:
             few = devices_of(problem, times, prices, degrees=degrees)
-            limit = Deadline(FEW_DEGREES_PART * deadline.left_s)
+            limit = Deadline(part * deadline.left_s)
             found, chosen, looked_at = _searched(problem, load, few, few, times, prices, limit)
             if chosen is None:
                 continue
