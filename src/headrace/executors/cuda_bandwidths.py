@@ -18,8 +18,8 @@ from headrace.executors.torch_model import prepare, said
 
 _COPIES = 32
 _REPLAYS = 9
-_MEMORY_BYTES = 256_000_000
-"""Of each tensor, where it is memory that is measured: five times the largest cache there is."""
+_BEYOND = 4
+"""Times the cache: each tensor, where it is memory that is measured."""
 
 
 @cache
@@ -34,12 +34,11 @@ def measured_bandwidths(number: int) -> Bandwidths:
     import torch
 
     with said(f"GPU {number}: what it moves cannot be measured"):
-        cache_bytes = int(torch.cuda.get_device_properties(number).L2_cache_size) // 2
-        free_bytes, _ = torch.cuda.mem_get_info(number)
+        whole_bytes = int(torch.cuda.get_device_properties(number).L2_cache_size)
         return Bandwidths(
-            cache_bytes=cache_bytes,
-            cache_bytes_per_us=_copied_per_us(device, max(1, cache_bytes // 2)),
-            memory_bytes_per_us=_copied_per_us(device, min(_MEMORY_BYTES, free_bytes // 4)),
+            cache_bytes=whole_bytes // 2,
+            cache_bytes_per_us=_copied_per_us(device, whole_bytes // 4),
+            memory_bytes_per_us=_copied_per_us(device, _BEYOND * whole_bytes),
         )
 
 
