@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Demand, Objective, PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
+from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, Utilisation
 from headrace.domain.tensors import TensorSpec
 from headrace.planning import solve
 from headrace.verify import verify
@@ -108,7 +108,8 @@ def random_problem(rng: random.Random, time_limit_s: float) -> Problem:
         row = tuple(round(fixed_us + item_us * size**power) for size in range(1, most + 1))
         rate = rng.uniform(0.05, 0.5) * devices / models * 1e6 / (item_us + fixed_us / 4)
         slo_us = 1.2 * rng.choice([5, 10, 50, 200]) * (fixed_us + item_us)
-        profiles.append(_profile(f"m{number}", row))
+        times = BlockTimes(device="gpu", share=Fraction(1), p50_us=(row,), p99_us=(row,))
+        profiles.append(profile_of(f"m{number}", [times]))
         demands.append(
             Demand(
                 model=f"m{number}",
@@ -116,23 +117,36 @@ def random_problem(rng: random.Random, time_limit_s: float) -> Problem:
                 rate_rps=rate if objective == "least-devices" else None,
             )
         )
+    options = PlanOptions(
+        planner="shares", objective=objective, margin=0.1, time_limit_s=time_limit_s
+    )
+    return problem_of(DeviceType(name="gpu"), devices, profiles, demands, options)
+
+
+def problem_of(
+    kind: DeviceType,
+    devices: int,
+    profiles: Sequence[Profile],
+    demands: Sequence[Demand],
+    options: PlanOptions,
+) -> Problem:
     return Problem(
         cluster=Cluster(
-            device_types=(DeviceType(name="gpu"),),
-            nodes=(Node(name="n", devices={"gpu": devices}),),
+            device_types=(kind,), nodes=(Node(name="n", devices={kind.name: devices}),)
         ),
         demands=tuple(demands),
         profiles={profile.model: profile for profile in profiles},
         profile_refs=tuple(
             ProfileRef(model=p.model, path=f"{p.model}.json", sha256="0" * 64) for p in profiles
         ),
-        options=PlanOptions(
-            planner="shares", objective=objective, margin=0.1, time_limit_s=time_limit_s
-        ),
+        options=options,
     )
 
 
-def _profile(name: str, row: tuple[int, ...]) -> Profile:
+def profile_of(
+    name: str, times: Sequence[BlockTimes], utilisation: Sequence[Utilisation] = ()
+) -> Profile:
+    """Of a model of one block."""
     tensor = TensorSpec(name="x", dtype="float32", item_shape=(1,))
     return Profile(
         model=name,
@@ -140,7 +154,8 @@ def _profile(name: str, row: tuple[int, ...]) -> Profile:
         inputs=(tensor,),
         outputs=(tensor,),
         blocks=(Block(name="all", node_count=1, weights_bytes=0, cut=(tensor,), cut_bytes=4),),
-        block_times=(BlockTimes(device="gpu", share=Fraction(1), p50_us=(row,), p99_us=(row,)),),
+        block_times=tuple(times),
+        utilisation=tuple(utilisation),
     )
 
 

@@ -14,13 +14,13 @@ import random
 import sys
 from fractions import Fraction
 
-from benchmarks.gpulets.long_batches import compare
+from benchmarks.gpulets.long_batches import compare, problem_of, profile_of
+from msgspec.structs import replace
 
-from headrace.domain.cluster import Cluster, DeviceType, Node
+from headrace.domain.cluster import DeviceType
 from headrace.domain.interference import Interference
-from headrace.domain.problem import Demand, Objective, PlanOptions, Problem, ProfileRef
-from headrace.domain.profile import Block, BlockTimes, Profile, Provenance, Utilisation
-from headrace.domain.tensors import TensorSpec
+from headrace.domain.problem import Demand, Objective, PlanOptions, Problem
+from headrace.domain.profile import BlockTimes, Profile, Provenance, Utilisation
 
 PEERS = ("gpulet+int",)
 SHARES = tuple(Fraction(n, 10) for n in (10, 8, 6, 5, 4, 2))
@@ -63,28 +63,18 @@ def random_problem(rng: random.Random, time_limit_s: float) -> Problem:
                 rate_rps=rate if objective == "least-devices" else None,
             )
         )
-    return Problem(
-        cluster=Cluster(
-            device_types=(DeviceType(name="gpu", shares=SHARES, splits=splits),),
-            nodes=(Node(name="n", devices={"gpu": devices}),),
-        ),
-        demands=tuple(demands),
-        profiles={profile.model: profile for profile in profiles},
-        profile_refs=tuple(
-            ProfileRef(model=p.model, path=f"{p.model}.json", sha256="0" * 64) for p in profiles
-        ),
-        options=PlanOptions(
-            planner="shares", objective=objective, margin=0.1, time_limit_s=time_limit_s
-        ),
-        interference=(INTERFERENCE,),
+    options = PlanOptions(
+        planner="shares", objective=objective, margin=0.1, time_limit_s=time_limit_s
     )
+    kind = DeviceType(name="gpu", shares=SHARES, splits=splits)
+    problem = problem_of(kind, devices, profiles, demands, options)
+    return replace(problem, interference=(INTERFERENCE,))
 
 
 def _profile(name: str, rng: random.Random, fixed_us: float, item_us: float, most: int) -> Profile:
     """The smaller the share, the longer a batch; launches less than arithmetic."""
     largest, power = rng.randint(1, most), rng.uniform(0.7, 1.0)
     l2, dram = rng.uniform(0, 0.9), rng.uniform(0, 0.9)
-    tensor = TensorSpec(name="x", dtype="float32", item_shape=(1,))
     times, used = [], []
     for share in SHARES:
         part = float(share)
@@ -103,15 +93,7 @@ def _profile(name: str, rng: random.Random, fixed_us: float, item_us: float, mos
                 dram=(dram * part / 2, dram * part)[-len(sizes) :],
             )
         )
-    return Profile(
-        model=name,
-        provenance=Provenance(kind="synthetic", date="2026-11-26"),
-        inputs=(tensor,),
-        outputs=(tensor,),
-        blocks=(Block(name="all", node_count=1, weights_bytes=0, cut=(tensor,), cut_bytes=4),),
-        block_times=tuple(times),
-        utilisation=tuple(used),
-    )
+    return profile_of(name, times, used)
 
 
 if __name__ == "__main__":

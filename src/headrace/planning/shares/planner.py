@@ -168,7 +168,7 @@ def searched(
         if degrees < devices.levels:
             few = devices_of(problem, times, prices, degrees=degrees)
             limit = Deadline(part * deadline.left_s)
-            found, chosen, looked_at = _searched(problem, load, few, few, times, prices, limit)
+            found, chosen, looked_at = _planned(problem, load, few, times, prices, limit)
             if chosen is None:
                 continue
             settled = _with_bound(problem, found, silent)
@@ -214,14 +214,39 @@ def _searched(
     deadline: Deadline,
 ) -> tuple[Found, list[ChosenDevice] | None, int]:
     """As `searched`, of these devices; `bounding` are those that the bound is taken of."""
-    most_tenants = min(problem.options.max_tenants or load.models, load.models)
-    tries = numbers(load, devices, most_tenants, asked=problem.options.max_tenants is not None)
-    found, bound = NOTHING, None
+    most_tenants, tries = _tries(problem, load, devices)
+    bound = None
     if tries[0] < most_tenants:
         whole = with_fields(load, tenants_max=most_tenants)
         bound = _bound_of_all(problem, whole, bounding, deadline)
         if bound == NOTHING_CARRIES:
             return NO_PLAN, None, tries[0]
+    found, chosen, looked_at = _planned(problem, load, devices, times, prices, deadline)
+    if looked_at < most_tenants:
+        if found.chosen is None:
+            return with_fields(found, proven=False), None, looked_at
+    elif devices.exact:
+        return found, chosen, looked_at
+    elif found.chosen is None:
+        load = with_fields(load, tenants_max=looked_at)
+        proven = _best(problem, load, bounding, most_tenants, deadline) == NO_PLAN
+        return with_fields(found, proven=proven), None, looked_at
+    else:
+        bound = _bound(problem, with_fields(load, tenants_max=looked_at), bounding, deadline)
+    return _with_bound(problem, found, bound), chosen, looked_at
+
+
+def _planned(
+    problem: Problem,
+    load: Workload,
+    devices: Devices,
+    times: list[SharedTimes],
+    prices: Sequence[float],
+    deadline: Deadline,
+) -> tuple[Found, list[ChosenDevice] | None, int]:
+    """As `searched`, of these devices; what is proven is of them."""
+    most_tenants, tries = _tries(problem, load, devices)
+    found = NOTHING
     for tenants_max in tries:
         load = with_fields(load, tenants_max=tenants_max)
         found = _best(problem, load, devices, most_tenants, deadline)
@@ -237,17 +262,13 @@ def _searched(
         if not divided.every_plan:
             fitting = _with_bound(problem, fitting, found.bound)
         found = fitting
-    if looked_at < most_tenants:
-        if found.chosen is None:
-            return with_fields(found, proven=False), None, looked_at
-    elif devices.exact:
-        return found, chosen, looked_at
-    elif found.chosen is None:
-        proven = _best(problem, load, bounding, most_tenants, deadline) == NO_PLAN
-        return with_fields(found, proven=proven), None, looked_at
-    else:
-        bound = _bound(problem, load, bounding, deadline)
-    return _with_bound(problem, found, bound), chosen, looked_at
+    return found, chosen, looked_at
+
+
+def _tries(problem: Problem, load: Workload, devices: Devices) -> tuple[int, Sequence[int]]:
+    """How many models may be on one part, and how many are looked at, one after the other."""
+    most = min(problem.options.max_tenants or load.models, load.models)
+    return most, numbers(load, devices, most, asked=problem.options.max_tenants is not None)
 
 
 def _bound_of_all(
