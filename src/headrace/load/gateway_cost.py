@@ -12,41 +12,33 @@ core was seen to need. Of a slower model that would be a small difference of two
 its worker only waits here too.
 
 That depends on the load. A gateway with rests is woken for every request and every report, and one
-without reads many in a turn: 200 us against 60 for the same small request. So it is measured at the
-rates that plans are about, where a processor is busy for nearly all of its time,
+without reads many in a turn: 200 us against 60 for the same small request. So it is measured where
+a processor has no rest,
 
-    rate x gateway time = busy                          with the gateway alone   `alone_us`
-    rate x (gateway time + what a slot takes) = busy    shared with a slot       `shared_us`
+    rate x gateway time = 1                             with the gateway alone   `alone_us`
+    rate x (gateway time + what a slot takes) = 1       shared with a slot       `shared_us`
 
-found by the secant method, from low rates on. Far beyond them less would be measured than can be
-relied on. For the second a server is kept on one core with its worker: where each has its own,
-the worker reports while the gateway sleeps, which is then woken for every batch, and a tenth more
-is measured than a shared core needs.
+*Alone, or with a worker that runs:* requests leave as soon as one of N connections is free, so the
+core is never idle and nothing has to be said of how idle it may be. That matters: a core that is
+98.8 % busy at 17,000 small requests/s is 99.6 % busy at 20,000 and answers 24,000, as what was idle
+had gone into waking; to look for the rate of a given busyness finds any of these. N is what may be
+under way when the last one is just in time, `under_way`: fewer make smaller turns, and of large
+inputs all that are under way then stay in a cache that they would not stay in.
 
-Near its limit a small request's cost falls about as quickly as the rate grows, since what was idle
-is spent on waking: a core 96 % busy at 16,000 requests/s is 99 % busy at 18,000, and 21,000 are
-answered. So it is measured where a core is as busy as it may be with 99 % of its requests just in
-time. With requests of s us and an objective of t us, as M/D/1 has it, too many wait longer than t
-from about
+*Beside a slot that only waits here:* at the rate that gateway and slot together would fill the
+core, found by the secant method from low rates on. The slot would run in the gateway's rests, so it
+has them.
 
-    exp(-2 (1 - busy) t / s) = 1 %
-
-on. `full_load` takes OBJECTIVE_US for t, and BUSY as the least: with a shorter objective a core
-carries a few hundredths less.
-
-For the same reason one measurement there says little: a hundredth of a core more or less is a rate
-that is 8 % off. So the client keeps off the server's core where there is another, and the search
-only finds where to look. About that rate, at AROUND times it, the time taken is measured again, and
-the line through those points says where a core is that busy (Theil's line, of the median slope: one
-disturbed measurement of five does not move it far).
+For the second a server is kept on one core with its worker, off the client's: where each has its
+own, the worker reports while the gateway sleeps, which is then woken for every batch, and a tenth
+more is measured than a shared core needs. Each is measured TIMES times, and the median counts.
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import combinations
-from math import log
+from math import ceil
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -62,26 +54,28 @@ from headrace.load.gateway_plan import (
     that_waits,
     write_plan,
 )
-from headrace.load.generator import LoadError, LoadOptions, run_load
-from headrace.simulation.offered.arrivals import arrivals_for
+from headrace.load.generator import MAX_CONNECTIONS, LoadError, LoadOptions, run_load
+from headrace.simulation.offered.arrivals import Arrival, arrivals_for
 
 FIRST_RPS = 100.0
 MOST_RPS = 25_000.0
 """Below what the worker can do."""
-BUSY, OBJECTIVE_US = 0.98, 25_000
+BUSY = 0.98
+"""Of a core that is shared with a slot that waits here: nearly all."""
+OBJECTIVE_US = 25_000
+"""In which a request is just in time where a core has no rest."""
 NEAR = 0.01
 """Of what was looked for: near enough."""
 LEAST_REQUESTS = 20
 """In one measurement. Where a step is too short for so many, slots take so long that a few
 hundredths of the gateway's time are nothing beside them."""
 CONNECTIONS = 32
-"""All that is under way at once, so that tensor memory is never full."""
+"""At rates that leave rests: all that is under way at once."""
 STEPS = 8
-"""At most, for each of the two, to find the rate."""
-AROUND = (0.92, 1.04, 0.96, 1.08, 1.0)
-"""Times that rate, in an order in which a machine that grows slower does not tilt the line much."""
+"""At most, to find a rate."""
+TIMES = 5
 SEARCH_PART = 0.5
-"""How long a step of the search is, of one that counts."""
+"""How long a step of a search is, of one that counts."""
 SEED = 1
 
 
@@ -137,8 +131,8 @@ def measure_gateway(
             gateway = _Counted(server=server, model=profile.model, step_s=step_s)
             if shared_us is None:
                 with _apart(server):
-                    shared_us = gateway.at_full_load_us(beside_us=slot_us)
-            alone_us = gateway.at_full_load_us(beside_us=0.0)
+                    shared_us = gateway.beside_us(slot_us)
+            alone_us = gateway.without_rest_us()
     return GatewayCost(alone_us=max(1, round(alone_us)), shared_us=max(1, round(shared_us)))
 
 
@@ -150,7 +144,7 @@ def beyond_profile_us(
     both = _Counted(server=server, model=model, step_s=step_s, workers=True)
     try:
         with _apart(server):
-            return both.at_full_load_us(beside_us=0.0) - slot_us
+            return both.without_rest_us() - slot_us
     except UnansweredError:
         return None
 
@@ -166,26 +160,43 @@ class _Counted:
     workers: bool = False
     """Their time counts too."""
 
-    def at_full_load_us(self, beside_us: float) -> float:
-        """Of a request, where that and `beside_us` fill a core."""
-        self.taken_us(FIRST_RPS)  # To warm up.
-        first_rps = min(FIRST_RPS, BUSY * 1e6 / max(1.0, beside_us))
-        rate_rps, cost_us = cost_at_full_load(self.briefly_us, first_rps, beside_us)
+    def without_rest_us(self) -> float:
+        """Of a request, where as many as `under_way` are there all the time."""
+        cost_us = self._at_rate_us(FIRST_RPS, self.step_s)  # To warm up, and too much.
+        cost_us = self._at_once_us(cost_us, SEARCH_PART * self.step_s)
+        found_us: list[float] = []
+        for _ in range(TIMES):
+            found_us.append(self._at_once_us(cost_us, self.step_s))
+            cost_us = median(found_us)
+        return cost_us
+
+    def beside_us(self, slot_us: float) -> float:
+        """Of a request, at the rate at which that and `slot_us` fill a core."""
+        self._at_rate_us(FIRST_RPS, self.step_s)  # To warm up.
+        first_rps = min(FIRST_RPS, BUSY * 1e6 / max(1.0, slot_us))
+        rate_rps, cost_us = cost_at_full_load(
+            lambda rate_rps: self._at_rate_us(rate_rps, SEARCH_PART * self.step_s),
+            first_rps,
+            slot_us,
+        )
         if rate_rps * self.step_s < LEAST_REQUESTS:
             return cost_us
-        return cost_around(self.taken_us, rate_rps, beside_us)
+        return median(self._at_rate_us(rate_rps, self.step_s) for _ in range(TIMES))
 
-    def briefly_us(self, rate_rps: float) -> float:
-        return self._over_us(rate_rps, SEARCH_PART * self.step_s)
-
-    def taken_us(self, rate_rps: float) -> float:
-        return self._over_us(rate_rps, self.step_s)
-
-    def _over_us(self, rate_rps: float, duration_s: float) -> float:
+    def _at_rate_us(self, rate_rps: float, duration_s: float) -> float:
         duration_s = max(duration_s, LEAST_REQUESTS / rate_rps)
         arrivals = arrivals_for("poisson", {self.model: rate_rps}, duration_s, SEED)
+        return self._taken_us(arrivals, CONNECTIONS)
+
+    def _at_once_us(self, cost_us: float, duration_s: float) -> float:
+        """Of as many requests as take about so long."""
+        connections = under_way(cost_us)
+        count = max(2 * connections, ceil(duration_s * 1e6 / cost_us))
+        return self._taken_us([Arrival(at_us=0, model=self.model)] * count, connections)
+
+    def _taken_us(self, arrivals: Sequence[Arrival], connections: int) -> float:
         before_us = self.server.processor_us(workers=self.workers)
-        options = LoadOptions(slo_us=SLO_US, connections=CONNECTIONS)
+        options = LoadOptions(slo_us=SLO_US, connections=connections)
         result = run_load(self.server.url, self.model, arrivals, options)
         took_us = self.server.processor_us(workers=self.workers) - before_us
         reasons = [request.reason for request in result.requests if request.reason]
@@ -212,75 +223,46 @@ def _apart(server: ChildServer) -> Iterator[None]:
         server.keep_on(cores)
 
 
-def full_load(taken_us: float) -> float:
-    """How busy a core may be with 99 % of its requests, of `taken_us` each, answered in
-    OBJECTIVE_US; BUSY for those that take longer than a 115th of it.
+def under_way(cost_us: float) -> int:
+    """Requests, of `cost_us` each, that a core without rest answers within OBJECTIVE_US, or as many
+    as a client has connections for.
 
-    >>> full_load(50), full_load(1_000)
-    (0.9954, 0.98)
+    >>> under_way(40), under_way(180), under_way(100_000)
+    (256, 139, 1)
     """
-    return max(BUSY, round(1 - taken_us * log(100) / (2 * OBJECTIVE_US), 4))
+    return max(1, min(MAX_CONNECTIONS, ceil(OBJECTIVE_US / cost_us)))
 
 
 def cost_at_full_load(
     taken_us: Callable[[float], float], rate_rps: float, beside_us: float
 ) -> tuple[float, float]:
-    """(rate, what a request takes there) where rate x (that + `beside_us`) is `full_load` of a
-    second, or as near as STEPS measurements come.
+    """(rate, what a request takes there) where rate x (that + `beside_us`) is BUSY of a second, or
+    as near as STEPS measurements come.
 
     Args:
         taken_us: measures it at a rate; it falls as the rate grows.
         rate_rps: where to begin, at most what is looked for.
 
-    >>> rate_rps, cost_us = cost_at_full_load(lambda rate_rps: 50 + 0.3e6 / rate_rps, 100, 0)
-    >>> round(rate_rps), round(cost_us, 2)
-    (13844, 71.67)
+    >>> rate_rps, cost_us = cost_at_full_load(lambda rate_rps: 50 + 2e3 / rate_rps, 100, 5e3)
+    >>> round(rate_rps), round(cost_us)
+    (193, 60)
     """
     before: tuple[float, float] | None = None
     cost_us = 0.0
     for _ in range(STEPS):
         cost_us = taken_us(rate_rps)
         busy = rate_rps * (cost_us + beside_us) / 1e6
-        full = full_load(cost_us + beside_us)
-        if abs(busy - full) <= NEAR * full or (rate_rps >= MOST_RPS and busy < full):
+        if abs(busy - BUSY) <= NEAR * BUSY or (rate_rps >= MOST_RPS and busy < BUSY):
             break
         # At the present cost, which is too careful below what is looked for.
-        next_rps = rate_rps * full / busy
+        next_rps = rate_rps * BUSY / busy
         if before is not None and (busy - before[1]) * (rate_rps - before[0]) > 0:
             slope = (busy - before[1]) / (rate_rps - before[0])
-            secant_rps = rate_rps + (full - busy) / slope
-            if busy < full:
+            secant_rps = rate_rps + (BUSY - busy) / slope
+            if busy < BUSY:
                 next_rps = min(3 * rate_rps, max(next_rps, secant_rps))
             else:
                 next_rps = max(next_rps / 2, min(next_rps, secant_rps))
         before = rate_rps, busy
         rate_rps = min(MOST_RPS, next_rps)
     return rate_rps, cost_us
-
-
-def cost_around(taken_us: Callable[[float], float], rate_rps: float, beside_us: float) -> float:
-    """What a request takes where rate x (that + `beside_us`) is `full_load` of a second, which is
-    about `rate_rps`: from a line through measurements AROUND it.
-
-    Args:
-        taken_us: measures it at a rate.
-        rate_rps: where `cost_at_full_load` has found it.
-
-    Source:
-        Theil, "A rank-invariant method of linear and polynomial regression analysis", 1950.
-
-    >>> round(cost_around(lambda rate_rps: 50 + 0.3e6 / rate_rps, 12_800, 0), 1)
-    71.7
-    """
-    rates = [rate_rps * part for part in AROUND]
-    costs_us = [taken_us(rate) for rate in rates]
-    points = [
-        (rate, rate * (us + beside_us) / 1e6) for rate, us in zip(rates, costs_us, strict=True)
-    ]
-    slope = median((b - d) / (a - c) for (a, b), (c, d) in combinations(points, 2))
-    if slope <= 0:
-        return median(costs_us)
-    at_none = median(busy - slope * rate for rate, busy in points)
-    full = full_load(median(costs_us) + beside_us)
-    found_rps = max(min(rates), min(max(rates), MOST_RPS, (full - at_none) / slope))
-    return (at_none + slope * found_rps) * 1e6 / found_rps - beside_us
