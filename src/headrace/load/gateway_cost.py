@@ -101,7 +101,7 @@ def measure_gateway(
 ) -> GatewayCost:
     """Processor time of the gateway per request of one item.
 
-    Takes some 11 seconds, and two more where the model is run.
+    Takes some ten seconds, starts of its servers included.
 
     Args:
         device: that the profile has times of; a worker that waits takes as long as a whole one.
