@@ -142,7 +142,7 @@ def served_log(topology: Topology) -> tuple[EventLogHeader, list[AnyEvent], Load
         sent_us = scheduled_us + BEFORE_US
         told_us = sent_us + slo_us - EARLY_US
         events.append(Arrived(sent_us + IN_US, number, 0, told_us))
-        events.append(Answered(sent_us + 9_000 - BACK_US, number, 0))
+        events.append(Answered(sent_us + 9_000 - BACK_US, number, batch=number))
         results.append(
             RequestResult(
                 scheduled_at_us=scheduled_us,

@@ -1,13 +1,14 @@
-"""When a process got round to what came for it, as a log tells.
+"""How long a process puts off what comes for it, as a log tells.
 
-A process on a core that it shares reads, each time that it has the core, all that came meanwhile:
-the delays of messages that come at about the same moment are one wait, which ends for all at once.
-Of a message of some kind that came at c and was taken at d, with q the quickest of its kind (the
-10th percentile of d - c), the process got round to it at d - q, and had put it off for
-e = d - q - c. With n the message of the log that came nearest to x, one that comes at x is taken at
+A process on a core that it shares gets round to a message when it has the core, and when it is done
+with those that came before. Both show in the log. What comes at some moment is put off as one of
+the NEAR messages was that the log has around it, half of them before: as the one behind whose
+LATEST predecessors it came at the most alike intervals; of equals, the nearest.
 
-    q + max(x, d_n - q)      n came before x, or was put off for longer than it came after x
-    q + x + e_n              else
+The intervals are there because messages queue behind each other. Were the nearest one taken, those
+of a burst, which are close together and wait for each other, would be the nearest to few instants
+and those behind a pause to many: waits would be a fifth too short, and no longer in a burst of
+simulated messages than elsewhere.
 """
 
 from collections.abc import Sequence
@@ -17,51 +18,72 @@ import numpy as np
 from headrace.dispatch.kernel.layout import Ints
 
 QUICKEST_PERCENT = 10
-
-Messages = Sequence[tuple[int, int]]
-"""Of one kind: when each came, and when it was taken."""
+NEAR = 16
+LATEST = 2
+LONG_AGO_US = 3_000
+"""Who came longer ago is not waited for: a slice of the scheduler."""
+MESSAGES_AT_ONCE = 4_096
+"""Bounds the memory that looking for them takes."""
 
 
 class Attention:
-    """One process. The kinds of its messages are numbered."""
+    """One process, and messages of one kind."""
 
-    def __init__(self, kinds: Sequence[Messages]) -> None:
+    def __init__(self, messages: Sequence[tuple[int, int]]) -> None:
         """
         Args:
-            kinds: not all are empty.
+            messages: when each came, and when it was taken; at least one.
         """
-        self._quick_us = [_quick_us(kind) for kind in kinds]
-        messages = sorted(
-            (came_us, max(came_us, taken_us - quick_us))
-            for kind, quick_us in zip(kinds, self._quick_us, strict=True)
-            for came_us, taken_us in kind
-        )
-        self._came_us: Ints = np.array([came_us for came_us, _ in messages], dtype=np.int64)
-        self._reached_us: Ints = np.array([reached for _, reached in messages], dtype=np.int64)
-
-    def quick_us(self, kind: int) -> int:
+        came = sorted(messages)
+        self._came_us: Ints = np.array([came_us for came_us, _ in came], dtype=np.int64)
+        self._took_us: Ints = np.array([taken - came_us for came_us, taken in came], dtype=np.int64)
+        self._ages_us = _ages_us(self._came_us)
+        self.quick_us = max(0, int(np.percentile(self._took_us, QUICKEST_PERCENT)))
         """What a message takes that is not put off."""
-        return self._quick_us[kind]
 
-    def taken_at_us(self, at_us: Ints, kind: int) -> Ints:
-        """When messages of `kind` that come at these instants of the log are taken; same shape."""
-        after = np.minimum(np.searchsorted(self._came_us, at_us), len(self._came_us) - 1)
-        before = np.maximum(after - 1, 0)
-        is_before = at_us - self._came_us[before] <= np.abs(self._came_us[after] - at_us)
-        near = np.where(is_before, before, after)
-        came_us, reached_us = self._came_us[near], self._reached_us[near]
-        put_off_us = reached_us - came_us
-        same_wait = put_off_us > came_us - at_us
-        taken: Ints = np.where(same_wait, np.maximum(at_us, reached_us), at_us + put_off_us)
-        return taken + self._quick_us[kind]
+    def took_us(self, like_us: Ints, came_us: Ints) -> Ints:
+        """How long messages take that come at these instants; same shape.
 
-    def wait_us(self, at_us: int, kind: int) -> int:
-        """How long one message waits that comes then."""
-        return int(self.taken_at_us(np.array([at_us]), kind)[0]) - at_us
+        Args:
+            like_us: shape (N,), instants of the log that theirs are like.
+            came_us: shape (N,), their own, for the intervals between them.
+        """
+        order = np.argsort(came_us, kind="stable")
+        ages_us = np.empty((len(order), LATEST), dtype=np.int64)
+        ages_us[order] = _ages_us(came_us[order])
+        found = np.empty_like(like_us)
+        for begin in range(0, len(order), MESSAGES_AT_ONCE):
+            some = slice(begin, begin + MESSAGES_AT_ONCE)
+            found[some] = self._took_us[self._most_alike(like_us[some], ages_us[some])]
+        return found
+
+    def _most_alike(self, like_us: Ints, ages_us: Ints) -> Ints:
+        """Which message of the log each takes its time from; shape (N,)."""
+        after = np.searchsorted(self._came_us, like_us)
+        near = after[:, None] + np.arange(-NEAR // 2, NEAR // 2)
+        near = np.clip(near, 0, len(self._came_us) - 1)
+        unlike_us = np.abs(self._ages_us[near] - ages_us[:, None, :]).sum(axis=2)
+        apart_us = np.abs(self._came_us[near] - like_us[:, None])
+        rows = np.arange(len(near))
+        nearest_first = np.argsort(apart_us, axis=1, kind="stable")
+        best = unlike_us[rows[:, None], nearest_first].argmin(axis=1)
+        found: Ints = near[rows, nearest_first[rows, best]]
+        return found
 
 
-def _quick_us(kind: Messages) -> int:
-    if not kind:
-        return 0
-    took_us = [taken_us - came_us for came_us, taken_us in kind]
-    return max(0, int(np.percentile(took_us, QUICKEST_PERCENT)))
+def _ages_us(came_us: Ints) -> Ints:
+    """How long before each message the LATEST others had come, LONG_AGO_US at most.
+
+    Args:
+        came_us: shape (N,), in order.
+
+    Returns:
+        Shape (N, LATEST).
+
+    >>> _ages_us(np.array([0, 100, 150, 9_000])).tolist()
+    [[3000, 3000], [100, 3000], [50, 150], [3000, 3000]]
+    """
+    found: Ints = np.full((len(came_us), LATEST), LONG_AGO_US, dtype=np.int64)
+    for back in range(1, LATEST + 1):
+        found[back:, back - 1] = came_us[back:] - came_us[:-back]
+    return np.minimum(LONG_AGO_US, found)

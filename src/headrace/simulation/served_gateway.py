@@ -9,9 +9,10 @@ dispatcher heard of at d, with deadline D, and answered at e, a rehearsal's log 
                            which is more than that takes in most cases
     back    h - e
 
-Client and gateway each read all that came since they last had a core: what comes at a simulated
-instant is put off as what came at the like moment of the log (`simulation.moments`, `.attention`),
-nobody overtakes, and the gateway reads what is there whenever it takes a report (`.inbox`).
+What comes at a simulated instant is put off as what came about the like moment of the log
+(`simulation.moments`, `.attention`), by the client first and then by the gateway; nobody overtakes,
+and the gateway reads what is there whenever it takes a report (`.inbox`). Answers are on their way
+as long as those of a batch of as many were (`.answers`).
 
 A server's own log does not know its clients. There `in` is d - (D - SLO), with `early` in it, and
 the rest is 0: the slack that is left is right, latencies are a little too long. Requests with a
@@ -19,7 +20,7 @@ timeout of their own do not say when they arrived; a model with such is passed b
 its profile says (`simulation.gateway`), and so are all where there is no log.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,17 +30,14 @@ from msgspec import structs
 from headrace.dispatch.kernel.layout import Ints
 from headrace.dispatch.topology import Topology
 from headrace.domain.events import Answered, AnyEvent, Arrived, Opened, Seen
-from headrace.simulation.attention import Attention, Messages
+from headrace.simulation.answers import Answers
+from headrace.simulation.attention import Attention
 from headrace.simulation.gateway import through_gateway
 from headrace.simulation.moments import Moments
 
 LEAST_REQUESTS = 30
 PLAUSIBLE_US = 5_000
 """The quickest way in takes no longer, else deadlines are not the SLO's."""
-REQUESTS = 0
-"""What a gateway takes."""
-SENDS, ANSWERS = 0, 1
-"""What a client does."""
 EARLY_SHIFT = 3
 """Of no request's time is more than this part (an eighth) taken off, as in the gateway."""
 
@@ -84,7 +82,7 @@ class ServedGateway:
         self._moments = moments
         arrived: defaultdict[int, list[Arrived]] = defaultdict(list)
         seen: dict[int, Seen] = {}
-        answered_at_us: dict[int, int] = {}
+        answered: dict[int, Answered] = {}
         for event in events:
             match event:
                 case Arrived():
@@ -92,7 +90,7 @@ class ServedGateway:
                 case Seen():
                     seen[event.request] = event
                 case Answered():
-                    answered_at_us[event.request] = event.at_us
+                    answered[event.request] = event
                 case _:
                     pass
         requests: list[tuple[int, int]] = []
@@ -108,9 +106,8 @@ class ServedGateway:
                 self._known[index] = None
                 requests += [(e.at_us - w, e.at_us) for e, w in zip(own, waits_us, strict=True)]
         self._gateway = _attention(requests)
-        sends = [(told.scheduled_at_us, told.sent_at_us) for told in seen.values()]
-        answers = [(answered_at_us[r], e.at_us) for r, e in seen.items() if r in answered_at_us]
-        self._client = _attention(sends, answers)
+        self._client = _attention([(e.scheduled_at_us, e.sent_at_us) for e in seen.values()])
+        self._answers = _answers(answered, seen)
 
     def ways(
         self, topology: Topology, arrived_at_us: Ints, model: Ints, deadline_at_us: Ints
@@ -128,23 +125,36 @@ class ServedGateway:
         ]
         passed = through_gateway(arrived_at_us, np.array(taken_us, dtype=np.int64)[model])
         told, ready = deadline_at_us.copy(), passed.copy()
-        for index, early in self._known.items():
-            mine = np.flatnonzero(model == index)
-            assert self._moments is not None, "no way is known without a moment"
+        mine = np.flatnonzero(np.isin(model, list(self._known)))
+        if len(mine):
+            assert self._moments is not None, "nothing is known without a moment"
             assert self._gateway is not None
-            like = sent = self._moments.all_at(arrived_at_us[mine])
-            if early is not None:
-                assert self._client is not None
-                sent = self._client.taken_at_us(like, SENDS)
-                most_us = (deadline_at_us - arrived_at_us)[mine] >> EARLY_SHIFT
-                told[mine] += np.maximum(sent - like - early.at_us(sent), -most_us)
-            passed[mine] += self._gateway.taken_at_us(sent, REQUESTS) - like
-            ready[mine] += sent - like + self._gateway.quick_us(REQUESTS)
+            like = self._moments.all_at(arrived_at_us)
+            held_us = self._held_us(like, arrived_at_us, model)
+            for index, early in self._known.items():
+                own = np.flatnonzero(model == index)
+                if early is not None:
+                    most_us = (deadline_at_us - arrived_at_us)[own] >> EARLY_SHIFT
+                    early_us = early.at_us((like + held_us)[own])
+                    told[own] += np.maximum(held_us[own] - early_us, -most_us)
+            sent = (arrived_at_us + held_us)[mine]
+            passed[mine] = sent + self._gateway.took_us((like + held_us)[mine], sent)
+            ready[mine] = sent + self._gateway.quick_us
         return Ways(
             passed_at_us=np.maximum.accumulate(passed),
             told_at_us=told,
             ready_at_us=np.maximum.accumulate(ready),
         )
+
+    def _held_us(self, like_us: Ints, arrived_at_us: Ints, model: Ints) -> Ints:
+        """How long clients put off each request, where the log has them; all of shape (N,)."""
+        found = np.zeros_like(arrived_at_us)
+        seen = [index for index, early in self._known.items() if early is not None]
+        mine = np.flatnonzero(np.isin(model, seen))
+        if len(mine):
+            assert self._client is not None, "no deadline is known to be early without its client"
+            found[mine] = self._client.took_us(like_us[mine], arrived_at_us[mine])
+        return found
 
     def seen(
         self, events: Sequence[AnyEvent], arrived_at_us: Ints, deadline_at_us: Ints
@@ -155,13 +165,19 @@ class ServedGateway:
             arrived_at_us, deadline_at_us: of the requests, both of shape (N,).
         """
         found: list[AnyEvent] = []
+        together = Counter(event.batch for event in events if isinstance(event, Answered))
+        waits_us: dict[int, list[int]] = {}
+        """Batch -> of its answers that are not on their way yet, longest first."""
         for event in events:
             if isinstance(event, Arrived | Opened):
                 i = event.request
                 at_us, deadline_us = int(arrived_at_us[i]), int(deadline_at_us[i])
                 found.append(structs.replace(event, at_us=at_us, deadline_at_us=deadline_us))
-            elif isinstance(event, Answered) and self._client and self._moments:
-                back_us = self._client.wait_us(self._moments.at(event.at_us), ANSWERS)
+            elif isinstance(event, Answered) and self._answers and self._moments:
+                if event.batch not in waits_us:
+                    at_us, size = self._moments.at(event.at_us), together[event.batch]
+                    waits_us[event.batch] = self._answers.waits_us(at_us, size)[::-1]
+                back_us = waits_us[event.batch].pop()
                 found.append(structs.replace(event, at_us=event.at_us + back_us))
             else:
                 found.append(event)
@@ -169,9 +185,21 @@ class ServedGateway:
         return found
 
 
-def _attention(*kinds: Messages) -> Attention | None:
+def _attention(messages: Sequence[tuple[int, int]]) -> Attention | None:
     """None: there are no messages."""
-    return Attention(kinds) if any(kinds) else None
+    return Attention(messages) if messages else None
+
+
+def _answers(answered: Mapping[int, Answered], seen: Mapping[int, Seen]) -> Answers | None:
+    """None: no client has told of any."""
+    at_us: dict[int, int] = {}
+    seen_at_us: defaultdict[int, list[int]] = defaultdict(list)
+    for request in answered.keys() & seen.keys():
+        batch = answered[request].batch
+        at_us[batch] = answered[request].at_us
+        seen_at_us[batch].append(seen[request].at_us)
+    batches = [(at_us[batch], seen_us) for batch, seen_us in seen_at_us.items()]
+    return Answers(batches) if batches else None
 
 
 def _early(own: Sequence[Arrived], seen: Mapping[int, Seen], slo_us: int) -> _Early:
