@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from msgspec.structs import replace
@@ -173,3 +174,24 @@ models: [{name: m, profile: m.json, slo_ms: 60}]
     assert plan.gap <= 0.001
     assert len({(slot.node, slot.device_index) for slot in plan.slots}) > 90_000
     assert verify(plan, problem.profiles) == []
+
+
+@pytest.mark.parametrize("seed", [1, 12, 15])
+@pytest.mark.parametrize("objective", ["max-min", "throughput"])
+def test_where_the_best_counts_do_not_pack_the_plan_is_of_slots_that_do(
+    monkeypatch: pytest.MonkeyPatch, seed: int, objective: Literal["max-min", "throughput"]
+) -> None:
+    """The first refusal by memory ends the search, with what was kept of pipelines that fit."""
+    monkeypatch.setattr("headrace.planning.pooled.search.EXCLUSIONS_MAX", 0)
+    heavy = make_profile("heavy", blocks=3, shares=QUARTERS, seed=seed)
+    other = make_profile("other", blocks=2, shares=QUARTERS, seed=100 + seed)
+    weights = sum(block.weights_bytes for block in heavy.blocks)
+    memory = {"a": weights * 5 // 4}
+    cluster = make_cluster({"n": {"a": 2, "b": 1}}, shares=QUARTERS, memory_bytes=memory)
+    options = PlanOptions(max_stages=2, objective=objective)
+    problem = make_problem([heavy, other], cluster=cluster, options=options)
+
+    plan = make_plan(problem)
+
+    assert verify(plan, problem.profiles) == []
+    assert plan.stopped in ("optimal", "heuristic")

@@ -122,18 +122,12 @@ class _Engines:
 
         Any others would only give the relaxation the choice between equals, some of them coarser.
         """
-        few = [
-            mine.take(counted.source)
-            for mine, counted in zip(self._asked.columns, self._columns, strict=True)
-        ]
+        kept = [counted.source for counted in self._columns]
+        few = [mine.take(rows) for mine, rows in zip(self._asked.columns, kept, strict=True)]
         result = search_beside_bound(replace(self._asked, columns=few), deadline, companions=0)
         if result is None or result.chosen is None:
             return result
-        allotments = tuple(
-            replace(mine, pipeline=counted.source[mine.pipeline])
-            for mine, counted in zip(result.chosen.allotments, self._columns, strict=True)
-        )
-        return replace(result, chosen=replace(result.chosen, allotments=allotments))
+        return replace(result, chosen=result.chosen.among_all(kept))
 
     def to_begin_with(self, deadline: Deadline) -> ChosenAllotments | None:
         """The better of two plans that are soon found: by rounding, and by walks.

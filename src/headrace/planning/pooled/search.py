@@ -51,7 +51,10 @@ LISTED_MAX = 6_000
 """Allotments of any round; beyond, the search ends with the bound that it has."""
 
 EXCLUSIONS_MAX = 30
-"""Plans refused because weights cannot be packed, before settling for easily packed ones."""
+"""Plans refused because weights cannot be packed, before the search ends with what it has."""
+
+LIGHT_PART = 0.5
+"""Of the time left, for a plan that is easily packed, once one was refused."""
 
 ROUNDED_DEVICES = 200
 """More than these: the search begins from a bounded and repaired plan."""
@@ -190,7 +193,7 @@ class ColumnSearch:
             reached = reach
             selection = self._select_packable(listed)
             if selection is None:
-                return self._settle()
+                return self._stop("time-limit" if self._deadline.passed else "heuristic", [])
             self._learn(selection, reach, complete=reach >= everything)
             if self._best is not None and self._gap() <= PROVEN_GAP:
                 return self._stop("optimal", listed)
@@ -257,7 +260,10 @@ class ColumnSearch:
         ]
 
     def _select_packable(self, listed: list[Allotments]) -> Selection | None:
-        """The best selection that can be placed; None after too many that cannot."""
+        """The best selection that can be placed; None after too many that cannot.
+
+        The first that cannot is a reason to look for one that surely can, while there is time.
+        """
         while True:
             selection = select(
                 self._asked,
@@ -268,6 +274,8 @@ class ColumnSearch:
             )
             if selection.chosen is None or self._packable(selection.chosen):
                 return selection
+            if len(self._excluded) == 1 and self._best is None:
+                self._learn_light()
             if len(self._excluded) > EXCLUSIONS_MAX or self._deadline.passed:
                 return None
 
@@ -328,21 +336,20 @@ class ColumnSearch:
             stopped=stopped, chosen=best, objective=self._worth(best), bound=self._bound
         )
 
-    def _settle(self) -> PooledResult:
-        """Plan with slots that weigh no more than their share of the memory: always packable."""
+    def _learn_light(self) -> None:
+        """A plan of slots that weigh no more than their share of the memory: it always packs."""
         hardware = self._hardware
-        light = []
+        kept = []
         for pipelines in self._columns:
             kinds = pipelines.kinds
             memory = hardware.memory_bytes[hardware.kind_device[kinds]]
             room = np.where(memory < 0, np.inf, memory * hardware.shares[kinds] * (1 - 1e-12))
             fits = (kinds < 0) | (pipelines.weights_bytes <= room)
-            light.append(pipelines.take(np.flatnonzero(fits.all(axis=1))))
-        if self._best is None and all(map(len, light)):
-            self._best = search(replace(self._asked, columns=light), self._deadline).chosen
-        if self._best is None:
-            return PooledResult(stopped="heuristic", chosen=None, objective=None, bound=self._bound)
-        worth = self._worth(self._best)
-        return PooledResult(
-            stopped="heuristic", chosen=self._best, objective=worth, bound=self._bound
-        )
+            kept.append(np.flatnonzero(fits.all(axis=1)))
+        if not all(map(len, kept)):
+            return
+        light = [mine.take(rows) for mine, rows in zip(self._columns, kept, strict=True)]
+        asked = replace(self._asked, columns=light)
+        chosen = search(asked, self._deadline.part(LIGHT_PART)).chosen
+        if chosen is not None:
+            self.learn(chosen.among_all(kept))

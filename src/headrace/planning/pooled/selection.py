@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -24,6 +25,18 @@ class ChosenAllotments:
 
     def throughputs(self) -> tuple[float, ...]:
         return tuple(float(a.throughput_rps.sum()) for a in self.allotments)
+
+    def among_all(self, kept: Sequence[Ints]) -> Self:
+        """The same, where pipelines were numbered among those that were kept.
+
+        Args:
+            kept: of each demand, which of all its pipelines.
+        """
+        renumbered = tuple(
+            replace(mine, pipeline=rows[mine.pipeline])
+            for mine, rows in zip(self.allotments, kept, strict=True)
+        )
+        return replace(self, allotments=renumbered)
 
 
 @dataclass(frozen=True, slots=True)
