@@ -130,6 +130,19 @@ def test_the_named_devices_are_enough_and_fewer_are_not() -> None:
         assert (solve(replace(problem, cluster=cluster)).plan is not None) is feasible
 
 
+def test_a_type_that_does_not_help_keeps_nobody_from_naming_one_that_does() -> None:
+    """Nothing fits a's memory. Of b a third would do for each, which the relaxation takes."""
+    speeds = {"a": 1.0, "b": 4.0, "c": 1.0}
+    profiles = [make_profile(f"m{i}", devices=speeds) for i in range(3)]
+    nodes = {"n0": dict.fromkeys(speeds, 1)}
+    cluster = make_cluster(nodes, memory_bytes={"a": 1})
+
+    refusal = refusal_of(make_problem(profiles, cluster=cluster, slo_us=10**6))
+
+    assert "1 'b' more or 1 'c' more" in refusal
+    assert "'a' more" not in refusal
+
+
 @pytest.mark.parametrize("objective", ["throughput", "max-min"])
 def test_a_model_is_never_left_without_a_pipeline(objective: str) -> None:
     profiles = [make_profile(f"m{i}", devices={"a": 1.0}, seed=i) for i in range(3)]

@@ -29,6 +29,9 @@ from headrace.planning.pooled.search import search
 EXPLAIN_LIMIT_S = 10.0
 """Time for finding what would be feasible."""
 
+FARTHEST = 64
+"""Times as many devices as the relaxation needs are tried; it is seldom far off."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
@@ -235,7 +238,9 @@ def _more_devices(
     """How many more devices of one type would do, for every type; empty if unknown."""
     offers = []
     for device, name in enumerate(hardware.devices):
-        count = _more_of(problem, hardware, models, device, deadline)
+        # Of each type that does not help all its time is spent: none takes that of the others.
+        mine = deadline.part(1 / (len(hardware.devices) - device))
+        count = _more_of(problem, hardware, models, device, mine)
         if count is not None:
             offers.append(f"{count} {name!r} more")
     return " or ".join(offers)
@@ -246,7 +251,8 @@ def _more_of(
 ) -> int | None:
     """The least number of further devices of one type that makes the problem feasible.
 
-    Counted up from what the relaxation needs at least, which is seldom far off.
+    Sought by halves between what the relaxation needs and the first of its multiples that do; None
+    where FARTHEST times as many do not, as where no model's weights fit.
     """
     roomy = hardware.with_unlimited(device)
     # With more devices there may be pipelines that did not fit at all.
@@ -260,16 +266,30 @@ def _more_of(
         return None
     if relaxation is None:
         return None
-    count = max(1, ceil(relaxation.bound - 1e-6))
-    while not deadline.passed:
+
+    def enough(count: int) -> bool:
         richer = hardware.with_more(device, count)
         fitting = [replace(m, pipelines=_fitting(m.pipelines, richer)) for m in models]
-        if all(len(m.pipelines) for m in fitting):
-            carried = _carried(richer, fitting, deadline)
-            if carried is not None and carried >= 1 - 1e-9:
-                return count
-        count += 1
-    return None
+        if not all(len(m.pipelines) for m in fitting):
+            return False
+        carried = _carried(richer, fitting, deadline)
+        return carried is not None and carried >= 1 - 1e-9
+
+    least = max(1, ceil(relaxation.bound - 1e-6))
+    too_few, count = least - 1, least
+    while not enough(count):
+        too_few, count = count, 2 * count
+        if deadline.passed or count > FARTHEST * least:
+            return None
+    while count - too_few > 1:
+        middle = (too_few + count) // 2
+        if enough(middle):
+            count = middle
+        elif deadline.passed:
+            return None
+        else:
+            too_few = middle
+    return count
 
 
 def _fitting(pipelines: Pipelines, hardware: Hardware) -> Pipelines:
