@@ -18,10 +18,15 @@ import numpy as np
 from headrace.dispatch.kernel.layout import Ints
 
 QUICKEST_PERCENT = 10
+
 NEAR = 16
+"""Few enough that a slow moment stays one, and enough for some like intervals (decision 0091)."""
+
 LATEST = 2
+
 LONG_AGO_US = 3_000
 """Who came longer ago is not waited for: a slice of the scheduler."""
+
 MESSAGES_AT_ONCE = 4_096
 """Bounds the memory that looking for them takes."""
 
