@@ -82,6 +82,18 @@ def test_a_pair_that_is_better_apart_runs_apart() -> None:
     assert plan.objective == pytest.approx(2 / 0.010 + 2 / 0.012)
 
 
+def test_where_one_stage_is_the_most_no_pair_has_two() -> None:
+    """A problem's limit is one for all planners, so that they can be compared."""
+    profile = profile_by_hand(fast_us=(5_000, 5_000), slow_us=(40_000, 5_000))
+    cluster = make_cluster({"n0": {"a": 1, "b": 1}})
+    options = replace(MARGINLESS, max_stages=1)
+    problem = make_problem([profile], cluster=cluster, slo_us=12_000, options=options)
+
+    (deployment,) = made("dart-r", problem).deployments
+
+    assert [len(pipeline.stages) for pipeline in deployment.pipelines] == [1]
+
+
 def test_for_the_sum_of_throughputs_devices_are_divided_as_without_partitioning() -> None:
     profiles = [make_profile(f"m{i}", devices={"a": 1.0, "b": 0.4}, seed=i) for i in range(2)]
     problem = make_problem(

@@ -41,11 +41,14 @@ from headrace.planning.common.models import model_of
 def plan_replicated_pairs(problem: Problem) -> PlanResult:
     """Pairs of unlike devices, replicated; nothing is proven of the plan.
 
+    `min_stages` is overridden. With a `max_stages` of 1 pairs are apart: each device runs all.
+
     Raises:
         DocumentError: more than two device types, or objective least-cost.
     """
     deadline = Deadline(problem.options.time_limit_s)
-    options = replace(problem.options, planner="dart-r", min_stages=1, max_stages=2)
+    stages = min(2, problem.options.max_stages)
+    options = replace(problem.options, planner="dart-r", min_stages=1, max_stages=stages)
     problem = replace(problem, options=options)
     whole = on_whole_devices(problem)
     hardware = Hardware.of(whole.cluster)
