@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 HANG_S = 60
-"""For one case; the slowest, a small plan, takes less than a second."""
+"""For one case; the slowest, a problem for two planners, is cut short by their time limits."""
 SHOWN = 20
-KINDS = ("files", "configs", "protocol")
+KINDS = ("files", "configs", "problems", "protocol")
 
 
 class Cases(Protocol):
@@ -57,6 +57,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--files", type=int, default=30_000, help="file mutants, at most")
     parser.add_argument("--inputs", type=int, default=250_000, help="protocol inputs, at most")
     parser.add_argument("--configs", type=int, default=20_000, help="of config.pbtxt, at most")
+    parser.add_argument("--problems", type=int, default=20_000, help="to be planned, at most")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--keep", type=Path, default=Path("fuzz-findings"), metavar="FOLDER")
@@ -77,6 +78,10 @@ def _cases(kind: str, folder: Path, seed: int) -> Cases:
         from fuzz.configs import Configs
 
         return Configs(folder, seed)
+    if kind == "problems":
+        from fuzz.problems import Problems
+
+        return Problems(seed)
     from fuzz.protocol import Protocol
 
     return Protocol(seed)

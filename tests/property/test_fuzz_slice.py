@@ -11,12 +11,15 @@ from fuzz.configs import Configs
 from fuzz.corpus import make_corpus
 from fuzz.files import Files
 from fuzz.judge import Unkept, judge_figures
+from fuzz.problems import Problems
 from fuzz.protocol import Protocol
 from headrace.catalog.documents import plan_profiles, read_plan
 
 FILES = 150
 INPUTS = 600
 CONFIGS = 1_000
+PROBLEMS = 60
+UNHURRIED_S = 300.0
 SEED = 7
 
 
@@ -47,6 +50,14 @@ def test_no_mutant_of_a_triton_configuration_does_harm(tmp_path: Path) -> None:
     became = {configs.run(number) for number in range(CONFIGS)}
 
     assert became == {"config refused", "config read"}
+
+
+def test_no_random_problem_is_planned_worse_by_an_exact_planner_than_by_another() -> None:
+    problems = Problems(SEED, UNHURRIED_S)
+
+    became = {problems.run(number) for number in range(PROBLEMS)}
+
+    assert {"pooled: planned", "shares: planned", "dart-r: planned", "gpulet: planned"} <= became
 
 
 def test_no_sequence_of_bytes_does_harm() -> None:

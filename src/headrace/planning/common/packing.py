@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.planning.common.allotments import Allotments
-from headrace.planning.common.candidates import Pipelines
+from headrace.planning.common.candidates import Ints, Pipelines
 from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.patterns import maximal_patterns
 from headrace.planning.common.solver import LinearModel
@@ -58,21 +58,26 @@ def slot_sizes(
     return sizes
 
 
-def unpackable_devices(
-    hardware: Hardware, columns: Sequence[Pipelines], chosen: Sequence[Allotments]
-) -> list[str]:
-    """Device types that have too few devices for the slots chosen on them.
+def devices_taken(
+    hardware: Hardware, columns: Sequence[Pipelines], chosen: Sequence[Allotments], given: Ints
+) -> Ints:
+    """Devices of each type, `given`, or as many as the slots chosen on it take when packed.
 
-    Counts that patterns cover always fit by share; only memory can make this non-empty.
+    Counts that patterns cover always fit by share; only memory takes more.
+
+    Args:
+        given: shape (D,), patterns of that many devices cover the slots.
+
+    Returns:
+        Shape (D,).
     """
-    full = []
+    taken = given.copy()
     for i, sizes in enumerate(slot_sizes(hardware, columns, chosen)):
         memory = int(hardware.memory_bytes[i])
         if memory >= 0 and _heaviest_device(sizes) > memory:
-            devices = pack(sizes, device=hardware.devices[i], memory_bytes=memory)
-            if len(devices) > hardware.counts[i]:
-                full.append(hardware.devices[i])
-    return full
+            packed = pack(sizes, device=hardware.devices[i], memory_bytes=memory)
+            taken[i] = max(given[i], len(packed))
+    return taken
 
 
 def fit_alone(pipelines: Pipelines, hardware: Hardware) -> npt.NDArray[np.bool_]:

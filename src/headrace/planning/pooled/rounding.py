@@ -19,9 +19,8 @@ from headrace.planning.common.candidates import Floats, Ints, Pipelines
 from headrace.planning.common.deadline import Deadline
 from headrace.planning.common.hardware import Hardware
 from headrace.planning.common.master import Counting, Master
-from headrace.planning.common.packing import unpackable_devices
 from headrace.planning.pooled.relaxation import Relaxation
-from headrace.planning.pooled.selection import ChosenAllotments
+from headrace.planning.pooled.selection import ChosenAllotments, as_packed
 
 COMPANIONS = 8
 """Pipelines of each demand beside those of the relaxation: something to round with."""
@@ -58,7 +57,7 @@ def round_relaxation(
         ),
         cut=np.rint(solution.values[program.master.cut]).astype(np.int64),
     )
-    return None if unpackable_devices(hardware, columns, chosen.allotments) else chosen
+    return as_packed(asked, chosen)
 
 
 def _few(pipelines: Pipelines, relaxation: Relaxation, demand: int, companions: int) -> Ints:

@@ -26,13 +26,13 @@ from headrace.domain.plan import Stopped
 from headrace.planning.common.allotments import Allotments, allotments_within
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.planning.common.master import Counting, is_maximised, smallest_normalised
-from headrace.planning.common.packing import unpackable_devices
 from headrace.planning.pooled.relaxation import Relaxation, relax
 from headrace.planning.pooled.rounding import COMPANIONS, round_relaxation
 from headrace.planning.pooled.selection import (
     ChosenAllotments,
     Excluded,
     Selection,
+    as_packed,
     identity_of,
     select,
     select_tidiest,
@@ -280,9 +280,15 @@ class ColumnSearch:
                 return None
 
     def _packable(self, chosen: ChosenAllotments) -> bool:
-        full = unpackable_devices(self._hardware, self._columns, chosen.allotments)
-        if not full:
+        """Whether it takes the devices that it says; else it, and all with more slots, is excluded.
+
+        What takes more, and as many as there are at most, is known at what it costs.
+        """
+        packed = as_packed(self._asked, chosen)
+        if packed is chosen:
             return True
+        if packed is not None:
+            self.learn(packed)
         self._excluded.append(identity_of(chosen))
         return False
 
@@ -300,6 +306,9 @@ class ColumnSearch:
         loosest = max(limits, key=lambda value: self._sign * value)
         if np.isfinite(loosest):
             self._bound = min(self._bound, loosest, key=lambda value: self._sign * value)
+        # What was excluded is beyond the bound of the others, but not beyond its own cost.
+        if self._best is not None and self._sign * (self._objective - self._bound) > 0:
+            self._bound = self._objective
 
     def _worth(self, chosen: ChosenAllotments) -> float:
         """The objective, recomputed from the counts."""

@@ -9,6 +9,7 @@ import numpy as np
 from headrace.planning.common.allotments import Allotments
 from headrace.planning.common.candidates import Floats, Ints, Pipelines
 from headrace.planning.common.master import Counting, Master, Wanted, smallest_normalised
+from headrace.planning.common.packing import devices_taken
 from headrace.planning.common.solver import Status
 
 TIDY_NODES = 500
@@ -37,6 +38,29 @@ class ChosenAllotments:
             for mine, rows in zip(self.allotments, kept, strict=True)
         )
         return replace(self, allotments=renumbered)
+
+
+def as_packed(asked: Counting, chosen: ChosenAllotments) -> ChosenAllotments | None:
+    """With all devices that the slots take, which by weights may be more than by shares.
+
+    Returns:
+        `chosen` itself where it says so already, or where devices cost nothing; None where it takes
+        more than there are.
+    """
+    hardware = asked.hardware
+    given = hardware.counts
+    if asked.goal == "least-cost":
+        given = np.bincount(hardware.pattern_device.repeat(chosen.cut), minlength=len(given))
+    taken = devices_taken(hardware, asked.columns, chosen.allotments, given)
+    if (taken > hardware.counts).any():
+        return None
+    if (taken == given).all():
+        return chosen
+    # By any pattern: what counts is how many are cut.
+    _, first = np.unique(hardware.pattern_device, return_index=True)
+    cut = chosen.cut.copy()
+    cut[first] += taken - given
+    return replace(chosen, cut=cut)
 
 
 @dataclass(frozen=True, slots=True)
