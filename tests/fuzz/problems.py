@@ -22,7 +22,7 @@ from headrace.simulation.session import simulate
 from headrace.verify import verify
 from helpers.problems import make_cluster, make_problem, make_profile
 
-LIMIT_S = 2.0
+LIMIT_S = 5.0
 LATER_S = 15.0
 """On top of the limit, what a refusal may take to say what would do, on a busy machine."""
 

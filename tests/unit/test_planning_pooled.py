@@ -195,3 +195,19 @@ def test_where_the_best_counts_do_not_pack_the_plan_is_of_slots_that_do(
 
     assert verify(plan, problem.profiles) == []
     assert plan.stopped in ("optimal", "heuristic")
+
+
+def test_a_plan_costs_the_devices_that_its_weights_take() -> None:
+    """Two slots fit one device by their shares, and by their weights they do not."""
+    profile = make_profile("m", blocks=2, devices={"a": 1.0}, shares=HALVES, weights_bytes=1000)
+    heaviest = max(block.weights_bytes for block in profile.blocks)
+    cluster = make_cluster(
+        {"n": {"a": 3}}, shares=HALVES, memory_bytes={"a": heaviest}, prices={"a": 1.0}
+    )
+    options = PlanOptions(objective="least-cost")
+    problem = make_problem([profile], cluster=cluster, rates={"m": 1.0}, options=options)
+
+    plan = make_plan(problem)
+
+    assert verify(plan, problem.profiles) == []
+    assert (plan.objective, plan.bound, plan.stopped) == (2.0, 2.0, "optimal")

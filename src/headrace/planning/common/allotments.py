@@ -126,8 +126,9 @@ def _multiples(
     most = hardware.slots_max[pipelines.kinds[row, stage]].astype(float)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         affordable = np.floor(waste_max / (waste_rate[row] * rate) + 1e-9)
-    # Of what wastes nothing, any number is affordable (0 / 0 where nothing may be wasted).
-    depth = np.fmin(most, affordable).astype(np.int64)
+    # Of what wastes nothing, any number is affordable (0 / 0 where nothing may be wasted), and none
+    # of what is beyond the limit already.
+    depth = np.maximum(0.0, np.fmin(most, affordable)).astype(np.int64)
     alive = depth > 0
     row, stage, depth = row[alive], stage[alive], depth[alive]
     chunk = (np.cumsum(depth) - 1) // CHUNK
