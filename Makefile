@@ -27,7 +27,7 @@ test-all: $(VENV)/.installed-extras
 gpu-check:
 	@PYTHONPATH=src:tests:. $(GPU_PYTHON) -m benchmarks.gpu.check $(PART)
 
-# Random mutants of files and requests; FUZZ="--seconds 3600" for all of them, see tests/fuzz/run.py.
+# Random files, problems and requests; FUZZ="--seconds 3600" for all of them, see tests/fuzz/run.py.
 fuzz: $(STAMP)
 	PYTHONPATH=tests $(BIN)/python -m fuzz.run $(FUZZ)
 
