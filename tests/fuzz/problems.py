@@ -8,14 +8,14 @@ exact one has a plan at least as good.
 import random
 from fractions import Fraction
 from time import monotonic
-from typing import Literal, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from headrace.domain.errors import DocumentError
+from headrace.domain.events import Answered, Dropped
 from headrace.domain.plan import Plan, PlanResult
-from headrace.domain.problem import MINIMISED, PlanOptions, Problem
+from headrace.domain.problem import MINIMISED, Objective, PlanOptions, Problem
 from headrace.planning import COUNT_DEVICES, solve
 from headrace.simulation.offered.arrivals import arrivals_for
 from headrace.simulation.session import simulate
@@ -69,7 +69,6 @@ class Problems:
             plan = _planned(problem)
         except DocumentError:
             return f"{planner}: cannot be asked for this"
-        exact = None
         if EXACT[planner] != planner:
             options = replace(problem.options, planner=EXACT[planner])
             try:
@@ -119,9 +118,8 @@ class Problems:
             memory_bytes={name: rng.choice(memory) for name in types if rng.random() < 0.4},
             max_utilisation=rng.choice((1.0, 1.0, 0.9, 0.7)),
         )
-        goals = ["throughput", "max-min", "least-cost"]
-        goals += ["least-devices"] if planner in COUNT_DEVICES else []
-        objective = cast(Literal["throughput", "max-min", "least-cost"], rng.choice(goals))
+        goals: list[Objective] = ["throughput", "max-min", "least-cost"]
+        objective = rng.choice([*goals, "least-devices"] if planner in COUNT_DEVICES else goals)
         rated = objective in MINIMISED or planner in ONE_TYPE or rng.random() < 0.5
         problem = make_problem(
             profiles,
@@ -172,5 +170,5 @@ def _simulated(plan: Plan, problem: Problem) -> None:
     rates = {each.model: 0.5 * min(each.throughput_rps, 400.0) for each in plan.deployments}
     arrivals = arrivals_for("poisson", rates, 0.5, 1)
     _, events = simulate(plan, problem.profiles, arrivals, jitter=False)
-    ended = sum(type(event).__name__ in ("Answered", "Dropped") for event in events)
+    ended = sum(isinstance(event, Answered | Dropped) for event in events)
     assert ended == len(arrivals), f"{ended} of {len(arrivals)} requests ended"

@@ -2,13 +2,12 @@
 
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from msgspec.structs import replace
 
 from headrace.catalog.documents import read_problem, write_document
-from headrace.domain.problem import PlanOptions, Problem
+from headrace.domain.problem import Objective, PlanOptions, Problem
 from headrace.planning import PLANNERS, solve
 from headrace.verify import verify
 from helpers.problems import QUARTERS, make_cluster, make_plan, make_problem, make_profile
@@ -179,7 +178,7 @@ models: [{name: m, profile: m.json, slo_ms: 60}]
 @pytest.mark.parametrize("seed", [1, 12, 15])
 @pytest.mark.parametrize("objective", ["max-min", "throughput"])
 def test_where_the_best_counts_do_not_pack_the_plan_is_of_slots_that_do(
-    monkeypatch: pytest.MonkeyPatch, seed: int, objective: Literal["max-min", "throughput"]
+    monkeypatch: pytest.MonkeyPatch, seed: int, objective: Objective
 ) -> None:
     """The first refusal by memory ends the search, with what was kept of pipelines that fit."""
     monkeypatch.setattr("headrace.planning.pooled.search.EXCLUSIONS_MAX", 0)
