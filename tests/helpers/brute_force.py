@@ -15,7 +15,8 @@ from headrace.domain.errors import ProfileError
 from headrace.domain.problem import Demand, Problem
 from helpers.problems import profiled_us
 
-Kind = tuple[str, Fraction]
+Kind = tuple[str, Fraction, int]
+"""Device type, share, and what the slot weighs; 0 where memory is not known."""
 Use = tuple[int, ...]
 Throughputs = tuple[float, ...]
 
@@ -26,13 +27,27 @@ class BruteForce:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.kinds: list[Kind] = [
-            (kind.name, share) for kind in problem.cluster.device_types for share in kind.shares
+            (kind.name, share, weights)
+            for kind in problem.cluster.device_types
+            for share in kind.shares
+            for weights in sorted(self._weights(kind.name))
         ]
-        most = [problem.cluster.count(device) * int(1 / share) for device, share in self.kinds]
+        most = [problem.cluster.count(device) * int(1 / share) for device, share, _ in self.kinds]
         vectors = product(*(range(count + 1) for count in most))
         self.uses: list[Use] = [use for use in vectors if self.packable(use)]
         self._known = frozenset(self.uses)
         self.tables = {demand.model: self._table(demand) for demand in problem.demands}
+
+    def _weights(self, device: str) -> set[int]:
+        """Of every stage that there may be."""
+        if self.problem.cluster.device_type(device).memory_bytes is None:
+            return {0}
+        profiles = self.problem.profiles.values()
+        return {
+            profile.weights_bytes(i, j)
+            for profile in profiles
+            for i, j in combinations(range(len(profile.blocks) + 1), 2)
+        }
 
     def best(self) -> float | None:
         """The optimal objective; None if some demand cannot be met."""
@@ -120,8 +135,10 @@ class BruteForce:
         profile, cluster = self.problem.profiles[demand.model], self.problem.cluster
         total_us, stages = 0, []
         for at, kind in enumerate(kinds):
-            device, share = self.kinds[kind]
+            device, share, weights = self.kinds[kind]
             i, j = edges[at], edges[at + 1]
+            if weights not in (0, profile.weights_bytes(i, j)):
+                return None
             try:
                 p50_us, p99_us = profiled_us(profile, device, share, i, j, batch)
             except ProfileError:
@@ -144,15 +161,15 @@ class BruteForce:
         needed = {}
         for kind in self.problem.cluster.device_types:
             slots = [
-                share
-                for (device, share), count in zip(self.kinds, use, strict=True)
+                (share, weights)
+                for (device, share, weights), count in zip(self.kinds, use, strict=True)
                 if device == kind.name
                 for _ in range(count)
             ]
             there = self.problem.cluster.count(kind.name)
-            fewest = next(
-                (n for n in range(there + 1) if _fits(tuple(sorted(slots, reverse=True)), n)), None
-            )
+            largest_first = tuple(sorted(slots, reverse=True))
+            numbers = (n for n in range(there + 1) if _fits(largest_first, n, kind.memory_bytes))
+            fewest = next(numbers, None)
             if fewest is None:
                 return None
             needed[kind.name] = fewest
@@ -166,22 +183,23 @@ class BruteForce:
 
 
 @cache
-def _fits(slots: tuple[Fraction, ...], devices: int) -> bool:
+def _fits(slots: tuple[tuple[Fraction, int], ...], devices: int, memory_bytes: int | None) -> bool:
     """Try every device for every slot; in whole parts of a device, which compare faster."""
-    parts = lcm(*(slot.denominator for slot in slots))
-    sizes = [int(slot * parts) for slot in slots]
+    parts = lcm(*(share.denominator for share, _ in slots))
+    sizes = [(int(share * parts), weights) for share, weights in slots]
 
     @cache
-    def put(at: int, free: tuple[int, ...]) -> bool:
+    def put(at: int, free: tuple[tuple[int, int], ...]) -> bool:
         if at == len(sizes):
             return True
+        size, weights = sizes[at]
         return any(
-            put(at + 1, tuple(sorted((*free[:i], free[i] - sizes[at], *free[i + 1 :]))))
-            for i in range(len(free))
-            if free[i] >= sizes[at] and (i == 0 or free[i] != free[i - 1])
+            put(at + 1, tuple(sorted((*free[:i], (part - size, room - weights), *free[i + 1 :]))))
+            for i, (part, room) in enumerate(free)
+            if part >= size and room >= weights and (i == 0 or free[i] != free[i - 1])
         )
 
-    return put(0, (parts,) * devices)
+    return put(0, ((parts, memory_bytes or 0),) * devices)
 
 
 def transfer_us(cluster: Cluster, device: str, after: str, size_bytes: int) -> int:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from headrace.domain.problem import PlanOptions, Problem
+from headrace.domain.problem import Objective, PlanOptions, Problem
 from headrace.planning import PLANNERS, solve
 from headrace.verify import verify
 from helpers.brute_force import BruteForce
@@ -72,6 +72,43 @@ def tiny_problems(draw: st.DrawFn, *, models: int = 1) -> Problem:
     )
 
 
+@st.composite
+def problems_short_of_memory(draw: st.DrawFn) -> Problem:
+    """Whole models, or one model in stages: few slots, of several weights each."""
+    models = draw(st.integers(1, 2))
+    shares = draw(
+        st.sampled_from([(Fraction(1), Fraction(1, 2)), (Fraction(1, 2), Fraction(2, 5))])
+    )
+    seed = draw(st.integers(0, 10_000))
+    profiles = [
+        make_profile(
+            f"m{i}",
+            blocks=1 if models > 1 else 2,
+            devices={"a": 1.0},
+            max_batch=2,
+            shares=shares,
+            fixed_fraction=draw(st.sampled_from([0.0, 0.8])),
+            weights_bytes=draw(st.sampled_from([500, 1_000])),
+            seed=seed + i,
+        )
+        for i in range(models)
+    ]
+    heaviest = max(profile.weights_bytes(0, 1) for profile in profiles)
+    room = draw(st.sampled_from([1.0, 1.3, 1.7, 2.0]))
+    cluster = make_cluster(
+        {"n0": {"a": draw(st.integers(1, 3 if models > 1 else 2))}},
+        shares=shares,
+        prices={"a": 2.0},
+        memory_bytes={"a": int(room * heaviest)},
+    )
+    return make_problem(
+        profiles,
+        cluster=cluster,
+        slo_us={p.model: draw(st.integers(20, 160)) * 1_000 for p in profiles},
+        options=PlanOptions(max_stages=2),
+    )
+
+
 def assert_optimal(problem: Problem) -> None:
     result = solve(problem)
     best = BruteForce(problem).best()
@@ -127,6 +164,20 @@ def test_a_rate_is_kept_while_throughput_is_maximised(problem: Problem, part: fl
     alone = BruteForce(replace(problem, demands=problem.demands[:1])).best()
     rated = replace(problem.demands[0], rate_rps=part * (alone or 100.0))
     assert_optimal(replace(problem, demands=(rated, problem.demands[1])))
+
+
+@given(
+    problem=problems_short_of_memory(),
+    objective=st.sampled_from(["throughput", "max-min", "least-cost"]),
+)
+@settings(max_examples=60)
+def test_memory_is_filled_as_well_as_it_can_be(problem: Problem, objective: Objective) -> None:
+    if objective == "least-cost":
+        rates = replace(problem, options=replace(problem.options, objective="max-min"))
+        rate = 0.7 * (BruteForce(rates).best() or 100.0)
+        demands = tuple(replace(d, rate_rps=rate * d.weight) for d in problem.demands)
+        problem = replace(problem, demands=demands)
+    assert_optimal(replace(problem, options=replace(problem.options, objective=objective)))
 
 
 @given(problem=tiny_problems())

@@ -16,12 +16,17 @@ TRIED_MAX = 20_000
 """Multisets examined, fullest or not, before giving up."""
 
 
+class TooManyPatterns(DocumentError):
+    """Sorts of slots that combine in more ways than are wanted."""
+
+
 def maximal_patterns(
     shares: Sequence[Fraction],
     *,
     device: str,
     weights_bytes: Sequence[int] | None = None,
     memory_bytes: int | None = None,
+    most: int = PATTERNS_MAX,
 ) -> tuple[tuple[int, ...], ...]:
     """All multisets of slots that fit in one device and into which no further slot fits.
 
@@ -36,7 +41,7 @@ def maximal_patterns(
         Per pattern, how many slots of each sort.
 
     Raises:
-        DocumentError: more than PATTERNS_MAX, from very fine shares.
+        TooManyPatterns: more than `most`, from very fine shares.
 
     >>> half, third = Fraction(1, 2), Fraction(1, 3)
     >>> maximal_patterns([Fraction(1), half, third], device="a")
@@ -51,8 +56,8 @@ def maximal_patterns(
     for tried, (counts, free, free_bytes) in enumerate(_packed(sizes, weights, unit, room), 1):
         if not any(s <= free and w <= free_bytes for s, w in zip(sizes, weights, strict=True)):
             patterns.append(counts)
-        if len(patterns) > PATTERNS_MAX or tried > TRIED_MAX:
-            raise DocumentError(
+        if len(patterns) > most or tried > TRIED_MAX:
+            raise TooManyPatterns(
                 f"device type {device!r}: its {len(shares)} shares can be combined in too many"
                 f" ways (more than {len(patterns) - 1}); offer fewer or coarser shares"
             )

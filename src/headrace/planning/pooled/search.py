@@ -25,7 +25,7 @@ import numpy as np
 from headrace.domain.plan import Stopped
 from headrace.planning.common.allotments import Allotments, allotments_within
 from headrace.planning.common.deadline import Deadline, OutOfTime
-from headrace.planning.common.master import Counting, is_maximised, smallest_normalised
+from headrace.planning.common.master import Counting, Goal, is_maximised, smallest_normalised
 from headrace.planning.pooled.relaxation import Relaxation, relax
 from headrace.planning.pooled.rounding import COMPANIONS, round_relaxation
 from headrace.planning.pooled.selection import (
@@ -37,6 +37,7 @@ from headrace.planning.pooled.selection import (
     select,
     select_tidiest,
 )
+from headrace.planning.pooled.weighed import weighed
 
 FIRST_DISTANCE = 1e-5
 """Of the bound: where the first round begins; of large clusters little wastes less."""
@@ -53,8 +54,8 @@ LISTED_MAX = 6_000
 EXCLUSIONS_MAX = 30
 """Plans refused because weights cannot be packed, before the search ends with what it has."""
 
-LIGHT_PART = 0.5
-"""Of the time left, for a plan that is easily packed, once one was refused."""
+FIRM_PART = 0.5
+"""Of the time left, for a plan that surely packs, where not all weights are told apart."""
 
 ROUNDED_DEVICES = 200
 """More than these: the search begins from a bounded and repaired plan."""
@@ -77,6 +78,14 @@ class PooledResult:
     """Proven; None if there is no plan."""
 
 
+class DoesNotPack(Exception):
+    """What was chosen takes more devices than counted, because of its weights."""
+
+    def __init__(self, known: PooledResult) -> None:
+        super().__init__()
+        self.known = known
+
+
 INFEASIBLE = PooledResult(stopped="infeasible", chosen=None, objective=None, bound=None)
 
 
@@ -89,12 +98,57 @@ def search(
         start: a plan to improve on; what is not better than it need not be looked at.
     """
     try:
+        return _search(asked, deadline, start)
+    except DoesNotPack as refused:
+        return _better(asked.goal, refused.known, _search_by_weight(asked, deadline))
+
+
+def _search_by_weight(asked: Counting, deadline: Deadline) -> PooledResult:
+    """With kinds of slots told apart by weight; first so that whatever is chosen packs."""
+    by_weight = weighed(asked)
+    assert by_weight is not None, "without memory that is short, every choice packs"
+    start = None
+    if by_weight.firmer is not None:
+        firm = _search(by_weight.firmer, deadline.part(FIRM_PART), by_weight=True).chosen
+        start = None if firm is None else by_weight.softened(firm)
+    found = _search(by_weight.asked, deadline, start, by_weight=True)
+    chosen = None if found.chosen is None else by_weight.undivided(found.chosen)
+    return replace(found, chosen=chosen)
+
+
+def _better(goal: Goal, known: PooledResult, found: PooledResult) -> PooledResult:
+    """What was found, unless that is no better than what was known; and the better bound."""
+    sign = 1.0 if is_maximised(goal) else -1.0
+    bounds = [result.bound for result in (known, found) if result.bound is not None]
+    bound = min(bounds, key=lambda value: sign * value) if bounds else None
+    if known.objective is None:
+        return replace(found, bound=bound)
+    if found.objective is not None and sign * (found.objective - known.objective) > 0:
+        return replace(found, bound=bound)
+    return replace(found, chosen=known.chosen, objective=known.objective, bound=bound)
+
+
+def _search(
+    asked: Counting,
+    deadline: Deadline,
+    start: ChosenAllotments | None = None,
+    *,
+    by_weight: bool = False,
+) -> PooledResult:
+    """
+    Args:
+        by_weight: whether kinds are told apart by weight.
+
+    Raises:
+        DoesNotPack: what was chosen does not, and kinds are not told apart.
+    """
+    try:
         relaxation = relax(asked, time_limit_s=deadline.left_s)
     except OutOfTime:
         return PooledResult(stopped="time-limit", chosen=None, objective=None, bound=None)
     if relaxation is None:
         return INFEASIBLE
-    searching = ColumnSearch(asked, deadline, relaxation)
+    searching = ColumnSearch(asked, deadline, relaxation, by_weight=by_weight)
     devices = asked.hardware.owned.sum()
     if start is not None:
         searching.learn(start)
@@ -136,8 +190,16 @@ def _leanest(allotments: Allotments, count: int) -> Allotments:
 
 
 class ColumnSearch:
-    def __init__(self, asked: Counting, deadline: Deadline, relaxation: Relaxation) -> None:
+    def __init__(
+        self,
+        asked: Counting,
+        deadline: Deadline,
+        relaxation: Relaxation,
+        *,
+        by_weight: bool = False,
+    ) -> None:
         self._asked, self._deadline, self._relaxation = asked, deadline, relaxation
+        self._by_weight = by_weight
         self._hardware, self._columns, self._goal = asked.hardware, asked.columns, asked.goal
         self._sign = 1.0 if is_maximised(asked.goal) else -1.0
         self._bound = relaxation.bound
@@ -262,7 +324,8 @@ class ColumnSearch:
     def _select_packable(self, listed: list[Allotments]) -> Selection | None:
         """The best selection that can be placed; None after too many that cannot.
 
-        The first that cannot is a reason to look for one that surely can, while there is time.
+        Raises:
+            DoesNotPack: the first that cannot, if kinds are not told apart by weight.
         """
         while True:
             selection = select(
@@ -274,8 +337,8 @@ class ColumnSearch:
             )
             if selection.chosen is None or self._packable(selection.chosen):
                 return selection
-            if len(self._excluded) == 1 and self._best is None:
-                self._learn_light()
+            if not self._by_weight:
+                raise DoesNotPack(self._stop("time-limit", []))
             if len(self._excluded) > EXCLUSIONS_MAX or self._deadline.passed:
                 return None
 
@@ -344,21 +407,3 @@ class ColumnSearch:
         return PooledResult(
             stopped=stopped, chosen=best, objective=self._worth(best), bound=self._bound
         )
-
-    def _learn_light(self) -> None:
-        """A plan of slots that weigh no more than their share of the memory: it always packs."""
-        hardware = self._hardware
-        kept = []
-        for pipelines in self._columns:
-            kinds = pipelines.kinds
-            memory = hardware.memory_bytes[hardware.kind_device[kinds]]
-            room = np.where(memory < 0, np.inf, memory * hardware.shares[kinds] * (1 - 1e-12))
-            fits = (kinds < 0) | (pipelines.weights_bytes <= room)
-            kept.append(np.flatnonzero(fits.all(axis=1)))
-        if not all(map(len, kept)):
-            return
-        light = [mine.take(rows) for mine, rows in zip(self._columns, kept, strict=True)]
-        asked = replace(self._asked, columns=light)
-        chosen = search(asked, self._deadline.part(LIGHT_PART)).chosen
-        if chosen is not None:
-            self.learn(chosen.among_all(kept))
