@@ -18,7 +18,15 @@ from headrace.domain.elements import element_dtype, fill_neutral, pack, unpack
 from headrace.domain.errors import ModelError, ProfileError
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import TensorMemory
-from headrace.load.payload import RequestEncoder, decode_model_info, file_input, random_inputs
+from headrace.load.payload import (
+    MessageEncoder,
+    ModelInfo,
+    RequestEncoder,
+    TensorInfo,
+    decode_model_info,
+    file_input,
+    random_inputs,
+)
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
 from headrace.serving.engine.inference import Answer, Inference, ServedModel
@@ -437,3 +445,22 @@ def test_bfloat16_is_sent_in_json_as_numbers_and_in_binary_as_bits() -> None:
     )
     too_large = json.dumps({"inputs": [{**tensor, "parameters": {}, "data": [1e39, 0, 0]}]})
     assert "does not fit into BF16" in Bench(Echo(model)).ask(post(url, too_large.encode())).error
+
+
+@pytest.mark.parametrize("narrowed", [True, False])
+def test_the_load_generator_sends_bfloat16(tmp_path: Path, narrowed: bool) -> None:
+    """From a file of float32, which are rounded, or of the bits that numpy does not know."""
+    rng = np.random.default_rng(5)
+    x = np.concatenate([rng.standard_normal(1000), [1 + 2**-8, 1 + 3 * 2**-8, 3e38, -0.0, np.nan]])
+    bits = x.astype(np.float32).astype(ml_dtypes.bfloat16).reshape(1, -1)
+    np.save(tmp_path / "x.npy", bits if narrowed else x.astype(np.float32).reshape(1, -1))
+    tensor = TensorInfo(name="x", datatype="BF16", shape=(-1, x.size))
+    info = ModelInfo(name="m", inputs=(tensor,))
+
+    tensors = file_input(tmp_path / "x.npy", info, 1)
+
+    parts = RequestEncoder(b"", info, tensors, binary=True).parts(None, 0)
+    assert b"".join(parts).endswith(bits.tobytes())
+    parts = MessageEncoder(b"", info, tensors).parts(None, 0)
+    assert bits.tobytes() in b"".join(parts)
+    assert random_inputs(info, 3, rng)[0].shape == (3, x.size)
