@@ -205,6 +205,11 @@ def test_the_old_plan_serves_on_until_the_first_exchanged_worker_can_load(
             assert (report.preloaded, report.slots_out) == (False, ())
             assert engine.status().outages == {"lost": 0, "load-failed": 0}
             assert all(slot.up for slot in engine.status().slots)
+            # A counter never goes back, whatever plan is served.
+            restarts = {slot.name: slot.restarts for slot in engine.status().slots}
+            assert max(restarts.values()) >= 3
+            await engine.migrate(other_pools(served))
+            assert all(slot.restarts >= restarts[slot.name] for slot in engine.status().slots)
         finally:
             await engine.stop()
 

@@ -170,9 +170,14 @@ def test_the_only_version_can_be_named() -> None:
 def test_json_that_cannot_carry_the_answer_is_refused_rather_than_falsified() -> None:
     document = {"inputs": [one_input(16, [1, 4])]}
     x = np.array([np.nan, 0, 0, np.inf], dtype=np.float32)
-    reply = Bench().ask(binary_request(document, x.tobytes()))
+    bench = Bench()
+    reply = bench.ask(binary_request(document, x.tobytes()))
     assert reply.status == 422
     assert "NaN or infinity" in reply.error
+    counters = bench.core.counters["adder"]
+    assert (counters.answered, counters.items, counters.latency_sum_us) == (0, 0, 0)
+    assert sum(counters.latency_counts) == 0
+    assert counters.refused == {"not-representable": 1}
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])

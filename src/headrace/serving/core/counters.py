@@ -77,6 +77,14 @@ class ModelCounters(BatchCounts):
         self.latency_counts[bisect_left(LATENCY_BOUNDS_US, latency_us)] += 1
         self.last_at_ms = int(time.time() * 1000)
 
+    def recount_as_refused(self, items: int, latency_us: int, reason: str) -> None:
+        """An answer that was counted and cannot be told: before anyone reads what is counted."""
+        self.answered -= 1
+        self.items -= items
+        self.latency_sum_us -= latency_us
+        self.latency_counts[bisect_left(LATENCY_BOUNDS_US, latency_us)] -= 1
+        self.count_refusal(reason)
+
     def count_refusal(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
 

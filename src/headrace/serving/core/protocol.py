@@ -446,6 +446,18 @@ class ProtocolCore:
         self._known[model].counters.count_refusal("bad-request")
         return Invalid(str(error), error.fault)
 
+    def unrepresentable(
+        self, model: str, asked: Asked, answer: Answer, error: InvalidError
+    ) -> Invalid:
+        """The ending of an inference whose answer cannot be carried as its client asked for it.
+
+        To be called when the client is told of `answer`, so that nobody sees it counted.
+        """
+        latency_us = answer.ended_at_us - answer.arrived_at_us
+        counters = self._known[model].counters
+        counters.recount_as_refused(asked.inputs.items, latency_us, error.fault)
+        return Invalid(str(error), error.fault)
+
     def refuse(self, model: str, refusal: Refusal) -> Refusal:
         """The ending of an inference that is refused before it is read; counted and logged."""
         self._known[model].counters.count_refusal(refusal.reason)

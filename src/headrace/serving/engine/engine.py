@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.dispatch.changes.migration import How
@@ -105,6 +107,8 @@ class Engine:
         self._clock: LiveClock | None = None
         self._pending: PendingRequests | None = None
         self._former: PlanInService | None = None
+        self._restarts: Counter[str] = Counter()
+        """By slot, under plans before these."""
         """The plan whose last requests are being answered."""
         self._migration: LiveMigration | None = None
         """While devices change hands."""
@@ -128,7 +132,7 @@ class Engine:
         """Every model can be answered: started, not draining, each stage has a slot up."""
         if not self._started or self._draining:
             return False
-        plans = [plan for plan in (self._current, self._former) if plan is not None]
+        plans = self._plans()
         return all(any(plan.can_answer(name) for plan in plans) for name in self.models)
 
     @property
@@ -142,14 +146,13 @@ class Engine:
         return self._clock.now_us()
 
     def status(self) -> EngineStatus:
-        plans = [plan for plan in (self._current, self._former) if plan is not None]
-        slots = {slot.name: slot for plan in reversed(plans) for slot in plan.slots()}
+        plans = self._plans()
         planes = [plan.plane for plan in plans if plan.plane is not None]
         delays = self._pending.delays if self._pending else None
         now_us = self._clock.now_us() if self._clock else 0
         arenas = [plan.arena for plan in plans if plan.arena is not None]
         return EngineStatus(
-            slots=tuple(slots.values()),
+            slots=self._slots(),
             open_inferences=self._pending.open_inferences if self._pending else 0,
             open_requests=self._pending.open_requests if self._pending else 0,
             running_batches=sum(plane.driver.running_batches for plane in planes),
@@ -164,6 +167,19 @@ class Engine:
             loop_lag_us=delays.lag.us(now_us) if delays else 0,
             loads=self._current.loads(),
         )
+
+    def _plans(self) -> list[PlanInService]:
+        """The present one first."""
+        return [plan for plan in (self._current, self._former) if plan is not None]
+
+    def _slots(self) -> tuple[SlotStatus, ...]:
+        """Restarts are all that there were under a slot's name, whatever the plan."""
+        every = [slot for plan in reversed(self._plans()) for slot in plan.slots()]
+        restarts = self._restarts.copy()
+        for slot in every:
+            restarts[slot.name] += slot.restarts
+        present = {slot.name: slot for slot in every}
+        return tuple(replace(slot, restarts=restarts[name]) for name, slot in present.items())
 
     def standings(self) -> Mapping[str, ModelStanding]:
         """Where each model is, of a plan whose models come and go; of another one: nothing."""
@@ -409,6 +425,8 @@ class Engine:
                 fresh.plane.room.open()
                 fresh.plane.dispatcher.drain()
             self._former = None
+            for slot in former.slots():
+                self._restarts[slot.name] += slot.restarts
             await former.stop()
             self._moderation = fresh.moderation(self._clock)
             return report

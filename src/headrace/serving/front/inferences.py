@@ -132,6 +132,10 @@ class InferenceHandler:
         exchange.replace_body(b"")
         self._later(held_us / 1e6, partial(exchange.respond, response))
 
+    def untold(self, ask: Ask, answer: Answer, error: InvalidError) -> Response:
+        """What is said where an answer cannot be."""
+        return _invalid(self._core.unrepresentable(self._model, ask, answer, error))
+
     def _on_inflated(self, exchange: HttpExchange, future: "Future[bytes]") -> None:
         if exchange.gone:
             return
@@ -182,7 +186,7 @@ class HttpInference(msgspec.Struct, eq=False):
         try:
             response = self._handler.codec.encode(ask, answer)
         except InvalidError as error:
-            exchange.respond(_invalid(Invalid(str(error), error.fault)))
+            exchange.respond(self._handler.untold(ask, answer, error))
             return
         accepted = exchange.headers.get(b"accept-encoding")
         encoding = None if accepted is None else wanted_encoding(accepted)
