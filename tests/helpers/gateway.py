@@ -20,6 +20,7 @@ from headrace.serving.front.gateway import Gateway
 from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_messages import Limits
 from headrace.serving.front.http_server import HttpServer
+from headrace.serving.workers.status import AppsStatus
 
 TOKEN = "a-token-of-some-length"
 
@@ -95,6 +96,7 @@ class FakeEngine:
     def __init__(self, *models: ServedModel, at_once: bool = True) -> None:
         self._models = {model.name: model for model in models or (served_model(),)}
         self.is_ready = True
+        self.apps: AppsStatus | None = None
         self.at_once = at_once
         self.open: list[Inference] = []
         self.cancelled: list[Inference] = []
@@ -134,6 +136,7 @@ class FakeEngine:
             arena_used_bytes=0,
             arena_size_bytes=0,
             draining=False,
+            apps=self.apps,
         )
 
     def answer_to(self, inference: Inference, *, ended_at_us: int = 5_000) -> Answer:

@@ -5,6 +5,8 @@ import logging
 import pytest
 
 from headrace.apps import InvalidInput
+from headrace.domain.tensors import TensorSpec
+from headrace.serving.apps.api import AppFunction, checked_outputs
 from headrace.serving.apps.error_log import AGAIN_S, ErrorLog, described
 from headrace.serving.core.protocol import kind_of
 from headrace.serving.engine.inference import Refusal
@@ -57,6 +59,22 @@ def test_what_an_app_says_of_an_input_is_one_printable_sentence() -> None:
     assert sentence.startswith("a Set-Cookie: b??[31mzzz")
     assert len(sentence) == 300
     assert sentence.isprintable()
+
+
+def test_nothing_said_of_an_input_is_still_a_sentence() -> None:
+    assert str(InvalidInput(" \n")) == "the input is not valid"
+
+
+def test_outputs_are_converted_only_where_nothing_is_cut_off() -> None:
+    async def body() -> dict[str, object]:
+        return {}
+
+    count = TensorSpec(name="count", dtype="uint8", item_shape=(2,))
+    function = AppFunction("app", (), (count,), body)
+
+    assert checked_outputs(function, {"count": [True, 7]})[0].tolist() == [1, 7]
+    with pytest.raises(ValueError, match="output 'count': float64, declares uint8"):
+        checked_outputs(function, {"count": [1.7, 7]})
 
 
 @pytest.mark.parametrize(

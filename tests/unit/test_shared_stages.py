@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.catalog.shared_stages import shared_stages
+from headrace.catalog.shared_stages import shared_stages, sound_stages
 from headrace.catalog.shared_weights import WEIGHTS, SharedWeightsMaker, is_shared
 from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError
@@ -63,6 +63,20 @@ def test_weights_of_all_ranges_are_there_once_and_answers_are_the_same(
     os.unlink(weights)
     with pytest.raises(ModelError, match=WEIGHTS):
         shared_stages(network, tmp_path, RANGES, MAKER)
+
+
+def test_an_entry_that_is_damaged_is_made_anew(tmp_path: Path, network: Profile) -> None:
+    made = sound_stages(network, tmp_path, RANGES, MAKER)
+    assert made is not None
+    weights = Path(made[0, 4].weights.folder) / WEIGHTS
+    content = weights.read_bytes()
+    weights.write_bytes(bytes(len(content)))
+
+    again = sound_stages(network, tmp_path, RANGES, MAKER)
+
+    assert again is not None
+    assert weights.read_bytes() == content
+    assert again[0, 4].weights != made[0, 4].weights
 
 
 def test_models_that_cannot_be_saved_so_are_served_from_a_file_per_stage(

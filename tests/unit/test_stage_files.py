@@ -65,6 +65,25 @@ def test_stages_one_after_the_other_compute_what_the_model_does(
     np.testing.assert_allclose(flowing["y"], whole, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("damage", ["zeros", "cut", "empty", "no hash"])
+def test_a_file_that_is_damaged_is_extracted_again(tmp_path: Path, damage: str) -> None:
+    profile = chain_profile(tmp_path)
+    path = stage_path(profile, tmp_path, 0, 2)
+    content = path.read_bytes()
+    match damage:
+        case "zeros":
+            path.write_bytes(content[:-200] + bytes(100) + content[-100:])
+        case "cut":
+            path.write_bytes(content[:-1])
+        case "empty":
+            path.write_bytes(b"")
+        case _:
+            path.with_suffix(".sha256").unlink()
+
+    assert stage_path(profile, tmp_path, 0, 2).read_bytes() == content
+    assert path.with_suffix(".sha256").exists()
+
+
 def test_a_stage_takes_and_gives_what_the_profile_lists(tmp_path: Path) -> None:
     profile = chain_profile(tmp_path, "float16")
 

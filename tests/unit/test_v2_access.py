@@ -14,6 +14,7 @@ from headrace.serving.front.access import (
     read_or_create_token,
 )
 from headrace.serving.front.peer_user import peer_user
+from headrace.serving.workers.status import AppsStatus
 from helpers.gateway import TOKEN, Bench, FakeEngine, get, post
 
 STRANGER = ("192.0.2.7", 5555)
@@ -219,6 +220,10 @@ def test_not_ready_is_a_503_that_health_checks_understand() -> None:
     bench = Bench(engine, token=TOKEN)
     assert status(bench, get("/v2/health/ready")) == 503
     assert status(bench, get("/v2/health/live")) == 200
+    assert "starting, shutting down" in bench.ask(get("/v2/health/ready")).error
+
+    engine.apps = AppsStatus(up=False, restarts=3, process_id=None, cpu_us=0, lag_us=0, held_us=0)
+    assert "runs the apps' functions" in bench.ask(get("/v2/health/ready")).error
 
 
 @pytest.mark.parametrize("name", ["example.org:8000", "https://example.org", "example.org/"])

@@ -24,7 +24,12 @@ from headrace.catalog.shared_stages import (
     shared_stages,
 )
 from headrace.catalog.shared_weights import SharedWeightsMaker
-from headrace.catalog.stage_files import require_as_extracted, stage_path, stage_weights
+from headrace.catalog.stage_files import (
+    require_as_extracted,
+    stage_location,
+    stage_path,
+    stage_weights,
+)
 from headrace.catalog.weights_files import ExternalWeights, WeightsFile, require_same
 from headrace.domain.base import Record
 from headrace.domain.errors import ModelError
@@ -94,19 +99,18 @@ class LoadableModel:
 
     def _check(self) -> LoadableStage:
         # The model itself comes first: what was made of it can be made again, and it cannot.
-        path = stage_path(self._profile, self._folder, *self._blocks)
+        stage_location(self._profile, self._folder, *self._blocks)
         try:
             return self._as_made()
         except ModelError:
             with _MAKING_ANEW:
-                return self._made_anew(path)
+                return self._made_anew()
 
-    def _made_anew(self, path: Path) -> LoadableStage:
+    def _made_anew(self) -> LoadableStage:
         try:
             return self._as_made()  # by another model of the same file
         except ModelError as error:
             logger.warning("model %s: made anew: %s", self._profile.model, error)
-        path.unlink(missing_ok=True)
         if self._maker is not None:
             forget_stages(self._profile, self._folder, [self._blocks], self._maker)
         return self._as_made()

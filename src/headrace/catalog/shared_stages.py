@@ -32,7 +32,7 @@ from pathlib import Path
 
 from headrace.catalog.cache_folder import cache_folder, content_key, not_written
 from headrace.catalog.shared_weights import HASHES, NOT_WRITTEN, WEIGHTS, SharedWeightsMaker
-from headrace.catalog.stage_files import stage_path, stage_weights
+from headrace.catalog.stage_files import stage_location, stage_path, stage_weights
 from headrace.catalog.weights_files import (
     ExternalWeights,
     WeightsFile,
@@ -74,18 +74,38 @@ def shared_stages(
     """
     if stage_weights(profile, profile_folder) is not None:
         return None  # they are in files of their own already, and mapped from there
-    plain = {blocks: stage_path(profile, profile_folder, *blocks) for blocks in sorted(set(ranges))}
-    folder = _entry_folder(plain, maker)
-    if not folder.is_dir() and not _make(profile.model, plain, folder, maker):
-        return None
+    folder = _entry_folder(profile, profile_folder, ranges, maker)
+    if not folder.is_dir():
+        plain = {blocks: stage_path(profile, profile_folder, *blocks) for blocks in sorted(ranges)}
+        if not _make(profile.model, plain, folder, maker):
+            return None
     found = {}
-    for blocks in plain:
+    for blocks in ranges:
         path = folder / _file_name(blocks)
         weights = weights_in(path, [WEIGHTS])
         if weights is None or not path.is_file():
             raise ModelError(f"{folder}: is not whole; remove it, and it is made again")
         found[blocks] = SharedStage(path=str(path), weights=weights)
     return found
+
+
+def sound_stages(
+    profile: Profile, profile_folder: Path, ranges: Collection[Blocks], maker: SharedWeightsMaker
+) -> dict[Blocks, SharedStage] | None:
+    """`shared_stages`, each compared with what was made; made again where one is damaged.
+
+    Raises:
+        ModelError: as `shared_stages`.
+    """
+    made = shared_stages(profile, profile_folder, ranges, maker)
+    try:
+        for stage in (made or {}).values():
+            require_as_made(stage)
+    except ModelError as error:
+        logger.warning("model %s: made anew: %s", profile.model, error)
+        forget_stages(profile, profile_folder, ranges, maker)
+        made = shared_stages(profile, profile_folder, ranges, maker)
+    return made
 
 
 def forget_stages(
@@ -96,13 +116,17 @@ def forget_stages(
     Raises:
         ModelError: as `stage_path`.
     """
-    plain = {blocks: stage_path(profile, profile_folder, *blocks) for blocks in sorted(set(ranges))}
-    shutil.rmtree(_entry_folder(plain, maker), ignore_errors=True)
+    shutil.rmtree(_entry_folder(profile, profile_folder, ranges, maker), ignore_errors=True)
 
 
-def _entry_folder(plain: Mapping[Blocks, Path], maker: SharedWeightsMaker) -> Path:
+def _entry_folder(
+    profile: Profile, profile_folder: Path, ranges: Collection[Blocks], maker: SharedWeightsMaker
+) -> Path:
     # A stage's file is named by its content.
-    stages = [[*blocks, path.name] for blocks, path in plain.items()]
+    stages = [
+        [*blocks, stage_location(profile, profile_folder, *blocks).name]
+        for blocks in sorted(set(ranges))
+    ]
     key = content_key([SHARING_VERSION, stages, _library(maker), processor()])
     return cache_folder() / "shared" / key[:2] / key
 

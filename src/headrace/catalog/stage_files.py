@@ -1,6 +1,7 @@
 """Stages as ONNX files, made when they are first needed and kept in the cache folder."""
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ from headrace.domain.tensors import VARIES, TensorSpec
 if TYPE_CHECKING:
     from headrace.catalog.onnx_graph import OnnxGraph
 
+logger = logging.getLogger(__name__)
+
 EXTRACTION_VERSION = 6
 """Raised whenever `extract_stage` writes something else from the same input."""
 
@@ -36,7 +39,8 @@ def stage_path(profile: Profile, profile_folder: Path, first_block: int, end_blo
 
     Its inputs are those of the model or what crosses the cut before it, as the profile lists
     them: same names, dtypes and item shapes, with a free batch as first dimension. The outputs
-    likewise. The file is made once per content and shared by all processes.
+    likewise. The file is made once per content and shared by all processes; one that is damaged is
+    made again. Reads it whole, once in a process.
 
     Args:
         profile: of the model.
@@ -47,27 +51,51 @@ def stage_path(profile: Profile, profile_folder: Path, first_block: int, end_blo
     Raises:
         ModelError: the model's file is missing, or is not the one that was profiled.
     """
+    path = stage_location(profile, profile_folder, first_block, end_block)
+    try:
+        require_as_extracted(path)
+    except ModelError as error:
+        if path.exists():
+            logger.warning("model %s: extracted again: %s", profile.model, error)
+        _extract(profile, profile_folder, (first_block, end_block), path)
+    return path
+
+
+def stage_location(
+    profile: Profile, profile_folder: Path, first_block: int, end_block: int
+) -> Path:
+    """Where `stage_path` keeps the file, named by its content; whether it is there is not asked.
+
+    Raises:
+        ModelError: as `stage_path`.
+    """
     if not 0 <= first_block < end_block <= len(profile.blocks):
         raise ModelError(
             f"profile {profile.model!r}: has no stage [{first_block}, {end_block}),"
             f" its blocks are 0 to {len(profile.blocks) - 1}"
         )
-    model_path, _ = _checked(profile, profile_folder)
-    inputs = profile.inputs if first_block == 0 else profile.blocks[first_block - 1].cut
-    outputs = profile.blocks[end_block - 1].cut
-    path = _cached_path(profile, inputs, outputs)
-    if not path.is_file():
-        # A server whose stages are kept, or emulated, needs nothing of this.
-        from headrace.catalog.onnx_batch import batch_first
-        from headrace.catalog.onnx_stage import extract_stage
+    _checked(profile, profile_folder)
+    return _cached_path(profile, *_ends(profile, first_block, end_block))
 
-        graph = batch_first(
-            _load_unchanged(profile, model_path), profile.inputs, profile.outputs, profile.batched
-        )
-        content = extract_stage(graph, inputs, outputs).SerializeToString()
-        store(_hash_path(path), hashlib.sha256(content).hexdigest().encode())
-        store(path, content)
-    return path
+
+def _ends(
+    profile: Profile, first_block: int, end_block: int
+) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec]]:
+    inputs = profile.inputs if first_block == 0 else profile.blocks[first_block - 1].cut
+    return inputs, profile.blocks[end_block - 1].cut
+
+
+def _extract(profile: Profile, profile_folder: Path, blocks: tuple[int, int], path: Path) -> None:
+    # A server whose stages are kept, or emulated, needs nothing of this.
+    from headrace.catalog.onnx_batch import batch_first
+    from headrace.catalog.onnx_stage import extract_stage
+
+    assert profile.model_path is not None, "`stage_location` says so"
+    model = _load_unchanged(profile, profile_folder / profile.model_path)
+    graph = batch_first(model, profile.inputs, profile.outputs, profile.batched)
+    content = extract_stage(graph, *_ends(profile, *blocks)).SerializeToString()
+    store(_hash_path(path), hashlib.sha256(content).hexdigest().encode())
+    store(path, content)
 
 
 def profiled_graph(profile: Profile, profile_folder: Path) -> "OnnxGraph":
@@ -97,7 +125,7 @@ def require_as_extracted(path: Path) -> WeightsFile:
     except OSError:
         extracted = ""  # by a version that kept no hash
     if file_sha256(str(path.parent), own) != extracted:
-        raise ModelError(f"{path}: is damaged; remove it, and it is extracted again")
+        raise ModelError(f"{path}: is not what was extracted")
     return own
 
 

@@ -59,9 +59,11 @@ class InvalidInput(Exception):
     """
 
     def __init__(self, sentence: str) -> None:
-        """It is cut after MAX_SENTENCE characters, and loses those that cannot be printed."""
+        """It is cut after MAX_SENTENCE characters, and loses those that cannot be printed; without
+        any it says that the input is not valid."""
         words = " ".join(str(sentence).split())
         shown = "".join(c if c.isprintable() else "?" for c in words[: MAX_SENTENCE + 1])
+        shown = shown or "the input is not valid"
         super().__init__(shown if len(shown) <= MAX_SENTENCE else shown[: MAX_SENTENCE - 1] + "…")
 
 
@@ -222,7 +224,10 @@ def _output(spec: TensorSpec, value: ArrayLike) -> NDArray[Any]:
     if spec.dtype == "bytes":
         array = strings(value)
     else:
-        array = np.ascontiguousarray(value, dtype=spec.dtype)
+        given = np.asarray(value)
+        if given.size and given.dtype.kind in "fc" and np.dtype(spec.dtype).kind not in "fc":
+            raise ValueError(f"output {spec.name!r}: {given.dtype}, declares {spec.dtype}")
+        array = np.ascontiguousarray(given, dtype=spec.dtype)
     shape = array.shape
     if array.size == 0 and -1 in spec.item_shape:
         # An empty list has lost its inner dimensions.

@@ -309,6 +309,14 @@ class ProtocolCore:
         """Whether every model can be answered, and clients had better ask here."""
         return self._backend.ready and not self._retired
 
+    @property
+    def why_not_ready(self) -> str:
+        """A sentence for whoever asks while it is not."""
+        apps = self._backend.status().apps
+        if apps is not None and not apps.up:
+            return "not ready: the process that runs the apps' functions is being started again"
+        return "not ready: starting, shutting down, or a stage has lost all its slots"
+
     def retire(self) -> None:
         """The server will end: it says that it is not ready, and answers all the same."""
         self._retired = True

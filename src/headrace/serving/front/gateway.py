@@ -215,10 +215,8 @@ class Gateway:
         if self._core.ready:
             exchange.respond(json_response({"ready": True, "slots_out": out}))
         else:
-            sentence = "not ready: starting, shutting down, or a stage has lost all its slots"
-            exchange.respond(
-                problem(503, sentence, b"Retry-After: 1\r\n", ready=False, slots_out=out)
-            )
+            sentence, later = self._core.why_not_ready, b"Retry-After: 1\r\n"
+            exchange.respond(problem(503, sentence, later, ready=False, slots_out=out))
 
     def _model_ready(self, name: str, exchange: HttpExchange) -> None:
         standing = self._core.repository.standing(name)

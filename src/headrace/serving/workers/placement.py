@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.catalog.loadable_stages import LoadableModel
-from headrace.catalog.shared_stages import Blocks, SharedStage, shared_stages
+from headrace.catalog.shared_stages import Blocks, SharedStage, sound_stages
 from headrace.catalog.stage_files import model_format, stage_path, stage_weights
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.cost import TimedStage, cost_model
@@ -296,7 +296,7 @@ class _SharedStages:
         if maker is None or not self._ranges:
             return None
         if kind not in self._found:
-            made = shared_stages(self._profile, self._folder, self._ranges, maker)
+            made = sound_stages(self._profile, self._folder, self._ranges, maker)
             self._found[kind] = made or {}
         return self._found[kind].get(blocks)
 

@@ -283,7 +283,7 @@ class GrpcService:
         if request.parameters:
             raise _RefusedError(UNIMPLEMENTED, v2_documents.NO_OVERRIDING)
         if not self._core.ready:
-            raise _RefusedError(UNAVAILABLE, "not ready: starting, shutting down, or without slots")
+            raise _RefusedError(UNAVAILABLE, self._core.why_not_ready)
         return {}
 
     async def _load_model(self, request: Any) -> None:
