@@ -190,7 +190,15 @@ def test_addresses_are_read_and_what_is_none_is_named(tmp_path: Path) -> None:
     path = tmp_path / "agents.yaml"
     path.write_text("nodes:\n  n0: 10.0.0.1:7070\n  n1: local\n")
     assert read_agents(path) == {"n0": parse_address("10.0.0.1:7070", ""), "n1": None}
-    for text in ("", "[]", "nodes: [a]", "nodes: {a: 1}", "nodes: {'a b': 'x:1'}", "nodes: {a: x}"):
+    for text in (
+        "nodes: {a: 'x:1'}\nnodes: {b: 'y:1'}",
+        "",
+        "[]",
+        "nodes: [a]",
+        "nodes: {a: 1}",
+        "nodes: {'a b': 'x:1'}",
+        "nodes: {a: x}",
+    ):
         path.write_text(text)
         with pytest.raises(DocumentError, match=r"agents\.yaml"):
             read_agents(path)

@@ -425,6 +425,21 @@ def test_the_scheme_says_what_is_spoken() -> None:
         assert (found.port, found.tls, found.grpc) == (port, tls, grpc)
 
 
+def test_sizes_that_the_server_says_it_has_not_are_refused() -> None:
+    arrivals = [Arrival(at_us=0, model="m", sizes=(64, 2))]
+    parameters = {"dimensions": "length", "sizes": "64,128", "size_shares": "0.5,0.5"}
+    parameters |= {"dims.x": "#,length", "slo_us": "250000"}
+    several = {name: {"string_value": value} for name, value in parameters.items()}
+
+    def of_several(server: FakeServer) -> None:
+        server.config = msgspec.json.encode({"parameters": several})
+
+    with pytest.raises(DocumentError, match="state sizes of model 'm', and its server says"):
+        measure(arrivals)
+    with pytest.raises(DocumentError, match="sizes '64x2' of model 'm', which has 1: length"):
+        measure(arrivals, prepare=of_several)
+
+
 def test_arrivals_of_another_model_or_none_are_refused() -> None:
     with pytest.raises(DocumentError, match="nothing to send"):
         measure([])

@@ -5,15 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from headrace import cli
-from headrace.catalog.documents import write_document
+from headrace.catalog.documents import sha256_file, write_document
 from headrace.catalog.event_log import EventLogWriter, check_event_log
 from headrace.catalog.whole_file import check_writable
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import EventLogHeader
+from headrace.domain.problem import ProfileRef
 from helpers.onnx_models import add_one_model, saved
-from helpers.served import profile_by_hand
+from helpers.served import plan_by_hand, profile_by_hand
 
 Run = Callable[..., tuple[int, str]]
 
@@ -87,6 +89,41 @@ def test_what_a_command_reads_is_not_what_it_writes(run: Run, folder: Path, comm
 
     assert (code, "would be replaced by what is made of it" in said) == (2, True), said
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+BEHIND = {
+    "plan, a model": ["plan", "problem.yaml", "-o", "m.onnx"],
+    "simulate, a profile": ["simulate", "plan.json", "--events", "p.json"],
+    "simulate, a model": ["simulate", "plan.json", "--events", "m.onnx"],
+    "simulate, its arrivals": [
+        *("simulate", "plan.json"),
+        *("--arrivals", "list.csv", "--events", "list.csv"),
+    ],
+    "serve, a profile": ["serve", "plan.json", "--events", "p.json"],
+    "serve, a model": ["serve", "plan.json", "--events", "link.onnx"],
+    "rehearse, a profile": ["rehearse", "plan.json", "--out", "p.json"],
+    "rehearse, a model": ["rehearse", "plan.json", "--out", "m.onnx"],
+    "import triton": ["import", "triton", "models", "-o", "models/plus/config.pbtxt"],
+}
+
+
+@pytest.mark.parametrize("command", BEHIND)
+def test_nor_is_what_stands_behind_what_it_reads(run: Run, folder: Path, command: str) -> None:
+    """A plan names profiles, and these name models."""
+    write_document(profile_by_hand(["y"], 4, 10_000, "cpu", folder / "m.onnx"), folder / "p.json")
+    plan = plan_by_hand([1], 4, 100_000, 10_000, "cpu", 1, None)
+    reference = ProfileRef(model="m", path="p.json", sha256=sha256_file(folder / "p.json"))
+    write_document(replace(plan, profiles=(reference,)), folder / "plan.json")
+    (folder / "list.csv").write_text("0.1\n0.2\n")
+    (folder / "models" / "plus").mkdir(parents=True)
+    (folder / "models" / "plus" / "config.pbtxt").write_text('platform: "onnxruntime_onnx"')
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in files}
+
+    code, said = run(*BEHIND[command])
+
+    assert (code, "would be replaced by what is made of it" in said) == (2, True), said
+    assert {path: path.read_bytes() for path in files} == before
 
 
 def test_a_result_may_replace_the_result_of_before(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shlex
 import socketserver
 import sys
 import threading
@@ -196,6 +197,8 @@ def test_simulate_takes_arrivals_from_a_file_whole(
         (["--rps", "1", "--arrivals", "bursty"], "bursty"),
         (["--rps", "1", "--slower", "much"], "expected a factor"),
         (["--rps", "1", "--slower", "h100=2"], "no device type, slot or stage 'h100'"),
+        (["--rps", "1", "--slower", "2", "--slower-from-s", "inf"], "--slower-from-s"),
+        (["--rps", "1", "--delay-ms", "1e16"], "--delay-ms"),
     ],
 )
 def test_simulate_says_what_is_wrong_with_its_options(
@@ -205,6 +208,55 @@ def test_simulate_says_what_is_wrong_with_its_options(
 
     assert code in (2, 4)
     assert complaint in err
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "complaint"),
+    [
+        ("0.1\n", ["--duration-s", "0"], "expected more than 0 seconds"),
+        ("0.1\n", ["--duration-s", "-5"], "expected more than 0 seconds"),
+        ("0.1\n", ["--duration-s", "nan"], "expected more than 0 seconds"),
+        ("at_s,items\n0.1,\n0.2,64\n", [], "arrival 1: 64 items of model 'm'"),
+        (
+            "at_s,sizes\n0.1,64\n",
+            [],
+            "arrival 0: sizes '64' of model 'm', which was planned for one",
+        ),
+    ],
+)
+def test_simulate_refuses_arrivals_that_it_would_not_offer(
+    run: Run, plan_path: Path, tmp_path: Path, text: str, options: list[str], complaint: str
+) -> None:
+    listed = tmp_path / "arrivals.csv"
+    listed.write_text(text)
+
+    code, _, err = run("simulate", str(plan_path), "--arrivals", str(listed), *options)
+
+    assert code == 2
+    assert complaint in err
+
+
+def test_a_rehearsal_without_load_is_refused(run: Run, plan_path: Path) -> None:
+    code, _, err = run("rehearse", str(plan_path), "--load-factor", "0")
+
+    assert code == 2
+    assert "a rehearsal needs a load above 0" in err
+
+
+@pytest.mark.parametrize("name", ["plan [v2].json", "run[/plan].json", "plan[draft].json"])
+def test_files_are_named_as_they_are_and_as_a_shell_takes_them(
+    run: Run, plan_path: Path, name: str
+) -> None:
+    """Not as markup, of which nothing is shown."""
+    path = plan_path.with_name(name) if "/" not in name else plan_path.parent / name
+    path.parent.mkdir(exist_ok=True)
+    plan_path.rename(path)
+    (path.parent / "m.profile.json").write_bytes((plan_path.parent / "m.profile.json").read_bytes())
+
+    code, _, err = run("simulate", str(path), "--rps", "10", "--duration-s", "1")
+
+    assert code == 0
+    assert f"next:  headrace serve {shlex.quote(str(path))}" in err
 
 
 def test_trace_refuses_what_is_no_event_log(run: Run, plan_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Which GPU helps which: by a file, and by a driver that is not there."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -76,9 +77,10 @@ def test_a_file_says_it_of_a_machine_that_is_not_here(tmp_path: Path) -> None:
     [
         ("switches: [[0], [2]]", "each from 0 on"),
         ("switches: [[0, 1]]\nnvlink: some", "neither pairs nor"),
+        ("switches: [[0]]\nswitches: [[0, 1]]", "given twice"),
         ("switches: [[0, 1]]\nnvlink: [[0, 5]]", "device 5 is behind no switch"),
         ("gpus: 4", "is no topology"),
-        ("[", "is no topology"),
+        ("[", "is not YAML"),
     ],
 )
 def test_what_is_no_topology_is_refused(tmp_path: Path, text: str, said: str) -> None:
@@ -86,3 +88,10 @@ def test_what_is_no_topology_is_refused(tmp_path: Path, text: str, said: str) ->
     path.write_text(text)
     with pytest.raises(DocumentError, match=said):
         read_topology(path)
+
+
+def test_only_an_ordinary_file_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, said in (("pipe", "not an ordinary file"), ("gone", "no such file")):
+        with pytest.raises(DocumentError, match=said):
+            read_topology(tmp_path / name)

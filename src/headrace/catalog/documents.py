@@ -7,6 +7,7 @@ with file, line and path.
 """
 
 import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -175,6 +176,19 @@ def _named_profile(
         profiles[profile.model] = profile
         refs[profile.model] = ProfileRef(model=profile.model, path=profile_path, sha256=digest)
     return profile.model
+
+
+def files_behind(
+    refs: Iterable[ProfileRef], folder: Path, profiles: Mapping[str, Profile]
+) -> Iterator[Path]:
+    """The profiles of a document in `folder`, their models, and weights beside these."""
+    for ref in refs:
+        path, profile = folder / ref.path, profiles[ref.model]
+        yield path
+        if profile.model_path is not None:
+            model = path.parent / profile.model_path
+            yield model
+            yield from (model.parent / name for name in profile.weights_files)
 
 
 def plan_profiles(plan: Plan, plan_path: Path) -> dict[str, Profile]:

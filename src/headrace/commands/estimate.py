@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.commands.output import console, next_step, notices, print_json
+from headrace.commands.output import console, next_step, note, print_json, wrote
 
 if TYPE_CHECKING:
     from headrace.domain.profile import Profile
@@ -91,9 +91,9 @@ def estimate(
         )
     else:
         _print_table(estimated)
-    for note in estimated.provenance.notes:
-        notices.print(f"[dim]note:[/dim]  {note}", soft_wrap=True)
-    notices.print(f"wrote {target}", soft_wrap=True)
+    for said in estimated.provenance.notes:
+        note(said)
+    wrote(target)
     next_step("headrace plan problem.yaml -o plan.json   (`headrace schema problem`: its format)")
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.commands.output import console, next_step, print_json
+from headrace.commands.output import console, next_step, print_json, quoted
 
 if TYPE_CHECKING:
     from headrace.catalog.ppipe.artifact import ReferencePlan
@@ -57,9 +57,9 @@ def import_ppipe(
     else:
         _print(found)
     next_step(
-        f"headrace verify {found['plan']}"
+        f"headrace verify {quoted(Path(found['plan']))}"
         if found["plan"] and not found["refused"]
-        else f"headrace plan {out / 'problem.yaml'} -o {out / 'plan.json'}"
+        else f"headrace plan {quoted(out / 'problem.yaml')} -o {quoted(out / 'plan.json')}"
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.commands.output import console, next_step, notices, print_json
+from headrace.commands.output import console, next_step, print_json, quoted, wrote
 
 if TYPE_CHECKING:
     from headrace.catalog.triton.problem import Imported
@@ -58,7 +58,10 @@ def import_triton(
     """
     from headrace.catalog.triton.problem import Wanted, import_repository, write_imported
     from headrace.catalog.triton.repository import read_repository
+    from headrace.catalog.whole_file import check_writable
 
+    # What is there may be what is read.
+    check_writable(out, *(repository.rglob("*") if out.exists() else ()))
     kind, count = _device(device)
     wanted = Wanted(
         device=kind,
@@ -76,9 +79,9 @@ def import_triton(
     else:
         _print(found)
     plan = out.with_name("plan.json")
-    served = f"headrace serve {plan}" + (f" --app {app_file}" if app_file else "")
+    served = f"headrace serve {quoted(plan)}" + (f" --app {quoted(app_file)}" if app_file else "")
     next_step(f"{found['profile_commands'][0]}   (and the others printed above)")
-    next_step(f"headrace plan {out} -o {plan}, then {served}")
+    next_step(f"headrace plan {quoted(out)} -o {quoted(plan)}, then {served}")
 
 
 def _by_model(option: str, given: list[str] | None) -> dict[str, float]:
@@ -152,4 +155,4 @@ def _print(found: dict[str, Any]) -> None:
     for command in found["profile_commands"]:
         console.print(command, markup=False, soft_wrap=True)
     written = [found["problem"], *filter(None, [found["app_file"]])]
-    notices.print(f"wrote {' and '.join(written)}", markup=False, soft_wrap=True)
+    wrote(*written)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.commands.output import console, next_step, notices, print_json
+from headrace.commands.output import console, next_step, note, print_json, wrote
 from headrace.commands.progress import counting
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ def interfere(
         print_json(_summary(document, fitted.form, found.pairs, out))
     else:
         _print_tables(document, fitted.form, found.pairs)
-    for note in notes:
-        notices.print(f"[dim]note:[/dim]  {note}", soft_wrap=True)
-    notices.print(f"wrote {out}", soft_wrap=True)
+    for said in notes:
+        note(said)
+    wrote(out)
     next_step(f"headrace plan problem.yaml   (which names it: interference: {out.name})")
 
 

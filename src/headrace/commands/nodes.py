@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.commands.output import console, next_step, notices, print_json
+from headrace.commands.output import console, next_step, notices, print_json, quoted, wrote
 from headrace.commands.studies import RAY, AddressOption, check_cluster
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ def nodes(
 
         with whole_file(out) as file:
             file.write(cluster_text(there, kinds, links).encode())
-        notices.print(f"wrote {out}", soft_wrap=True)
+        wrote(out)
     if found.missing:
         raise ClusterError(missing_text(found))
     if slow:
         raise ClusterError("\n".join(slow))
     if path is not None:
-        next_step(f"headrace serve {path} --cluster ray")
+        next_step(f"headrace serve {quoted(path)} --cluster ray")
 
 
 def _wanted(path: Path, executor: str) -> "tuple[Sequence[Wanted], Mapping[str, float]]":

@@ -113,6 +113,9 @@ def offered_arrivals(
     A file is taken whole unless a duration cuts it; its span is estimated from its arrivals.
     """
     if not is_generated(source):
-        return arrivals_for(source, rates_rps, duration_s or float("inf"), seed), None
+        whole_s = float("inf") if duration_s is None else duration_s
+        if not whole_s > 0:
+            raise DocumentError(f"--duration-s {whole_s:g}: expected more than 0 seconds")
+        return arrivals_for(source, rates_rps, whole_s, seed), None
     duration_s = DEFAULT_DURATION_S if duration_s is None else duration_s
     return arrivals_for(source, rates_rps, duration_s, seed), round(duration_s * 1e6)

@@ -1,7 +1,9 @@
 """How every command speaks: tables for people, JSON for programs, errors that end with a step."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,8 +37,33 @@ def working(what: str) -> Iterator[None]:
 
 
 def next_step(command: str) -> None:
-    """Tell the user what usually comes next."""
-    notices.print(f"[dim]next:[/dim]  {command}", soft_wrap=True)
+    """Tell the user what usually comes next; `quoted` paths in it."""
+    _said("next", command)
+
+
+def note(sentence: str) -> None:
+    """Tell the user what was found on the way."""
+    _said("note", sentence)
+
+
+def _said(kind: str, text: str) -> None:
+    # What users name may look like markup.
+    notices.print(f"[dim]{kind}:[/dim]", end="  ")
+    notices.print(text, markup=False, soft_wrap=True)
+
+
+def quoted(path: Path) -> str:
+    """As a shell takes it.
+
+    >>> quoted(Path("my plans/plan.json"))
+    "'my plans/plan.json'"
+    """
+    return shlex.quote(str(path))
+
+
+def wrote(*paths: Path | str) -> None:
+    """Say what was written, by name."""
+    notices.print(f"wrote {' and '.join(map(str, paths))}", markup=False, soft_wrap=True)
 
 
 def print_error(message: str) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.commands.output import console, next_step, notices, print_json, working
+from headrace.commands.output import console, next_step, notices, print_json, quoted, working, wrote
 from headrace.commands.plan_checks import AUTO, UNIFORM, check_simulations
 from headrace.commands.studies import AddressOption, ClusterOption, JobsOption
 
@@ -189,14 +189,14 @@ def plan(
 
     [dim]headrace plan apps.yaml --arrivals poisson[/dim]
     """
-    from headrace.catalog.documents import read_problem, write_document
+    from headrace.catalog.documents import files_behind, read_problem, write_document
     from headrace.catalog.whole_file import check_writable
     from headrace.reporting.plan_table import plan_report
 
     check_writable(out, problem)
     check_simulations(context)
     read = read_problem(problem, planner)
-    check_writable(out, *(problem.parent / ref.path for ref in read.profile_refs))
+    check_writable(out, *files_behind(read.profile_refs, problem.parent, read.profiles))
     asked = _overridden(
         read,
         objective=objective,
@@ -241,8 +241,8 @@ def plan(
         # With --json standard output holds the plan alone.
         (notices if json else console).print(explanation)
     if not json:
-        notices.print(f"wrote {out}", soft_wrap=True)
-    next_step(f"headrace verify {out}")
+        wrote(out)
+    next_step(f"headrace verify {quoted(out)}")
 
 
 def _for_memory(problem: "Problem") -> "Problem":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.commands.output import console, next_step, notices, print_json
+from headrace.commands.output import console, next_step, note, notices, print_json, wrote
 from headrace.commands.studies import RAY, AddressOption, check_cluster
 
 if TYPE_CHECKING:
@@ -303,10 +303,10 @@ def profile(
         print_json(profile_summary(measured, target))
     else:
         console.print(profile_report(measured, wide=console.width >= _WIDE))
-    for note in measured.provenance.notes:
-        if note not in told:
-            notices.print(f"[dim]note:[/dim]  {note}", soft_wrap=True)
-    notices.print(f"wrote {target}", soft_wrap=True)
+    for said in measured.provenance.notes:
+        if said not in told:
+            note(said)
+    wrote(target)
     if cluster is not None:
         next_step("headrace nodes -o cluster.yaml   (the cluster part of a problem)")
     else:
@@ -330,6 +330,7 @@ def _progress(
         told: collects the notices, as they will stand in the profile.
         places: what is measured on; one of no name is this machine.
     """
+    from rich.markup import escape
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
@@ -356,7 +357,7 @@ def _progress(
             if progress.notice is not None:
                 said = f"{place}: {progress.notice}" if place else progress.notice
                 told.update((progress.notice, said))
-                bars.console.print(f"[dim]note:[/dim]  {said}", soft_wrap=True)
+                bars.console.print(f"[dim]note:[/dim]  {escape(said)}", soft_wrap=True)
             if (place, progress.step) in tasks:
                 bars.update(tasks[place, progress.step], completed=progress.done)
             if time.monotonic() - drawn_at_s >= _REDRAW_S:

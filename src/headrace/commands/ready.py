@@ -24,7 +24,8 @@ def print_ready(
     url = urls[0]
     console.print(f"listening on [bold]{' and '.join(urls)}[/bold]", soft_wrap=True)
     if token_path is not None:
-        notices.print(f"[dim]token for other users:[/dim]  {token_path}", soft_wrap=True)
+        notices.print("[dim]token for other users:[/dim]", end="  ")
+        notices.print(str(token_path), markup=False, soft_wrap=True)
     if apps:
         claim = next(claim for claim in plan.apps if claim.app.name == apps[0])
         next_step(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.commands.output import console, next_step, notices, print_json
+from headrace.commands.output import console, next_step, notices, print_json, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,7 +91,7 @@ def rehearse(
     arguments += ["--unenforced-shares"] if unenforced_shares else []
     if out is not None:
         check_writable(out, plan)
-        _require_one_size(plan)
+        _check_rewritable(plan, out)
     found = run_rehearsal(plan, arguments, duration_s, load_factor, input or [])
     if out is not None:
         write_rehearsed_problem(plan, found, out)
@@ -99,16 +99,24 @@ def rehearse(
         print_json(found)
     else:
         show(found)
-    next_step(f"headrace simulate {plan}" if out is None else f"headrace plan {out} -o {plan}")
+    next_step(
+        f"headrace simulate {quoted(plan)}"
+        if out is None
+        else f"headrace plan {quoted(out)} -o {quoted(plan)}"
+    )
 
 
-def _require_one_size(path: Path) -> None:
-    """Refuse to write what a rehearsal of this plan does not tell, before it takes its seconds."""
-    from headrace.catalog.documents import plan_profiles, read_plan
+def _check_rewritable(path: Path, out: Path) -> None:
+    """Refuse to write what a rehearsal of this plan does not tell, or over what it is made from,
+    before it takes its seconds."""
+    from headrace.catalog.documents import files_behind, plan_profiles, read_plan
+    from headrace.catalog.whole_file import check_apart
     from headrace.domain.errors import DocumentError
 
-    profiles = plan_profiles(read_plan(path), path).values()
-    if several := ", ".join(sorted(each.model for each in profiles if each.dimensions)):
+    plan = read_plan(path)
+    profiles = plan_profiles(plan, path)
+    check_apart(out, *files_behind(plan.profiles, path.parent, profiles))
+    if several := ", ".join(sorted(name for name, each in profiles.items() if each.dimensions)):
         raise DocumentError(
             f"rehearse --out: does not write profiles of several sizes yet ({several}); rehearse"
             " without --out, and a lower max_utilisation in the problem plans for slower batches"
@@ -160,6 +168,7 @@ def run_rehearsal(
     from headrace.commands.load import check_models, input_paths
     from headrace.commands.offer import offered_rates, offers_of
     from headrace.dispatch.buckets import by_bucket
+    from headrace.domain.errors import DocumentError
     from headrace.load.child_server import child_server
     from headrace.load.generator import LoadOptions, run_load_of_models
     from headrace.load.seen import with_seen
@@ -176,7 +185,10 @@ def run_rehearsal(
     profiles = plan_profiles(plan, path)
     offers = offers_of(plan)
     rates = offered_rates(offers, rps=None, load_factor=load_factor, model=None, source="poisson")
-    duration_s = duration_s or max(DURATION_S, min(LONGEST_S, REQUESTS / min(rates.values())))
+    positive = [rate_rps for rate_rps in rates.values() if rate_rps > 0]
+    if not positive:
+        raise DocumentError(f"{path}: a rehearsal needs a load above 0; raise --load-factor")
+    duration_s = duration_s or max(DURATION_S, min(LONGEST_S, REQUESTS / min(positive)))
     lower_s = max(LEAST_SHARE * duration_s, min(DURATION_S, duration_s))
     before_s = lower_s * (len(PARTS) - 1)
     notices.print(

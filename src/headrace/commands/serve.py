@@ -279,7 +279,9 @@ def serve(
     import msgspec
     import uvloop
 
+    from headrace.catalog.documents import files_behind
     from headrace.catalog.event_log import check_event_log
+    from headrace.catalog.whole_file import check_apart
     from headrace.commands.bring_up import run_server
     from headrace.commands.kernel import load_kernel
     from headrace.commands.ready import print_ready
@@ -314,6 +316,9 @@ def serve(
         serve_on_ray(context, plan_path, executor, host, port, address, json)
         return
     served = read_served_plan(plan_path)
+    if events is not None:
+        read = files_behind(served.plan.profiles, plan_path.parent, served.profiles)
+        check_apart(events, *read)
     refuse_violations(served)
     plan = served.plan
     served = served.by_bucket()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from headrace.commands.output import console, next_step, notices, print_json
+from headrace.commands.output import console, next_step, notices, print_json, quoted
 
 if TYPE_CHECKING:
     from headrace.dispatch.changes.migration import How
@@ -149,8 +149,9 @@ def simulate(
 
     [dim]headrace simulate plan.json --load-factor 0.8 --duration-s 60[/dim]
     """
-    from headrace.catalog.documents import plan_profiles, read_plan
+    from headrace.catalog.documents import files_behind, plan_profiles, read_plan
     from headrace.catalog.event_log import EventLogWriter, check_event_log
+    from headrace.catalog.whole_file import check_apart
     from headrace.commands.kernel import load_kernel
     from headrace.commands.offer import (
         explain_default,
@@ -162,13 +163,17 @@ def simulate(
     from headrace.dispatch.policies import policy_for
     from headrace.domain.errors import DocumentError
     from headrace.reporting.summary import slots_table, summary_table, weights_line
+    from headrace.simulation.offered.processes import is_generated
 
     if events is not None:
-        stated = (plan, times, migrate, *(interference or ()))
+        listed = None if is_generated(arrivals) else Path(arrivals)
+        stated = (plan, times, migrate, listed, *(interference or ()))
         check_event_log(events, *(path for path in stated if path is not None))
     document = read_plan(plan)
     given, policy = policy, policy or policy_for(document)
     profiles = plan_profiles(document, plan)
+    if events is not None:
+        check_apart(events, *files_behind(document.profiles, plan.parent, profiles))
     offers = offers_of(document)
     rates = offered_rates(offers, rps=rps, load_factor=load_factor, model=model, source=arrivals)
     if rps is None and load_factor is None and any(rates.values()):
@@ -206,7 +211,9 @@ def simulate(
         console.print(slots_table(found.report.slots))
         if found.report.weights is not None:
             console.print(weights_line(found.report.weights))
-    next_step(f"headrace serve {plan}" if events is None else f"headrace trace {events}")
+    next_step(
+        f"headrace serve {quoted(plan)}" if events is None else f"headrace trace {quoted(events)}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,14 +255,18 @@ def _slower(
 ) -> "Slower | None":
     """
     Raises:
-        DocumentError: what is said to be slower is not in the plan, or a factor is no number.
+        DocumentError: what is said to be slower is not in the plan, or a number has no bounds.
     """
     from headrace.dispatch.buckets import by_bucket
     from headrace.dispatch.topology import Topology
+    from headrace.domain.errors import DocumentError
     from headrace.simulation.slower import slower_of
 
     if not given and not delay_ms:
         return None
+    for name, value_s in (("--slower-from-s", from_s), ("--delay-ms", delay_ms / 1000)):
+        if not value_s <= LATEST_S:
+            raise DocumentError(f"simulate: {name}: expected at most {LATEST_S:g} seconds")
     return slower_of(
         Topology.from_plan(*by_bucket(plan, profiles)),
         {slot.name: slot.device for slot in plan.slots},

@@ -45,7 +45,8 @@ def trace(
     if json:
         print_json({"trace": str(target), "events": len(log), "trace_events": count})
     else:
-        console.print(f"{target}: {count:,} trace events from {len(log):,} events", soft_wrap=True)
+        said = f"{target}: {count:,} trace events from {len(log):,} events"
+        console.print(said, markup=False, soft_wrap=True)
         notices.print(
             f"[dim]next:[/dim]  open {target} in https://ui.perfetto.dev or chrome://tracing",
             soft_wrap=True,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.commands.output import console, next_step, print_json
+from headrace.commands.output import console, next_step, print_json, quoted
 
 
 def verify(
@@ -52,4 +52,4 @@ def verify(
             f"  stated    {first.available}\n"
             "  try       `headrace plan` again, rather than mending the plan by hand"
         )
-    next_step(f"headrace simulate {plan} --load-factor 0.8")
+    next_step(f"headrace simulate {quoted(plan)} --load-factor 0.8")

@@ -155,6 +155,11 @@ async def drive_load_of_models(
             sized = await server.sizes(info)
             if sized is None or options.model_inputs.get(model, options.input_paths):
                 kinds = {_kind(arrival) for arrival in arrivals if arrival.model == model}
+                if sized is None and any(kind[1] for kind in kinds):
+                    raise DocumentError(
+                        f"load: the arrivals state sizes of model {model!r}, and its server says"
+                        " that it has one; leave them out, or give inputs with --input"
+                    )
                 for items in {kind[2] for kind in kinds}:
                     made = server.encoders(info, sequences, items)
                     encoders |= dict.fromkeys((kind for kind in kinds if kind[2] == items), made)

@@ -123,7 +123,16 @@ class ServedSizes:
     """Input -> of each of its dimensions its name, `#` where it counts items."""
 
     def at(self, info: ModelInfo, sizes: tuple[int, ...]) -> ModelInfo:
-        """The model's inputs at these sizes; only the number of items is still open."""
+        """The model's inputs at these sizes; only the number of items is still open.
+
+        Raises:
+            DocumentError: they are not one for each dimension.
+        """
+        if len(sizes) != len(self.dimensions):
+            raise DocumentError(
+                f"load: sizes {'x'.join(map(str, sizes))!r} of model {info.name!r}, which has"
+                f" {len(self.dimensions)}: {', '.join(self.dimensions)}"
+            )
         known = dict(zip(self.dimensions, sizes, strict=True))
         inputs = (
             msgspec.structs.replace(

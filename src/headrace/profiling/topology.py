@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from headrace.catalog.source import decode_text, read_bounded
+from headrace.catalog.yaml_lines import parse_yaml
 from headrace.domain.base import Record
 from headrace.domain.errors import DocumentError
 
@@ -109,11 +111,10 @@ def read_topology(path: Path) -> GpuTopology:
     Raises:
         DocumentError: it is not such a file.
     """
-    import yaml
-
+    text = decode_text(path, read_bounded(path))
     try:
-        return msgspec.convert(yaml.safe_load(path.read_bytes()), GpuTopology, strict=False)
-    except (yaml.YAMLError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        return msgspec.convert(parse_yaml(path, text).data, GpuTopology, strict=False)
+    except msgspec.ValidationError as error:
         said = " ".join(str(error).split())
         raise DocumentError(
             f"{path}: is no topology: {said}\n  try    switches: [[0, 1], [2, 3]], nvlink: all"

@@ -26,6 +26,7 @@ from headrace.simulation.clock import SimClock
 from headrace.simulation.driver import Durations, JitteredDurations, SimDriver, exact_durations
 from headrace.simulation.gateway import as_reached
 from headrace.simulation.offered.arrivals import Arrival
+from headrace.simulation.offered.items import check_single
 from headrace.simulation.offered.sizes import size_mixes, to_buckets
 
 
@@ -60,6 +61,7 @@ def simulate_migration(
     Raises:
         PlanError: a request arrives for a model that is in neither plan at that time.
     """
+    check_single(arrivals)
     arrivals = to_buckets(arrivals, size_mixes(*old) | size_mixes(*new), seed)
     old, new = by_bucket(*old), by_bucket(*new)
     rng = np.random.default_rng(seed)

@@ -27,7 +27,7 @@ from headrace.simulation.inbox import Inbox
 from headrace.simulation.measured import Like, measured_durations, noting
 from headrace.simulation.moments import moments_of
 from headrace.simulation.offered.arrivals import Arrival
-from headrace.simulation.offered.items import items_of
+from headrace.simulation.offered.items import check_single, items_of
 from headrace.simulation.offered.sizes import size_mixes, to_buckets
 from headrace.simulation.served_gateway import ServedGateway
 
@@ -87,6 +87,8 @@ def simulate(
     reached_at_us = offered.arrived_at_us
     rng = np.random.default_rng(seed)
     items = items_of(arrivals, plan, seed) if topology.is_malleable else None
+    if items is None:
+        check_single(arrivals)
     changes = _slot_changes(faults, topology)
     events: list[AnyEvent] = []
     if times is None:

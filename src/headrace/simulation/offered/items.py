@@ -43,6 +43,21 @@ def items_of(arrivals: Sequence[Arrival], plan: Plan, seed: int) -> Ints:
     return np.maximum(found, 1)
 
 
+def check_single(arrivals: Sequence[Arrival]) -> None:
+    """For plans whose requests are simulated as one item each.
+
+    Raises:
+        DocumentError: an arrival states more.
+    """
+    for number, arrival in enumerate(arrivals):
+        if arrival.items > 1:
+            raise DocumentError(
+                f"arrival {number}: {arrival.items} items of model {arrival.model!r}; a simulation"
+                " counts items of malleable plans only\n  try    a line for each item, at the same"
+                " instant"
+            )
+
+
 def _drawn(items: Items, count: int, rng: np.random.Generator) -> Ints:
     if items.distribution == "fixed":
         return np.full(count, round(items.mean), dtype=np.int64)

@@ -60,8 +60,14 @@ def to_buckets(
     """Each request as one of the bucket that answers it.
 
     Raises:
-        DocumentError: one is larger than any bucket.
+        DocumentError: one is larger than any bucket, or states sizes that its model has not.
     """
+    for number, arrival in enumerate(arrivals):
+        if arrival.sizes and arrival.model not in mixes:
+            raise DocumentError(
+                f"arrival {number}: sizes {size_text(arrival.sizes)!r} of model {arrival.model!r},"
+                " which was planned for one; leave them out"
+            )
     if not mixes:
         return arrivals
     return [

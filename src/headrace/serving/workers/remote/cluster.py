@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-
+from headrace.catalog.source import decode_text, read_bounded
+from headrace.catalog.yaml_lines import parse_yaml
 from headrace.domain.errors import DocumentError, PlanError
 from headrace.serving.workers.arena import ALIGNMENT_BYTES
 from headrace.serving.workers.remote.frames import Open
@@ -126,12 +126,7 @@ def read_agents(path: Path) -> dict[str, Address | None]:
     Raises:
         DocumentError: it cannot be read, or is not of that form.
     """
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_AGENTS_FILE_BYTES)
-        document = yaml.safe_load(text)
-    except (OSError, yaml.YAMLError) as error:
-        raise DocumentError(f"{path}: cannot be read: {error}") from error
+    document = parse_yaml(path, decode_text(path, read_bounded(path, MAX_AGENTS_FILE_BYTES))).data
     nodes = document.get("nodes") if isinstance(document, dict) else None
     if not isinstance(nodes, dict) or not all(
         isinstance(name, str) and isinstance(address, str) for name, address in nodes.items()
