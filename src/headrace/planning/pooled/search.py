@@ -48,6 +48,9 @@ LISTED_FIRST = 300
 LISTED_LEAST = 40
 """Of each demand, in the first round."""
 
+LISTED_GROWTH = 4
+"""Times as many in each further round: a better plan in between leaves less to list."""
+
 LISTED_MAX = 6_000
 """Allotments of any round; beyond, the search ends with the bound that it has."""
 
@@ -206,6 +209,7 @@ class ColumnSearch:
         self._best: ChosenAllotments | None = None
         self._objective = -np.inf * self._sign
         self._excluded: list[Excluded] = []
+        self._listed_most = LISTED_FIRST
 
     @property
     def found(self) -> bool:
@@ -290,7 +294,8 @@ class ColumnSearch:
 
         In the first round the distance is a guess: widened where it finds few.
         """
-        most = LISTED_FIRST if first else LISTED_MAX
+        most = self._listed_most
+        self._listed_most = min(LISTED_MAX, LISTED_GROWTH * most)
         listed = self._within(distance + self._tolerance())
         while first and distance < everything and not _enough(listed):
             distance = min(everything, distance * 4)
