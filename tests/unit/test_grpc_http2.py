@@ -280,6 +280,7 @@ def test_what_takes_too_long_ends(bench: GrpcBench) -> None:
     assert "did not arrive in time" in half.calls[call].sentence
     bench.server.sweep(301.0)
     assert idle.look().goaway is not None
+    bench.server.sweep(304.0)
     assert idle.transport.closed
     assert (frames.PING, 0, 0, b"headrace") in waiting.look().frames
     waiting.send(frames.frame(frames.PING, frames.ACK, 0, b"headrace"))
@@ -378,9 +379,41 @@ def test_a_retired_server_answers_and_asks_its_clients_to_go_elsewhere(bench: Gr
     peer = bench.connect().greet()
     bench.server.retire()
     assert peer.look().goaway == (frames.MAX_WINDOW, frames.NO_ERROR, "")
+    for _ in range(2):
+        np.testing.assert_array_equal(answer_of(peer.call("ModelInfer", infer())), X[0] + 1)
+    assert peer.goaway == (frames.MAX_WINDOW, frames.NO_ERROR, "")
+    assert not peer.transport.closed
+
+
+@pytest.mark.parametrize("end", ["retire", "drain"])
+def test_who_has_only_just_connected_is_answered_before_it_is_told_of_the_end(
+    bench: GrpcBench, end: str
+) -> None:
+    peer = bench.connect()
+    getattr(bench.server, end)()
+    peer.greet()
+    assert peer.frames[0][0] == frames.SETTINGS, "nothing may come before them"
     np.testing.assert_array_equal(answer_of(peer.call("ModelInfer", infer())), X[0] + 1)
-    assert peer.goaway == (1, frames.NO_ERROR, "")
-    assert peer.transport.closed
+    assert peer.goaway == (None if end == "retire" else (1, frames.NO_ERROR, ""))
+
+
+def test_what_is_under_way_when_the_last_call_is_named_is_read_and_refused() -> None:
+    bench = GrpcBench(limits=Limits(linger_timeout_s=2))
+    answered, silent = bench.connect().greet(), bench.connect().greet()
+    answered.call("ModelInfer", infer())
+    bench.server.drain()
+    assert answered.look().goaway == (1, frames.NO_ERROR, "")
+    # Sent before the client has read that; to close now would reset the connection.
+    late = answered.call("ModelInfer", infer())
+    assert late.reset == frames.REFUSED_STREAM
+    assert not answered.transport.closed
+    answered.transport.close()
+    assert bench.server.connections == {silent.connection}
+    bench.server.sweep(1.5)
+    silent.send(frames.frame(frames.PING, 0, 0, bytes(8)))
+    assert not silent.transport.closed
+    bench.server.sweep(2.5)
+    assert silent.transport.closed, "who goes on sending is not waited for any longer"
 
 
 def test_draining_answers_what_was_accepted_and_ends_streams(bench: GrpcBench) -> None:
@@ -402,6 +435,8 @@ def test_draining_answers_what_was_accepted_and_ends_streams(bench: GrpcBench) -
     np.testing.assert_array_equal(answer_of(told), X[0] + 1)
     assert len(peer.calls[stream].messages) == 1
     assert peer.calls[stream].status == status.UNAVAILABLE
+    assert not peer.transport.closed
+    bench.server.sweep(3.0)
     assert peer.transport.closed
 
 

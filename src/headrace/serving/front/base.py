@@ -3,8 +3,8 @@
 A server holds a list of fronts and leads each through its life, in this order:
 
     listen   clients may come; what they ask for is refused until the engine has started
-    retire   everything is served as before, but whoever asks is told to go elsewhere: readiness is
-             refused, and each answer ends its connection where the protocol can say so
+    retire   everything is served as before, but clients are told to go elsewhere: readiness is
+             refused, and where the protocol can say so connections are to be made anew
     close    nobody new is let in
     drain    what was accepted is answered, then each connection ends
     stop     whatever is left ends at once

@@ -79,6 +79,10 @@ class Connections(Generic[Kind]):
             if now_s > connection.deadline_s:
                 connection.time_out()
 
+    def retire(self) -> None:
+        """Go on, and have clients go elsewhere."""
+        self.closing = True
+
     def drain(self) -> None:
         """Answer what was accepted, then close every connection."""
         self.closing = True

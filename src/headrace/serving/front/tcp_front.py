@@ -122,7 +122,7 @@ class TcpFront(ABC):
 
     def retire(self) -> None:
         self._core.retire()
-        self.server.closing = True
+        self.server.retire()
 
     def close(self) -> None:
         """Let in who has connected already, and nobody more: the kernel resets connections that

@@ -28,10 +28,10 @@ class GrpcServer(Connections[Http2Connection]):
             connection.sweep()
 
     def retire(self) -> None:
-        """Ask every client to open its next calls elsewhere."""
-        self.closing = True
+        """Ask every client to open its next calls elsewhere. Whoever comes back is not asked again,
+        or it would connect anew for each call."""
         for connection in tuple(self.connections):
-            connection.say_goodbye()
+            connection.ask_to_leave()
 
 
 class GrpcFront(TcpFront):
@@ -52,7 +52,3 @@ class GrpcFront(TcpFront):
 
     def connect(self) -> Http2Connection:
         return self._server.connect()
-
-    def retire(self) -> None:
-        super().retire()
-        self._server.retire()

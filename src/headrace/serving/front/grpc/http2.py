@@ -21,6 +21,14 @@ Time. As in HTTP/1.1 each state has a deadline that `sweep` enforces: the prefac
 is half sent, an answer that is not taken. A peer that is silent while it has calls open is
 pinged, and gone if it does not answer.
 
+Leaving. What the client sent before it reads GOAWAY is under way: to close then would reset the
+connection, and answers with it. So a retired server names no last stream and serves what still
+comes. Once a last one is named, what is beyond is refused (clients ask elsewhere by themselves),
+and when all calls are answered the client's end is awaited, up to `linger_timeout_s` (RFC 9113,
+section 6.8):
+
+    open ──GOAWAY(last)──▶ leaving ──no calls──▶ lingering ──the client closes──▶ closed
+
 A frame that costs its sender nothing and us something (PING, SETTINGS, RST_STREAM, PRIORITY, an
 empty DATA) is counted; more than `_CHEAP_FRAMES` between two sweeps end the connection.
 """
@@ -79,7 +87,7 @@ class Http2Connection(TcpConnection):
         self._last = 0
         """The highest stream that the client has opened."""
         self._leaving = False
-        """The peer was told to open no more calls here."""
+        """The peer was told which call was its last here."""
         self._cheap = 0
         self._pinged = False
         self.answered = 0
@@ -141,7 +149,7 @@ class Http2Connection(TcpConnection):
             self._fail(error)
         if corked:
             self.out.uncork()
-        if self._greeted and not self.transport.is_closing():
+        if self._greeted and not (self._lingering or self.transport.is_closing()):
             self._set_deadline()
         if self._yielded:
             self.transport.pause_reading()
@@ -186,8 +194,11 @@ class Http2Connection(TcpConnection):
     # -- time -----------------------------------------------------------------------------------
 
     def _set_deadline(self) -> None:
-        limits, paused = self.limits, self.out.paused
-        allowed_s = limits.write_timeout_s if paused else limits.idle_timeout_s
+        limits = self.limits
+        if self.out.paused:
+            allowed_s = limits.write_timeout_s
+        else:
+            allowed_s = limits.linger_timeout_s if self._lingering else limits.idle_timeout_s
         self.deadline_s = self.tick_s + allowed_s
 
     def sweep(self) -> None:
@@ -204,8 +215,10 @@ class Http2Connection(TcpConnection):
 
     def time_out(self) -> None:
         """The deadline passed."""
-        if self._greeted and not (self.calls or self.out.paused or self.out.closed):
-            self.say_goodbye(self._last)
+        if self._lingering and not (self.out.paused or self.out.closed):
+            self._close()
+        elif self._greeted and not (self.calls or self.out.paused or self.out.closed):
+            self.say_goodbye()
         elif self.out.paused or self._pinged or self.out.closed or not self._greeted:
             self.transport.abort()
         else:
@@ -403,7 +416,7 @@ class Http2Connection(TcpConnection):
             self.out.write(frames.reset(call.id, frames.NO_ERROR))
         self._abandon(call)
         if self.in_reserve or self.server.closing:
-            self.say_goodbye(self._last)
+            self.say_goodbye()
         elif self.peer is not None:
             self.server.seats.active(self)
 
@@ -420,27 +433,31 @@ class Http2Connection(TcpConnection):
         self.handler.over(call)
         call.release(call.held_bytes)
         call.pending.clear()
-        if self._leaving and not self.calls:
-            self._close()
+        if self._lingering:
+            self._set_deadline()
 
-    def say_goodbye(self, last_stream: int = frames.MAX_WINDOW) -> None:
-        """Ask the client to open its next calls elsewhere; those up to `last_stream` are served."""
-        if last_stream == frames.MAX_WINDOW:
-            self.out.write(frames.goaway(last_stream, frames.NO_ERROR))
-        elif not self._leaving:
+    @property
+    def _lingering(self) -> bool:
+        """All is answered: only the client's end of the connection is awaited."""
+        return self._leaving and not self.calls
+
+    def ask_to_leave(self) -> None:
+        """Ask the client to open its next calls elsewhere; what comes here is served."""
+        if self._greeted and not self._leaving:
+            self.out.write(frames.goaway(frames.MAX_WINDOW, frames.NO_ERROR))
+
+    def say_goodbye(self) -> None:
+        """No more calls: those up to the last that was opened are answered, and that is the end."""
+        if self._greeted and not self._leaving:
             self._leaving = True
-            self.out.write(frames.goaway(last_stream, frames.NO_ERROR))
-            if not self.calls:
-                self._close()
+            self.out.write(frames.goaway(self._last, frames.NO_ERROR))
+            self._set_deadline()
 
     def close_if_idle(self) -> None:
         """Draining: no more calls, and the end once there is none."""
+        self.say_goodbye()
         for call in tuple(self.calls.values()):
             self.handler.drain(call)
-        if not self._leaving:
-            self.say_goodbye(self._last)
-        elif not self.calls:
-            self._close()
 
     def _fail(self, error: Http2Error) -> None:
         if self.out.closed:
