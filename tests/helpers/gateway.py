@@ -166,6 +166,8 @@ class FakeTransport(asyncio.Transport):
         self.reading = True
         self.stuck = False
         """The other end reads nothing: `close` waits until `abort`."""
+        self.untaken_bytes = 0
+        """Of what is written; set it, and `pause_writing` as a transport would."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.half_closed, "written after the end of the stream"
@@ -200,6 +202,9 @@ class FakeTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return self.untaken_bytes
 
     def pause_reading(self) -> None:
         self.reading = False

@@ -303,6 +303,38 @@ def test_while_the_client_does_not_read_it_is_not_read_either(bench: GrpcBench) 
     assert peer.transport.aborted
 
 
+def test_a_client_that_reads_slowly_is_read_again_as_long_as_it_takes_enough() -> None:
+    bench = GrpcBench(limits=Limits(write_timeout_s=5, write_bytes=100))
+    peer = bench.connect().greet(window=10)
+    peer.call("ModelInfer", infer())
+    peer.transport.untaken_bytes = 1_000
+    peer.connection.pause_writing()
+    for now_s, left in ((6.0, 900), (12.0, 500)):
+        peer.transport.untaken_bytes = left
+        bench.server.sweep(now_s)
+    assert not peer.transport.aborted
+    peer.connection.resume_writing()
+    bench.server.sweep(16.0)
+    assert not peer.look().calls[1].over, "its own time begins when it is read again"
+    peer.connection.pause_writing()
+    peer.transport.untaken_bytes = 401
+    bench.server.sweep(22.0)
+    assert peer.transport.aborted
+
+
+def test_an_answer_of_which_a_byte_is_taken_now_and_then_is_taken_back() -> None:
+    bench = GrpcBench(limits=Limits(write_timeout_s=5, write_bytes=20))
+    peer = bench.connect().greet(window=1)
+    steady, stingy = peer.call("ModelInfer", infer()), peer.call("ModelInfer", infer())
+    for now_s in (4.0, 8.0):
+        bench.server.sweep(now_s)
+        peer.send(frames.window_update(1, 20) + frames.window_update(3, 1))
+    assert (len(steady.data), steady.reset) == (41, None)
+    assert (len(stingy.data), stingy.reset) == (2, frames.CANCEL)
+    peer.send(frames.window_update(1, 1_000))
+    np.testing.assert_array_equal(answer_of(steady), X[0] + 1)
+
+
 # -- access ------------------------------------------------------------------------------------
 
 

@@ -356,6 +356,36 @@ def test_a_last_answer_that_nobody_takes_does_not_hold_the_connection_for_ever()
     assert not bench.server.connections
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_a_client_that_takes_its_answer_slowly_is_let_for_as_long_as_it_takes_enough(
+    last: bool,
+) -> None:
+    bench = Bench(limits=Limits(write_timeout_s=5, write_bytes=1_000))
+    client = bench.connect()
+    client.transport.stuck = True
+    client.transport.untaken_bytes = 10_000
+    client.send(infer(1, "Connection: close" if last else "X: y"))
+    if not last:
+        client.connection.pause_writing()
+    for now_s, left in ((6.0, 9_000), (12.0, 5_000), (18.0, 999), (24.0, 1)):
+        client.transport.untaken_bytes = left
+        bench.server.sweep(now_s)
+        assert client.transport.aborted == (left == 1), left
+
+
+def test_who_has_taken_all_and_is_not_gone_is_not_waited_for_again() -> None:
+    bench = Bench(limits=Limits(write_timeout_s=5))
+    client = bench.connect()
+    client.transport.stuck = True
+    client.transport.untaken_bytes = 10
+    client.send(infer(1, "Connection: close"))
+    client.transport.untaken_bytes = 0
+    bench.server.sweep(6.0)
+    assert not client.transport.aborted
+    bench.server.sweep(12.0)
+    assert client.transport.aborted
+
+
 def test_draining_answers_what_was_accepted_and_closes_every_connection() -> None:
     engine = FakeEngine(at_once=False)
     bench = Bench(engine)

@@ -113,10 +113,12 @@ class HttpConnection(HttpReader):
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self.deadline_s = self._server.tick_s + self._limits.write_timeout_s
+        self.await_taking()
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        if self.transport.is_closing():
+            return
         now_s, limits = self._server.tick_s, self._limits
         if self._lingering_bytes >= 0:
             self.deadline_s = now_s + limits.linger_timeout_s
@@ -167,7 +169,10 @@ class HttpConnection(HttpReader):
 
     def time_out(self) -> None:
         """The deadline passed: say so where a request is half read, otherwise just close."""
-        if self._write_paused or self._lingering_bytes >= 0 or self.transport.is_closing():
+        if self._write_paused or self.transport.is_closing():
+            if not self.is_taking():
+                self.transport.abort()
+        elif self._lingering_bytes >= 0:
             self.transport.abort()
         elif self._reading == IDLE or self._deaf:
             self.transport.close()
@@ -220,11 +225,12 @@ class HttpConnection(HttpReader):
         self._deaf = True
         if half_read and self.transport.can_write_eof():
             self._lingering_bytes = 0
-            self.deadline_s = self._server.tick_s + self._limits.linger_timeout_s
+            if not self._write_paused:
+                self.deadline_s = self._server.tick_s + self._limits.linger_timeout_s
             self.transport.write_eof()
         else:
             # Closing waits for the client to take what was written; not for ever.
-            self.deadline_s = self._server.tick_s + self._limits.write_timeout_s
+            self.await_taking()
             self.transport.close()
 
     def _throw_away(self, size_bytes: int) -> None:

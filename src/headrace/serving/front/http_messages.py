@@ -54,7 +54,9 @@ class Limits:
     idle_timeout_s: float = 300.0
     """Between two requests on one connection."""
     write_timeout_s: float = 30.0
-    """While the client does not read its answer."""
+    """While the client does not take its answer: `write_bytes` of it, or all that is left."""
+    write_bytes: int = 64 << 10
+    """Less in `write_timeout_s` is too slow: whoever takes a byte now and then holds memory."""
     linger_timeout_s: float = 2.0
     """After a refusal whose body is still under way."""
     linger_bytes: int = 16 << 20

@@ -91,7 +91,6 @@ class HttpReader(TcpConnection):
         "_reading",
         "_server",
         "current",
-        "deadline_s",
         "wakes_s",
     )
 

@@ -2,7 +2,10 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from fcntl import ioctl
 from socket import MSG_DONTWAIT, MSG_PEEK, socket
+from struct import unpack
+from termios import TIOCOUTQ
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.serving.front.seats import CONNECTION_NUMBERS, STRANGER, Peer
@@ -23,8 +26,10 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
         "_place",
         "_shared",
         "_socket",
+        "_untaken_bytes",
         "_waited",
         "arrived_at_us",
+        "deadline_s",
         "in_reserve",
         "known_fields",
         "known_host",
@@ -38,6 +43,8 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
     # CPython finds attributes beyond the thirtieth of an object without slots by their hash.
 
     transport: asyncio.Transport
+    deadline_s: float
+    """When it has taken too long, on the clock of the sweeps."""
 
     def __init__(self, server: "Connections[Any]") -> None:
         self._shared = server
@@ -61,6 +68,8 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
         self._ends: tuple[tuple[str, int], tuple[str, int]] | None = None
         self._socket: socket | None = None
         """To look at what has not been read; it is the transport's, and never closed here."""
+        self._untaken_bytes = 0
+        """That the client had still to take when its time to do so began."""
         self._waited = False
         """What is read next waited because we did not read."""
         self._early: list[bytes] = []
@@ -141,6 +150,28 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
             return self._socket is not None and bool(self._socket.recv(1, _PEEK))
         except OSError:
             return False  # nothing, or the client is gone
+
+    def await_taking(self) -> None:
+        """What was written is the client's to take: see `Limits.write_bytes`."""
+        self.deadline_s = self._shared.tick_s + self._shared.limits.write_timeout_s
+        self._untaken_bytes = self._count_untaken()
+
+    def is_taking(self) -> bool:
+        """Whether it has taken enough by that deadline; then it has as long again."""
+        before = self._untaken_bytes
+        self.await_taking()
+        return before - self._untaken_bytes >= min(before, self._shared.limits.write_bytes) > 0
+
+    def _count_untaken(self) -> int:
+        """Bytes written that have not reached the other end. The kernel's are counted too: it takes
+        more only when a third of its megabytes is free, which on a slow line is minutes."""
+        waiting_bytes = self.transport.get_write_buffer_size()
+        try:
+            if self._socket is not None:
+                waiting_bytes += unpack("i", ioctl(self._socket, TIOCOUTQ, bytes(4)))[0]
+        except OSError:
+            pass  # the client is gone
+        return waiting_bytes
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.connections.discard(self)

@@ -49,6 +49,7 @@ class Call:
         "_needed",
         "_owed",
         "_prefix",
+        "_taken_bytes",
         "arrived_at_us",
         "connection",
         "deadline_at_us",
@@ -96,6 +97,8 @@ class Call:
         self._headed = False
         self._last: bytes | None = None
         """Trailers that wait for what is pending."""
+        self._taken_bytes = 0
+        """Let out since the client's time to take more began."""
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -240,8 +243,15 @@ class Call:
         self.connection.out.flush(self)
 
     def start_waiting(self) -> None:
-        """For the connection: the client has so long to take more."""
+        """For the connection: the client has so long to take `Limits.write_bytes`."""
+        self._taken_bytes = 0
         self.deadline_s = self.connection.tick_s + self.connection.limits.write_timeout_s
+
+    def take(self, size: int) -> None:
+        """For the connection: the client's window has let out so many bytes more."""
+        self._taken_bytes += size
+        if self._taken_bytes >= self.connection.limits.write_bytes:
+            self.start_waiting()
 
     def write_end(self) -> None:
         """For the connection: trailers, once nothing is pending."""

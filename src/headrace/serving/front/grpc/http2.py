@@ -187,7 +187,7 @@ class Http2Connection(TcpConnection):
         self._set_deadline()
         self._resume_reading()
         if not self.transport.is_closing():
-            self.out.flush_blocked()
+            self.out.resume()
         if self._yielded:
             self.server.soon(self._go_on)
 
@@ -195,11 +195,11 @@ class Http2Connection(TcpConnection):
 
     def _set_deadline(self) -> None:
         limits = self.limits
-        if self.out.paused:
-            allowed_s = limits.write_timeout_s
+        if self.out.paused or self.out.closed:
+            self.await_taking()
         else:
             allowed_s = limits.linger_timeout_s if self._lingering else limits.idle_timeout_s
-        self.deadline_s = self.tick_s + allowed_s
+            self.deadline_s = self.tick_s + allowed_s
 
     def sweep(self) -> None:
         """End what took too long, but for the connection itself."""
@@ -207,7 +207,8 @@ class Http2Connection(TcpConnection):
         now_s = self.tick_s
         for call in [call for call in self.calls.values() if now_s > call.deadline_s]:
             if call.pending:
-                self._reset(call, frames.CANCEL)
+                if not self.out.paused:  # or the connection's own deadline counts
+                    self._reset(call, frames.CANCEL)
             elif not (call.whole or self.handler.awaited(call) or call.between_messages):
                 call.finish(Status(INVALID_ARGUMENT, "the message did not arrive in time"))
             elif not call.whole and call.arrived_at_us is None:
@@ -215,11 +216,14 @@ class Http2Connection(TcpConnection):
 
     def time_out(self) -> None:
         """The deadline passed."""
-        if self._lingering and not (self.out.paused or self.out.closed):
+        if self.out.paused or self.out.closed:
+            if not self.is_taking():
+                self.transport.abort()
+        elif self._lingering:
             self._close()
-        elif self._greeted and not (self.calls or self.out.paused or self.out.closed):
+        elif self._greeted and not self.calls:
             self.say_goodbye()
-        elif self.out.paused or self._pinged or self.out.closed or not self._greeted:
+        elif self._pinged or not self._greeted:
             self.transport.abort()
         else:
             self._pinged = True
@@ -471,7 +475,7 @@ class Http2Connection(TcpConnection):
     def _close(self) -> None:
         if self.out.closed:
             return
-        self.deadline_s = self.tick_s + self.limits.write_timeout_s
+        self.await_taking()
         self.out.close()
 
 

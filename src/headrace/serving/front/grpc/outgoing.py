@@ -117,6 +117,12 @@ class Outgoing:
         if waited and not call.over:
             call.connection.handler.writable(call)
 
+    def resume(self) -> None:
+        """The peer reads again: calls have waited for that, and not for their windows."""
+        for call in self._blocked.values():
+            call.start_waiting()
+        self.flush_blocked()
+
     def flush_blocked(self) -> None:
         """In turn, a frame each."""
         while self._blocked:
@@ -145,6 +151,6 @@ class Outgoing:
         size = len(part)
         call.send_window -= size
         self.window -= size
-        call.start_waiting()
+        call.take(size)
         self.write(frames.frame_head(size, frames.DATA, 0, call.id) + part)
         return True
