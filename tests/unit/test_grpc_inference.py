@@ -353,6 +353,33 @@ def test_a_stream_answers_in_order_and_says_what_went_wrong(
     assert (told.status, bench.server.buffered_bytes) == (0, 0)
 
 
+@pytest.mark.usefixtures("no_time_for_tries")
+def test_an_answer_of_a_stream_names_its_request_whatever_is_wrong_with_it(
+    engine: FakeEngine, bench: GrpcBench, peer: GrpcPeer
+) -> None:
+    urgent, unknown = infer_request(id="priority"), infer_request(id="model")
+    urgent.parameters["priority"].int64_param = -1
+    unknown.model_name = "nobody"
+    stream = peer.open("ModelStreamInfer")
+    peer.data(stream, prefixed(urgent.SerializeToString()) + prefixed(unknown.SerializeToString()))
+    peer.data(
+        stream,
+        prefixed(infer(x=X[:, :3], id="shape")) + prefixed(infer(id="version", model_version="7")),
+    )
+    peer.data(stream, prefixed(infer(id="refused")), end=True)
+    [inference] = engine.open
+    inference.on_done(Refusal(reason="deadline", message="too late", retry_after_us=3_600_000_000))
+    behind = peer.open("ModelStreamInfer")
+    peer.data(behind, prefixed(infer(id="unread")), end=True)
+    assert engine.submitted == [inference], "the last was refused before it was read"
+
+    told = peer.look().calls[stream].messages + peer.calls[behind].messages
+    responses = [message("ModelStreamInferResponse").FromString(m) for m in told]
+    names = ["priority", "model", "shape", "version", "refused", "unread"]
+    assert [response.infer_response.id for response in responses] == names
+    assert all(response.error_message for response in responses)
+
+
 def test_a_stream_takes_so_many_at_once_and_the_rest_as_these_are_answered() -> None:
     engine = FakeEngine(at_once=False)
     peer = GrpcBench(engine, limits=Limits(calls_streamed=2)).connect().greet()

@@ -32,6 +32,8 @@ from headrace.serving.front.inferences import Aside
 Body = bytes | bytearray
 Outcome = list[bytes | memoryview] | Status
 """An answer's message in pieces, or why there is none."""
+Tell = Callable[[str, Outcome], None]
+"""Of the inference with this id; empty where it has none, or none that could be read."""
 
 _StreamResponse = message("ModelStreamInferResponse")
 _INFER_RESPONSE = 2
@@ -48,18 +50,13 @@ class GrpcInference:
         codec: MessageCodec,
         parts: Parts,
         timeout_us: int | None,
-        tell: Callable[["GrpcInference | None", Outcome], None],
+        tell: Tell,
     ) -> None:
         self._codec = codec
         self._parts = parts
         self._timeout_us = timeout_us
         self._tell = tell
         self._ask: Ask | None = None
-
-    @property
-    def id(self) -> str:
-        """The client's own; empty when it could not be read."""
-        return "" if self._ask is None else self._ask.id
 
     def read(self) -> Ask:
         self._ask = self._codec.decode(self._parts, self._timeout_us)
@@ -77,7 +74,7 @@ class GrpcInference:
         except Exception:
             outcome = internal_error()
         try:
-            self._tell(self, outcome)
+            self._tell(self._parts.id, outcome)
         except Exception:
             internal_error()
 
@@ -103,25 +100,23 @@ class Inferences:
             for name, signature in known.items()
         }
 
-    def submit(
-        self, call: Call, body: Body, tell: Callable[[GrpcInference | None, Outcome], None]
-    ) -> Cancellable | None:
+    def submit(self, call: Call, body: Body, tell: Tell) -> Cancellable | None:
         """One message. Returns what can be cancelled; None: it was told already."""
         core = self._core
         try:
             parts = take_apart(body, self.limits.json_bytes)
         except InvalidError as error:
-            tell(None, _invalid(error))
+            tell("", _invalid(error))
             return None
         codec = self._codecs.get(parts.model)
         if codec is None:
-            tell(None, status_of(core.unknown(parts.model)))
+            tell(parts.id, status_of(core.unknown(parts.model)))
             return None
         if not parts.has_parameters:
             # Neither timeout nor priority of its own: what is hopeless need not be parsed.
             refusal = core.hopeless(parts.model, call.arrived_at_us)
             if refusal is not None:
-                tell(None, status_of(core.refuse(parts.model, refusal)))
+                tell(parts.id, status_of(core.refuse(parts.model, refusal)))
                 return None
         timeout_us = None
         arrived_at_us = call.arrived_at_us
@@ -133,7 +128,7 @@ class Inferences:
                 parts.model, client, connection.number, connection.owner, arrived_at_us
             )
         except Exception:
-            tell(client, internal_error())
+            tell(parts.id, internal_error())
             return None
 
     def inflate(self, call: Call, body: Body, then: Callable[[Body | Status], None]) -> None:
@@ -179,7 +174,7 @@ class UnaryInference:
         else:
             self._submission = self._inferences.submit(self._call, body, self._told)
 
-    def _told(self, inference: GrpcInference | None, outcome: Outcome) -> None:
+    def _told(self, name: str, outcome: Outcome) -> None:
         if isinstance(outcome, Status):
             self._call.finish(outcome)
         else:
@@ -264,8 +259,7 @@ class InferenceStream:
         self._asked.append(asked)
         asked.submission = self._inferences.submit(self._call, body, partial(self._told, asked))
 
-    def _told(self, asked: _Asked, inference: GrpcInference | None, outcome: Outcome) -> None:
-        name = "" if inference is None else inference.id
+    def _told(self, asked: _Asked, name: str, outcome: Outcome) -> None:
         asked.outcome = _error(outcome, name) if isinstance(outcome, Status) else _wrapped(outcome)
         while self._asked and self._asked[0].outcome is not None:
             first = self._asked.popleft()

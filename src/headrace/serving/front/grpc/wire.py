@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.serving.core.signature import InvalidError
 
 FIELDS_MAX = 4096
-_MODEL, _PARAMETERS, _RAW = 1, 4, 7
+_MODEL, _ID, _PARAMETERS, _RAW = 1, 3, 4, 7
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -21,6 +21,8 @@ class Parts:
     """One request, taken apart."""
 
     model: str
+    id: str
+    """The client's own, which even a refusal gives back."""
     head: bytes | bytearray | memoryview
     """The same message without the raw contents."""
     raw: list[memoryview]
@@ -36,7 +38,7 @@ def take_apart(message: bytes | bytearray, head_bytes_max: int) -> Parts:
     raw: list[memoryview] = []
     kept: list[memoryview] = []
     kept_from = at = fields = 0
-    model, has_parameters = b"", False
+    model, name, has_parameters = b"", b"", False
     try:
         while at < len(view):
             start = at
@@ -57,6 +59,8 @@ def take_apart(message: bytes | bytearray, head_bytes_max: int) -> Parts:
                     kept_from = at
                 elif number == _MODEL:
                     model = bytes(view[begin:at])
+                elif number == _ID:
+                    name = bytes(view[begin:at])
                 elif number == _PARAMETERS:
                     has_parameters = True
             elif kind == _VARINT:
@@ -77,7 +81,7 @@ def take_apart(message: bytes | bytearray, head_bytes_max: int) -> Parts:
                         f" {head_bytes_max}; send large tensors as raw_input_contents",
                         "too-large",
                     )
-                return Parts(model.decode(), head, raw, has_parameters)
+                return Parts(model.decode(), name.decode(), head, raw, has_parameters)
     except (IndexError, UnicodeDecodeError) as error:
         raise InvalidError("the message is no ModelInferRequest: it is cut off") from error
     if fields > FIELDS_MAX:
