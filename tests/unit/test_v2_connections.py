@@ -125,6 +125,35 @@ def test_a_client_that_asks_first_is_told_to_go_on() -> None:
     assert [reply.status for reply in client.replies()] == [100, 200]
 
 
+def test_a_client_that_asks_behind_other_requests_is_told_when_its_turn_comes() -> None:
+    engine = FakeEngine(at_once=False)
+    bench = Bench(engine, limits=Limits(body_timeout_s=60))
+    client = bench.connect()
+    head, _, body = infer(3, "Expect: 100-continue").partition(b"\r\n\r\n")
+    client.send(infer(1) + infer(2) + head + b"\r\n\r\n")
+    bench.server.sweep(50.0)
+    engine.finish()
+    client.take_turns()
+    assert [reply.status for reply in client.replies()] == [200]
+    engine.finish()
+    assert [reply.status for reply in client.replies()] == [200, 200, 100]
+    bench.server.sweep(100.0)
+    client.send(body)
+    engine.finish()
+    assert [reply.status for reply in client.replies()] == [200, 200, 100, 200]
+
+
+def test_a_client_that_asks_and_does_not_wait_is_not_told() -> None:
+    engine = FakeEngine(at_once=False)
+    client = Bench(engine).connect()
+    sent = infer(1) + infer(2, "Expect: 100-continue")
+    client.send(sent[:-3])
+    engine.finish()
+    client.send(sent[-3:])
+    engine.finish()
+    assert [reply.status for reply in client.replies()] == [200, 200]
+
+
 def test_a_client_that_asks_first_for_too_much_is_told_no() -> None:
     client = Bench(limits=Limits(body_bytes=10)).connect()
     client.send(infer(1, "Expect: 100-continue").partition(b"\r\n\r\n")[0] + b"\r\n\r\n")

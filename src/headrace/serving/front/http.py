@@ -147,7 +147,9 @@ class HttpConnection(HttpReader):
             self.transport.writelines(pieces)
         if last:
             self._close()
-        elif not self._advancing and (self._queue or self._read_paused):
+            return
+        self._ask_for_body()
+        if not self._advancing and (self._queue or self._read_paused):
             self._advance()
         elif self._reading == IDLE and not self._write_paused:
             self.deadline_s = server.tick_s + self._limits.idle_timeout_s

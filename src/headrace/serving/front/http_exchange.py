@@ -48,6 +48,8 @@ class HttpExchange(msgspec.Struct, eq=False):
     arrived_at_us: int | None = None
     """When it reached this machine, microseconds of the loop's clock; None: just now."""
     keep_alive: bool = False
+    expects_continue: bool = False
+    """Its client has not been told yet that it may send the body."""
     must_name_host: bool = True
     """HTTP/1.0 has no Host, and no browser speaks it whose page could be of another origin."""
     refusal: Response | None = None

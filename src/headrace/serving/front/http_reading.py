@@ -281,11 +281,20 @@ class HttpReader(TcpConnection):
             refusal = newer_version(version) or self._handler.admit(exchange)
         if refusal is not None:
             self._refuse_and_stop(refusal)
-        if b"expect" in headers and not old and self.current is None and not self._queue:
-            self.transport.write(_CONTINUE)
+        exchange.expects_continue = b"expect" in headers and not old
         self._reading = BODY
         self._bare_bytes = 0
         self.deadline_s = self._server.tick_s + self._limits.body_timeout_s
+        self._ask_for_body()
+
+    def _ask_for_body(self) -> None:
+        """Of the request that is being read, if its client waits for that and its turn has come."""
+        exchange = self._incoming
+        behind = self.current is not None or bool(self._queue)
+        if exchange.expects_continue and not (exchange.body or behind):
+            exchange.expects_continue = False
+            self.deadline_s = self._server.tick_s + self._limits.body_timeout_s
+            self.transport.write(_CONTINUE)
 
     def on_body(self, piece: bytes) -> None:
         self._bare_bytes = 0
