@@ -16,7 +16,8 @@ from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Problem
 from headrace.domain.profile import BlockTimes
 from headrace.planning import solve
-from headrace.simulation.apps import headroom
+from headrace.planning.common import deadline
+from headrace.simulation.apps import headroom, in_time
 from headrace.simulation.apps.headroom import attained
 from headrace.simulation.apps.in_time import ATTAINMENT, even_attainment, plan_in_time
 from headrace.simulation.apps.worst_cases import plan_keeping_worst_cases
@@ -102,6 +103,42 @@ def test_where_no_room_helps_an_slo_is_named_that_does(planner: str) -> None:
     assert "lines 4 times" in said
     assert even_attainment(plan, problem.profiles) >= ATTAINMENT
     assert verify(plan, problem.profiles) == []
+
+
+@pytest.fixture
+def slow_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan with room takes a second, and nothing else takes time."""
+    now_s = 0.0
+
+    def slowly(problem: Problem) -> PlanResult:
+        nonlocal now_s
+        now_s += 1
+        return solve(problem)
+
+    monkeypatch.setattr(deadline, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(in_time, "solve", slowly)
+
+
+@pytest.mark.usefixtures("slow_planning")
+@pytest.mark.parametrize("limit_s", [8.5, 12.5, 1000.0])
+def test_what_is_planned_in_half_of_the_time_is_simulated_in_the_other(limit_s: float) -> None:
+    """The seventh of 45 is in time."""
+    problem = asked_at_once("least-cost", slo_ms=60)
+    options = replace(problem.options, time_limit_s=limit_s)
+    plan = plan_in_time(replace(problem, options=options), solve)
+
+    assert even_attainment(plan, problem.profiles) >= ATTAINMENT
+    assert plan.options.time_limit_s == limit_s
+    assert verify(plan, problem.profiles) == []
+
+
+@pytest.mark.usefixtures("slow_planning")
+def test_a_refusal_says_that_time_ran_out() -> None:
+    """With more of it there is a plan."""
+    problem = asked_at_once("least-cost", slo_ms=60)
+    options = replace(problem.options, time_limit_s=2.5)
+    with pytest.raises(InfeasibleError, match=r"a --time-limit-s of more than 2\.5"):
+        plan_in_time(replace(problem, options=options), solve)
 
 
 def test_room_is_looked_for_behind_margins_whose_machines_are_too_many() -> None:

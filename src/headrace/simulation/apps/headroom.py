@@ -5,6 +5,8 @@ clusters, and a module that is full cannot catch up. Two kinds of room help: a l
 for (machines that are not full) and a larger margin (time to wait). Which of them is cheaper
 depends on the app, so every pair of HEADROOMS x MARGINS is planned, which takes milliseconds each,
 and the plans are simulated from the cheapest on until one attains: no cheaper plan of these does.
+Where time is limited, planning and simulating take turns: pairs with little room are planned first,
+for at most PLANNING_PART of the time that is left, then what there is is simulated, and so on.
 
 A plan attains where the worst of SESSIONS sessions with arrivals of their own misses at most
 (1 - RESERVE) of what may miss: the reserve is for arrivals that were not simulated. A session a
@@ -20,9 +22,10 @@ that no other one surpasses in room.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isclose
+from itertools import product
+from math import inf, isclose
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +95,8 @@ SAME_BILL = 1e-9
 """Relative."""
 RESERVE = 0.3
 """Of the misses that are allowed: other arrivals than the simulated ones may be worse."""
+PLANNING_PART = 0.5
+"""Of the time left: the longest that plans are made before those that there are are simulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +119,7 @@ class Headroom:
 
 
 Planning = Callable[[float, float], Plan | None]
-"""(rate head-room, margin) -> plan, or None where there is none."""
+"""(rate head-room, margin) -> plan, or None where there is none; may raise OutOfTime."""
 
 
 def choose_headroom(
@@ -135,28 +140,36 @@ def choose_headroom(
         margin: the least margin.
         attainment: in time / arrived, of every app.
         arrivals: a process; see `simulation.processes`.
-        limit: no plan is simulated after it.
+        limit: of all planning and simulating; no plan is simulated after it.
+
+    Raises:
+        OutOfTime: the limit passed before all were tried, and none of the others attains.
     """
-    plans = _plans(planning, margin, rooms)
-    uniform = plans[0].plan.objective if plans else 0.0
+    limit = limit or Deadline(inf)
+    attempts = _plans(planning, margin, rooms)
     wanted = 1 - (1 - attainment) * (1 - RESERVE)
-    plans.sort(key=lambda found: (found.plan.objective, found.rate_headroom, found.margin))
-    plans = [found for found in plans if not _surpassed(found, plans)]
-    for tried, found in enumerate(plans, start=1):
-        if limit is not None and limit.passed:
-            return None
-        on_top = found.plan.objective / uniform - 1
-        on_progress(f"simulating plan {tried} of {len(plans)}: {on_top:.1%} on top")
-        reached = _worst_attained(found.plan, profiles, arrivals, seed, wanted)
-        if reached >= wanted:
-            return Headroom(
-                plan=found.plan,
-                rate_headroom=found.rate_headroom,
-                margin=found.margin,
-                attainment=reached,
-                uniform_objective=uniform,
-                tried=tried,
-            )
+    plans: list[_Roomy] = []
+    tried = 0
+    while more := _planned_within(attempts, limit.part(PLANNING_PART)):
+        plans += more
+        uniform = plans[0].plan.objective
+        more = [found for found in more if not _surpassed(found, plans)]
+        more.sort(key=lambda found: (found.plan.objective, found.rate_headroom, found.margin))
+        for number, found in enumerate(more, start=1):
+            limit.check()
+            tried += 1
+            on_top = found.plan.objective / uniform - 1
+            on_progress(f"simulating plan {number} of {len(more)}: {on_top:.1%} on top")
+            reached = _worst_attained(found.plan, profiles, arrivals, seed, wanted)
+            if reached >= wanted:
+                return Headroom(
+                    plan=found.plan,
+                    rate_headroom=found.rate_headroom,
+                    margin=found.margin,
+                    attainment=reached,
+                    uniform_objective=uniform,
+                    tried=tried,
+                )
     return None
 
 
@@ -168,18 +181,29 @@ class _Roomy(NamedTuple):
     margin: float
 
 
-def _plans(planning: Planning, least_margin: float, rooms: Rooms) -> list[_Roomy]:
-    """All there are, the one with the least room first."""
-    plans = []
-    for headroom in rooms.rates:
-        for part in rooms.margins:
-            margin = least_margin + part * (1 - least_margin)
-            plan = planning(headroom, margin)
-            if plan is not None:
-                plans.append(_Roomy(plan, headroom, margin))
-            elif not rooms.past_refusals:
-                break  # a larger margin leaves even less
-    return plans
+def _plans(planning: Planning, least_margin: float, rooms: Rooms) -> Iterator[_Roomy | None]:
+    """All there are, by steps of room, from none on; None for each that there is not."""
+    refused = set[float]()
+    steps = product(enumerate(rooms.rates), enumerate(rooms.margins))
+    for (_, headroom), (_, part) in sorted(steps, key=lambda pair: pair[0][0] + pair[1][0]):
+        if headroom in refused:
+            continue  # a larger margin leaves even less
+        margin = least_margin + part * (1 - least_margin)
+        plan = planning(headroom, margin)
+        if plan is None and not rooms.past_refusals:
+            refused.add(headroom)
+        yield None if plan is None else _Roomy(plan, headroom, margin)
+
+
+def _planned_within(attempts: Iterator[_Roomy | None], limit: Deadline) -> list[_Roomy]:
+    """The next of them, at least one; none: there are no more."""
+    found = []
+    for attempt in attempts:
+        if attempt is not None:
+            found.append(attempt)
+        if found and limit.passed:
+            break
+    return found
 
 
 def _surpassed(found: _Roomy, plans: Sequence[_Roomy]) -> bool:

@@ -20,8 +20,15 @@ from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import HeadroomFor, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
-from headrace.planning.common.deadline import Deadline
-from headrace.simulation.apps.headroom import EVEN_ROOMS, SEED, attained, attains, choose_headroom
+from headrace.planning.common.deadline import Deadline, OutOfTime
+from headrace.simulation.apps.headroom import (
+    EVEN_ROOMS,
+    PLANNING_PART,
+    SEED,
+    attained,
+    attains,
+    choose_headroom,
+)
 
 ATTAINMENT = 0.99
 """In time / arrived, of every app."""
@@ -79,7 +86,10 @@ def _planned(problem: Problem, planning: Planning, on_progress: Callable[[str], 
     if share >= ATTAINMENT:
         return result.plan
     limit = Deadline(problem.options.time_limit_s)
-    found = _with_room(problem, limit, on_progress)
+    try:
+        found = _with_room(problem, limit, on_progress)
+    except OutOfTime:
+        raise InfeasibleError(_out_of_time(problem, share)) from None
     if found is None:
         raise InfeasibleError(_late(problem, share, limit, on_progress))
     return found
@@ -93,7 +103,11 @@ def even_attainment(plan: Plan, profiles: Mapping[str, Profile]) -> float:
 def _with_room(
     problem: Problem, limit: Deadline, on_progress: Callable[[str], None]
 ) -> Plan | None:
-    """Plans are not made to keep worst cases besides: that requests are in time says more."""
+    """Plans are not made to keep worst cases besides: that requests are in time says more.
+
+    Raises:
+        OutOfTime: the limit passed before all room was tried.
+    """
     least = problem.options.margin
     rooms = EVEN_ROOMS
     if problem.options.planner == "shares":
@@ -101,9 +115,16 @@ def _with_room(
         rooms = dataclasses.replace(rooms, rates=(0.0,))
 
     def roomy(headroom: float, margin: float) -> Plan | None:
-        if limit.passed:
-            return None
-        options = replace(problem.options, rate_headroom=headroom, margin=round(margin, 6))
+        # No plan may take the time that it takes to simulate those before it.
+        each_s = PLANNING_PART * limit.left_s
+        if each_s <= 0:
+            raise OutOfTime
+        options = replace(
+            problem.options,
+            rate_headroom=headroom,
+            margin=round(margin, 6),
+            time_limit_s=each_s,
+        )
         return solve(replace(problem, options=options)).plan
 
     found = choose_headroom(
@@ -124,7 +145,12 @@ def _with_room(
         f" in time; {abs(found.premium):.1%} {beyond} the cost of calls at equal gaps"
     )
     asked = HeadroomFor(arrivals="uniform", attainment=ATTAINMENT, margin=least)
-    options = replace(found.plan.options, margin_reason=reason, headroom_for=asked)
+    options = replace(
+        found.plan.options,
+        margin_reason=reason,
+        headroom_for=asked,
+        time_limit_s=problem.options.time_limit_s,
+    )
     return replace(found.plan, options=options)
 
 
@@ -145,17 +171,31 @@ def _late(
     problem: Problem, share: float, limit: Deadline, on_progress: Callable[[str], None]
 ) -> str:
     longer = _longer_slo(problem, limit, on_progress)
+    advice = f"an SLO of {_slos(problem, longer)}" if longer else "a longer SLO"
+    most = f"{EVEN_ROOMS.rates[-1]:.0%} more rate or {EVEN_ROOMS.margins[-1]:.0%} of the SLO kept"
+    return _text_of_late(problem, share, f", and too few with up to {most} free", advice)
+
+
+def _out_of_time(problem: Problem, share: float) -> str:
+    with_room = ", and too few with the room that was tried before time ran out"
+    advice = f"a --time-limit-s of more than {problem.options.time_limit_s:g}, a longer SLO"
+    return _text_of_late(problem, share, with_room, advice)
+
+
+def _text_of_late(problem: Problem, share: float, with_room: str, advice: str) -> str:
+    """
+    Args:
+        with_room: what became of plans with room, after the part in time of the one without.
+    """
     together = "; ".join(
         f"{app.name!r} calls {', '.join(_calls(app))}" for app in problem.apps if _calls(app)
     )
     said = f"; at once a request of {together}" if together else ""
     slos = ", ".join(f"{app.name}: {app.slo_us / 1000:g} ms" for app in problem.apps)
-    advice = f"an SLO of {_slos(problem, longer)}" if longer else "a longer SLO"
-    most = f"{EVEN_ROOMS.rates[-1]:.0%} more rate or {EVEN_ROOMS.margins[-1]:.0%} of the SLO kept"
     return (
         "requests would be late: there is a plan for calls at equal gaps, and calls come otherwise"
         f"\n  needs     {ATTAINMENT:.0%} in time with requests at equal gaps{said}\n"
-        f"  has       {share:.2%} in time, and too few with up to {most} free (SLO of {slos})\n"
+        f"  has       {share:.2%} in time{with_room} (SLO of {slos})\n"
         f"  try       {advice}, faster devices, or fewer calls of more items each"
     )
 
