@@ -1,6 +1,7 @@
 """Apps whose requests call a module several times at once: no plan is written that is late."""
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from headrace.planning.common import deadline
 from headrace.simulation.apps import headroom, in_time
 from headrace.simulation.apps.headroom import attained
 from headrace.simulation.apps.in_time import ATTAINMENT, even_attainment, plan_in_time
-from headrace.simulation.apps.worst_cases import plan_keeping_worst_cases
+from headrace.simulation.apps.worst_cases import bounded_by, plan_keeping_worst_cases
 from headrace.verify import verify
 from helpers.apps import make_app_problem
 from helpers.problems import make_cluster
@@ -236,6 +237,33 @@ def _problem_file(folder: Path, slo_ms: float) -> Path:
     return problem
 
 
+def test_the_bound_is_that_of_what_was_asked_for() -> None:
+    """No plan without room is cheaper; nothing says that one with less room is not in time."""
+    problem = asked_at_once("least-cost", slo_ms=60)
+    without = solve(problem).plan
+    plan = plan_in_time(problem, solve)
+
+    assert without is not None
+    assert without.stopped == "optimal"
+    assert plan.bound == without.objective < plan.objective
+    assert plan.gap == (plan.objective - without.objective) / plan.objective
+    assert plan.stopped == "heuristic"
+    assert verify(plan, problem.profiles) == []
+
+
+def test_room_that_costs_nothing_leaves_a_plan_proven() -> None:
+    problem = asked_at_once("least-cost", slo_ms=60)
+    plan = solve(problem).plan
+    assert plan is not None
+    rounded = replace(plan, objective=plan.objective * (1 - 1e-12), stopped="time-limit")
+
+    assert bounded_by(rounded, plan).stopped == "optimal"
+    assert bounded_by(rounded, plan).bound == rounded.objective
+    cheaper = bounded_by(replace(plan, objective=plan.objective / 2), plan)
+    assert (cheaper.bound, cheaper.gap, cheaper.stopped) == (None, None, "heuristic")
+    assert bounded_by(plan, None).bound is None
+
+
 def test_the_command_refuses_what_would_be_late(tmp_path: Path) -> None:
     problem = _problem_file(tmp_path, 17)
     done = CliRunner().invoke(app, ["plan", str(problem), "-o", str(tmp_path / "plan.json")])
@@ -248,6 +276,7 @@ def test_the_command_refuses_what_would_be_late(tmp_path: Path) -> None:
 def test_the_command_says_what_room_it_keeps(tmp_path: Path) -> None:
     plan = str(tmp_path / "plan.json")
     done = CliRunner().invoke(app, ["plan", str(_problem_file(tmp_path, 60)), "-o", plan])
+    table = " ".join(done.stdout.split())
     verified = CliRunner().invoke(app, ["verify", plan])
     simulated = CliRunner().invoke(
         app, ["simulate", plan, "--arrivals", "uniform", "--duration-s", "500", "--json"]
@@ -255,4 +284,5 @@ def test_the_command_says_what_room_it_keeps(tmp_path: Path) -> None:
 
     assert done.exit_code == verified.exit_code == 0
     assert "calls of one request come at once: planned with" in done.stderr
+    assert re.search(r"head-room \d+% more rate and a margin of .* \d+ plans simulated", table)
     assert json.loads(simulated.stdout)["models"]["pages"]["slo_attainment"] == 1.0

@@ -121,7 +121,8 @@ def test_a_plan_with_head_room_that_beats_the_bound_is_not_called_optimal() -> N
     def planning(headroom: dict[str, float]) -> PlanResult:
         options = replace(problem.options, module_headroom=headroom)
         result = solve(replace(problem, options=options))
-        return result if headroom else replace(result, bound=dearer)
+        assert result.plan is not None
+        return result if headroom else replace(result, plan=replace(result.plan, bound=dearer))
 
     plan = keep_worst_cases(planning, problem.profiles).plan
 

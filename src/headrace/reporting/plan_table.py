@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.domain.plan import Pipeline, Plan, Slot, Stage
-from headrace.domain.problem import Objective
+from headrace.domain.problem import Objective, PlanOptions
 from headrace.reporting.app_table import apps_table, machines_table
 from headrace.reporting.depths_table import (
     depth_claims,
@@ -178,6 +178,8 @@ def claims_table(plan: Plan) -> Table:
             table.add_row("sizes", escape(f"{demand.model}: {_parts(demand.shapes)}"))
     table.add_row("objective", f"{_OBJECTIVES[plan.options.objective]}: {plan.objective:,.6g}")
     table.add_row("bound", _bound(plan))
+    if plan.options.headroom_for is not None:
+        table.add_row("head-room", _headroom(plan.options))
     table.add_row("binding", escape(plan.binding))
     table.add_row("devices", _devices(plan))
     if plan.cost_per_hour is not None:
@@ -210,6 +212,11 @@ def _bound(plan: Plan) -> str:
             )
         return f"{plan.bound:,.6g}: proven optimal{what}"
     return f"{plan.bound:,.6g}, gap {plan.gap:.2%} ({plan.stopped})"
+
+
+def _headroom(options: PlanOptions) -> str:
+    room = f"{options.rate_headroom:.0%} more rate and a margin of {options.margin:.0%}"
+    return f"{room}; the bound is without; {escape(options.margin_reason)}"
 
 
 def _devices(plan: Plan) -> str:

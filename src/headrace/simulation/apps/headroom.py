@@ -43,6 +43,7 @@ from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline
 from headrace.simulation.apps.flow import flow
 from headrace.simulation.apps.session import simulate_apps
+from headrace.simulation.apps.worst_cases import bounded_by
 from headrace.simulation.offered.arrivals import Arrival, stream_rng
 from headrace.simulation.offered.processes import process_named
 
@@ -104,6 +105,7 @@ class Headroom:
     """The cheapest plan that attains, and what that costs."""
 
     plan: Plan
+    """Its bound is that of the plan without head-room, which is what was asked for."""
     rate_headroom: float
     margin: float
     attainment: float
@@ -152,22 +154,23 @@ def choose_headroom(
     tried = 0
     while more := _planned_within(attempts, limit.part(PLANNING_PART)):
         plans += more
-        uniform = plans[0].plan.objective
+        least = plans[0]
+        without = least.plan if (least.rate_headroom, least.margin) == (0.0, margin) else None
         more = [found for found in more if not _surpassed(found, plans)]
         more.sort(key=lambda found: (found.plan.objective, found.rate_headroom, found.margin))
         for number, found in enumerate(more, start=1):
             limit.check()
             tried += 1
-            on_top = found.plan.objective / uniform - 1
+            on_top = found.plan.objective / least.plan.objective - 1
             on_progress(f"simulating plan {number} of {len(more)}: {on_top:.1%} on top")
             reached = _worst_attained(found.plan, profiles, arrivals, seed, wanted)
             if reached >= wanted:
                 return Headroom(
-                    plan=found.plan,
+                    plan=bounded_by(found.plan, without),
                     rate_headroom=found.rate_headroom,
                     margin=found.margin,
                     attainment=reached,
-                    uniform_objective=uniform,
+                    uniform_objective=least.plan.objective,
                     tried=tried,
                 )
     return None
@@ -366,7 +369,8 @@ def plan_for_arrivals(
         raise InfeasibleError(_refusal(refusals, arrivals, attainment))
     reason = (
         f"simulated ({arrivals}, {policy_for(found.plan)}, seed {SEED}): {found.attainment:.2%}"
-        f" in time; {found.premium:.1%} above the cost for uniform arrivals"
+        f" in time; {found.premium:.1%} above the cost for uniform arrivals; {found.tried} plans"
+        " simulated"
     )
     asked = HeadroomFor(arrivals=arrivals, attainment=attainment, margin=least)
     options = replace(found.plan.options, margin_reason=reason, headroom_for=asked)

@@ -142,7 +142,8 @@ def _with_room(
     beyond = "above" if found.premium >= 0 else "below"
     reason = (
         f"simulated (requests at equal gaps, their calls as they are made): {found.attainment:.2%}"
-        f" in time; {abs(found.premium):.1%} {beyond} the cost of calls at equal gaps"
+        f" in time; {abs(found.premium):.1%} {beyond} the cost of calls at equal gaps;"
+        f" {found.tried} plans simulated"
     )
     asked = HeadroomFor(arrivals="uniform", attainment=ATTAINMENT, margin=least)
     options = replace(

@@ -31,6 +31,8 @@ LEAST_REQUESTS, MOST_REQUESTS = 2_000, 8_000
 SLOS = 30
 """Of whole apps: a session's length in SLOs, within these limits."""
 OPTIMAL_GAP = 1e-6
+ROUNDING = 1e-9
+"""Relative, of sums of prices."""
 
 
 def slowest_calls(plan: Plan, profiles: Mapping[str, Profile]) -> dict[str, float]:
@@ -133,24 +135,33 @@ def keep_worst_cases(planning: Planning, profiles: Mapping[str, Profile]) -> Pla
 
 
 def _kept(result: PlanResult, first: PlanResult) -> PlanResult:
-    """With what is proven of plans without head-room: none is cheaper than `first.bound`.
-
-    One with head-room may be, for it has dummy load of another form. Then nothing is proven of it.
-    """
-    plan = result.plan
-    assert plan is not None
-    bound = first.bound
-    if bound is not None and plan.objective < bound:
-        bound = None
-    gap = None if bound is None else (plan.objective - bound) / plan.objective
-    stopped: Stopped = first.stopped
-    if stopped == "optimal" and (gap is None or gap > OPTIMAL_GAP):
-        stopped = "heuristic"
+    assert result.plan is not None, "it keeps its worst cases"
+    plan = bounded_by(result.plan, first.plan)
     rooms = sorted(plan.options.module_headroom.items())
     more = ", ".join(f"{part:.2%} more load for {name}" for name, part in rooms)
     told = f"planned with {more} to keep worst cases"
-    plan = replace(plan, bound=bound, gap=gap, stopped=stopped, binding=f"{plan.binding}; {told}")
-    return replace(result, plan=plan, stopped=stopped, bound=bound)
+    plan = replace(plan, binding=f"{plan.binding}; {told}")
+    return replace(result, plan=plan, stopped=plan.stopped, bound=plan.bound)
+
+
+def bounded_by(plan: Plan, without: Plan | None) -> Plan:
+    """A plan with head-room, and what is proven of plans without: none is cheaper than the bound.
+
+    One with head-room may be, for it has dummy load of another form. Then nothing is proven of it.
+
+    Args:
+        without: of the same problem, without head-room; None: there is none.
+    """
+    bound = None if without is None else without.bound
+    if bound is not None:
+        bound = min(bound, plan.objective) if bound <= plan.objective * (1 + ROUNDING) else None
+    gap = None if bound is None else (plan.objective - bound) / plan.objective
+    stopped: Stopped = "heuristic" if without is None else without.stopped
+    if gap is not None and gap <= OPTIMAL_GAP:
+        stopped = "optimal"
+    elif stopped == "optimal":
+        stopped = "heuristic"
+    return replace(plan, bound=bound, gap=gap, stopped=stopped)
 
 
 def _not_kept(first: PlanResult, plan: Plan, failing: Iterable[str]) -> PlanResult:
