@@ -8,16 +8,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
+from typer.testing import CliRunner
 
 from headrace.catalog.documents import read_problem, write_document
+from headrace.cli import app as cli
 from headrace.domain.app import App, Module
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem, ProfileRef
 from headrace.planning import solve
+from headrace.planning.apps.bill.planner import whole_devices_bound
 from headrace.planning.apps.explain import explain
 from headrace.reporting.app_table import explanation
+from headrace.reporting.plan_table import claims_table
 from headrace.simulation.apps.headroom import attained, plan_for_arrivals
 from headrace.verify import verify
 from helpers.apps import make_app_problem, on_gateways_cores
@@ -245,6 +249,42 @@ options: {asked}
 """)
 
     assert read_problem(file, planner).options.bill == bill
+
+
+ONE_TURN = (
+    "proven optimal among plans with one turn per module; no plan on whole devices costs less"
+)
+
+
+@pytest.mark.parametrize(
+    ("slo_ms", "said"),
+    [(80, f"bound 0.7: {ONE_TURN} than 0.35"), (400, "0.35: proven optimal, for whole devices")],
+)
+def test_a_plan_is_called_optimal_among_those_of_which_it_is_proven(
+    slo_ms: float, said: str
+) -> None:
+    problem = billed(make_app_problem(rate_rps=5, slo_ms=slo_ms))
+    plan = planned(problem)
+    page = io.StringIO()
+    Console(file=page, width=80).print(claims_table(plan, whole_devices_bound(problem)))
+
+    assert plan.stopped == "optimal"
+    assert said in " ".join(page.getvalue().split())
+
+
+def test_the_command_says_of_what_a_plan_is_proven_optimal(tmp_path: Path) -> None:
+    write_document(make_app_problem().profiles["ssd"], tmp_path / "ssd.json")
+    file = tmp_path / "problem.yaml"
+    file.write_text("""schema: headrace.problem/1
+cluster:
+  devices: {T4: {price_per_hour: 0.35}}
+  nodes: [{name: n, devices: {T4: 8}}]
+apps:
+  - {name: a, slo_ms: 400, rate_rps: 60, modules: {detect: {profile: ssd.json}}}
+""")
+    done = CliRunner().invoke(cli, ["plan", str(file), "-o", str(tmp_path / "plan.json")])
+
+    assert "proven optimal, for whole devices" in done.stdout
 
 
 def test_an_slo_that_only_full_machines_keep_is_explained_in_finite_figures() -> None:

@@ -53,7 +53,7 @@ def problem(tmp_path: Path) -> Problem:
 def test_apps_and_models_are_planned_verified_and_simulated_as_one(run: Run) -> None:
     code, out, _ = run("plan", "problem.yaml", "-o", "plan.json", "--explain")
     assert code == 0
-    assert "proven optimal, for whole devices" in out
+    assert "proven optimal among plans in which everything takes turns" in out
     assert "traffic.read" in out
     assert "large 0–" in out
 

@@ -236,7 +236,7 @@ def plan(
     if json:
         print_json(found)
     else:
-        console.print(plan_report(found))
+        console.print(plan_report(found, _whole_devices(found, asked)))
     if explanation is not None:
         # With --json standard output holds the plan alone.
         (notices if json else console).print(explanation)
@@ -351,6 +351,16 @@ def _check_explained(problem: "Problem") -> None:
         f" malleable ones can be explained so far; planner {options.planner!r} makes none of them\n"
         "  try       leave it out; `headrace simulate` shows how busy each pool is"
     )
+
+
+def _whole_devices(plan: "Plan", problem: "Problem") -> float | None:
+    """A price that no plan of the apps on whole devices stays below; None: the plan claims nothing
+    that it belongs to."""
+    if plan.stopped != "optimal" or plan.options.bill != "devices":
+        return None
+    from headrace.planning.apps.bill.planner import whole_devices_bound
+
+    return whole_devices_bound(problem)
 
 
 def _explained(plan: "Plan", problem: "Problem") -> "Group":

@@ -27,24 +27,33 @@ _OBJECTIVES: Mapping[Objective, str] = {
     "least-devices": "devices used",
 }
 
+SAME = 1e-6
+"""Relative: prices that differ by less are one."""
+
 SLOTS_NAMED = 6
 """Slots of a pool that are named one by one; of larger pools the first ones and the number."""
 
 
-def plan_report(plan: Plan) -> Group:
+def plan_report(plan: Plan, whole_devices: float | None = None) -> Group:
     """The pipelines, one row per stage, or, where slots are shared, one per tenant, or, where it is
-    malleable, one per depth; their slots; and what the plan claims as a whole."""
+    malleable, one per depth; their slots; and what the plan claims as a whole.
+
+    Args:
+        whole_devices: a price per hour that no plan of its apps on whole devices stays below; None:
+            none is known.
+    """
+    claims = claims_table(plan, whole_devices)
     if plan.is_together:
-        return Group(slots_table(plan), apps_table(plan), claims_table(plan))
+        return Group(slots_table(plan), apps_table(plan), claims)
     if plan.has_starts:
-        return Group(stages_table(plan), pools_table(plan), starts_table(plan), claims_table(plan))
+        return Group(stages_table(plan), pools_table(plan), starts_table(plan), claims)
     if plan.apps:
-        return Group(machines_table(plan), pools_table(plan), apps_table(plan), claims_table(plan))
+        return Group(machines_table(plan), pools_table(plan), apps_table(plan), claims)
     if plan.is_malleable:
-        return Group(depths_table(plan), claims_table(plan))
+        return Group(depths_table(plan), claims)
     if is_shared(plan):
-        return Group(slots_table(plan), claims_table(plan))
-    return Group(stages_table(plan), pools_table(plan), claims_table(plan))
+        return Group(slots_table(plan), claims)
+    return Group(stages_table(plan), pools_table(plan), claims)
 
 
 def stages_table(plan: Plan) -> Table:
@@ -145,7 +154,7 @@ def _pipeline_total(pipeline: Pipeline) -> tuple[str, ...]:
     return ("", "", "", "", "all stages", latency, "", throughput)
 
 
-def claims_table(plan: Plan) -> Table:
+def claims_table(plan: Plan, whole_devices: float | None = None) -> Table:
     """Predicted latency and throughput, objective, bound, cost, and what keeps it from better."""
     table = ReadableTable.grid(padding=(0, 2))
     table.add_column(style="dim")
@@ -177,7 +186,7 @@ def claims_table(plan: Plan) -> Table:
         if demand.shapes:
             table.add_row("sizes", escape(f"{demand.model}: {_parts(demand.shapes)}"))
     table.add_row("objective", f"{_OBJECTIVES[plan.options.objective]}: {plan.objective:,.6g}")
-    table.add_row("bound", _bound(plan))
+    table.add_row("bound", _bound(plan, whole_devices))
     if plan.options.headroom_for is not None:
         table.add_row("head-room", _headroom(plan.options))
     table.add_row("binding", escape(plan.binding))
@@ -199,19 +208,26 @@ def _parts(shapes: Mapping[str, float]) -> str:
     return ", ".join([first.replace(" at", " of the requests at", 1), *others])
 
 
-def _bound(plan: Plan) -> str:
+def _bound(plan: Plan, whole_devices: float | None) -> str:
     if plan.bound is None or plan.gap is None:
         return f"none proven ({plan.stopped})"
     if plan.stopped == "optimal":
-        what = ""
-        if plan.apps:
-            what = (
-                ", for whole devices"
-                if plan.options.bill == "devices" or plan.is_together
-                else ", in proportion to load; whole devices cost more"
-            )
-        return f"{plan.bound:,.6g}: proven optimal{what}"
+        of_what = _optimal_of(plan, whole_devices) if plan.apps else ""
+        return f"{plan.bound:,.6g}: proven optimal{of_what}"
     return f"{plan.bound:,.6g}, gap {plan.gap:.2%} ({plan.stopped})"
+
+
+def _optimal_of(plan: Plan, whole_devices: float | None) -> str:
+    """Among which plans of apps."""
+    if plan.is_together:
+        return " among plans in which everything takes turns"
+    if plan.options.bill == "fraction":
+        return ", in proportion to load; whole devices cost more"
+    least = whole_devices or 0.0
+    if least >= plan.objective * (1 - SAME):
+        return ", for whole devices"
+    among = " among plans with one turn per module"
+    return f"{among}; no plan on whole devices costs less than {least:,.6g}" if least else among
 
 
 def _headroom(options: PlanOptions) -> str:

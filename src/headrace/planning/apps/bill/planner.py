@@ -18,6 +18,7 @@ from headrace.domain.cluster import WHOLE
 from headrace.domain.plan import Plan, PlanResult, Stopped
 from headrace.domain.problem import Problem
 from headrace.planning.apps.bill.assembly import Billed, assemble_bill
+from headrace.planning.apps.bill.bound import least_bill
 from headrace.planning.apps.bill.budgets import SAME
 from headrace.planning.apps.bill.case import BillCase, ModuleBill, bill_of
 from headrace.planning.apps.bill.search import least_devices_bill
@@ -192,6 +193,12 @@ def apart_bill(problem: Problem, cases: Sequence[AppCase], ends_at: float) -> fl
     enough."""
     case = bill_case(problem, cases)
     return least_devices_bill(case, _start_price(problem), ends_at, sharing=False).bill
+
+
+def whole_devices_bound(problem: Problem) -> float:
+    """A price per hour that no plan on whole devices stays below, whatever turns its modules take
+    (decision 0077); infinite: no plan on whole devices meets the SLOs."""
+    return least_bill(bill_case(problem, [app_case(problem, app) for app in problem.apps]))
 
 
 def _per_app(
