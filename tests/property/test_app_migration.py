@@ -138,5 +138,23 @@ def test_an_app_that_leaves_takes_its_unmade_calls_with_it(lenient: Planned) -> 
     assert first.ended_at_us is not None
     assert (last.ended_at_us, last.reason) == (None, "draining")
 
-    with pytest.raises(PlanError, match="no app 'traffic'"):
-        simulate_app_migration(lenient, other, arrivals, at_us=SECOND_US // 2)
+
+def test_requests_for_an_app_that_has_left_are_told_and_not_counted(lenient: Planned) -> None:
+    """As by the server, which knows its name no more."""
+    other = renamed(lenient[0], "other"), lenient[1]
+    arrivals = [Arrival(at_us=at_us, model="traffic") for at_us in (0, SECOND_US, 2 * SECOND_US)]
+    run = simulate_app_migration(lenient, other, arrivals, at_us=SECOND_US // 2, jitter=False)
+
+    assert run.migration.unserved == {"traffic": 2}
+    [outcome] = run.session.outcomes["traffic"]
+    assert outcome.ended_at_us is not None
+    assert run.session.report().models["traffic"].arrived == 1
+
+
+def test_requests_for_an_app_that_no_plan_has_had_are_a_mistake(lenient: Planned) -> None:
+    other = renamed(lenient[0], "other"), lenient[1]
+    for name, at_us in (("nobody", SECOND_US), ("other", 0)):
+        with pytest.raises(PlanError, match=f"no app '{name}'"):
+            simulate_app_migration(
+                lenient, other, [Arrival(at_us=at_us, model=name)], at_us=SECOND_US // 2
+            )

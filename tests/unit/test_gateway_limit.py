@@ -199,6 +199,22 @@ def test_a_simulated_migration_counts_the_gateway_like_any_simulation() -> None:
     assert reached == [1_000, 1_000, 900_000]
 
 
+def test_a_request_that_reaches_the_machine_after_its_model_has_left_is_not_served() -> None:
+    models = [profile("m", 0, block_us=4_000), profile("o", 0, block_us=4_000)]
+    both = planned(make_problem(models, nodes={"n": {"a": 2}}))
+    one = planned(make_problem(models[1:], nodes={"n": {"a": 2}}))
+    costly = {model.model: replace(model, gateway_us=500) for model in models}
+    arrivals = [Arrival(at_us=at_us, model=name) for at_us in (1_000, 9_800) for name in "mo"]
+    run = simulate_migration(
+        (both, costly), (one, {"o": costly["o"]}), arrivals, at_us=10_000, jitter=False
+    )
+
+    assert run.unserved == {"m": 1}
+    assert run.done_at_us is not None
+    answered = [e for epoch in run.epochs for e in epoch.events if isinstance(e, Answered)]
+    assert len(answered) == 3
+
+
 def test_with_a_servers_log_requests_wait_as_long_as_they_did_there() -> None:
     plan = planned(make_problem([profile("m", 0, block_us=4_000)], nodes={"n": {"a": 1}}))
     profiles = {"m": profile("m", 500, block_us=4_000)}

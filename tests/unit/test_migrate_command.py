@@ -1,5 +1,6 @@
 """`headrace simulate --migrate` and `headrace migrate`, as a user meets them."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,22 @@ def test_a_simulated_migration_of_an_app_counts_its_requests_and_their_calls(
 
     code, _, err = run("simulate", old, "--migrate", str(plans[0]), *options)
     assert (code, "from apps to apps" in err) == (2, True)
+
+
+def test_requests_for_an_app_that_the_new_plan_has_not_are_told(run: Run, tmp_path: Path) -> None:
+    old = write_app_plan(tmp_path, "old.json", 400.0)
+    new = tmp_path / "new.json"
+    new.write_text(old.read_text().replace("traffic", "other"))
+    options = ("--load-factor", "0.5", "--duration-s", "4", "--at", "2", "--json")
+    code, out, err = run("simulate", str(old), "--migrate", str(new), *options)
+
+    assert code == 0, err
+    told = re.search(r"(\d+) requests for 'traffic' came when no plan had it any more", err)
+    assert told is not None
+    _, alone, _ = run("simulate", str(old), *options[:4], "--json")
+    offered = msgspec.json.decode(alone, type=Report).total.arrived
+    assert msgspec.json.decode(out, type=Report).total.arrived == offered - int(told[1])
+    assert 0 < int(told[1]) < offered
 
 
 def test_options_that_mean_nothing_are_refused(run: Run, plans: tuple[Path, Path]) -> None:

@@ -380,6 +380,13 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
     if run.done_at_us is not None:
         took_ms = (run.done_at_us - run.began_at_us) / 1e3
         notices.print(f"migrated by {how} in {run.steps} steps, {took_ms:.1f} ms")
+    for name, count in sorted(run.unserved.items()):
+        notices.print(
+            f"{count} requests for {name!r} came when no plan had it any more: they are not in the"
+            " counts, and a server answers them with 404",
+            markup=False,
+            soft_wrap=True,
+        )
     return found
 
 

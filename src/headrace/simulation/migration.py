@@ -4,6 +4,7 @@ Requests pass one gateway, whichever plan takes them, as in `simulation.gateway`
 other, each for what its model's profile says.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +41,9 @@ class MigrationRun:
     done_at_us: int | None
     """When the old plan had nothing left; None: it never came to that."""
     steps: int
+    unserved: Mapping[str, int]
+    """Model or app -> its requests that came when the plan in service had it no longer. The server
+    knows no such name (404), so they are in no log."""
 
 
 def simulate_migration(
@@ -59,7 +63,7 @@ def simulate_migration(
     slots'.
 
     Raises:
-        PlanError: a request arrives for a model that is in neither plan at that time.
+        PlanError: a request arrives for a model that no plan has had until then.
     """
     check_single(arrivals)
     arrivals = to_buckets(arrivals, size_mixes(*old) | size_mixes(*new), seed)
@@ -75,6 +79,7 @@ def simulate_migration(
         began_at_us=at_us,
         done_at_us=session.done_at_us,
         steps=len(session.migration.steps) if session.migration else 0,
+        unserved=session.unserved,
     )
 
 
@@ -94,6 +99,8 @@ class MigrationSession:
         """How long the workers of slots of the new plan fail to load, from then on."""
         self.reached_at_us: dict[int, int] = {}
         """When requests reached the machine that had to wait for the gateway."""
+        self.unserved: Counter[str] = Counter()
+        """Requests for models that only the old plan had."""
         self._gateway_free_at_us = 0
 
     def schedule(self, arrivals: Sequence[Arrival], at_us: int, how: How) -> None:
@@ -155,6 +162,9 @@ class MigrationSession:
         """Send one request to whichever plan takes it."""
         target = self.old if self.migration is None else self.new
         model = target.placed.number(arrival.model)
+        if model is None and self.old.placed.number(arrival.model) is not None:
+            self.unserved[arrival.model] += 1
+            return
         if model is None:
             raise PlanError(
                 f"arrival {number} at {arrival.at_us / 1e6:g} s: no plan in service then has"

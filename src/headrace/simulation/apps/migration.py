@@ -53,7 +53,7 @@ def simulate_app_migration(
         seed: of execution times and fan-outs.
 
     Raises:
-        PlanError: a request arrives for an app that the plan of its time does not have.
+        PlanError: a request arrives for an app that no plan has had until then.
     """
     rng = np.random.default_rng(seed)
     durations: Durations = JitteredDurations(rng) if jitter else exact_durations
@@ -70,6 +70,7 @@ def simulate_app_migration(
             began_at_us=at_us,
             done_at_us=run.session.done_at_us,
             steps=len(core.steps) if core else 0,
+            unserved=run.requests.unserved,
         ),
         AppSession(header=header, events=list(events), outcomes=run.requests.outcomes()),
     )

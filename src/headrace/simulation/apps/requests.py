@@ -9,6 +9,7 @@ has it. In a script all that is part of the time before a call.
 
 import dataclasses
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -107,6 +108,7 @@ class AppRequests:
         self._gateway_free_at_us = 0
         self._deadline_at_us: dict[int, int] = {}
         self._ended: dict[int, tuple[int | None, str]] = {}
+        self._unserved: set[int] = set()
 
     def serve(self, plan: Plan, topology: Topology) -> None:
         """Requests that arrive from now on go by this plan; those under way keep their budgets."""
@@ -143,6 +145,8 @@ class AppRequests:
         """App -> what became of its requests, in order of arrival, once all have ended."""
         found: dict[str, list[Outcome]] = {app: [] for app in self._calls}
         for number, arrival in enumerate(self._arrivals):
+            if number in self._unserved:
+                continue
             ended_at_us, reason = self._ended[number]
             found[arrival.model].append(
                 Outcome(
@@ -153,6 +157,11 @@ class AppRequests:
                 )
             )
         return found
+
+    @property
+    def unserved(self) -> Counter[str]:
+        """App -> its requests that came when it was served no longer; they have no outcome."""
+        return Counter(self._arrivals[number].model for number in self._unserved)
 
     # -- what drivers say -------------------------------------------------------------------------
 
@@ -173,6 +182,10 @@ class AppRequests:
         self.schedule(number + 1)
         arrival = self._arrivals[number]
         table = self._tables.get(arrival.model)
+        if table is None and arrival.model in self._calls:
+            # An earlier plan had it.
+            self._unserved.add(number)
+            return
         if table is None:
             raise PlanError(
                 f"arrival {number} at {arrival.at_us / 1e6:g} s: the plan has no app"
