@@ -1,4 +1,4 @@
-"""Models whose items influence each other: how much is measured, noted, and served alone."""
+"""Models whose items influence each other: what is measured, and that they are served alone."""
 
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,18 @@ from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
 from headrace.domain.tensors import TensorSpec
 from headrace.profiling.estimate import EstimateOptions, estimate_model
-from headrace.profiling.influence import influence_between
+from headrace.profiling.influence import Influence, influence_between
 from headrace.profiling.options import ProfileOptions, ProfileProgress
 from headrace.profiling.profiler import profile_model
-from helpers.onnx_models import batch_norm_model, chain_model, finished, saved
+from helpers.onnx_models import (
+    batch_norm_model,
+    chain_model,
+    finished,
+    recurrent_model,
+    residual_model,
+    saved,
+    words_model,
+)
 
 FLOAT = TensorProto.FLOAT
 ALONE = "served one request per run, without batching: items of one batch influence each other's"
@@ -36,16 +44,29 @@ def notes(profile: Profile) -> str:
     return "\n".join(profile.provenance.notes)
 
 
-def network(*nodes: onnx.NodeProto, dims: tuple[str | int, ...] = ("N", 4)) -> onnx.ModelProto:
+def network(
+    *nodes: onnx.NodeProto, dims: tuple[str | int, ...] = ("N", 4), dtype: int = FLOAT
+) -> onnx.ModelProto:
     value = helper.make_tensor_value_info
-    weights = [
-        numpy_helper.from_array(np.array(0, np.int64), "first"),
-        numpy_helper.from_array(np.array([1e-2], np.float32), "little"),
-    ]
+    constants = {
+        "first": np.array(0, np.int64),
+        "two": np.array(2, np.int64),
+        "fifty": np.array(50, np.float32),
+        "eight": np.array(8, np.float32),
+        "hidden": np.array(-1e9, np.float32),
+        "mask": np.array([True, True, True, False]),
+    }
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(
-        list(nodes), "test", [value("x", FLOAT, dims)], [value("y", FLOAT, None)], weights
+        list(nodes), "test", [value("x", dtype, dims)], [value("y", FLOAT, None)], weights
     )
     return finished(graph)
+
+
+def negated_where(*condition: onnx.NodeProto) -> onnx.ModelProto:
+    """-x where the nodes make `when` true, else x."""
+    chosen = helper.make_node("Where", ["when", "minus", "x"], ["y"])
+    return network(*condition, helper.make_node("Neg", ["x"], ["minus"]), chosen)
 
 
 CENTRED = network(
@@ -53,8 +74,40 @@ CENTRED = network(
     helper.make_node("Sub", ["x", "m"], ["y"]),
 )
 SHARED = network(helper.make_node("Softmax", ["x"], ["y"], axis=0))
-# The first item is none the wiser.
+# The first item is none the wiser; of the other, the last.
 RUNNING = network(helper.make_node("CumSum", ["x", "first"], ["y"]))
+RUNNING_BACK = network(helper.make_node("CumSum", ["x", "first"], ["y"], reverse=1))
+MASKED = network(
+    helper.make_node("Softmax", ["x"], ["shares"], axis=0),
+    helper.make_node("Where", ["mask", "shares", "hidden"], ["y"]),
+)
+# Two pictures of noise have one mean.
+PICTURES = network(
+    helper.make_node("ReduceMean", ["x"], ["m"], keepdims=1),
+    helper.make_node("Sub", ["x", "m"], ["y"]),
+    dims=("N", 3, 128, 128),
+)
+# As a log-mel spectrogram, whose quiet parts are as far from the loudest of all as may be.
+FLOORED = network(
+    helper.make_node("ReduceMax", ["x"], ["most"], keepdims=1),
+    helper.make_node("Sub", ["most", "eight"], ["least"]),
+    helper.make_node("Max", ["x", "least"], ["y"]),
+)
+BYTES = network(
+    helper.make_node("Cast", ["x"], ["floats"], to=FLOAT),
+    helper.make_node("ReduceMax", ["floats"], ["most"], keepdims=1),
+    helper.make_node("Div", ["floats", "most"], ["y"]),
+    dtype=TensorProto.UINT8,
+)
+RARE = negated_where(
+    helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+    helper.make_node("Greater", ["most", "fifty"], ["when"]),
+)
+COUNTED = negated_where(
+    helper.make_node("Shape", ["x"], ["shape"]),
+    helper.make_node("Gather", ["shape", "first"], ["count"]),
+    helper.make_node("Greater", ["count", "two"], ["when"]),
+)
 BATCH_LAST = network(
     helper.make_node("ReduceMean", ["x"], ["m"], axes=[1], keepdims=1),
     helper.make_node("Sub", ["x", "m"], ["y"]),
@@ -68,8 +121,21 @@ QUANTISED = network(
 
 @pytest.mark.parametrize(
     "model",
-    [CENTRED, SHARED, RUNNING, BATCH_LAST, batch_norm_model()],
-    ids=["mean", "softmax", "running sum", "batch last", "batch norm"],
+    [
+        pytest.param(CENTRED, id="mean"),
+        pytest.param(SHARED, id="softmax"),
+        pytest.param(RUNNING, id="running sum"),
+        pytest.param(RUNNING_BACK, id="running back"),
+        pytest.param(BATCH_LAST, id="batch last"),
+        pytest.param(batch_norm_model(), id="batch norm"),
+        pytest.param(MASKED, id="masked"),
+        pytest.param(PICTURES, id="mean of much"),
+        pytest.param(FLOORED, id="floored"),
+        pytest.param(BYTES, id="brightest byte"),
+        pytest.param(RARE, id="rare branch"),
+        pytest.param(COUNTED, id="number of items"),
+        pytest.param(QUANTISED, id="dynamic quantisation"),
+    ],
 )
 def test_items_that_change_each_others_answers_are_run_alone_with_why_and_what_to_do(
     model: onnx.ModelProto, tmp_path: Path
@@ -77,7 +143,7 @@ def test_items_that_change_each_others_answers_are_run_alone_with_why_and_what_t
     reports: list[ProfileProgress] = []
     path = saved(model, tmp_path / "m.onnx")
 
-    profile = profile_model(path, ProfileOptions(max_batch=2, budget_s=0.05), reports.append)
+    profile = profile_model(path, ProfileOptions(max_batch=3, budget_s=0.05), reports.append)
 
     axis = 1 if model is BATCH_LAST else 0
     assert not profile.batched
@@ -102,16 +168,26 @@ def test_who_asks_for_one_request_per_run_is_told_nothing(tmp_path: Path) -> Non
     assert "influence" not in notes(profile)
 
 
-def test_scales_found_anew_for_each_batch_are_noted_and_batched(tmp_path: Path) -> None:
-    profile = profiled(QUANTISED, tmp_path)
+def test_dynamic_quantisation_is_named_where_a_model_has_it(tmp_path: Path) -> None:
+    why = "scales are found for all of it (dynamic quantisation)"
 
-    assert profile.batched
-    assert "influence each other's answers (relative change 0.0" in notes(profile)
-    assert "(dynamic quantisation); --batch-axis x=none serves each request alone" in notes(profile)
+    assert why in notes(profiled(QUANTISED, tmp_path))
+    assert why not in notes(profiled(CENTRED, tmp_path))
 
 
-def test_of_a_model_whose_items_are_independent_nothing_is_said(tmp_path: Path) -> None:
-    profile = profiled(chain_model(layers=6, width=64), tmp_path)
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(chain_model(layers=6, width=64), id="chain"),
+        pytest.param(residual_model(), id="convolutions"),
+        pytest.param(recurrent_model(), id="recurrent"),
+        pytest.param(words_model(), id="words"),
+    ],
+)
+def test_models_whose_items_are_independent_are_batched_and_nothing_is_said(
+    model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    profile = profiled(model, tmp_path)
 
     assert profile.batched
     assert "influence" not in notes(profile)
@@ -142,18 +218,57 @@ def test_what_runs_alone_is_not_estimated_and_the_error_says_why(tmp_path: Path)
         estimate_model(path, EstimateOptions(devices=("L4",)))
 
 
-def test_a_later_pair_may_show_more_than_the_first() -> None:
-    spec = TensorSpec(name="x", dtype="float32", item_shape=())
+def influence_of(run: Any, items: NDArray[Any], max_batch: int = 4) -> Influence:
+    spec = TensorSpec(name="x", dtype=items.dtype.name, item_shape=items.shape[1:])
+    return influence_between(run, [spec], [spec], {"x": items}, max_batch)
+
+
+def test_companions_are_quiet_and_loud_and_keep_to_whole_numbers_that_were_given() -> None:
+    tried: list[NDArray[Any]] = []
 
     def run(items: Any, count: int) -> dict[str, NDArray[Any]]:
-        """Each comes a tenth nearer to the largest of its batch."""
-        x = items["x"][:count].astype(np.float64)
-        return {"x": x + 0.1 * (np.max(x) - x)}
+        tried.append(items["x"][:count])
+        return {"x": tried[-1]}
 
-    alike, unlike = (
-        influence_between(run, [spec], [spec], {"x": np.array(items, np.float32)})
-        for items in ([100, 110], [100, 110, 0, 1000])
-    )
+    ids = np.array([[3, 7], [900, 7], [12, 7]])
+    for items in (ids, np.array([[0.5], [-2.0]]), np.array([[3], [7]], np.uint8)):
+        assert influence_of(run, items) == Influence(0, 0)
 
-    assert alike == pytest.approx(1 / 110)
-    assert unlike == pytest.approx(100 / 1000)
+    assert {len(batch) for batch in tried} == {1, 2, 4}
+    numbers = np.concatenate([batch for batch in tried if batch.dtype == ids.dtype])
+    assert set(numbers[:, 0]) == {3, 12, 900}
+    assert set(numbers[:, 1]) == {7}
+    floats = np.concatenate([batch for batch in tried if batch.dtype == np.float64])
+    assert set(floats.ravel()) == {0.5, -2, 0, 1500, -1000}
+    small = np.concatenate([batch for batch in tried if batch.dtype == np.uint8])
+    assert set(small.ravel()) == {0, 3, 7, 255}
+
+
+def test_rounding_is_no_influence_even_of_what_cancels_to_nearly_nothing() -> None:
+    def run(items: Any, count: int) -> dict[str, NDArray[Any]]:
+        x = items["x"][:count]
+        return {"x": x + 1e-7 * np.tanh(np.max(x))}
+
+    found = influence_of(run, np.tile(np.append(np.linspace(1, 2, 99), 1e-9), (4, 1)))
+
+    assert found.by_companions < 1e-6
+    assert found.reason(None) is None
+
+
+def test_a_small_change_with_the_number_of_items_is_rounding_and_a_large_one_is_not() -> None:
+    def answered(change: float) -> str | None:
+        return influence_of(
+            lambda items, count: {"x": items["x"][:count] * (1 + change * (count > 2))},
+            np.ones((4, 3)),
+        ).reason(None)
+
+    assert answered(0.01) is None
+    assert "by how many they are (relative change 0.1)" in str(answered(0.1))
+
+
+def test_where_such_items_are_not_for_the_model_the_others_tell() -> None:
+    def run(items: Any, count: int) -> dict[str, NDArray[Any]] | str:
+        x = items["x"][:count]
+        return {"x": x - x.mean()} if np.abs(x).max() < 100 else "out of range"
+
+    assert influence_of(run, np.array([1.0, 2.0])).by_companions > 0.1

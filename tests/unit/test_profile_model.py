@@ -301,38 +301,58 @@ def test_a_split_that_answers_differently_is_refused(tmp_path: Path) -> None:
         profile_model(saved(with_nodes(nodes, []), tmp_path / "m.onnx"), quick())
 
 
-def shifted(weights: list[onnx.TensorProto], quantised: bool) -> onnx.ModelProto:
-    """x + 1000 - 1000, of which half precision between the two leaves little, then to int8 and back
-    by a scale of its own."""
+DYNAMIC = [
+    helper.make_node("DynamicQuantizeLinear", ["b"], ["q", "scale", "zero"]),
+    helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+]
+WEIGHTS_ONLY = [
+    helper.make_node("DequantizeLinear", ["quantised", "step"], ["weight"]),
+    helper.make_node("Mul", ["b", "weight"], ["y"]),
+]
+
+
+def shifted(quantised: list[onnx.NodeProto]) -> onnx.ModelProto:
+    """x + 1000 - 1000, of which half precision between the two leaves little, then these nodes."""
     nodes = [
         helper.make_node("Add", ["x", "far"], ["a"]),
         helper.make_node("Sub", ["a", "far"], ["b" if quantised else "y"]),
-        helper.make_node("DynamicQuantizeLinear", ["b"], ["q", "scale", "zero"]),
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
     ]
-    return with_nodes(nodes if quantised else nodes[:2], weights)
+    weights = {
+        "far": np.array([1e3], np.float32),
+        "quantised": np.array([50], np.int8),
+        "step": np.array(0.02, np.float32),
+    }
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    return with_nodes(nodes + quantised, tensors)
 
 
-def test_a_dynamically_quantised_model_that_a_cut_changes_is_served_uncut(tmp_path: Path) -> None:
-    far = [numpy_helper.from_array(np.array([1e3], np.float32), "far")]
+@pytest.mark.parametrize(
+    ("nodes", "how"),
+    [(DYNAMIC, "quantised dynamically"), (WEIGHTS_ONLY, "quantised in its weights")],
+    ids=["dynamic", "weights only"],
+)
+def test_a_quantised_model_that_a_cut_changes_is_served_uncut(
+    nodes: list[onnx.NodeProto], how: str, tmp_path: Path
+) -> None:
     reports: list[ProfileProgress] = []
 
     profile = profile_model(
-        saved(shifted(far, quantised=True), tmp_path / "q.onnx"),
-        quick(boundary="float16"),
+        saved(shifted(nodes), tmp_path / "q.onnx"),
+        quick(boundary="float16", batch_axes={"x": 0}),
         reports.append,
     )
 
     assert len(profile.blocks) == 1
     assert "it answers differently" in profile.provenance.notes[0]
-    assert "it is served uncut" in profile.provenance.notes[0]
+    assert f"being {how}: it is served uncut" in profile.provenance.notes[0]
     assert "split check: largest relative error 0 " in profile.provenance.notes[1]
     assert any("served uncut" in (report.notice or "") for report in reports)
     assert "blocks were asked for" not in notes(profile)
+
+
+def test_another_model_that_a_cut_changes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="answers differently"):
-        profile_model(
-            saved(shifted(far, quantised=False), tmp_path / "f.onnx"), quick(boundary="float16")
-        )
+        profile_model(saved(shifted([]), tmp_path / "f.onnx"), quick(boundary="float16"))
 
 
 def in_half(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -22,7 +22,13 @@ from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError
 from headrace.executors.onnx_session import open_session
 from headrace.executors.table import measurement
-from headrace.profiling.cut_model import CutModel, agrees, cut_model, require_agreement
+from headrace.profiling.cut_model import (
+    CutModel,
+    agrees,
+    cut_model,
+    require_agreement,
+    why_cuts_change,
+)
 from headrace.profiling.observe import Observed, observe
 from headrace.profiling.options import ProfileOptions
 from headrace.profiling.profiler import profile_model
@@ -138,3 +144,25 @@ def test_a_quantised_model_must_answer_with_the_same_integers(
     assert agrees(model, 1e-7, "float16")
     with pytest.raises(ModelError, match=r"needs  relative error <= 0 with"):
         require_agreement(model, 1e-7, "float32")
+
+
+def test_a_model_of_quantised_weights_computes_in_floats_and_may_round_them(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info
+    weights = {"q": np.eye(4, dtype=np.int8), "scale": np.full(4, 0.5, np.float32)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["q", "scale"], ["w"], axis=1),
+            helper.make_node("MatMul", ["x", "w"], ["y"]),
+        ],
+        "weights_only",
+        [value("x", TensorProto.FLOAT, ["N", 4])],
+        [value("y", TensorProto.FLOAT, ["N", 4])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    path = saved(finished(graph), tmp_path / "m.onnx")
+    graph_read, observed = observed_cuts(path, np.ones((2, 4), np.float32))
+    model = cut_model(graph_read, observed, (), "float32", measurement("cpu"))
+
+    assert agrees(model, 1e-7, "float32")
+    assert not agrees(model, 1e-2, "float32")
+    assert why_cuts_change(model) == "quantised in its weights"

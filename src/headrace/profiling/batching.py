@@ -6,16 +6,14 @@ went from 1 to 2 while all others stayed, whatever is in the items. A model that
 has a tensor without such a dimension, is served one request per run, which every model can be.
 
 So is one whose items influence each other, such as one that normalises over its batch: requests of
-strangers share a batch, and each would be answered by who else is there. How much is measured: what
-two items are answered together, against what each is answered alone. Up to `INFLUENCE_ALONE`, which
-is what scales that are found anew for each batch (dynamic quantisation) come to, it is noted only;
-beyond, the model is batched only where the user names the batch.
+strangers share a batch, and each would be answered by who else is there. That is measured
+(`influence`), and such a model is batched only where the user names the batch.
 
 Then an output may also vary in size with what is in the inputs; it gets room for the most
 (`output_sizes`, `onnx_rooms`).
 
-Cost: one session, six runs and, of a model whose items influence each other or that takes one
-request per run, ten more at most.
+Cost: one session, ten runs of one or two items, three of the largest batch and, of a model that
+takes one request per run, ten more of one item at most.
 """
 
 from collections.abc import Mapping
@@ -35,10 +33,11 @@ from headrace.catalog.onnx_types import array_dtype
 from headrace.domain.errors import ModelError
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.onnx_session import first_line
-from headrace.profiling.influence import CHANGED, INFLUENCE_ALONE, influence_between
+from headrace.profiling.influence import influence_between
 from headrace.profiling.item_shapes import open_whole
-from headrace.profiling.items import Arrays, input_specs, tiled
+from headrace.profiling.items import Arrays, input_specs, is_measured, tiled
 from headrace.profiling.output_sizes import rooms_of
+from headrace.profiling.quantisation import quantisation
 
 TRIED_ITEMS = 8
 """Items with which one request at a time is tried, for outputs that vary in size."""
@@ -59,8 +58,8 @@ class Settled:
     outputs: tuple[TensorSpec, ...]
     notice: str | None
     """Why it is served one request per run; None: it is not, or the user said so."""
-    influence: float
-    """Largest relative change of an answer when another item shares its batch; about 0."""
+    influence: str | None
+    """What its items do to each other in a batch that the user asks for; None: nothing."""
 
 
 class _NotBatchedError(Exception):
@@ -73,6 +72,8 @@ def settle_batch(
     items: Arrays,
     named: Axes,
     most: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    *,
+    max_batch: int,
 ) -> Settled:
     """Find out how the model takes items, by running it.
 
@@ -83,6 +84,7 @@ def settle_batch(
         named: what the user says of inputs and outputs.
         most: of outputs that vary in size, the most of each dimension that does; of those that are
             not named it is found.
+        max_batch: the largest batch that will be served.
 
     Raises:
         ModelError: it does not run at all, an output is not a tensor of numbers or strings, varies
@@ -110,11 +112,13 @@ def settle_batch(
     inputs = input_specs(graph, shapes)
     try:
         outputs = _batched_outputs(session, graph, items, single, named)
-        influence = influence_between(partial(_run, session, graph), inputs, outputs, items)
-        if not influence <= INFLUENCE_ALONE and not _named_batch(named):
+        run = partial(_run, session, graph)
+        changes = influence_between(run, inputs, outputs, items, max_batch)
+        influence = changes.reason(quantisation(graph))
+        if influence and not _named_batch(named):
             first = graph.inputs[0]
             raise _NotBatchedError(
-                f"{CHANGED} {influence:.2g}), and a batch holds requests of strangers; --batch-axis"
+                f"{influence}, and a batch holds requests of strangers; --batch-axis"
                 f" {first.name}={first.batch_axis} batches them all the same"
             )
     except _NotBatchedError as error:
@@ -223,7 +227,7 @@ def _one_at_a_time(
         items=grown,
         outputs=outputs,
         notice=f"served one request per run, without batching: {reason}" if reason else None,
-        influence=0.0,
+        influence=None,
     )
 
 
@@ -255,12 +259,7 @@ def _sizes_seen(
 
 def _emptied(items: Arrays) -> Arrays:
     """As many items with nothing in them: what depends on the values then has another size."""
-    return {name: array * 0 if _measured(array) else array for name, array in items.items()}
-
-
-def _measured(array: NDArray[Any]) -> bool:
-    """Sound or pictures; other integers may say how large something is to be."""
-    return array.dtype.kind == "f" or array.dtype.name in ("uint8", "bfloat16")
+    return {name: array * 0 if is_measured(array) else array for name, array in items.items()}
 
 
 def _run(

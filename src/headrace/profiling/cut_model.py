@@ -42,6 +42,7 @@ from headrace.executors.base import Measurement, OpenedModel, held_together
 from headrace.executors.table import reference
 from headrace.profiling.items import Arrays, random_items, tiled
 from headrace.profiling.observe import Observed, UsableCut, relative_error
+from headrace.profiling.quantisation import quantisation
 
 TOLERANCE: dict[Boundary, float] = {"float32": 1e-4, "float16": 0.1}
 """Relative error to which a split model must agree with the whole one. At float16 a few 1e-3 are
@@ -215,10 +216,11 @@ def _run_whole(
 def agrees(model: CutModel, error: float, boundary: Boundary) -> bool:
     """Whether a split model answers as the whole one does.
 
-    A quantised one must answer with the same integers: an error is a step of one of them, whose
-    size says nothing of how many others there may be.
+    One whose activations are quantised must answer with the same integers: an error is a step of
+    one of them, whose size says nothing of how many others there may be.
     """
-    exactly = boundary == "float32" and bool(_quantised(model))
+    exact = ("quantised dynamically", "quantised")
+    exactly = boundary == "float32" and quantisation(model.graph) in exact
     return error <= (0.0 if exactly else TOLERANCE[boundary])
 
 
@@ -227,22 +229,15 @@ def why_cuts_change(model: CutModel) -> str | None:
 
     In a quantised model what rounding changes at a cut of floats becomes a step of a whole integer
     in what follows; and one that is quantised dynamically takes its scales from its activations.
-    ONNX Runtime computes half precision in single on a processor, and rounds only where a tensor
-    leaves.
+    Where weights alone are quantised, ONNX Runtime multiplies some of them as integers, with
+    activations that it quantises, and others as floats; what else is in the graph decides which.
+    It computes half precision in single on a processor, and rounds only where a tensor leaves.
     """
-    if quantised := _quantised(model):
+    if quantised := quantisation(model.graph):
         return quantised
     crossing = (spec for specs in model.crossings[1:-1] for spec in specs)
     half = any(spec.dtype == "float16" and HALF_SUFFIX not in spec.name for spec in crossing)
     return "in half precision (--boundary float16 would cut it)" if half else None
-
-
-def _quantised(model: CutModel) -> str:
-    """How; empty: it is not."""
-    kinds = {node.proto.op_type for node in model.graph.nodes}
-    if any(kind.startswith("DynamicQuantize") for kind in kinds):
-        return "quantised dynamically"
-    return "quantised" if "QuantizeLinear" in kinds else ""
 
 
 def _random_operators(model: CutModel) -> set[str]:

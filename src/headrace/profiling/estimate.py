@@ -176,7 +176,7 @@ def _observe(
         ModelError: it is not batched.
     """
     items = random_items(input_specs(graph, shapes), 2, np.random.default_rng(SEED))
-    settled = settle_batch(graph, shapes, items, {})
+    settled = settle_batch(graph, shapes, items, {}, max_batch=options.max_batch)
     if settled.notice:
         raise ModelError(f"{graph.path}: {NOT_ESTIMATED}: {settled.notice}")
     return settled.graph, observe_settled(settled, options.cut_tensors)

@@ -1,84 +1,185 @@
-"""How much the items of one batch influence each other's answers.
+"""Whether what a request is answered hangs on what shares its batch.
 
-Requests of strangers share a batch. Most models answer each as if it were alone, but for the last
-places of sums. Not so one that normalises over its batch, or takes a softmax or a running sum along
-it: there an answer depends on who else is asking. With x and y two items and f the model,
+Requests of strangers share a batch. Most models answer each as if it were alone. Not so one that
+normalises over its batch, takes a softmax, a maximum or a running sum along it, or finds scales for
+all of it at once (dynamic quantisation): there an answer depends on who else is asking.
 
-    influence = max |f(x, y) - (f(x), f(y))| / max |(f(x), f(y))|
+Companions of like statistics show little, and the less the larger an input is: the mean of 150,000
+numbers of noise is that of any noise. So some items keep their place, and the others are first as
+given, then empty, then loud (`_silent`, `_loud`). Each time as many run, since kernels round
+otherwise for other sizes. Where items are independent, the answers a and b are then the same bits;
+where not, one scale for all of an output would hide much behind what a mask makes huge, so
 
-over the outputs and some pairs. Up to `INFLUENCE_NOTED` it is rounding. Scales that are found anew
-for each batch (dynamic quantisation) come to less than `INFLUENCE_ALONE`, and are as inexact for a
-request that is alone: that is noted. Beyond, a batch would give clients answers that are no one's.
+    by companions = |a - b| / max(|a|, |b|)     of elements that differ; what 1 in 20 of them exceed
 
-Cost: three runs, and nine more where the first pair shows something.
+and beyond `COMPANIONS_TOLERATED`, which leaves room for sums in another order, items influence each
+other. A model may also ask how many items there are. What shows that is rounded otherwise, too:
+
+    by size       = max |together - alone| / max |alone|
+
+and counts beyond `SIZE_TOLERATED`: of float networks that amplify rounding it is up to 6e-3.
+
+Cost: one run of one item, six of two, and three of the largest batch.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.domain.tensors import TensorSpec
-from headrace.profiling.items import Arrays, random_items, tiled
+from headrace.profiling.items import Arrays, is_measured, random_items, tiled
 from headrace.profiling.observe import relative_error
+from headrace.profiling.quantisation import Quantisation
 
-INFLUENCE_NOTED = 1e-3
-INFLUENCE_ALONE = 5e-2
-"""Relative changes of an answer by who shares its batch: from the one on it is noted, beyond the
-other each request is run alone."""
-PAIRS = 4
+COMPANIONS_TOLERATED = 1e-3
+SIZE_TOLERATED = 5e-2
+"""Relative changes of an answer, by what is in its batch and by how much is: each request is run
+alone beyond either."""
+LOUDER = 1000
 SEED = 0
-CHANGED = "items of one batch influence each other's answers (relative change"
-"""What notes say; the figure follows."""
 
 Run = Callable[[Arrays, int], dict[str, NDArray[Any]] | str]
 """The outputs for the first items, as the model has them; or why it does not run."""
 
 
-def influence_between(
-    run: Run, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], items: Arrays
-) -> float:
-    """Largest relative change of what an item is answered when another shares its batch.
+@dataclass(frozen=True, slots=True)
+class Influence:
+    """Largest relative changes of what an item is answered; about 0 where items are independent."""
 
-    Both items of a pair are compared, since one may influence only those behind it.
+    by_companions: float
+    by_size: float
+
+    def reason(self, quantised: Quantisation | None) -> str | None:
+        """What the items of a batch do to each other; None: nothing."""
+        if not self.by_companions <= COMPANIONS_TOLERATED:
+            how = (
+                ", since scales are found for all of it (dynamic quantisation)"
+                if quantised == "quantised dynamically"
+                else ""
+            )
+            return (
+                "items of one batch influence each other's answers (relative change"
+                f" {self.by_companions:.2g}){how}"
+            )
+        if not self.by_size <= SIZE_TOLERATED:
+            return (
+                "items of one batch influence each other's answers by how many they are (relative"
+                f" change {self.by_size:.2g})"
+            )
+        return None
+
+
+def influence_between(
+    run: Run,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    items: Arrays,
+    max_batch: int,
+) -> Influence:
+    """Run batches of two and of `max_batch`, and change every other item of them.
+
+    Of two, the first and then the second, since one may influence only those behind it.
 
     Args:
         outputs: each with its `batch_axis` as `run` gives it.
         items: input name -> items, shape [n >= 1, ...]; one item alone is paired with a random one.
     """
-    pairs = max(1, min(PAIRS, len(next(iter(items.values()))) // 2))
-    tried = tiled(_two_at_least(inputs, items), 2 * pairs)
-    worst = 0.0
-    for pair in range(pairs):
-        first, second, both = (
-            run({name: array[begin:] for name, array in tried.items()}, count)
-            for begin, count in ((2 * pair, 1), (2 * pair + 1, 1), (2 * pair, 2))
-        )
-        if isinstance(first, str) or isinstance(second, str) or isinstance(both, str):
-            continue  # such items are not for this model
-        for name, axis in ((spec.name, spec.batch_axis) for spec in outputs):
-            alone = np.concatenate([first[name], second[name]], axis)
-            if alone.shape == both[name].shape:
-                worst = max(worst, relative_error(both[name], alone))
-        if worst <= INFLUENCE_NOTED:
-            break
-    return worst
+    given = tiled(_two_at_least(inputs, items), max(2, max_batch))
+    others = [_silent(given), _loud(given)]
+    alone = run(given, 1)
+    by_companions = by_size = 0.0
+    for size, begin in dict.fromkeys([(2, 1), (2, 0), (max(2, max_batch), 1)]):
+        companions = np.arange(size) % 2 == begin
+        plain = run(given, size)
+        if isinstance(plain, str):
+            continue
+        for spec in outputs:
+            if not isinstance(alone, str) and not companions[0]:
+                ours, theirs = plain[spec.name].take([0], spec.batch_axis), alone[spec.name]
+                if ours.shape == theirs.shape:
+                    by_size = max(by_size, relative_error(ours, theirs))
+        for other in others:
+            mixed = run(_replaced(given, other, companions), size)
+            if isinstance(mixed, str):
+                continue  # such items are not for this model
+            for name, axis in ((spec.name, spec.batch_axis) for spec in outputs):
+                if plain[name].shape == mixed[name].shape:
+                    kept = np.flatnonzero(~companions)
+                    change = _change(plain[name].take(kept, axis), mixed[name].take(kept, axis))
+                    by_companions = max(by_companions, change)
+    return Influence(by_companions, by_size)
 
 
-def influence_note(influence: float, name: str) -> str | None:
-    """What to say of a model that is batched, although its items influence each other a little or
-    as its user asks; None: nothing.
+def influence_note(reason: str, name: str) -> str:
+    """What to say of a model that is batched as its user asks, although its items influence each
+    other.
 
     Args:
+        reason: as `Influence.reason`.
         name: of an input.
     """
-    if influence <= INFLUENCE_NOTED:
-        return None
-    why = "and are batched as --batch-axis says"
-    if influence <= INFLUENCE_ALONE:
-        why = "as where scales are found anew for each batch (dynamic quantisation)"
-    return f"{CHANGED} {influence:.2g}), {why}; --batch-axis {name}=none serves each request alone"
+    return (
+        f"{reason}, and are batched as --batch-axis says; --batch-axis {name}=none serves each"
+        " request alone"
+    )
+
+
+def _change(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """How far two answers are apart, where they should be the same bits; 1 for other labels."""
+    if a.dtype.kind in "iubO":
+        return 0.0 if np.array_equal(a, b) else 1.0
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    differ = (a != b) & ~(np.isnan(a) & np.isnan(b))
+    a, b = a[differ], b[differ]
+    if not a.size:
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        changes = np.abs(a - b) / np.maximum(np.abs(a), np.abs(b))
+    changes[np.isnan(changes)] = math.inf
+    return float(np.sort(changes)[math.ceil(0.95 * (a.size - 1))])
+
+
+def _replaced(items: Arrays, others: Arrays, which: NDArray[np.bool_]) -> Arrays:
+    """The first items, some of them others."""
+    replaced = {name: array[: len(which)].copy() for name, array in items.items()}
+    for name, array in replaced.items():
+        array[which] = others[name][: len(which)][which]
+    return replaced
+
+
+def _silent(items: Arrays) -> Arrays:
+    """Nothing in them; of whole numbers the least that the items have at each place."""
+    return {
+        name: array * 0 if is_measured(array) else _throughout(array, np.minimum)
+        for name, array in items.items()
+    }
+
+
+def _loud(items: Arrays) -> Arrays:
+    """Far from the given ones in mean and in variance; of whole numbers the most that the items
+    have at each place: whether others are legal nobody knows."""
+    return {
+        name: _louder(array) if is_measured(array) else _throughout(array, np.maximum)
+        for name, array in items.items()
+    }
+
+
+def _louder(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind in "iu":
+        return np.full_like(array, np.iinfo(array.dtype).max)
+    with np.errstate(over="ignore"):
+        return (LOUDER * (array.astype(np.float64) + 1)).astype(array.dtype)
+
+
+def _throughout(array: NDArray[Any], extreme: np.ufunc) -> NDArray[Any]:
+    """An extreme of all items in place of each; texts, which have none, go to another item."""
+    if array.dtype == object:
+        return np.roll(array, 1, axis=0)
+    return np.broadcast_to(extreme.reduce(array, axis=0), array.shape)
 
 
 def _two_at_least(inputs: Sequence[TensorSpec], items: Arrays) -> Arrays:

@@ -86,6 +86,12 @@ def _random_texts(
     return found.reshape(shape)
 
 
+def is_measured(array: NDArray[Any]) -> bool:
+    """Sound or pictures; other integers may be places in a table, or say how large something is to
+    be."""
+    return array.dtype.kind == "f" or array.dtype.name in ("uint8", "int8", "bfloat16")
+
+
 def tiled(items: Arrays, count: int) -> dict[str, NDArray[Any]]:
     """`count` items, repeating the given ones in turn."""
     return {

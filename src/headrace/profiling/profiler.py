@@ -159,7 +159,14 @@ def _measure(
     there are several; and what to note."""
     rng = np.random.default_rng(SEED)
     items = examples or random_items(input_specs(graph, shapes), RANDOM_ITEMS, rng)
-    settled = settle_batch(graph, shapes, items, options.batch_axes, options.max_outputs)
+    settled = settle_batch(
+        graph,
+        shapes,
+        items,
+        options.batch_axes,
+        options.max_outputs,
+        max_batch=options.max_batch,
+    )
     items = settled.items
     inputs = input_specs(settled.graph, {name: array.shape[1:] for name, array in items.items()})
     check_states(str(graph.path), tuple(options.states.items()), inputs, settled.outputs)
@@ -211,8 +218,8 @@ def _measure(
         )
         measured.append((each, found))
     notes = told + _notes(options, model, error, bool(examples))
-    if influence := influence_note(settled.influence, observed.inputs[0].name):
-        notes.append(influence)
+    if settled.influence:
+        notes.append(influence_note(settled.influence, observed.inputs[0].name))
     return measured, notes + _timing_notes(options, [found for _, found in measured])
 
 
