@@ -1,6 +1,7 @@
 """`headrace migrate` and SIGHUP against a real server under load."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import signal
@@ -116,7 +117,10 @@ def after_a_failed_exchange(
         assert ask_once(server, INFER).status == 200
         [stage] = (tmp_path / "cache").rglob("*.onnx")
         sound = stage.read_bytes()
-        stage.write_bytes(b"not a model")
+        wrong = b"not a model"
+        stage.write_bytes(wrong)
+        # As if it had been extracted so: what is damaged would be extracted again.
+        stage.with_suffix(".sha256").write_text(hashlib.sha256(wrong).hexdigest())
         done = migrate(plan, server)
         assert done.returncode == 0, done.stderr
         yield server, partial(stage.write_bytes, sound), json.loads(done.stdout)["slots_out"]
