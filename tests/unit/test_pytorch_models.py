@@ -143,6 +143,22 @@ def test_an_export_with_scalars_is_profiled_and_answers(tmp_path: Path) -> None:
     assert (total.shape, total.item()) == ((), 28)
 
 
+def test_numbers_and_words_that_an_export_was_made_with_are_no_inputs(tmp_path: Path) -> None:
+    class Chosen(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any, times: int, rate: float, on: bool, how: str, mask: Any) -> Any:
+            y = x * times * rate if on else x
+            return torch.relu(y) if how == "relu" and mask is None else y
+
+    given = (torch.zeros(2, 4), 3, 0.5, True, "relu", None)
+    batch = {0: torch.export.Dim("batch")}
+    exported = torch.export.export(Chosen(), given, dynamic_shapes=(batch, *[None] * 5))
+    torch.export.save(exported, tmp_path / "chosen.pt2")
+    profile = profiled(tmp_path / "chosen.pt2")
+    assert [spec.name for spec in profile.inputs] == ["x"]
+    x = np.array([[-2, 0, 2, 4]], np.float32)
+    np.testing.assert_array_equal(answers(tmp_path / "chosen.pt2", x)[0], [[0, 0, 3, 6]])
+
+
 def test_a_batch_beyond_what_was_exported_is_refused(small: Path) -> None:
     with pytest.raises(ModelError, match=r"exported for \[0\.\.64, 3, 64, 64\]"):
         answers(small, np.zeros((65, 3, 64, 64), np.float32))

@@ -111,7 +111,8 @@ def _built(build: _Build) -> Any:
     outputs = _output_names(signature)
     calls = flattened(graph.nodes)
     dtypes = {name: meta.dtype for name, meta in graph.tensor_values.items()}
-    calls, outputs = pure(calls, outputs, {next(names_in(v)) for v in graph.inputs}, dtypes)
+    kept = {name for value in graph.inputs for name in names_in(value)}
+    calls, outputs = pure(calls, outputs, kept, dtypes)
     calls = needed(calls, outputs)
     for call in calls:
         _add_call(build, graph, call)
