@@ -11,6 +11,7 @@ import pytest
 from headrace.catalog.onnx_batch import batch_first
 from headrace.catalog.onnx_graph import load_graph, whole_model
 from headrace.catalog.stage_files import model_format, stage_path, stage_weights
+from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
 from headrace.executors.base import StageToLoad, TensorMemory
@@ -141,6 +142,35 @@ def test_an_export_with_scalars_is_profiled_and_answers(tmp_path: Path) -> None:
     scaled, total = answers(tmp_path / "scaled.pt2", x, np.array(3, np.float32))
     np.testing.assert_array_equal(scaled, x * 3)
     assert (total.shape, total.item()) == ((), 28)
+
+
+@pytest.mark.parametrize("where", ["in and out", "inside"])
+def test_an_export_with_bfloat16_answers_bit_for_bit_as_pytorch_does(
+    tmp_path: Path, where: str
+) -> None:
+    class Half(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 8).to(torch.bfloat16)
+
+        def forward(self, x: Any) -> Any:
+            y = self.linear(x.to(torch.bfloat16)).relu()
+            return y if where == "in and out" else y.float()
+
+    torch.manual_seed(0)
+    model, kind = Half().eval(), torch.bfloat16 if where == "in and out" else torch.float32
+    x = torch.randn(2, 8).to(kind)
+    path = export(model, x, tmp_path / "half.pt2")
+    with torch.no_grad():
+        wanted = model(x).float().numpy()
+
+    profile = profiled(path)
+    dtype = "bfloat16" if where == "in and out" else "float32"
+    assert (profile.inputs[0].dtype, profile.outputs[0].dtype) == (dtype, dtype)
+    given = x.float().numpy().astype(element_dtype(profile.inputs[0]))
+    for (got,) in (answers(path, given), by_workers(profile, tmp_path, given)):
+        assert got.dtype.name == dtype
+        np.testing.assert_array_equal(got.astype(np.float32), wanted)
 
 
 def test_numbers_and_words_that_an_export_was_made_with_are_no_inputs(tmp_path: Path) -> None:

@@ -152,8 +152,8 @@ def _declare_inputs(
 def _add_input(build: _Build, name: str, meta: TensorMeta) -> None:
     """An input, and a node that compares its sizes with those exported; both have its name."""
     dtype = DTYPES.get(meta.dtype)
-    if dtype is None or dtype == "bfloat16":
-        raise NotServedError(f"input {name[:50]!r} of element type {dtype or meta.dtype}")
+    if dtype is None:
+        raise NotServedError(f"input {name[:50]!r} of element type {meta.dtype}")
     dims: list[int | str] = []
     least, most = [], []
     for size in meta.sizes:

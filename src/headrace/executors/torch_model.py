@@ -21,10 +21,12 @@ import onnx
 from numpy.typing import NDArray
 
 from headrace.catalog.weights_files import ExternalWeights
+from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.base import Arrays, StageToLoad, TensorMemory
 from headrace.executors.onnx_session import first_line
+from headrace.executors.torch_arrays import array_of, tensor_of
 from headrace.executors.torch_program import TorchProgram
 
 logger = logging.getLogger(__name__)
@@ -122,15 +124,13 @@ class TorchModel:
         return self._program.outputs
 
     def run(self, names: Sequence[str], feeds: Arrays) -> Sequence[NDArray[Any]]:
-        torch = self._torch
-        with torch.inference_mode():
+        with self._torch.inference_mode():
             given = [
-                torch.from_numpy(writable(feeds[name])).to(self._program.device)
-                for name in self._program.inputs
+                tensor_of(feeds[name]).to(self._program.device) for name in self._program.inputs
             ]
             found = dict(zip(self._program.outputs, self._program(given), strict=True))
             # Copied: a result may share memory with an input or a weight.
-            return [found[name].cpu().numpy().copy() for name in names]
+            return [array_of(found[name]).copy() for name in names]
 
     def bound(self, inputs: Arrays, outputs: Arrays) -> Callable[[], None]:
         """As a worker's runs are bound to its arena."""
@@ -142,10 +142,9 @@ class TorchModel:
         Raises (when called):
             Exception: whatever PyTorch raises, or ModelError: an output has another shape.
         """
-        torch = self._torch
-        given = [torch.from_numpy(writable(inputs[name])) for name in self._program.inputs]
+        given = [tensor_of(inputs[name]) for name in self._program.inputs]
         order = [self._program.outputs.index(name) for name in outputs]
-        taken = [torch.from_numpy(array) for array in outputs.values()]
+        taken = [tensor_of(array) for array in outputs.values()]
         if self._on_device:
             return partial(self._run_on_device, given, taken, order)
         return partial(self._run_here, given, taken, order)
@@ -256,7 +255,7 @@ class TorchExecutor:
 
 
 def _zeros(specs: Sequence[TensorSpec], size: int) -> dict[str, NDArray[Any]]:
-    return {spec.name: np.zeros((size, *spec.item_shape), spec.dtype) for spec in specs}
+    return {spec.name: np.zeros((size, *spec.item_shape), element_dtype(spec)) for spec in specs}
 
 
 def check_stage(
@@ -290,12 +289,6 @@ def copied_out(found: Any, into: Any, name: str) -> None:
             f" {into.dtype} {list(into.shape)}; profile the model again"
         )
     into.copy_(found, non_blocking=True)
-
-
-def writable(array: NDArray[Any]) -> NDArray[Any]:
-    """PyTorch has no tensors that cannot be written to; none of ours is."""
-    array = np.asarray(array, order="C")
-    return array if array.flags.writeable else array.copy()
 
 
 def _run(run: Callable[[], None], inputs: Arrays) -> None:

@@ -24,8 +24,9 @@ from typing import Any
 from headrace.catalog.weights_files import ExternalWeights
 from headrace.executors.base import Arrays, LayerVisit, StageStart
 from headrace.executors.streams import Event, LayerDevice, Stream
+from headrace.executors.torch_arrays import tensor_of
 from headrace.executors.torch_layers import HostModel, ResidentModel
-from headrace.executors.torch_model import said, writable
+from headrace.executors.torch_model import said
 
 _LONGER = 1.25
 """Than the last run from host memory: the next one may be slower."""
@@ -68,9 +69,7 @@ class TorchMoving:
         )
 
     def once(self, feeds: Arrays) -> LayerVisit:
-        import torch
-
-        given = [torch.from_numpy(writable(feeds[name])) for name in self.host.program.inputs]
+        given = [tensor_of(feeds[name]) for name in self.host.program.inputs]
         execution = self.host.device.execution
         on_demand, _, copied = self._started(self._copied, given)
         load = _between(copied.marks)

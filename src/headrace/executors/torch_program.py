@@ -37,6 +37,7 @@ from headrace.catalog.pt2_calls import (
 )
 from headrace.catalog.weights_files import ExternalWeights, open_weights
 from headrace.domain.errors import ModelError
+from headrace.executors.torch_arrays import tensor_of
 from headrace.executors.translated import HOST_ARGUMENTS, SHAPE_MATHS, onnx_operator
 
 _TYPES = {
@@ -359,7 +360,7 @@ class _Files:
         elif proto.HasField("raw_data"):
             memory, offset = proto.raw_data, 0
         else:
-            return torch.from_numpy(onnx.numpy_helper.to_array(proto).copy())
+            return tensor_of(onnx.numpy_helper.to_array(proto))
         if proto.data_type not in _TYPES:
             raise ModelError(f"weights {proto.name!r} have an element type PyTorch does not know")
         dtype = getattr(torch, _TYPES[proto.data_type])

@@ -16,8 +16,9 @@ from headrace.catalog.weights_files import ExternalWeights
 from headrace.domain.errors import ModelError
 from headrace.executors.base import StageStart, StageToLoad, TensorMemory
 from headrace.executors.streams import LayerDevice
+from headrace.executors.torch_arrays import tensor_of
 from headrace.executors.torch_layers import HostModel, ResidentModel
-from headrace.executors.torch_model import check_stage, copied_out, said, writable
+from headrace.executors.torch_model import check_stage, copied_out, said
 
 Opens = Callable[[bytes, ExternalWeights | None, Sequence[str], LayerDevice], HostModel]
 
@@ -82,7 +83,7 @@ class StreamedExecutor:
             raise ModelError(f"stage {self._stage.name!r} was unloaded")
         given, taken = (
             [
-                torch.from_numpy(writable(self._memory.tensor(spec, size, offset)))
+                tensor_of(self._memory.tensor(spec, size, offset))
                 for spec, offset in zip(specs, offsets, strict=True)
             ]
             for specs, offsets in (
