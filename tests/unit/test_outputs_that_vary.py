@@ -246,6 +246,67 @@ def test_rows_that_are_chosen_by_their_values_are_no_batch(tmp_path: Path) -> No
     )
 
 
+def trimmed(*bound: onnx.NodeProto) -> onnx.ModelProto:
+    """Texts of 16 numbers, cut off where the nodes say; 7 stands for nothing."""
+    graph = helper.make_graph(
+        [*bound, helper.make_node("Slice", ["ids", "zeros", "bound", "ones"], ["y"])],
+        "trimmed",
+        [helper.make_tensor_value_info("ids", INT, ["N", 16])],
+        [helper.make_tensor_value_info("y", INT, ["N", "L"])],
+        [integers("zeros", [0]), integers("ones", [1]), integers("nothing", 7)],
+    )
+    return finished(graph)
+
+
+LONGEST = [
+    helper.make_node("Equal", ["ids", "nothing"], ["empty"]),
+    helper.make_node("Not", ["empty"], ["filled"]),
+    helper.make_node("Cast", ["filled"], ["counted"], to=INT),
+    helper.make_node("ReduceSum", ["counted", "ones"], ["words"], keepdims=1),
+    helper.make_node("ReduceMax", ["words"], ["longest"], keepdims=0),
+    helper.make_node("Reshape", ["longest", "ones"], ["bound"]),
+]
+BY_SHAPE = [
+    helper.make_node("Shape", ["ids"], ["shape"]),
+    helper.make_node("Slice", ["shape", "ones", "twos"], ["bound"]),
+]
+
+
+def test_a_length_that_is_computed_from_what_inputs_hold_varies(tmp_path: Path) -> None:
+    """Noise of 0 and 1 has no places with nothing, so that no run of it shows that."""
+    model = trimmed(*LONGEST)
+
+    with pytest.raises(ModelError, match=r"\[1, 16\], \[1, 8\].*name it: --max-output y=16"):
+        profiled(model, tmp_path)
+    profile = profiled(model, tmp_path, max_outputs={"y": (16,)})
+
+    assert not profile.batched
+    assert "is computed from what the inputs hold" in profile.provenance.notes[0]
+    assert profile.outputs[0].dims == ("", VARIES)
+    text = np.full((1, 16), 7)
+    text[0, :10] = 1
+    got = served(profile, tmp_path, text)
+    assert got["y::shape"].tolist() == [1, 10]
+    assert got["y"][:, :10].tolist() == [[1] * 10]
+
+
+def test_a_length_that_is_computed_from_shapes_does_not(tmp_path: Path) -> None:
+    model = trimmed(*BY_SHAPE)
+    model.graph.initializer.append(integers("twos", [2]))
+
+    assert profiled(model, tmp_path).batched
+
+
+def test_of_an_output_that_was_not_seen_to_vary_every_dimension_is_named(tmp_path: Path) -> None:
+    model = chooser([helper.make_node("Cast", ["x"], ["y"], to=INT)])
+
+    with pytest.raises(ModelError, match=r"not seen to vary.*every dimension: y=8x4$"):
+        profiled(model, tmp_path, max_outputs={"y": (16,)})
+    profile = profiled(model, tmp_path, max_outputs={"y": (8, 9)})
+
+    assert profile.outputs[0].item_shape == (8, 9)
+
+
 def test_a_batched_model_has_no_such_outputs(tmp_path: Path) -> None:
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"])],

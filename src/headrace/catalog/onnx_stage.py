@@ -5,7 +5,8 @@ producing stage ends with a cast to it and the consuming stage begins with a cas
 nothing inside either stage has to be renamed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -103,12 +104,20 @@ def probe_model(graph: OnnxGraph, inputs: Sequence[TensorSpec], names: Sequence[
     return model
 
 
-def filed_model(graph: OnnxGraph, names: Sequence[str]) -> Any:
-    """The whole model as its file has it, for any shapes of its inputs: they state none."""
-    model = _between(graph, {tensor.name for tensor in graph.inputs}, set(names))
+def filed_model(
+    graph: OnnxGraph, names: Sequence[str], taken: Mapping[str, str] = MappingProxyType({})
+) -> Any:
+    """The whole model as its file has it, for any shapes of its inputs: they state none.
+
+    Args:
+        names: any of its tensors, which become the outputs.
+        taken: tensors inside that are inputs too -> their element types.
+    """
+    dtypes = {tensor.name: tensor.dtype for tensor in graph.inputs} | dict(taken)
+    model = _between(graph, set(dtypes), set(names))
     model.graph.input.extend(
-        onnx.helper.make_tensor_value_info(tensor.name, elem_type(tensor.dtype), None)
-        for tensor in graph.inputs
+        onnx.helper.make_tensor_value_info(name, elem_type(dtype), None)
+        for name, dtype in dtypes.items()
     )
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return model

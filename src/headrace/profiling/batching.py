@@ -10,13 +10,14 @@ strangers share a batch, and each would be answered by who else is there. That i
 (`influence`), and such a model is batched only where the user names the batch.
 
 Then an output may also vary in size with what is in the inputs; it gets room for the most
-(`output_sizes`, `onnx_rooms`).
+(`output_sizes`, `onnx_rooms`). That it varies is seen in runs, with other items and with other
+numbers where its size is computed from what they hold (`content_lengths`).
 
 Cost: one session, ten runs of one or two items, three of the largest batch and, of a model that
-takes one request per run, ten more of one item at most.
+takes one request per run, ten more of one item at most; and what `content_lengths` needs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -33,6 +34,7 @@ from headrace.catalog.onnx_types import array_dtype
 from headrace.domain.errors import ModelError
 from headrace.domain.tensors import TensorSpec
 from headrace.executors.onnx_session import first_line
+from headrace.profiling.content_lengths import Shapes, shapes_by_content
 from headrace.profiling.influence import influence_between
 from headrace.profiling.item_shapes import open_whole
 from headrace.profiling.items import Arrays, input_specs, is_measured, tiled
@@ -110,8 +112,10 @@ def settle_batch(
         )
     _require_tensors(graph, single)
     inputs = input_specs(graph, shapes)
+    by_content = shapes_by_content(graph, items)
     try:
         outputs = _batched_outputs(session, graph, items, single, named)
+        _require_one_size(single, by_content)
         run = partial(_run, session, graph)
         changes = influence_between(run, inputs, outputs, items, max_batch)
         influence = changes.reason(quantisation(graph))
@@ -126,7 +130,7 @@ def settle_batch(
             raise ModelError(f"{graph.path}: {error}; leave out --batch-axis") from error
         seen = _sizes_seen(session, graph, items, single)
         filed = {name: array.shape for name, array in as_filed(graph, tiled(items, 1)).items()}
-        rooms = rooms_of(graph, filed, seen, most)
+        rooms = rooms_of(graph, filed, seen, by_content, most)
         reason = None if None in named.values() else str(error)
         return _one_at_a_time(graph, inputs, items, single, rooms, reason)
     if most:
@@ -172,6 +176,20 @@ def _batched_outputs(
                     f" {list(empty[name].shape)} for two others"
                 )
     return found
+
+
+def _require_one_size(single: Arrays, by_content: Sequence[Shapes]) -> None:
+    """
+    Raises:
+        _NotBatchedError: the size of an output follows from what the inputs hold.
+    """
+    for shapes in by_content:
+        for name, shape in shapes.items():
+            if shape != single[name].shape:
+                raise _NotBatchedError(
+                    f"the size of output {name!r} is computed from what the inputs hold: it is"
+                    f" {list(single[name].shape)} for one item and {list(shape)} for another"
+                )
 
 
 def _output(

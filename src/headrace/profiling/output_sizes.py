@@ -33,6 +33,7 @@ def rooms_of(
     graph: OnnxGraph,
     inputs: Mapping[str, Dims],
     seen: Mapping[str, Sequence[Dims]],
+    by_content: Sequence[Mapping[str, Dims]],
     named: Mapping[str, Dims],
 ) -> dict[str, tuple[Dims, tuple[str, ...]]]:
     """Room for each output that varies: its shape, and `TensorSpec.dims`.
@@ -40,7 +41,10 @@ def rooms_of(
     Args:
         inputs: shapes of the file's inputs.
         seen: output -> its shapes in several runs.
-        named: output -> the most of each of its dimensions that vary, as the user says.
+        by_content: output -> its shape with other numbers where it is computed from what the inputs
+            hold (`content_lengths`); these tell that it varies, not how far.
+        named: output -> the most of each of its dimensions that vary, or of each that it has, as
+            the user says.
 
     Raises:
         ModelError: an output varies and the most that it can be is not known, is named for
@@ -48,7 +52,8 @@ def rooms_of(
     """
     most, none = _inferred(graph, inputs)
     found = {}
-    for name, shapes in seen.items():
+    for name, runs in seen.items():
+        shapes = [*runs, *(shapes[name] for shapes in by_content)]
         lengths = list(zip(*shapes, strict=False))
         if len(set(map(len, shapes))) > 1 or (name in named and not lengths):
             raise ModelError(f"{graph.path}: output {name!r} has no dimension to vary in")
@@ -59,34 +64,51 @@ def rooms_of(
             for axis, each in enumerate(lengths)
             if len(set(each)) > 1 or 0 in each or high[axis] != low[axis]
         ]
-        if name in named:
-            varying = varying or [0]
-        if varying:
-            wanted = named.get(name) or tuple(high[axis] or 0 for axis in varying)
-            found[name] = _room(graph, name, lengths, varying, wanted)
+        wanted = named.get(name) or tuple(high[axis] or 0 for axis in varying)
+        if len(wanted) == len(lengths):
+            varying = list(range(len(lengths)))
+        if varying or name in named:
+            largest = [max(each) for each in zip(*runs, strict=True)]
+            found[name] = _room(graph, name, shapes, largest, varying, wanted)
     return found
 
 
 def _room(
     graph: OnnxGraph,
     name: str,
-    lengths: Sequence[Dims],
+    shapes: Sequence[Dims],
+    largest: Sequence[int],
     varying: Sequence[int],
     wanted: Dims,
 ) -> tuple[Dims, tuple[str, ...]]:
+    """
+    Args:
+        shapes: of the output, for several inputs.
+        largest: of each dimension, what it is for inputs at hand.
+        varying: dimensions that do.
+        wanted: their most; 0: not known.
+    """
     where = f"{graph.path}: output {name!r}"
-    largest = [max(each) for each in lengths]
-    try_this = "x".join(str(max(1, largest[axis])) for axis in varying)
+    try_this, of_all = (
+        "x".join(str(max(1, largest[axis])) for axis in axes)
+        for axes in (varying, range(len(largest)))
+    )
+    if not varying:
+        raise ModelError(
+            f"{where} was not seen to vary, so --max-output needs the most of every dimension:"
+            f" {name}={of_all}"
+        )
     if len(wanted) != len(varying):
         raise ModelError(
             f"{where} has {len(varying)} dimensions whose length depends on what is in the inputs;"
             f" --max-output needs one most of each: {name}={try_this}"
+            + (f", or of every dimension: {name}={of_all}" if of_all != try_this else "")
         )
     if not all(wanted):
-        shown = [list(shape) for shape in (*zip(*lengths, strict=True),)]
+        other = next((shape for shape in shapes if shape != shapes[0]), shapes[0])
         raise ModelError(
-            f"{where} has another size for other inputs ({shown[0]}, {shown[-1]}), and the most is"
-            f" not known from the graph; name it: --max-output {name}={try_this}"
+            f"{where} has another size for other inputs ({list(shapes[0])}, {list(other)}), and the"
+            f" most is not known from the graph; name it: --max-output {name}={try_this}"
         )
     room = list(largest)
     for axis, most in zip(varying, wanted, strict=True):
