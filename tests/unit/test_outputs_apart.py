@@ -142,6 +142,22 @@ def test_a_file_in_place_of_an_event_logs_folder_is_said(tmp_path: Path) -> None
             begin(tmp_path / "file" / "run.events")
 
 
+def test_a_log_that_is_being_written_is_nobody_elses(tmp_path: Path) -> None:
+    path = tmp_path / "run.events"
+    with EventLogWriter(path, HEADER):
+        for begin in (lambda path: EventLogWriter(path, HEADER), check_event_log):
+            with pytest.raises(DocumentError, match="another process writes an event log there"):
+                begin(path)
+    written = path.read_bytes()
+    assert written.count(b"\n") == 1
+
+    check_event_log(path)
+    assert path.read_bytes() == written
+    with EventLogWriter(path, HEADER):
+        pass
+    assert path.read_bytes() == written
+
+
 def test_that_a_log_could_be_written_is_found_without_a_trace(tmp_path: Path) -> None:
     check_event_log(tmp_path / "run.events")
 

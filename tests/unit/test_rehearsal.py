@@ -202,3 +202,17 @@ def test_a_server_repeats_what_an_earlier_rehearsal_contradicted_and_does_not_re
     assert "not rehearsed: no server today" in captured.err
     # Scripts wait there for the READY line.
     assert captured.out == ""
+
+
+def test_where_no_rehearsal_can_be_kept_it_is_said_before_a_server_is_started(
+    run: Run, rehearsed: Path
+) -> None:
+    """The plan's own name is all that a name may be long."""
+    plan = rehearsed.with_name(f"{'p' * 240}.json")
+    rehearsed.rename(plan)
+
+    code, _, err = run("rehearse", str(plan))
+
+    assert code == 2
+    assert "cannot write an event log: File name too long" in err
+    assert "needs  a rehearsal is kept beside its plan" in err

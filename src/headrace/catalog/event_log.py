@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -53,14 +54,16 @@ class EventLogWriter:
     """
 
     def __init__(self, path: Path, header: EventLogHeader) -> None:
-        """Replace the file at `path` by an empty log.
+        """Replace the file at `path` by an empty log. It is this writer's until that is closed.
 
         Raises:
-            DocumentError: it cannot be written.
+            DocumentError: it cannot be written, or another writer's log is begun there.
         """
         self.path: Final = path
         try:
-            self._file: BinaryIO = path.open("wb")
+            self._file: BinaryIO = _own(path)
+            if path.is_file():
+                self._file.truncate(0)
         except OSError as error:
             raise _unwritable(path, error) from error
         self._encoder = msgspec.json.Encoder()
@@ -126,7 +129,8 @@ def check_event_log(path: Path, *read: Path) -> None:
         read: what the work is done from, which the log must not replace.
 
     Raises:
-        DocumentError: no log can be written there, or it is one of those files.
+        DocumentError: no log can be written there, it is one of those files, or another process
+            writes one there.
     """
     check_apart(path, *read)
     try:
@@ -134,14 +138,33 @@ def check_event_log(path: Path, *read: Path) -> None:
             with tempfile.TemporaryFile(dir=path.parent):
                 pass
         elif path.is_file():
-            path.open("ab").close()
+            _own(path).close()
         elif path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     except OSError as error:
         raise _unwritable(path, error) from error
 
 
+def _own(path: Path) -> BinaryIO:
+    """Open it for writing as the only one who does; what is in it stays.
+
+    Raises:
+        BlockingIOError: another process does.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fdopen(descriptor, "wb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
 def _unwritable(path: Path, error: OSError) -> DocumentError:
+    if isinstance(error, BlockingIOError):
+        return DocumentError(
+            f"{path}: another process writes an event log there; stop it, or name another file"
+        )
     return DocumentError(f"{path}: cannot write an event log: {error.strerror}")
 
 

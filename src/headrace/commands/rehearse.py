@@ -164,7 +164,7 @@ def run_rehearsal(
         HeadraceError: the server does not start, or there is nothing to send.
     """
     from headrace.catalog.documents import plan_profiles, read_plan, sha256_file, write_document
-    from headrace.catalog.event_log import EventLogWriter, read_event_log
+    from headrace.catalog.event_log import EventLogWriter, check_event_log, read_event_log
     from headrace.commands.load import check_models, input_paths
     from headrace.commands.offer import offered_rates, offers_of
     from headrace.dispatch.buckets import by_bucket
@@ -197,7 +197,15 @@ def run_rehearsal(
         soft_wrap=True,
     )
     findings, events_path = rehearsal_paths(path)
-    unfinished = events_path.with_suffix(".unfinished")
+    unfinished = events_path.with_suffix(f".{os.getpid()}.unfinished")
+    try:
+        check_event_log(unfinished)
+    except DocumentError as error:
+        raise DocumentError(
+            f"{error}\n  needs  a rehearsal is kept beside its plan\n"
+            "  try    `headrace rehearse` where that can be written, and keep"
+            f" {findings.name} and {events_path.name} with the plan"
+        ) from error
     paths = input_paths(list(inputs))
     check_models(paths.keys() - {""}, rates)
     options = LoadOptions(seed=SEED, input_paths=paths.pop("", ()), model_inputs=paths)

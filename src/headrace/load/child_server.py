@@ -12,10 +12,13 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
+from typing import IO
 
 from headrace.domain.errors import HeadraceError
 
 PATIENCE_S = 300.0
+TAIL_BYTES = 500
 _PROGRAM = "from headrace.cli import main; main()"
 
 
@@ -72,20 +75,44 @@ def child_server(
         [*command, "--no-rehearsal", "--lame-duck-s", "0", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         env={**os.environ, **(environment or {})},
     )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    tail = Tail(process.stderr)
     try:
-        assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            _, said = process.communicate(timeout=PATIENCE_S)
-            raise ServerFailedError(f"a server of {plan} did not start: {said.strip()[-500:]}")
+            process.wait(PATIENCE_S)
+            raise ServerFailedError(f"a server of {plan} did not start: {tail.text()}")
         yield ChildServer(json.loads(line)["url"], process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.communicate(timeout=PATIENCE_S)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate()
+            process.wait()
+        process.stdout.close()
+        tail.text()
+
+
+class Tail:
+    """The end of what a process says, which is read for as long as it says anything: what an app
+    prints would fill a pipe, and hold up the server."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._kept = b""
+        self._thread = Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def text(self) -> str:
+        """Once the process has ended."""
+        self._thread.join(PATIENCE_S)
+        return self._kept.decode(errors="replace").strip()
+
+    def _read(self) -> None:
+        with self._stream:
+            while said := os.read(self._stream.fileno(), 1 << 16):
+                self._kept = (self._kept + said)[-TAIL_BYTES:]
