@@ -130,3 +130,7 @@ def _report_bug(error: Exception) -> None:
         f"a bug in Headrace: {type(error).__name__}: {error}\n"
         "  try       HEADRACE_DEBUG=1 to see where, and report it with the command you ran"
     )
+
+
+if __name__ == "__main__":
+    main()

@@ -100,6 +100,16 @@ class LiveServer:
         return {server} | {child for child, parent in parents.items() if parent == server}
 
 
+def family(process: int) -> set[int]:
+    """A process, all that it has started, what these have started, and so on."""
+    parents = {child: parent for child, (parent, _) in _processes().items()}
+    found, newest = {process}, {process}
+    while newest:
+        newest = {child for child, parent in parents.items() if parent in newest}
+        found |= newest
+    return found
+
+
 def alive(processes: set[int]) -> set[int]:
     """Those that still run."""
     states = _processes()

@@ -24,7 +24,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -41,6 +40,7 @@ from headrace.catalog.weights_files import (
     open_weights,
     weights_in,
 )
+from headrace.children import child_command
 from headrace.domain.base import Record
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
@@ -167,7 +167,7 @@ def _make(
         raise not_written(folder, error) from error
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", maker.module, str(unfinished)],
+            child_command(maker.module, str(unfinished)),
             input=json.dumps(stages),
             capture_output=True,
             text=True,

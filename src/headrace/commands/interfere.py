@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.commands.ending import orderly_end
 from headrace.commands.output import console, next_step, note, print_json, wrote
 from headrace.commands.progress import counting
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 20
 
 
+@orderly_end()
 def interfere(
     profiles: Annotated[
         list[Path],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.commands.ending import orderly_end
 from headrace.commands.output import console, next_step, note, notices, print_json, wrote
 from headrace.commands.studies import RAY, AddressOption, check_cluster
 
@@ -45,6 +46,7 @@ _STEPS = {
 }
 
 
+@orderly_end()
 def profile(
     model: Annotated[
         Path, typer.Argument(help="ONNX file, its weights inside or beside it; or .pt2 of PyTorch.")

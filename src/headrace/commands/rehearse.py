@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.commands.ending import orderly_end
 from headrace.commands.output import console, next_step, notices, print_json, quoted
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ SEED = 1_000_000
 """Other arrivals than those that are usually measured afterwards."""
 
 
+@orderly_end()
 def rehearse(
     plan: Annotated[Path, typer.Argument(help="Plan, as `headrace plan` writes it.")],
     duration_s: Annotated[

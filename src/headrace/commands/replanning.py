@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import logging
 import os
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.children import child_command
 from headrace.domain.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.replan")
 
 LOWEST_PRIORITY = 19
-_PROGRAM = "from headrace.cli import main; main()"
 
 
 class PlanningError(HeadraceError):
@@ -38,7 +37,7 @@ async def run_headrace(arguments: list[str]) -> None:
         PlanningError: it failed; the message is what it said.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-c", _PROGRAM, *arguments),
+        *child_command("headrace.cli", *arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from headrace.commands.ending import orderly_end
 from headrace.commands.studies import AddressOption, check_cluster
 from headrace.commands.values import LEAST_WORKER_MEMORY_MB
 from headrace.executors.table import AUTO, EMULATED, EXECUTORS
 
 
+@orderly_end()
 def serve(
     context: typer.Context,
     plan_path: Annotated[

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO
 
+from headrace.children import child_command
 from headrace.domain.errors import HeadraceError
 
 PATIENCE_S = 300.0
@@ -70,7 +70,7 @@ def child_server(
     Raises:
         ServerFailedError: it ended before it was ready, with what it said.
     """
-    command = [sys.executable, "-c", _PROGRAM, "serve", str(plan), "--port", "0", "--json"]
+    command = child_command("headrace.cli", "serve", str(plan), "--port", "0", "--json")
     process = subprocess.Popen(
         [*command, "--no-rehearsal", "--lame-duck-s", "0", *arguments],
         stdout=subprocess.PIPE,

@@ -7,19 +7,15 @@ Ray starts all that it starts at niceness 15, at which anything else on the mach
 has deadlines must not wait for it. Where this process may, it takes that back.
 """
 
-import ctypes
 import os
-import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1
+from headrace.children import die_with_parent
 
 
 def main() -> None:
     parent, *command = sys.argv[1:]
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent):
-        sys.exit("the parent has ended already")
+    die_with_parent(int(parent))
     if (niceness := os.getpriority(os.PRIO_PROCESS, 0)) > 0:
         try:
             os.setpriority(os.PRIO_PROCESS, 0, 0)

@@ -8,7 +8,6 @@ proportion to what they take on the whole device.
 
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.catalog.stage_files import model_format, stage_path
+from headrace.children import child_command
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
 from headrace.executors.mps import DAEMON, MpsError, MpsService, missing, percent_of
@@ -170,7 +170,7 @@ def _measured(
         with (
             words.open("wb") as error,
             subprocess.Popen(
-                [sys.executable, "-P", "-m", "headrace.profiling.part_process", str(asked)],
+                child_command("headrace.profiling.part_process", str(asked)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=error,

@@ -30,6 +30,7 @@ import numpy as np
 from headrace.catalog.documents import read_profile, write_document
 from headrace.catalog.loadable_stages import LoadableModel
 from headrace.catalog.stage_files import model_format
+from headrace.children import child_command
 from headrace.domain.base import Record
 from headrace.domain.elements import element_dtype
 from headrace.domain.errors import ModelError
@@ -79,7 +80,7 @@ def held_memory(profile: Profile, folder: Path, device: str) -> HeldMemory | Non
     with tempfile.TemporaryDirectory(prefix="headrace-held-") as scratch:
         path = Path(scratch) / "profile.json"
         write_document(profile, path)
-        command = [sys.executable, "-m", "headrace.profiling.held", str(path), str(folder), device]
+        command = child_command("headrace.profiling.held", str(path), str(folder), device)
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]

@@ -19,7 +19,6 @@ fewer than LEAST_RUNS is repeated with twice its length.
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -32,6 +31,7 @@ from statistics import median
 import msgspec
 import numpy as np
 
+from headrace.children import child_command
 from headrace.domain.errors import ModelError
 from headrace.domain.profile import Profile
 from headrace.executors.base import ONE_THREAD
@@ -283,7 +283,7 @@ def _bench(
 @contextmanager
 def _worker(environment: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "headrace.profiling.pair_worker"],
+        child_command("headrace.profiling.pair_worker"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, **ONE_THREAD, **environment},

@@ -83,7 +83,7 @@ class Processes:
             if self._closed:
                 return None
             process = subprocess.Popen(
-                [sys.executable, "-m", "headrace.studies.worker"],
+                [sys.executable, "-m", "headrace.studies.worker", str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 # Functions are found by name: where this process finds them.

@@ -4,7 +4,6 @@ Started by `processes`; a frame is a length (8 bytes, little endian) and Message
 function prints goes to standard error: standard output is the way back.
 """
 
-import ctypes
 import os
 import signal
 import struct
@@ -13,13 +12,12 @@ from typing import IO
 
 import msgspec
 
+from headrace.children import die_with_parent
 from headrace.studies.calls import Call, outcome_of
 
 LENGTH = struct.Struct("<Q")
 FRAME_MOST_BYTES = 1 << 32
 """A problem with its profiles is the largest; this is a bound on what a broken pipe may ask for."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 def write_frame(to: IO[bytes], content: bytes) -> None:
@@ -42,7 +40,7 @@ def read_frame(source: IO[bytes]) -> bytes | None:
 def main() -> None:
     """Run until the study has ended, or is gone."""
     # A study that is killed must not leave processes that compute for nobody.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the study's to handle
     back = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

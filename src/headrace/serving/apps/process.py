@@ -14,13 +14,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.children import die_with_parent
 from headrace.domain.errors import HeadraceError
 from headrace.serving.apps.files import describe, functions_of, load_files
 from headrace.serving.apps.frames import AnyFrame, FromGateway, Link, NotReady, Ready, Stop, Tensors
 from headrace.serving.apps.frames import encode as encode_frame
 from headrace.serving.apps.runner import FunctionRunner
 from headrace.serving.apps.watchdog import Watchdog
-from headrace.serving.workers.worker import die_with_parent
+from headrace.serving.workers.worker import wake_on_time
 
 CLEAN_UP_S = 1.0
 SWITCH_S = 0.001
@@ -44,6 +45,7 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(options.parent)
+    wake_on_time()
     os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})
     os.nice(_NICENESS)
     os.dup2(2, 1)

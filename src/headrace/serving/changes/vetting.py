@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.catalog.documents import plan_profiles, read_plan
+from headrace.children import child_command
 from headrace.domain.base import Record
 from headrace.domain.errors import HeadraceError, PlanError
 from headrace.executors.table import ExecutorChoice
@@ -73,7 +74,7 @@ async def vet(path: Path, executor: ExecutorChoice) -> None:
         VettingError: it must not be served; says why.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "headrace.serving.changes.vetting", str(path), executor),
+        *child_command("headrace.serving.changes.vetting", str(path), executor),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
     )

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 
+from headrace.children import die_with_parent
 from headrace.domain.elements import fill_neutral
 from headrace.domain.errors import ModelError
 from headrace.executors.base import (
@@ -52,7 +53,6 @@ from headrace.serving.workers.frames import (
 
 _RECEIVE_BYTES = 1 << 16
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|MemoryError|[Aa]llocat|out of memory")
-_PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 
 
@@ -234,7 +234,9 @@ def main() -> None:
 
     # Ctrl-C is for the gateway, which drains first and then says Stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # In the middle of a long batch, even; the closed socket would end it only after that.
     die_with_parent(options.parent)
+    wake_on_time()
     cores = options.cores if options.cores and hasattr(os, "sched_setaffinity") else frozenset()
     if cores:
         os.sched_setaffinity(0, cores)
@@ -259,21 +261,13 @@ def main() -> None:
             worker.close()
 
 
-def die_with_parent(parent: int) -> None:
-    """Be killed by the kernel when the gateway dies, even in the middle of a long batch.
-
-    Where the kernel cannot do that, the closed socket ends the worker after its batch.
-    """
+def wake_on_time() -> None:
+    """Emulated slots sleep; Linux's default slack of 50 us would be added to every batch."""
     if sys.platform != "linux":
         return
     import ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Emulated slots sleep; the default slack of 50 us would be added to every batch.
-    libc.prctl(_PR_SET_TIMERSLACK, 1)
-    if os.getppid() != parent:
-        sys.exit("the gateway died while its worker started")
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
 
 
 def _compute_in_the_background() -> None:
