@@ -216,3 +216,20 @@ def test_where_no_rehearsal_can_be_kept_it_is_said_before_a_server_is_started(
     assert code == 2
     assert "cannot write an event log: File name too long" in err
     assert "needs  a rehearsal is kept beside its plan" in err
+
+
+def test_rehearsals_at_once_write_logs_of_their_own(
+    run: Run, rehearsed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = set()
+
+    def refuse(plan: Path, *arguments: str) -> None:
+        written.add(arguments[arguments.index("--events") + 1])
+        raise ServerFailedError("not now")
+
+    monkeypatch.setattr("headrace.load.child_server.child_server", refuse)
+    for process in (1, 2):
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        assert run("rehearse", str(rehearsed))[0] != 0
+
+    assert len(written) == 2

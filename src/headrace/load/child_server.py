@@ -19,7 +19,6 @@ from headrace.domain.errors import HeadraceError
 
 PATIENCE_S = 300.0
 TAIL_BYTES = 500
-_PROGRAM = "from headrace.cli import main; main()"
 
 
 class ServerFailedError(HeadraceError):
