@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -29,8 +30,10 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="asks the kerne
 @needs_linux
 def test_a_child_ends_with_a_parent_that_is_killed() -> None:
     command = [sys.executable, "-c", _PARENT]
+    # The child is a module of the tests.
+    found = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=found
     ) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
