@@ -1,5 +1,6 @@
 """No command writes over what it reads: a slip of the pen must not cost a model or a plan."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -165,3 +166,10 @@ def test_that_a_log_could_be_written_is_found_without_a_trace(tmp_path: Path) ->
     for nowhere in (tmp_path, tmp_path / "no-folder" / "run.events"):
         with pytest.raises(DocumentError, match="cannot write an event log"):
             check_event_log(nowhere)
+
+
+def test_events_that_nobody_keeps_may_be_written_by_several() -> None:
+    nowhere = Path(os.devnull)
+
+    with EventLogWriter(nowhere, HEADER), EventLogWriter(nowhere, HEADER):
+        check_event_log(nowhere)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,15 +146,25 @@ def check_event_log(path: Path, *read: Path) -> None:
         raise _unwritable(path, error) from error
 
 
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)
+
+
 def _own(path: Path) -> BinaryIO:
     """Open it for writing as the only one who does; what is in it stays.
+
+    Devices and pipes are anybody's, and so are files where the file system has no locks.
 
     Raises:
         BlockingIOError: another process does.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
         return os.fdopen(descriptor, "wb")
     except BaseException:
         os.close(descriptor)
