@@ -53,8 +53,7 @@ def network(
         "two": np.array(2, np.int64),
         "fifty": np.array(50, np.float32),
         "eight": np.array(8, np.float32),
-        "hidden": np.array(-1e9, np.float32),
-        "mask": np.array([True, True, True, False]),
+        "mask": np.array([0, 0, 0, -1e4], np.float32),
     }
     weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(
@@ -79,7 +78,7 @@ RUNNING = network(helper.make_node("CumSum", ["x", "first"], ["y"]))
 RUNNING_BACK = network(helper.make_node("CumSum", ["x", "first"], ["y"], reverse=1))
 MASKED = network(
     helper.make_node("Softmax", ["x"], ["shares"], axis=0),
-    helper.make_node("Where", ["mask", "shares", "hidden"], ["y"]),
+    helper.make_node("Add", ["shares", "mask"], ["y"]),
 )
 # Two pictures of noise have one mean.
 PICTURES = network(
@@ -97,6 +96,7 @@ BYTES = network(
     helper.make_node("Cast", ["x"], ["floats"], to=FLOAT),
     helper.make_node("ReduceMax", ["floats"], ["most"], keepdims=1),
     helper.make_node("Div", ["floats", "most"], ["y"]),
+    dims=("N", 64),
     dtype=TensorProto.UINT8,
 )
 RARE = negated_where(
@@ -242,6 +242,15 @@ def test_companions_are_quiet_and_loud_and_keep_to_whole_numbers_that_were_given
     assert set(floats.ravel()) == {0.5, -2, 0, 1500, -1000}
     small = np.concatenate([batch for batch in tried if batch.dtype == np.uint8])
     assert set(small.ravel()) == {0, 3, 7, 255}
+
+
+@pytest.mark.parametrize("step", [1, -1], ids=["those behind", "those before"])
+def test_in_a_batch_of_two_either_may_influence_the_other(step: int) -> None:
+    def run(items: Any, count: int) -> dict[str, NDArray[Any]]:
+        x = items["x"][:count]
+        return {"x": np.cumsum(x[::step])[::step]}
+
+    assert influence_of(run, np.array([1.0, 2.0]), max_batch=2).by_companions > 0.1
 
 
 def test_rounding_is_no_influence_even_of_what_cancels_to_nearly_nothing() -> None:
