@@ -2,7 +2,10 @@
 
 import hashlib
 import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,6 +86,66 @@ def test_a_file_that_the_folder_may_never_hold_is_refused_before_anything_is_dro
     with pytest.raises(ModelError, match=r"101 bytes does not fit .* of 100; .*--cache-mb"):
         store.begin(ref_of(b"b" * 101))
     assert store.has(kept)
+
+
+def free(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
+    """Of the disk, as it says."""
+    usage = SimpleNamespace(free=free_bytes)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+
+
+NO_ROOM = (
+    r"files: a model file of 1,000 bytes cannot be kept here: No space left on device, there is"
+    r" room for {} bytes; make room there, .* --cache.*HEADRACE_CACHE.*--cache-mb"
+)
+
+
+def test_a_file_larger_than_the_disk_has_free_is_refused_before_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileStore(tmp_path)
+    free(monkeypatch, 999)
+    with pytest.raises(ModelError, match=NO_ROOM.format("999")):
+        store.begin(ref_of(b"a" * 1000))
+    free(monkeypatch, 1000)
+    sent(store, b"a" * 1000)
+
+
+@pytest.fixture
+def short_of_room() -> Iterator[None]:
+    """Files of this process end at 600 bytes: the system writes up to there, and then refuses."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("short_of_room")
+def test_a_disk_that_fills_up_meanwhile_is_said_and_not_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free(monkeypatch, 10_000)
+    store = FileStore(tmp_path)
+    arriving = store.begin(ref_of(b"a" * 1000))
+    arriving.write(memoryview(b"a" * 500))
+    free(monkeypatch, 0)
+    said = NO_ROOM.format("600").replace("No space left on device", "File too large")
+    with pytest.raises(ModelError, match=said):
+        arriving.write(memoryview(b"a" * 500))
+    arriving.drop()
+    assert names(tmp_path / "files") == set()
+
+
+def test_a_file_that_lost_its_end_after_it_was_written_is_never_used(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    arriving = store.begin(ref_of(b"expected"))
+    arriving.write(memoryview(b"expected"))
+    os.truncate(arriving.path, 3)
+    with pytest.raises(ModelError, match="other content than its hash"):
+        store.keep(arriving)
+    assert names(tmp_path / "files") == set()
 
 
 def test_half_a_file_of_an_agent_that_was_killed_is_gone_with_the_next(tmp_path: Path) -> None:

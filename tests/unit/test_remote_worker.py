@@ -8,8 +8,16 @@ import pytest
 
 from headrace.domain.errors import HeadraceError, ModelError
 from headrace.serving.workers.remote import host
-from headrace.serving.workers.remote.frames import AnyRemoteFrame, End, Ready, Start
-from headrace.serving.workers.remote.host import FileHashes, RemoteHost, RemoteWorker
+from headrace.serving.workers.remote.frames import (
+    AnyRemoteFrame,
+    Chunk,
+    End,
+    FileRef,
+    Missing,
+    Ready,
+    Start,
+)
+from headrace.serving.workers.remote.host import FileHashes, RemoteHost, RemoteWorker, _SentFile
 from headrace.serving.workers.remote.link import AgentLink
 from headrace.serving.workers.worker_process import WorkerSpec
 from helpers.waiting import until
@@ -48,6 +56,13 @@ class FakeLink:
 
     def send(self, frame: AnyRemoteFrame) -> None:
         self.sent.append(frame)
+
+    def send_part(self, frame: AnyRemoteFrame, payload: memoryview) -> None:
+        self.sent.append(frame)
+
+    async def drained(self) -> None:
+        """The network takes nothing more."""
+        await asyncio.get_running_loop().create_future()
 
     def fail(self) -> None:
         """As the link does: nobody knows its workers any more."""
@@ -151,5 +166,35 @@ def test_a_worker_that_is_to_end_is_not_started_again() -> None:
         with pytest.raises(ModelError, match="died while loading"):
             await load
         assert len(link.starts) == 1
+
+    loading(test)
+
+
+def test_what_an_agent_refuses_is_said_with_its_node() -> None:
+    async def test(link: FakeLink, worker: RemoteWorker, told: list[str]) -> None:
+        load = asyncio.create_task(worker.load(LOAD_S))
+        await until(lambda: len(link.starts) == 1)
+        worker.ready(Ready(1, 0, "/cache: there is room for 7 bytes"))
+        with pytest.raises(ModelError, match=r"^node 'n0': /cache: there is room for 7 bytes$"):
+            await load
+
+    loading(test)
+
+
+def test_an_agent_hears_that_a_file_will_not_be_sent_to_its_end() -> None:
+    async def test(link: FakeLink, worker: RemoteWorker, told: list[str]) -> None:
+        load = asyncio.create_task(worker.load(LOAD_S))
+        await until(lambda: len(link.starts) == 1)
+        file = _SentFile(FileRef("a" * 64, 1000, ""), __file__)
+        worker._files[file.ref.sha256] = file
+        worker.missing(Missing(1, (file.ref.sha256,)))
+        await until(lambda: link.sent[-1] == Chunk(file.ref.sha256, 1000))
+        worker.ready(Ready(1, 0, "no room for another one"))
+        with pytest.raises(ModelError, match="no room"):
+            await load
+        end = asyncio.create_task(worker.reap())
+        await until(lambda: isinstance(link.sent[-1], Chunk) and bool(link.sent[-1].error))
+        worker.ended(0)
+        await end
 
     loading(test)

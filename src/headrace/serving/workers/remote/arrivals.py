@@ -40,28 +40,40 @@ class Arrivals:
             ask: asks for these, by their hashes.
 
         Raises:
-            ModelError: one does not come, or is not what it is called.
+            ModelError: one does not come, finds no room, or is not what it is called.
         """
         wanted, missing = [], []
-        for ref in refs:
-            if ref.sha256 not in self._open:
-                if await asyncio.to_thread(self.store.has, ref):
-                    continue
-                # Another worker may have asked meanwhile.
+        try:
+            for ref in refs:
                 if ref.sha256 not in self._open:
-                    done = asyncio.get_running_loop().create_future()
-                    # Nobody may be left who asks how it ended.
-                    done.add_done_callback(lambda each: each.cancelled() or each.exception())
-                    part = memoryview(b"")
-                    self._open[ref.sha256] = _OnItsWay(self.store.begin(ref), by, done, part)
-                    missing.append(ref.sha256)
-            wanted.append(self._open[ref.sha256].done)
+                    if await asyncio.to_thread(self.store.has, ref):
+                        continue
+                    # Another worker may have asked meanwhile.
+                    if ref.sha256 not in self._open:
+                        self._open[ref.sha256] = self._begin(ref, by)
+                        missing.append(ref.sha256)
+                wanted.append(self._open[ref.sha256].done)
+        except BaseException as error:
+            # Nobody has been asked for these: whoever waits for them would wait for ever.
+            for sha256 in self._open.keys() & missing:
+                self._fail(sha256, str(error) or "whoever needed this model file has gone")
+            raise
         if not by.open:
             self.dropped_by(by)
         elif missing:
             ask(tuple(missing))
         for each in wanted:
             await asyncio.shield(each)
+
+    def _begin(self, ref: FileRef, by: Connection) -> _OnItsWay:
+        """
+        Raises:
+            ModelError: it finds no room.
+        """
+        done = asyncio.get_running_loop().create_future()
+        # Nobody may be left who asks how it ended.
+        done.add_done_callback(lambda each: each.cancelled() or each.exception())
+        return _OnItsWay(self.store.begin(ref), by, done, memoryview(b""))
 
     def place(self, frame: Chunk, length: int) -> memoryview | None:
         """Where a part of a file goes for the moment; None: nobody wants it any more.
@@ -98,7 +110,7 @@ class Arrivals:
                 self.store.keep(file)
                 del self._open[frame.sha256]
                 known.done.set_result(None)
-        except (OSError, ModelError) as error:
+        except ModelError as error:
             self._fail(frame.sha256, str(error))
 
     def dropped_by(self, connection: Connection) -> None:

@@ -12,6 +12,7 @@ The folder holds at most so many bytes; those go first that were used longest ag
 a file open keeps it.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from headrace.catalog.cache_folder import content_key
+from headrace.catalog.cache_folder import NO_ROOM, content_key
 from headrace.catalog.weights_files import ExternalWeights, weights_in
 from headrace.domain.errors import ModelError
 from headrace.serving.workers.remote.frames import FileRef
@@ -57,19 +58,42 @@ class Arriving:
         self._file: BinaryIO = os.fdopen(descriptor, "wb", buffering=0)
 
     def write(self, data: memoryview) -> None:
-        self._file.write(data)
+        """
+        Raises:
+            ModelError: the disk does not take all of it.
+        """
         self._digest.update(data)
         self.received_bytes += data.nbytes
+        try:
+            # A disk that is nearly full takes a part of it, and only then refuses.
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            written_bytes = os.fstat(self._file.fileno()).st_size
+            raise _not_kept(Path(self.path).parent, self.ref, error, written_bytes) from error
 
     def finish(self) -> bool:
-        """Whether it is what it is called."""
+        """Whether what lies there is what it is called."""
+        size_bytes = os.fstat(self._file.fileno()).st_size
         self._file.close()
-        return self._digest.hexdigest() == self.ref.sha256
+        return (self._digest.hexdigest(), size_bytes) == (self.ref.sha256, self.ref.size_bytes)
 
     def drop(self) -> None:
         """Idempotent."""
         self._file.close()
         Path(self.path).unlink(missing_ok=True)
+
+
+def _not_kept(folder: Path, ref: FileRef, error: OSError, written_bytes: int = 0) -> ModelError:
+    what = f"{folder}: a model file of {ref.size_bytes:,} bytes cannot be kept here"
+    if error.errno not in NO_ROOM:
+        return ModelError(f"{what}: {error.strerror}")
+    available = shutil.disk_usage(folder).free + written_bytes
+    return ModelError(
+        f"{what}: {error.strerror}, there is room for {available:,} bytes; make room there, or have"
+        " files kept where there is more (`headrace agent --cache`, or HEADRACE_CACHE), or fewer of"
+        " them (--cache-mb)"
+    )
 
 
 class FileStore:
@@ -125,10 +149,11 @@ class FileStore:
         return True
 
     def begin(self, ref: FileRef) -> Arriving:
-        """Room for a file that is to come.
+        """Room for a file that is to come. Others may still fill the disk before it is here.
 
         Raises:
-            ModelError: it is larger than the folder may be; or the disk is full.
+            ModelError: it is larger than the folder may be, or than what the disk has free; or the
+                folder cannot be written.
         """
         self.path(ref.sha256)
         if ref.size_bytes > self._limit_bytes:
@@ -136,27 +161,32 @@ class FileStore:
                 f"a model file of {ref.size_bytes} bytes does not fit into the agent's cache of"
                 f" {self._limit_bytes}; start `headrace agent` with a larger --cache-mb"
             )
-        self._make_room(ref.size_bytes)
         try:
+            self._make_room(ref.size_bytes)
+            if shutil.disk_usage(self._files).free < ref.size_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return Arriving(ref, self._files)
         except OSError as error:
-            raise ModelError(f"{self._files}: cannot be written: {error.strerror}") from error
+            raise _not_kept(self._files, ref, error) from error
 
     def keep(self, arrived: Arriving) -> None:
         """It is complete.
 
         Raises:
-            ModelError: it is not what it is called.
+            ModelError: it is not what it is called; or the disk does not keep it.
         """
-        if not arrived.finish():
-            arrived.drop()
-            raise ModelError(
-                "a model file arrived with other content than its hash"
-                f" {arrived.ref.sha256[:12]}... says; it is not used"
-            )
         path = self.path(arrived.ref.sha256)
-        os.chmod(arrived.path, 0o400)
-        os.replace(arrived.path, path)
+        try:
+            if not arrived.finish():
+                arrived.drop()
+                raise ModelError(
+                    "a model file arrived with other content than its hash"
+                    f" {arrived.ref.sha256[:12]}... says; it is not used"
+                )
+            os.chmod(arrived.path, 0o400)
+            os.replace(arrived.path, path)
+        except OSError as error:
+            raise _not_kept(self._files, arrived.ref, error) from error
         self._verified.add(arrived.ref.sha256)
 
     def weights(self, refs: Sequence[FileRef]) -> ExternalWeights | None:

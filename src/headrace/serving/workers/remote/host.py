@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace as with_fields
 
@@ -229,7 +230,7 @@ class RemoteWorker:
                 if not await self._is_back(min(BACK_S, until_s - loop.time())):
                     raise
         if reply.error:
-            raise ModelError(reply.error)
+            raise ModelError(f"{self._link.where}: {reply.error}")
         assert self._number is not None, "the agent has answered for it"
         self.process_id = reply.process_id
         self._host.know(self.process_id, self._number)
@@ -292,7 +293,7 @@ class RemoteWorker:
         for sha256 in frame.files:
             task = asyncio.get_running_loop().create_task(self._send_file(sha256))
             self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+            task.add_done_callback(partial(self._sent, sha256))
 
     def reported(self, frame: Report) -> None:
         self._on_frame(frame.frame)
@@ -314,6 +315,12 @@ class RemoteWorker:
     def ended(self, status: int) -> None:
         if self._end is not None and not self._end.done():
             self._end.set_result(status)
+
+    def _sent(self, sha256: str, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        if task.cancelled():
+            # Else whoever needs this file next would wait for the rest of it.
+            self._link.send(Chunk(sha256, 0, "the gateway ended the worker that needed this file"))
 
     async def _send_file(self, sha256: str) -> None:
         """In parts, between which others have their turn."""
