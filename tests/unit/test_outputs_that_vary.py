@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from headrace.catalog.documents import read_profile, write_document
+from headrace.catalog.onnx_types import elem_type
 from headrace.catalog.stage_files import stage_path
 from headrace.domain.errors import ModelError, ProfileError
 from headrace.domain.profile import Profile
@@ -196,6 +197,43 @@ def test_where_the_graph_does_not_tell_the_most_is_asked_for_and_taken(tmp_path:
     assert profile.outputs[0].item_shape == (20,)
     got = served(profile, tmp_path, np.full((8, 4), 3, np.float32))
     assert got["y"][: got["y::shape"][0]].tolist() == list(range(-9, 3))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "opset"),
+    [("bool", 11), ("bool", 13), ("int16", 17), ("uint16", 17), ("bfloat16", 17), ("float16", 17)],
+)
+def test_numbers_of_every_type_may_vary(tmp_path: Path, dtype: str, opset: int) -> None:
+    model = chooser(
+        [
+            *POSITIVE,
+            helper.make_node("Slice", ["at", "zero", "one", "zero"], ["rows"]),
+            helper.make_node("Cast", ["rows"], ["y"], to=elem_type(dtype)),
+        ],
+        weights=[integers("zero", [0]), integers("one", [1])],
+    )
+    model.opset_import[0].version = opset
+    model.graph.output[0].type.tensor_type.elem_type = elem_type(dtype)
+    profile = profiled(model, tmp_path)
+
+    x = np.full((8, 4), -1, np.float32)
+    x[2:5] = 1
+    got = served(profile, tmp_path, x)
+
+    assert (profile.outputs[0].dtype, profile.outputs[0].item_shape) == (dtype, (1, 32))
+    assert got["y::shape"].tolist() == [1, 12]
+    rows = np.repeat([2, 3, 4], 4).astype(got["y"].dtype)
+    assert got["y"][0, :12].tolist() == rows.tolist()
+    assert not got["y"][0, 12:].any()
+
+
+def test_strings_that_vary_are_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    model = chooser([*POSITIVE, helper.make_node("Cast", ["at"], ["y"], to=TensorProto.STRING)])
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.STRING
+
+    for named in {}, {"y": (64,)}, {"y": (2, 64)}:
+        with pytest.raises(ModelError, match=r"m\.onnx: output 'y' holds strings, .* indices"):
+            profiled(model, tmp_path, max_outputs=named)
 
 
 def test_what_the_gateway_takes_is_measured_with_outputs_that_vary(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ and beside it goes a tensor with its true shape, by which the front cuts it back
     x [n, 4], n <= 100     --Pad------> x [100, 4]        zeros behind the n
                            --Shape----> x::shape [2] = (n, 4)
 
+Numbers of a type that ONNX Runtime's Pad does not take go through it as another that holds them.
 A run that gives more than there is room for fails, and says so by the name of the last node.
 """
 
@@ -16,11 +17,14 @@ import onnx
 from onnx import numpy_helper
 
 from headrace.catalog.onnx_graph import GraphNode
+from headrace.catalog.onnx_types import elem_type
 from headrace.domain.tensors import VARIES, TensorSpec
 
 SHAPE_SUFFIX = "::shape"
 LEAST_OPSET = 11
 """Of ONNX, whose Pad takes how much as a tensor."""
+_PADDED_AS = {"bool": "uint8", "int16": "int32", "uint16": "int32", "bfloat16": "float32"}
+"""Of what Pad takes not at all, or in later operator sets only: bool from 13, bfloat16 from 21."""
 
 
 def shape_spec(spec: TensorSpec) -> TensorSpec:
@@ -37,7 +41,7 @@ def room_nodes(spec: TensorSpec, read: str, constants: dict[str, Any]) -> list[G
     """The nodes that make an output with room, and its true shape, from what the file makes.
 
     Args:
-        spec: the output; its varying dimensions are as long as there is room.
+        spec: the output, of numbers; its varying dimensions are as long as there is room.
         read: what the file makes.
         constants: what the nodes need joins it.
     """
@@ -62,6 +66,20 @@ def room_nodes(spec: TensorSpec, read: str, constants: dict[str, Any]) -> list[G
     size, lacking, open_, behind, pads, filled = map(
         part, ("size", "lacking", "open", "behind", "pads", "filled")
     )
+
+    def cast(reads: str, write: str, dtype: str) -> Any:
+        return node("Cast", (reads,), write, to=elem_type(dtype))
+
+    pad_as = _PADDED_AS.get(spec.dtype)
+    if pad_as is None:
+        padding = [node("Pad", (read, pads), filled)]
+    else:
+        held, wide = part("held"), part("wide")
+        padding = [
+            cast(read, held, pad_as),
+            node("Pad", (held, pads), wide),
+            cast(wide, filled, spec.dtype),
+        ]
     return [
         node("Shape", (read,), size),
         node("Reshape", (size, row), shape_spec(spec).name),
@@ -70,6 +88,6 @@ def room_nodes(spec: TensorSpec, read: str, constants: dict[str, Any]) -> list[G
         # Of what is too long the opposite is added, so that it does not fit at the end.
         node("Abs", (open_,), behind),
         node("Concat", (before, behind), pads, axis=0),
-        node("Pad", (read, pads), filled),
+        *padding,
         node("Reshape", (filled, whole), spec.name, f"more of {spec.name} than --max-output says"),
     ]

@@ -130,7 +130,8 @@ def settle_batch(
             raise ModelError(f"{graph.path}: {error}; leave out --batch-axis") from error
         seen = _sizes_seen(session, graph, items, single)
         filed = {name: array.shape for name, array in as_filed(graph, tiled(items, 1)).items()}
-        rooms = rooms_of(graph, filed, seen, by_content, most)
+        strings = {name for name, array in single.items() if array_dtype(array) == "bytes"}
+        rooms = rooms_of(graph, filed, seen, by_content, most, strings)
         reason = None if None in named.values() else str(error)
         return _one_at_a_time(graph, inputs, items, single, rooms, reason)
     if most:

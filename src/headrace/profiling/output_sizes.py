@@ -12,7 +12,7 @@ Cost: one shape inference per such operator.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from onnx import TensorProto, numpy_helper
 
@@ -35,6 +35,7 @@ def rooms_of(
     seen: Mapping[str, Sequence[Dims]],
     by_content: Sequence[Mapping[str, Dims]],
     named: Mapping[str, Dims],
+    strings: Container[str],
 ) -> dict[str, tuple[Dims, tuple[str, ...]]]:
     """Room for each output that varies: its shape, and `TensorSpec.dims`.
 
@@ -45,10 +46,11 @@ def rooms_of(
             hold (`content_lengths`); these tell that it varies, not how far.
         named: output -> the most of each of its dimensions that vary, or of each that it has, as
             the user says.
+        strings: the outputs of strings.
 
     Raises:
         ModelError: an output varies and the most that it can be is not known, is named for
-            another number of dimensions, or was seen to be more.
+            another number of dimensions, or was seen to be more; or it is of strings.
     """
     most, none = _inferred(graph, inputs)
     found = {}
@@ -67,6 +69,12 @@ def rooms_of(
         wanted = named.get(name) or tuple(high[axis] or 0 for axis in varying)
         if len(wanted) == len(lengths):
             varying = list(range(len(lengths)))
+        if varying and name in strings:
+            raise ModelError(
+                f"{graph.path}: output {name!r} holds strings, and how many depends on what is in"
+                " the inputs; only numbers may vary so: export the model with their indices as its"
+                " output, and look the strings up in the client or in an app"
+            )
         if varying or name in named:
             largest = [max(each) for each in zip(*runs, strict=True)]
             found[name] = _room(graph, name, shapes, largest, varying, wanted)
