@@ -252,6 +252,60 @@ def test_more_than_there_is_room_for_is_an_error_that_names_the_option(tmp_path:
         served(profile, tmp_path, np.full((8, 4), 100, np.float32))
 
 
+def halved_when_loud() -> onnx.ModelProto:
+    """float32 `x` [N, 16] -> `y`: half of each item where anything is above 100, as no noise is."""
+
+    def branch(name: str, node: onnx.NodeProto) -> onnx.GraphProto:
+        return helper.make_graph(
+            [node], name, [], [helper.make_tensor_value_info(name, FLOAT, None)]
+        )
+
+    half = helper.make_node("Slice", ["x", "zeros", "eight", "ones"], ["half"])
+    choice = helper.make_node(
+        "If",
+        ["loud"],
+        ["y"],
+        then_branch=branch("half", half),
+        else_branch=branch("all", helper.make_node("Relu", ["x"], ["all"])),
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+            helper.make_node("Greater", ["most", "hundred"], ["loud"]),
+            choice,
+        ],
+        "halved",
+        [helper.make_tensor_value_info("x", FLOAT, ["N", 16])],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+        [
+            *(integers(name, [value]) for name, value in (("zeros", 0), ("ones", 1), ("eight", 8))),
+            numpy_helper.from_array(np.float32(100), "hundred"),
+        ],
+    )
+    return finished(graph)
+
+
+def test_a_size_that_no_run_of_profile_showed_is_an_error_that_says_what_to_do(
+    tmp_path: Path,
+) -> None:
+    loud = np.full((1, 16), 200, np.float32)
+    unaware = profiled(halved_when_loud(), tmp_path)
+    assert unaware.batched
+    said = (
+        r"output 'y' has shape \[1, 8\] for these inputs, \[1, 16\] in the profile; profile again"
+        " with --batch-axis y=none --max-output y=MOST"
+    )
+    with pytest.raises(ModelError, match=said):
+        served(unaware, tmp_path, loud)
+
+    named: dict[str, Any] = {"batch_axes": {"y": None}}
+    with pytest.raises(ModelError, match="the most of every dimension: y=1x16"):
+        profiled(halved_when_loud(), tmp_path, **named, max_outputs={"y": (16,)})
+    aware = profiled(halved_when_loud(), tmp_path, **named, max_outputs={"y": (1, 16)})
+    got = served(aware, tmp_path, loud)
+    assert got["y::shape"].tolist() == [1, 8]
+
+
 def test_rooms_of_another_size_are_another_stage(tmp_path: Path) -> None:
     model = chooser(UNKNOWN_MOST, weights=COUNTING)
     paths = {

@@ -29,6 +29,8 @@ from headrace.executors.onnx_session import (
     LIBRARIES,
     first_line,
     open_session,
+    other_size,
+    other_size_in,
     run_session,
     trim_heap,
 )
@@ -104,7 +106,12 @@ class OnnxExecutor:
                 if len(self._runs) >= _KEPT_BINDINGS:
                     del self._runs[next(iter(self._runs))]
                 self._runs[key] = run
-            run()
+            try:
+                run()
+            except Exception as error:  # ONNX Runtime's errors share no base of their own
+                if other := other_size_in(error):
+                    raise other from error
+                raise
         if self._packs_later:
             self._packs_later = False
             do_behind(partial(_pack, weakref.ref(self)))
@@ -305,7 +312,7 @@ def _run_copied(session: Any, inputs: Arrays, outputs: Arrays) -> None:
     found = run_session(session, list(outputs), _objects(inputs))
     for (name, into), array in zip(outputs.items(), found, strict=True):
         if array.shape != into.shape:
-            raise ModelError(f"output {name!r} has shape {array.shape}, not {into.shape}")
+            raise other_size(name, array.shape, into.shape)
         if not is_text(into):
             into[...] = array
             continue

@@ -39,6 +39,10 @@ _NODE = re.compile(
     r"Non-zero status code returned while running (?P<kind>\S+) node\. Name:'(?P<name>.*?)'"
     r" Status Message: (?P<said>.*)"
 )
+_OTHER_SIZE = re.compile(
+    r"provided for output '(?P<name>.*?)' of node .* has shape {(?P<room>[\d,]*)}"
+    r" but the computed output shape for this run is {(?P<shape>[\d,]*)}"
+)
 _SOURCE = re.compile(
     r"^[\w./-]+\.(?:h|cc|cpp|hpp|cu|cuh):\d+ (?:[^()]*\w::[^()]*\([^()]*\)(?: const)? )?"
 )
@@ -198,6 +202,29 @@ def _array_of(value: Any) -> NDArray[Any]:
     shape = tuple(value.shape())
     bits = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape))
     return np.frombuffer(bits, ml_dtypes.bfloat16).reshape(shape)
+
+
+def other_size(name: str, shape: Sequence[int], room: Sequence[int]) -> ModelError:
+    """Of an output that came in another shape than the profile has; both with their batch.
+
+    Short, as clients read it behind other words: its size depends on what the inputs hold.
+    """
+    return ModelError(
+        f"output {name!r} has shape {list(shape)} for these inputs, {list(room)} in the profile;"
+        f" profile again with --batch-axis {name}=none --max-output {name}=MOST"
+    )
+
+
+def other_size_in(error: Exception) -> ModelError | None:
+    """What an error says of an output for which memory of another size was bound; None: it is
+    another error, or not in the words of ONNX Runtime 1.32."""
+    found = _OTHER_SIZE.search(str(error))
+    if found is None:
+        return None
+    room, shape = (
+        [int(size) for size in found[side].split(",") if size] for side in ("room", "shape")
+    )
+    return other_size(found["name"], shape, room)
 
 
 def first_line(error: Exception) -> str:
