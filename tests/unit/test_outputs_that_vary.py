@@ -1,5 +1,6 @@
 """Outputs whose length depends on what is in the inputs: room for the most, and the true shape."""
 
+import logging
 from collections.abc import Sequence
 from mmap import mmap
 from pathlib import Path
@@ -184,7 +185,7 @@ COUNTING = [integers("start", -9), integers("step", 1)]
 def test_where_the_graph_does_not_tell_the_most_is_asked_for_and_taken(tmp_path: Path) -> None:
     model = chooser(UNKNOWN_MOST, weights=COUNTING)
 
-    with pytest.raises(ModelError, match=r"most is not\s+known.*--max-output y=1\d$"):
+    with pytest.raises(ModelError, match=r"most is not\s+known.*--max-output y=1\d, "):
         profiled(model, tmp_path)
     with pytest.raises(ModelError, match="--max-output 3 is too small"):
         profiled(model, tmp_path, max_outputs={"y": (3,)})
@@ -368,7 +369,9 @@ def test_a_length_that_is_computed_from_what_inputs_hold_varies(tmp_path: Path) 
     """Noise of 0 and 1 has no places with nothing, so that no run of it shows that."""
     model = trimmed(*LONGEST)
 
-    with pytest.raises(ModelError, match=r"\[1, 16\], \[1, 8\].*name it: --max-output y=16"):
+    with pytest.raises(
+        ModelError, match=r"\[1, 16\], \[1, 8\].*name it: --max-output y=16, .* or more"
+    ):
         profiled(model, tmp_path)
     profile = profiled(model, tmp_path, max_outputs={"y": (16,)})
 
@@ -380,6 +383,38 @@ def test_a_length_that_is_computed_from_what_inputs_hold_varies(tmp_path: Path) 
     got = served(profile, tmp_path, text)
     assert got["y::shape"].tolist() == [1, 10]
     assert got["y"][:, :10].tolist() == [[1] * 10]
+
+
+def test_the_most_that_is_proposed_is_what_was_seen_with_other_numbers_too(tmp_path: Path) -> None:
+    largest = [
+        helper.make_node("ReduceMax", ["ids"], ["largest"], keepdims=0),
+        helper.make_node("Reshape", ["largest", "ones"], ["bound"]),
+    ]
+    # Noise is 0 and 1: no text of it is longer than 1.
+    with pytest.raises(ModelError, match="--max-output y=3, which is the most seen here, or more"):
+        profiled(trimmed(*largest), tmp_path)
+
+
+def test_a_length_that_allows_no_other_number_is_noted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = chooser(
+        [
+            helper.make_node("Equal", ["x", "x"], ["all"]),
+            helper.make_node("Cast", ["all"], ["counted"], to=INT),
+            helper.make_node("ReduceSum", ["counted"], ["count"], keepdims=0),
+            helper.make_node("Reshape", ["count", "flat"], ["shape"]),
+            helper.make_node("Reshape", ["counted", "shape"], ["y"]),
+        ],
+        weights=[integers("flat", [-1])],
+    )
+    caplog.set_level(logging.INFO, "headrace.profiling")
+
+    notes = profiled(model, tmp_path).provenance.notes
+
+    said = "whether outputs change in size with 'count', computed from what the inputs hold,"
+    assert len([note for note in notes if said in note and "cannot be reshaped" in note]) == 1
+    assert caplog.text.count(said) == 2, "halved, and doubled"
 
 
 def test_a_length_that_is_computed_from_shapes_does_not(tmp_path: Path) -> None:

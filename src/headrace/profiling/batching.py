@@ -17,6 +17,7 @@ Cost: one session, ten runs of one or two items, three of the largest batch and,
 takes one request per run, ten more of one item at most; and what `content_lengths` needs.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -62,6 +63,8 @@ class Settled:
     """Why it is served one request per run; None: it is not, or the user said so."""
     influence: str | None
     """What its items do to each other in a batch that the user asks for; None: nothing."""
+    untried: str | None = None
+    """What was not found out of sizes that are computed from what inputs hold; None: nothing."""
 
 
 class _NotBatchedError(Exception):
@@ -112,7 +115,7 @@ def settle_batch(
         )
     _require_tensors(graph, single)
     inputs = input_specs(graph, shapes)
-    by_content = shapes_by_content(graph, items)
+    by_content, untried = shapes_by_content(graph, items)
     try:
         outputs = _batched_outputs(session, graph, items, single, named)
         _require_one_size(single, by_content)
@@ -133,14 +136,22 @@ def settle_batch(
         strings = {name for name, array in single.items() if array_dtype(array) == "bytes"}
         rooms = rooms_of(graph, filed, seen, by_content, most, strings)
         reason = None if None in named.values() else str(error)
-        return _one_at_a_time(graph, inputs, items, single, rooms, reason)
+        alone = _one_at_a_time(graph, inputs, items, single, rooms, reason)
+        return dataclasses.replace(alone, untried=untried)
     if most:
         raise ModelError(
             f"--max-output {min(most)}: {graph.path} is batched, and its outputs have one size;"
             " leave it out"
         )
     arranged = batch_first(graph, inputs, outputs, batched=True)
-    return Settled(graph=arranged, items=items, outputs=outputs, notice=None, influence=influence)
+    return Settled(
+        graph=arranged,
+        items=items,
+        outputs=outputs,
+        notice=None,
+        influence=influence,
+        untried=untried,
+    )
 
 
 def _named_batch(named: Axes) -> bool:

@@ -16,6 +16,7 @@ All origins change at once and alike, so that a window at a computed place, `x[p
 its length. Cost: a walk over the graph; two sessions and three runs where there is an origin.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,9 +27,12 @@ from headrace.catalog.onnx_batch import as_filed
 from headrace.catalog.onnx_graph import GraphNode, OnnxGraph
 from headrace.catalog.onnx_stage import filed_model
 from headrace.catalog.onnx_types import array_dtype
+from headrace.executors.onnx_session import first_line
 from headrace.executors.table import reference
 from headrace.executors.translated import HOST_ARGUMENTS, SHAPE_MATHS
 from headrace.profiling.items import Arrays, tiled
+
+logger = logging.getLogger(__name__)
 
 _TELL_SIZES = {"Shape", "Size"}
 
@@ -36,9 +40,10 @@ Shapes = dict[str, tuple[int, ...]]
 """Output -> its shape, as the file has it."""
 
 
-def shapes_by_content(graph: OnnxGraph, items: Arrays) -> list[Shapes]:
+def shapes_by_content(graph: OnnxGraph, items: Arrays) -> tuple[list[Shapes], str | None]:
     """Shapes of the outputs for one item, with the origins' numbers halved and doubled; one of them
-    or both are absent where the model has no origins or does not run so.
+    or both are absent where the model has no origins or does not run so. And what was not found out
+    where neither ran, and why.
 
     Args:
         items: input name -> items, shape [n >= 1, ...].
@@ -47,24 +52,34 @@ def shapes_by_content(graph: OnnxGraph, items: Arrays) -> list[Shapes]:
     feeds = as_filed(graph, tiled(items, 1))
     inside = [name for name in names if name not in feeds]
     if not names:
-        return []
+        return [], None
     try:
         given = dict(zip(inside, _opened(graph, inside, {}).run(inside, feeds), strict=True))
         kinds = {name: array_dtype(array) for name, array in given.items()}
         taken = {name: kind for name, kind in kinds.items() if kind is not None}
         session = _opened(graph, graph.outputs, taken)
-    except Exception:  # ONNX Runtime's errors share no base of their own
-        return []
+    except Exception as error:  # ONNX Runtime's errors share no base of their own
+        return [], _untried(names, error)
     before = feeds | {name: given[name] for name in taken}
-    found = []
+    found, untried = [], None
     for changed in (_halved, _doubled):
         after = {n: changed(a) if n in names else a for n, a in before.items()}
         try:
             outputs = session.run(graph.outputs, after)
-        except Exception:  # an index beyond the end, tensors that do not go together
+        except Exception as error:  # an index beyond the end, tensors that do not go together
+            untried = _untried(names, error)
+            logger.info("%s, once: %s", graph.path, untried)
             continue
         found.append({n: a.shape for n, a in zip(graph.outputs, outputs, strict=True)})
-    return found
+    return found, None if found else untried
+
+
+def _untried(names: Sequence[str], error: Exception) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (
+        f"whether outputs change in size with {names[0]!r}{more}, computed from what the inputs"
+        f" hold, was not tried: {first_line(error)}"
+    )
 
 
 def origins(graph: OnnxGraph) -> tuple[str, ...]:

@@ -97,9 +97,9 @@ def _room(
         wanted: their most; 0: not known.
     """
     where = f"{graph.path}: output {name!r}"
+    tried = [max(1, *lengths) for lengths in zip(*shapes, strict=True)]
     try_this, of_all = (
-        "x".join(str(max(1, largest[axis])) for axis in axes)
-        for axes in (varying, range(len(largest)))
+        "x".join(str(tried[axis]) for axis in axes) for axes in (varying, range(len(tried)))
     )
     if not varying:
         raise ModelError(
@@ -116,7 +116,8 @@ def _room(
         other = next((shape for shape in shapes if shape != shapes[0]), shapes[0])
         raise ModelError(
             f"{where} has another size for other inputs ({list(shapes[0])}, {list(other)}), and the"
-            f" most is not known from the graph; name it: --max-output {name}={try_this}"
+            f" most is not known from the graph; name it: --max-output {name}={try_this}, which is"
+            " the most seen here, or more where your inputs may give more"
         )
     room = list(largest)
     for axis, most in zip(varying, wanted, strict=True):

@@ -218,6 +218,8 @@ def _measure(
         )
         measured.append((each, found))
     notes = told + _notes(options, model, error, bool(examples))
+    if settled.untried:
+        notes.append(settled.untried)
     if settled.influence:
         notes.append(influence_note(settled.influence, observed.inputs[0].name))
     return measured, notes + _timing_notes(options, [found for _, found in measured])
