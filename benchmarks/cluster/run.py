@@ -155,7 +155,7 @@ async def moved(transport: NetworkTransport, region: Region, home: str) -> Regio
     if region.home == home:
         return region
     done: asyncio.Future[Region | None] = asyncio.get_running_loop().create_future()
-    transport.move(region, home, 0, done.set_result)
+    transport.move(region, home, 0, sys.maxsize, done.set_result)
     there = await done
     assert there is not None, "the tensors did not arrive"
     return there

@@ -6,6 +6,7 @@ import os
 import signal
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.workers.frames import Run
 from headrace.serving.workers.remote.cluster import ClusterAddresses
 from headrace.serving.workers.remote.handshake import SECRET_VARIABLE, HandshakeError
+from headrace.serving.workers.remote.tls import calling
 from helpers.agents import SECRET, AgentProcess, Proxy, agents, cluster_of
 from helpers.certificates import authority, signed
 from helpers.live_server import alive, serving, write_plan
@@ -264,6 +266,64 @@ def test_a_cut_network_is_noticed_and_mended_without_loading_again(tmp_path: Pat
 
     with agents(tmp_path, "n0", "n1") as nodes:
         asyncio.run(asyncio.wait_for(test(nodes), WAIT_S))
+
+
+def test_a_node_that_another_does_not_reach_is_left_out_until_it_does(tmp_path: Path) -> None:
+    """The gateway reaches all. Stage 0 is on n0, stage 1 on n1 and on n2."""
+    served = served_chain(tmp_path, pools=(1, 2), nodes=3, gbps=10.0)
+
+    async def test(nodes: list[AgentProcess]) -> None:
+        async with Proxy(nodes[1].address, of_agents=True) as proxy:
+            engine = served.engine(cluster=cluster_of(nodes[0], nodes[2], n1=proxy.address))
+            await engine.start()
+            try:
+                client = Client(engine)
+                expected = rows_of(await client.send(ROWS))
+                workers = workers_of(nodes[1])
+                proxy.cut()
+                asked = [client.send(ROWS) for _ in range(8)]
+                await until(lambda: [slot.up for slot in engine.status().slots][1] is False)
+                asked += [client.send(ROWS) for _ in range(8)]
+                for answer in await asyncio.gather(*asked):
+                    np.testing.assert_array_equal(rows_of(answer), expected)
+                assert [slot.up for slot in engine.status().slots] == [True, False, True]
+                proxy.mend()
+                await until(lambda: all(slot.up for slot in engine.status().slots))
+                assert workers_of(nodes[1]) == workers
+                assert engine.status().arena_used_bytes == 0
+            finally:
+                await engine.stop()
+
+    with agents(tmp_path, "n0", "n1", "n2") as nodes:
+        asyncio.run(asyncio.wait_for(test(nodes), WAIT_S))
+
+
+def test_nodes_that_do_not_reach_each_other_are_named_before_anything_is_served(
+    tmp_path: Path,
+) -> None:
+    """Each lets the gateway in; what n0 sends to n1 is for n1 of another authority."""
+    served, ours = two_stages(tmp_path), authority(tmp_path)
+    pair, theirs = signed(tmp_path, "agent", ours), authority(tmp_path, "second")
+    known = (f"--tls-cert={pair.certificate}", f"--tls-key={pair.key}")
+
+    async def start(nodes: list[AgentProcess]) -> None:
+        cluster = replace(cluster_of(*nodes), tls=calling(ours.certificate))
+        engine = served.engine(cluster=cluster)
+        try:
+            await engine.start()
+        finally:
+            await engine.stop()
+
+    with (
+        agents(tmp_path, "n0", arguments=(*known, f"--tls-ca={theirs.certificate}")) as [n0],
+        agents(tmp_path, "n1", arguments=(*known, f"--tls-ca={ours.certificate}")) as [n1],
+    ):
+        with pytest.raises(HandshakeError) as raised:
+            asyncio.run(asyncio.wait_for(start([n0, n1]), WAIT_S))
+        assert f"node 'n1' (127.0.0.1:{n1.port}): node 'n0' does not reach it" in str(raised.value)
+        assert "its certificate is not trusted" in str(raised.value)
+        assert not workers_of(n0)
+        assert [n0.end(), n1.end()] == [0, 0]
 
 
 def infer(url: str, rows: Rows) -> Rows:

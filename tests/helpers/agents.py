@@ -12,12 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.serving.workers.remote.cluster import ClusterAddresses
-from headrace.serving.workers.remote.handshake import SECRET_VARIABLE
+from headrace.serving.workers.remote.handshake import MAGIC, SECRET_VARIABLE
 from headrace.serving.workers.remote.link import Address
 
 RESENT_S = 0.2
 """TCP's least time before it sends anew."""
 SECRET = "a secret of this test cluster"
+_AGENT_CALLS = MAGIC + b"A"
 
 
 class AgentProcess:
@@ -95,11 +96,13 @@ class Proxy:
     lost packet is to those who speak TCP.
 
     A cut is silent, as that of a cable: no end learns of it. Bytes wait, and go on when it is
-    mended, also those of connections that one end has given up by then.
+    mended, also those of connections that one end has given up by then. It may be that of the
+    connections which other agents have made alone.
     """
 
-    def __init__(self, target: Address) -> None:
+    def __init__(self, target: Address, *, of_agents: bool = False) -> None:
         self._target = target
+        self._of_agents = of_agents
         self.delay_s = 0.0
         self.loss = 0.0
         self._chance = random.Random(0)
@@ -135,16 +138,25 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        await self._whole.wait()
+        if not self._of_agents:
+            await self._whole.wait()
         far, out = await asyncio.open_connection(self._target.host, self._target.port)
         # Whoever ends it cancels it, and the server of streams asks how it ended.
         with suppress(asyncio.CancelledError):
-            await asyncio.gather(self._pass(near, out), self._pass(far, back))
+            # Who calls says so in its first word; until then nothing is held back.
+            cut = asyncio.Event()
+            await asyncio.gather(self._pass(near, out, cut), self._pass(far, back, cut))
         for writer in (back, out):
             writer.close()
 
-    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        """Later bytes never overtake, and wait no longer for those before."""
+    async def _pass(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, cut: asyncio.Event
+    ) -> None:
+        """Later bytes never overtake, and wait no longer for those before.
+
+        Args:
+            cut: whether a cut holds the bytes of this connection back.
+        """
         loop = asyncio.get_running_loop()
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
@@ -164,7 +176,10 @@ class Proxy:
             while True:
                 due_s, data = await waiting.get()
                 await asyncio.sleep(max(0.0, due_s - loop.time()))
-                await self._whole.wait()
+                if not self._of_agents or data.startswith(_AGENT_CALLS):
+                    cut.set()
+                if cut.is_set():
+                    await self._whole.wait()
                 if not data:
                     sink.close()
                     return

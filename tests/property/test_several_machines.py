@@ -61,6 +61,13 @@ class Machine:
         return self.session != 0
 
     @property
+    def is_admitted(self) -> bool:
+        return self.is_up
+
+    def cut_off(self, reason: str) -> None:
+        self.world.lose(self.node, 20_000)
+
+    @property
     def home(self) -> Home:
         return f"{self.node}/{self.session or 'down'}"
 
@@ -89,6 +96,10 @@ class Machine:
                 self.expected[transfer] = offset
             case Cancel(transfer):
                 self.expected.pop(transfer, None)
+            case Push() if self.world.broken(self.node, frame.host):
+                self.world.later(
+                    LINK_US, self, partial(self.tensors.undelivered, frame.transfer, "a test")
+                )
             case Push():
                 data = bytes(self.memory[frame.offset : frame.offset + frame.length])
                 target = self.world.machine_at(frame.host)
@@ -186,6 +197,18 @@ class World:
         for worker in self.workers:
             worker.driver = self.plane.driver
         self.results: dict[int, list[Answer | Refusal]] = {}
+        self._broken: set[tuple[str, str]] = set()
+        """(sender, receiver): nothing gets through."""
+        paths = [(one, other) for one in nodes for other in nodes if one != other]
+        self.transport.paths._needed = tuple(paths)
+
+    def broken(self, node: str, other: str) -> bool:
+        return (node, other) in self._broken
+
+    def cut_path(self, node: str, other: str, for_us: int) -> None:
+        path = (node, other)
+        self._broken.add(path)
+        self.clock.call_at(self.clock.now_us() + for_us, partial(self._broken.discard, path))
 
     def machine_at(self, host: str) -> Machine:
         return self.machines[host]
@@ -239,6 +262,10 @@ instants = st.integers(0, HORIZON_US)
     script=st.data(),
     limited=st.booleans(),
     arrivals=st.lists(st.tuples(instants, st.integers(1, 6)), min_size=1, max_size=12),
+    cuts=st.lists(
+        st.tuples(instants, st.integers(0, 2), st.integers(0, 2), st.integers(1, HORIZON_US)),
+        max_size=3,
+    ),
     losses=st.lists(st.tuples(instants, st.integers(0, 2), st.integers(1, 30_000)), max_size=4),
     deaths=st.lists(st.tuples(instants, st.integers(0, 5)), max_size=3),
 )
@@ -246,6 +273,7 @@ def test_whatever_is_lost_answers_are_right_and_no_memory_is(
     script: st.DataObject,
     limited: bool,
     arrivals: list[tuple[int, int]],
+    cuts: list[tuple[int, int, int, int]],
     losses: list[tuple[int, int, int]],
     deaths: list[tuple[int, int]],
 ) -> None:
@@ -254,6 +282,11 @@ def test_whatever_is_lost_answers_are_right_and_no_memory_is(
         names = list(world.machines)
         for number, (at_us, items) in enumerate(arrivals):
             world.clock.call_at(at_us, partial(world.submit, number, items))
+        for at_us in range(0, 4 * HORIZON_US, 50_000):
+            world.clock.call_at(at_us, world.transport.look)
+        for at_us, node, other, for_us in cuts:
+            ends = names[node % len(names)], names[other % len(names)]
+            world.clock.call_at(at_us, partial(world.cut_path, *ends, for_us))
         for at_us, node, back_us in losses:
             world.clock.call_at(at_us, partial(world.lose, names[node % len(names)], back_us))
         for at_us, slot in deaths:
@@ -267,7 +300,7 @@ def test_whatever_is_lost_answers_are_right_and_no_memory_is(
                 [output] = result.outputs
                 assert set(output) == {(number % 251) + 3}, "of another batch, or of another time"
             else:
-                assert losses or deaths or result.reason == "deadline"
+                assert cuts or losses or deaths or result.reason == "deadline"
         assert arena.used_bytes == 0
         for machine in world.machines.values():
             assert machine.allocator is not None

@@ -258,6 +258,22 @@ def test_large_tensors_leave_from_where_they_lie_and_are_free_when_all_is_sent()
     play(scene)
 
 
+def test_an_end_that_takes_what_waits_for_it_lives_though_it_says_nothing() -> None:
+    size = 64 << 20
+
+    async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
+        connection.heard_at_s = began_at_s = -1.0
+        connection.send(Ping(5))
+        connection.send(Put(0), memoryview(bytearray(size)))
+        assert connection.heard_at_s == began_at_s, "the system takes that, whoever is there"
+        theirs.setblocking(False)
+        loop = asyncio.get_running_loop()
+        while connection.heard_at_s == began_at_s:
+            assert await loop.sock_recv(theirs, 1 << 20)
+
+    play(scene)
+
+
 def test_what_cannot_be_sent_any_more_is_given_back() -> None:
     async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
         given_back = list[int]()

@@ -21,6 +21,7 @@ from headrace.serving.workers.remote.connection import Connection
 from headrace.serving.workers.remote.files import FileStore
 from headrace.serving.workers.remote.frames import Cancel, Expect, Open, Push, Tensors
 from headrace.serving.workers.remote.link import Address, AgentLink
+from headrace.serving.workers.remote.peers import Peers
 from headrace.serving.workers.remote.session import Session
 from headrace.serving.workers.remote.transport import NetworkTransport
 from headrace.serving.workers.stage_io import HERE, Region, TensorGroup
@@ -67,7 +68,7 @@ def test_where_the_sender_is_lost_the_receiver_is_told_before_its_memory_is_anyb
 
         other.allocator = Watched(1 << 16)
         region, ended = transport.allocate(GROUP, 1, one.home), list[Region | None]()
-        transport.move(region, other.home, 0, ended.append)
+        transport.move(region, other.home, 0, 0, ended.append)
         [(_, expect), (_, push)] = sent
         assert isinstance(expect, Expect)
         assert isinstance(push, Push)
@@ -89,7 +90,7 @@ def on_a_session(scene: Callable[[Session, Connection], Awaitable[None]], folder
         opened = Open(1, "g", "key", 1 << 16, None)
         arrivals = Arrivals(FileStore(folder))
         session = Session(
-            opened, WorkerLimits(), MpsService(), arrivals, lambda *all: None, lambda: 0
+            opened, WorkerLimits(), MpsService(), arrivals, Peers(SECRET, None), lambda: 0
         )
         try:
             await session.attach(connection, 1)
@@ -144,7 +145,7 @@ def test_memory_of_an_earlier_session_is_neither_read_nor_freed_in_the_next(
             assert link.allocator is not None
             assert link.allocator.used_bytes > 0, "that of the session now"
             ended = list[Region | None]()
-            transport.move(before, HERE, 0, ended.append)
+            transport.move(before, HERE, 0, 0, ended.append)
             clock.run()
             assert ended == [None]
             transport.free(after)

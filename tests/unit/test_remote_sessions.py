@@ -19,6 +19,7 @@ from headrace.serving.workers.remote.frames import (
     Report,
     Start,
 )
+from headrace.serving.workers.remote.peers import Peers
 from headrace.serving.workers.remote.session import Session
 from headrace.serving.workers.worker_process import WorkerLimits
 
@@ -84,7 +85,7 @@ def test_a_gateway_that_adopts_a_worker_hears_first_how_long_it_had_waited_for_a
         host = Idle()
         opened, arrivals = Open(1, "g", "key", 1 << 16, None), Arrivals(FileStore(tmp_path))
         session = Session(
-            opened, WorkerLimits(), MpsService(), arrivals, lambda *all: None, lambda: 0
+            opened, WorkerLimits(), MpsService(), arrivals, Peers(b"", None), lambda: 0
         )
         session._host.close()
         session._host = host  # type: ignore[assignment]

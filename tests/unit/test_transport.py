@@ -30,7 +30,7 @@ def arena() -> Iterator[Arena]:
 def test_within_one_memory_nothing_moves(arena: Arena) -> None:
     memory, moved = SharedMemory(arena), list[Region | None]()
     region = memory.allocate(GROUP, 2, HERE)
-    memory.move(region, HERE, 5_000, moved.append)
+    memory.move(region, HERE, 5_000, 0, moved.append)
     assert moved == [region]
     memory.free(region)
     assert arena.used_bytes == 0
@@ -43,7 +43,7 @@ def test_an_emulated_link_takes_the_planned_time_and_never_calls_back_from_insid
     clock, moved = SimClock(), list[tuple[int, Region | None]]()
     links = TimedLinks(SharedMemory(arena), clock)
     region = links.allocate(GROUP, 2, HERE)
-    links.move(region, HERE, planned_us, lambda there: moved.append((clock.now_us(), there)))
+    links.move(region, HERE, planned_us, 0, lambda there: moved.append((clock.now_us(), there)))
     assert moved == []
     clock.run()
     assert moved == [(planned_us, region)]
@@ -61,7 +61,9 @@ class CopyingTransport(SharedMemory):
         region = super().allocate(group, size, home)
         return Region(region.offset, region.tensor_offsets, home)
 
-    def move(self, region: Region, to: Home, planned_us: int, on_done: OnMoved) -> None:
+    def move(
+        self, region: Region, to: Home, planned_us: int, until_us: int, on_done: OnMoved
+    ) -> None:
         self.moves.append((region.home, to))
         at_us = self._clock.now_us() + 1_000
         self._clock.call_at(at_us, partial(self._arrive, region, to, on_done))

@@ -134,6 +134,7 @@ class LiveDriver:
             tensors.region,
             self._links[batch.slot].home,
             batch.transfer_us,
+            _last_deadline_us(batch),
             partial(
                 self._moved,
                 tensors,
@@ -356,6 +357,7 @@ class LiveDriver:
             tensors.region,
             self._links[batch.slot].home,
             0,
+            _last_deadline_us(batch),
             partial(self._brought, tensors, tensors.region, batch.slot, awaited),
         )
 
@@ -378,7 +380,7 @@ class LiveDriver:
             self._take(tensors, source, region)
             self.start_stage(batch, stage)
             return
-        logger.warning("batch %d begins anew: what it had computed is lost", batch.id)
+        logger.info("batch %d begins anew: what it had computed is lost", batch.id)
         self._transport.free(self._forget(batch).region)
         self.reports.on_tensors_lost(batch, stage, attempt)
 
@@ -458,6 +460,10 @@ def _bounded(message: str) -> str:
     line = message.split("\n", 1)[0]
     printable = "".join(c if c.isprintable() else " " for c in _FOLDERS.sub("", line))
     return printable.strip()[:_SAID_CHARS]
+
+
+def _last_deadline_us(batch: Batch) -> int:
+    return max(request.deadline_at_us for request in batch.requests)
 
 
 def _urgency(waiting: tuple[Batch, int]) -> tuple[int, int, int]:

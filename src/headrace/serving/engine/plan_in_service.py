@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise, product
 from pathlib import Path
 
 import msgspec
@@ -150,6 +151,7 @@ class PlanInService:
 
         Raises:
             ModelError: a stage cannot be extracted, or its file not be opened.
+            HandshakeError: an agent is out of reach, for this machine or another agent.
         """
         loop = asyncio.get_running_loop()
         served, options = self.served, self._options
@@ -209,6 +211,7 @@ class PlanInService:
             hosts = [remote.get(slot.node, here) for slot in served.plan.slots]
             for link in self._links.values():
                 link.keep()
+            await network.paths.require(self._paths())
         renewed = self._files.renewed if self._files.hold_weights else None
         if divides is not None:
             renewed = partial(_divided_again, divides, renewed)
@@ -233,6 +236,21 @@ class PlanInService:
             self.weights.shut_faulty()
         self.plane.dispatcher.assume(served.levels)
         self.supervisor.connect(self.plane.driver)
+
+    def _paths(self) -> list[tuple[str, str]]:
+        """From which agents to which others tensors go."""
+        slots, found = self.served.plan.slots, dict[tuple[str, str], None]()
+        for model in self.topology.models:
+            for route in model.routes:
+                for stage, after in pairwise(route.stages):
+                    nodes = {slots[i].node for i in stage.slots}
+                    others = {slots[i].node for i in after.slots}
+                    found |= dict.fromkeys(
+                        (node, other)
+                        for node, other in product(sorted(nodes), sorted(others))
+                        if node != other and {node, other} <= self._links.keys()
+                    )
+        return list(found)
 
     async def _checked_weights(
         self, stages: StageIndex, supervisor: Supervisor, cores: Sequence[int]

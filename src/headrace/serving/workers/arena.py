@@ -126,10 +126,10 @@ class Arena:
     def close(self) -> None:
         """Unmap and close; the memory is gone when the last worker is. Idempotent."""
         if self.descriptor >= 0:
-            self.view.release()
-            self._memory.close()
             os.close(self.descriptor)
             self.descriptor = -1
+            self.view.release()
+            self._memory.close()
 
 
 def map_arena(descriptor: int, size_bytes: int) -> mmap.mmap:

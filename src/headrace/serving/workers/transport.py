@@ -74,12 +74,16 @@ class Transport(Protocol):
         """
         ...
 
-    def move(self, region: Region, to: Home, planned_us: int, on_done: OnMoved) -> None:
+    def move(
+        self, region: Region, to: Home, planned_us: int, until_us: int, on_done: OnMoved
+    ) -> None:
         """Bring a region to another home.
 
         Args:
             to: where its next reader runs.
             planned_us: how long the plan's link takes for it.
+            until_us: when nobody wants it there any more. Where it has not come by then, it may be
+                given up.
             on_done: gets the region at `to`: the same, or another one, whose bytes are the same.
                 None: it cannot be brought there.
         """
@@ -112,7 +116,9 @@ class SharedMemory:
     def send(self, region: Region, home: Home) -> Region:
         return region
 
-    def move(self, region: Region, to: Home, planned_us: int, on_done: OnMoved) -> None:
+    def move(
+        self, region: Region, to: Home, planned_us: int, until_us: int, on_done: OnMoved
+    ) -> None:
         """At once, from inside this call."""
         on_done(region)
 
@@ -137,8 +143,10 @@ class TimedLinks:
     def view(self) -> memoryview:
         return self._memory.view
 
-    def move(self, region: Region, to: Home, planned_us: int, on_done: OnMoved) -> None:
+    def move(
+        self, region: Region, to: Home, planned_us: int, until_us: int, on_done: OnMoved
+    ) -> None:
         self._clock.call_at(
             self._clock.now_us() + planned_us,
-            partial(self._memory.move, region, to, planned_us, on_done),
+            partial(self._memory.move, region, to, planned_us, until_us, on_done),
         )

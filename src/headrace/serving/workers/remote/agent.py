@@ -34,6 +34,7 @@ from headrace.serving.workers.remote.frames import (
     Hello,
     Open,
     Opened,
+    Received,
     Refused,
     Tensors,
 )
@@ -87,11 +88,11 @@ class Agent:
         """
         self._options = options
         self._arrivals = Arrivals(FileStore(options.cache, options.cache_bytes))
-        self._peers = Peers(options.secret, options.calls)
         self._service = MpsService()
         self._sessions: list[Session] = []
         self._epoch, self._gateway = 0, ""
         self._callers: set[asyncio.Task[None]] = set()
+        self._peers: set[_FromPeer] = set()
         self._strangers = 0
         self._connections: set[Connection] = set()
         self._opening = asyncio.Lock()
@@ -138,7 +139,6 @@ class Agent:
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.gather(*(session.close() for session in self._sessions))
             await asyncio.to_thread(self._service.close)  # behind its clients
-            self._peers.close()
             for connection in list(self._connections):
                 connection.close()
 
@@ -153,8 +153,9 @@ class Agent:
         connection = Connection(tuned(endpoint))
         self._connections.add(connection)
         if role == "agent":
-            connection.handler = _FromPeer(self, connection)
+            connection.handler = peer = _FromPeer(self, connection)
             connection.start()
+            self._peers.add(peer)
             return
         connection.handler = _FromGateway(self, connection)
         connection.start()
@@ -163,21 +164,32 @@ class Agent:
         connection.send(Hello(options.name, __version__, self._epoch, options.cores, undivided))
 
     async def _watch(self) -> None:
-        """Sessions whose gateway is not heard; and those that nobody came back for."""
+        """Sessions whose gateway or peers are not heard; and those that nobody came back for."""
         loop = asyncio.get_running_loop()
         while True:
             asked_at_s = loop.time()
             await asyncio.sleep(_LOOK_S)
-            away = loop.time() - asked_at_s > LEASE_S
+            away_s = loop.time() - asked_at_s - _LOOK_S
+            for peer in self._peers:
+                peer.speak()
             for session in list(self._sessions):
-                connection = session.connection
-                if connection is not None:
-                    # Where this process itself was away, what it was sent is still unread.
-                    if not away and loop.time() - connection.heard_at_s > LEASE_S:
-                        session.detach(f"its gateway was not heard for {LEASE_S:g} s")
-                elif loop.time() - session.detached_at_s > self._options.grace_s:
-                    logger.info("no gateway came back for %g s", self._options.grace_s)
-                    await self._end(session)
+                try:
+                    await self._look(session, away_s)
+                except Exception:
+                    logger.exception("a session is not watched for a moment")
+
+    async def _look(self, session: Session, away_s: float) -> None:
+        """`away_s`: for so long nothing was read, so silence until now says nothing."""
+        now_s = asyncio.get_running_loop().time()
+        connection = session.connection
+        if away_s < _LOOK_S:
+            session.look()
+        if connection is not None:
+            if away_s < LEASE_S and now_s - connection.heard_at_s > LEASE_S:
+                session.detach(f"its gateway was not heard for {LEASE_S:g} s")
+        elif now_s - session.detached_at_s > self._options.grace_s:
+            logger.info("no gateway came back for %g s", self._options.grace_s)
+            await self._end(session)
 
     async def _end(self, session: Session) -> None:
         if session in self._sessions:
@@ -229,7 +241,8 @@ class Agent:
     def _new_session(self, frame: Open) -> Session:
         memory_bytes = self._options.memory_bytes or frame.memory_bytes
         limits = WorkerLimits(cores=self._options.cores, memory_bytes=memory_bytes)
-        return Session(frame, limits, self._service, self._arrivals, self._peers.push, _now_us)
+        peers = Peers(self._options.secret, self._options.calls)
+        return Session(frame, limits, self._service, self._arrivals, peers, _now_us)
 
     async def dismissed(self, session: Session) -> None:
         """Its gateway has said Bye."""
@@ -243,8 +256,10 @@ class Agent:
     def sessions(self) -> Sequence[Session]:
         return self._sessions
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Connection, peer: "_FromPeer | None" = None) -> None:
         self._connections.discard(connection)
+        if peer is not None:
+            self._peers.discard(peer)
 
     def aside(self, work: Coroutine[Any, Any, None]) -> None:
         """Do it beside, and end it when the agent ends."""
@@ -285,6 +300,10 @@ class _FromGateway:
             self._session = await self._agent.opened(frame, self._connection)
         except HeadraceError as error:
             self._connection.send(Refused(str(error)))
+        except Exception:
+            logger.exception("a session cannot be opened")
+            self._connection.close()
+            self.on_closed("this agent has failed")
 
     def on_closed(self, reason: str) -> None:
         self._agent.forget(self._connection)
@@ -299,6 +318,10 @@ class _FromPeer:
     def __init__(self, agent: Agent, connection: Connection) -> None:
         self._agent = agent
         self._connection = connection
+        self._received = 0
+
+    def speak(self) -> None:
+        self._connection.send(Received(self._received))
 
     def place(self, frame: AnyRemoteFrame, length: int) -> Place:
         if not isinstance(frame, Tensors):
@@ -309,12 +332,13 @@ class _FromPeer:
     def on_frame(self, frame: AnyRemoteFrame) -> None:
         if not isinstance(frame, Tensors):
             raise FrameError(f"unexpected {type(frame).__name__} of another agent")
+        self._received += 1
         session = self._agent.session_of(frame.session)
         if session is not None:
             session.tensors_arrived(frame)
 
     def on_closed(self, reason: str) -> None:
-        self._agent.forget(self._connection)
+        self._agent.forget(self._connection, self)
         for session in self._agent.sessions():
             session.cut_off(self._connection)
 

@@ -30,6 +30,8 @@ BUFFER_BYTES = 1 << 14
 """Small: what of a payload comes with its frame is copied once more."""
 SOCKET_BYTES = 4 << 20
 """Of the system's buffers, so that a tensor crosses in few turns of either loop."""
+UNHEARD_MS = 5_000
+"""So long the other machine may acknowledge nothing of what was sent, before it counts as gone."""
 _DROPPED_BYTES = 1 << 18
 _TURNS = 16
 """Reads in a row before others of the loop have theirs."""
@@ -95,7 +97,8 @@ class Connection:
         """Frames that have come are being handled; what is said meanwhile leaves together."""
         self._drained: asyncio.Future[None] | None = None
         self.heard_at_s = self._loop.time()
-        """When the other end was last heard."""
+        """When the other end was last heard, or took more of what had to wait for it: a large
+        tensor on a slow network is no silence."""
         self.open = True
 
     @property
@@ -148,6 +151,8 @@ class Connection:
         try:
             while outgoing:
                 self._sent(self._write())
+                if self._writing:
+                    self.heard_at_s = self._loop.time()
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             if not self._writing:
                 self._writing = True
@@ -376,6 +381,8 @@ def tuned(endpoint: socket.socket) -> socket.socket:
     endpoint.setblocking(False)
     if endpoint.family in (socket.AF_INET, socket.AF_INET6):
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNHEARD_MS)
     endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
     endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
     return endpoint

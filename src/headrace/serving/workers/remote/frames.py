@@ -12,6 +12,7 @@ After the handshake:
               or Refused Ready                                         Arrived
     both      Ping, Pong; agent: Lost; gateway: Cancel, Kill, Nice, Bye
     agent to another, or to the gateway:   Tensors+
+    agent to the agent that has called it: Received, all the time
 
 (+: with a payload.) Frames of one connection are handled in the order in which they were sent, so
 that an Order may name what the Put before it has brought. Sizes are checked before anything is
@@ -233,6 +234,13 @@ class Tensors(_Frame, frozen=True, array_like=True, gc=False, tag="tensors"):
     transfer: int
 
 
+class Received(_Frame, frozen=True, array_like=True, gc=False, tag="received"):
+    """Agent, to the one that has called it: so many Tensors of this connection are here, wanted or
+    not. Said all the time, so that silence says that the connection is dead."""
+
+    tensors: int
+
+
 class Arrived(_Frame, frozen=True, array_like=True, gc=False, tag="arrived"):
     """Agent: what was expected is here."""
 
@@ -306,6 +314,7 @@ FromAgent = (
     | Undelivered
     | Pong
     | Tensors
+    | Received
 )
 AnyRemoteFrame = FromGateway | FromAgent
 

@@ -1,14 +1,17 @@
 """The gateway's end of one session with an agent: connects, and connects again.
 
-    down ──connect, Hello, Open──▶ up ──closed, or SILENCE_S without a word──▶ down
-      ▲                                                                         │
-      └───────────────────────── every RECONNECT_S ◀────────────────────────────┘
+    down ──connect, Hello, Open──▶ up ──closed, SILENCE_S without a word, or cut off──▶ down
+      ▲                                                                                  │
+      └────────────────────────────── every RECONNECT_S ◀────────────────────────────────┘
 
 When it goes down everything that was there is lost for us, in one step of the loop: first all its
 workers are (so that the dispatcher hands nothing more to their slots), then all tensors that lay
 there or were on their way. Each time it comes up it is another session, with an arena of which
 nothing is allocated; so memory there has a `home` of its own per session, and a region of an
 earlier one is known to be gone.
+
+A node that another node cannot bring tensors to is of no use, though we hear it: it is cut off, and
+admitted again, so that its workers serve, when all others reach it (`TensorEnd.admit`).
 """
 
 import asyncio
@@ -105,6 +108,14 @@ class TensorEnd(Protocol):
         """From time to time: is anything overdue?"""
         ...
 
+    async def admit(self, link: "AgentLink") -> None:
+        """Return when all nodes that send tensors there have done so.
+
+        Raises:
+            HandshakeError: one cannot.
+        """
+        ...
+
     def link_down(self, link: "AgentLink", home: Home) -> None: ...
 
 
@@ -143,7 +154,8 @@ class AgentLink:
         self._orders: dict[tuple[int, int], Order] = {}
         """By worker and slot: what runs."""
         self._silent: dict[int, ActivityOf] = {}
-        self._up = asyncio.Event()
+        self._admitted = asyncio.Event()
+        """It is up, and others reach it; or it will never be again."""
         self._gone = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
@@ -157,6 +169,10 @@ class AgentLink:
     @property
     def is_up(self) -> bool:
         return self.session != 0
+
+    @property
+    def is_admitted(self) -> bool:
+        return self.is_up and self._admitted.is_set()
 
     @property
     def descriptor(self) -> int | None:
@@ -216,12 +232,12 @@ class AgentLink:
         self.session = said.session
         self.home = f"{self.node}/{said.session}"
         self.allocator = Allocator(frame.arena_bytes)
-        self._up.set()
         self._gone.clear()
         self._ping()
 
     def keep(self) -> None:
         """From now on it is watched, and connected again when it was lost."""
+        self._admitted.set()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._beat()), loop.create_task(self._reconnect())]
 
@@ -230,10 +246,10 @@ class AgentLink:
         Raises:
             HandshakeError: it never will be.
         """
-        while not self.is_up:
+        while not self.is_admitted:
             if self.refused or self._closed:
                 raise HandshakeError(f"{self.where}: {self.refused or 'the link is closed'}")
-            await self._up.wait()
+            await self._admitted.wait()
 
     async def close(self) -> None:
         """End the session and all that it has there. Idempotent."""
@@ -248,7 +264,7 @@ class AgentLink:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._connection.drained(), PING_S)
         self._fail("the gateway ends")
-        self._up.set()
+        self._admitted.set()
 
     async def _next(self, otherwise: str, limit_s: float) -> AnyRemoteFrame:
         assert self._said is not None, "somebody waits for a frame"
@@ -295,17 +311,42 @@ class AgentLink:
                 await self.connect()
                 assert self._open_frame is not None, "a link that was up has opened a session"
                 await self.open(self._open_frame)
+                await self._until_admitted()
                 said = ""
                 logger.info("%s: is back", self.where)
             except HeadraceError as error:
                 if self.refused:
                     logger.error("%s; not tried again", error)
-                    self._up.set()
+                    self._admitted.set()
                     return
                 if str(error) != said:
                     said = str(error)
                     logger.warning("%s", said.partition("\n")[0])
                 await asyncio.sleep(RECONNECT_S)
+
+    async def _until_admitted(self) -> None:
+        """
+        Raises:
+            HandshakeError: it is down again.
+        """
+        said = ""
+        while self.is_up:
+            try:
+                if self.tensors is not None:
+                    await self.tensors.admit(self)
+                if self.is_up:
+                    self._admitted.set()
+                    return
+            except HandshakeError as error:
+                if not said:
+                    said = str(error)
+                    logger.warning("%s", said.partition("\n")[0])
+                await asyncio.sleep(RECONNECT_S)
+        raise HandshakeError(f"{self.where}: was lost before others had reached it")
+
+    def cut_off(self, reason: str) -> None:
+        """Another node does not reach it."""
+        self._fail(reason)
 
     def _fail(self, reason: str) -> None:
         """Down: tell everybody, the dispatcher's slots first."""
@@ -316,7 +357,7 @@ class AgentLink:
             logger.error("%s: lost: %s", self.where, reason)
         home, self.home = self.home, f"{self.node}/down"
         self.session, self.allocator = 0, None
-        self._up.clear()
+        self._admitted.clear()
         self._hang_up()
         self._orders.clear()
         self._silent.clear()

@@ -1,20 +1,38 @@
-"""An agent's connections to other agents: made when they are first needed, and kept."""
+"""A session's connections to other agents: made when they are first needed, and kept.
+
+    push ──▶ calling ──▶ connected ──▶ Tensors+, one after the other
+                │            ▲ │
+                │            │ └─ Received: how many are there; said all the time
+                ▼            │
+             failed       closed, or SILENCE_S without a word
+
+A connection that has ended is forgotten, and the next push calls anew. What went over it and was
+not yet known to be there has failed: whoever asked for it is told, and asks again. So it may arrive
+twice; the second time under another number.
+
+Tensors wait in the session's arena, not in copies. Invariant: after `close`, nothing here refers to
+the arena.
+"""
 
 import asyncio
 import logging
 import ssl
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 from headrace.domain.errors import HeadraceError
 from headrace.serving.workers.frames import FrameError
 from headrace.serving.workers.remote.connection import Connection, Place, tuned
-from headrace.serving.workers.remote.frames import AnyRemoteFrame, Tensors
+from headrace.serving.workers.remote.frames import AnyRemoteFrame, Received, Tensors
 from headrace.serving.workers.remote.handshake import call
 
 logger = logging.getLogger(__name__)
 
-_Waiting = tuple[Tensors, memoryview, Callable[[str], None]]
+SILENCE_S = 1.5
+"""As long as a gateway waits for a word of an agent."""
+
+_OnFailed = Callable[[str], None]
 
 
 class Peers:
@@ -31,13 +49,13 @@ class Peers:
         port: int,
         frame: Tensors,
         payload: memoryview,
-        on_failed: Callable[[str], None],
+        on_failed: _OnFailed,
     ) -> None:
         """Send tensors, which stay where they are until they have arrived.
 
         Args:
-            on_failed: called when the other agent cannot be reached. What breaks later, the
-                receiver says.
+            on_failed: called when the other agent cannot be reached, or the connection ends before
+                it is known that they are there. What they were to become there, the receiver says.
         """
         where = (host, port)
         if where not in self._peers:
@@ -45,59 +63,91 @@ class Peers:
             self._peers[where].connect(self._secret, self._tls)
         self._peers[where].push(frame, payload, on_failed)
 
+    def look(self) -> None:
+        """From time to time, where this process was not away: does every one of them live?"""
+        for peer in list(self._peers.values()):
+            peer.look()
+
     def close(self) -> None:
+        """Without a report; they can be called again."""
         for peer in list(self._peers.values()):
             peer.close()
+        self._peers.clear()
 
 
 class _Peer:
     """One of them; handler of the connection. It is forgotten when that ends."""
 
     def __init__(self, host: str, port: int, forget: Callable[[], object]) -> None:
+        self._where = f"{host}:{port}"
         self._host, self._port = host, port
         self._forget = forget
         self._connection: Connection | None = None
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[tuple[Tensors, memoryview]] = []
+        """For the connection."""
+        self._unknown: deque[_OnFailed] = deque()
+        """Of tensors, in order, that are not known to be there."""
+        self._received = 0
         self._calling: asyncio.Task[None] | None = None
 
     def connect(self, secret: bytes, tls: ssl.SSLContext | None) -> None:
         self._calling = asyncio.get_running_loop().create_task(self._call(secret, tls))
 
-    def push(self, frame: Tensors, payload: memoryview, on_failed: Callable[[str], None]) -> None:
+    def push(self, frame: Tensors, payload: memoryview, on_failed: _OnFailed) -> None:
+        self._unknown.append(on_failed)
         if self._connection is None:
-            self._waiting.append((frame, payload, on_failed))
+            self._waiting.append((frame, payload))
         else:
             self._connection.send(frame, payload)
 
+    def look(self) -> None:
+        connection = self._connection
+        if connection is None or not connection.open:
+            return
+        if asyncio.get_running_loop().time() - connection.heard_at_s > SILENCE_S:
+            connection.close()
+            self.on_closed(f"nothing heard of it for {SILENCE_S:g} s")
+
     async def _call(self, secret: bytes, tls: ssl.SSLContext | None) -> None:
         try:
-            endpoint = await call(self._host, self._port, secret, "agent", tls)
-        except HeadraceError as error:
-            logger.warning("another agent cannot be reached: %s", error)
-            self._forget()
-            waiting, self._waiting = self._waiting, []
-            for _, _, on_failed in waiting:
-                on_failed(str(error))
+            endpoint = tuned(await call(self._host, self._port, secret, "agent", tls))
+        except (HeadraceError, OSError) as error:
+            self._fail(str(error))
             return
-        connection = Connection(tuned(endpoint))
+        connection = Connection(endpoint)
         connection.handler = self
         connection.start()
         self._connection = connection
         waiting, self._waiting = self._waiting, []
-        for frame, payload, _ in waiting:
+        for frame, payload in waiting:
             connection.send(frame, payload)
 
     def place(self, frame: AnyRemoteFrame, length: int) -> Place:
-        raise FrameError("an agent that is called says nothing")
+        raise FrameError("an agent that is called sends nothing")
 
     def on_frame(self, frame: AnyRemoteFrame) -> None:
-        raise FrameError("an agent that is called says nothing")
+        if not isinstance(frame, Received):
+            raise FrameError(f"unexpected {type(frame).__name__} of an agent that is called")
+        if not 0 <= frame.tensors - self._received <= len(self._unknown):
+            raise FrameError("more tensors are there than were sent")
+        for _ in range(frame.tensors - self._received):
+            self._unknown.popleft()
+        self._received = frame.tensors
 
     def on_closed(self, reason: str) -> None:
-        logger.warning("the connection to %s:%d has ended: %s", self._host, self._port, reason)
+        logger.warning("the connection to %s has ended: %s", self._where, reason)
+        self._fail(f"{self._where}: {reason}")
+
+    def _fail(self, reason: str) -> None:
         self._forget()
+        self._waiting.clear()
+        unknown, self._unknown = self._unknown, deque()
+        for on_failed in unknown:
+            on_failed(reason)
 
     def close(self) -> None:
+        self._waiting.clear()
+        self._unknown.clear()
         if self._calling is not None:
             self._calling.cancel()
         if self._connection is not None:

@@ -28,7 +28,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace as with_fields
@@ -69,6 +69,7 @@ from headrace.serving.workers.remote.frames import (
     Undelivered,
 )
 from headrace.serving.workers.remote.incoming import IncomingTensors
+from headrace.serving.workers.remote.peers import Peers
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerProcess, WorkerSpec
 
 logger = logging.getLogger(__name__)
@@ -77,19 +78,6 @@ QUIET_S = 2.0
 """How long a batch of the time before may go on when a gateway attaches."""
 _SILENT_S = 0.2
 """From when on a Pong says what a worker is doing."""
-
-
-class PushToPeer(Protocol):
-    """The way to other agents."""
-
-    def __call__(
-        self,
-        host: str,
-        port: int,
-        frame: Tensors,
-        payload: memoryview,
-        on_failed: Callable[[str], None],
-    ) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -120,12 +108,13 @@ class Session:
         limits: WorkerLimits,
         service: MpsService,
         arrivals: Arrivals,
-        push: PushToPeer,
+        peers: Peers,
         now_us: Callable[[], int],
     ) -> None:
         """
         Args:
             service: keeps workers to their parts of devices; started with the first that has one.
+            peers: the way to other agents, for this session alone.
 
         Raises:
             OSError: there is no memory for the arena.
@@ -139,7 +128,7 @@ class Session:
         self._host = LocalHost(self._arena, limits, service)
         self._service = service
         self._arrivals = arrivals
-        self._push = push
+        self._peers = peers
         self._now_us = now_us
         self._workers: set[_Worker] = set()
         self._numbered: dict[int, _Worker] = {}
@@ -177,6 +166,7 @@ class Session:
         connection.close()
         logger.warning("detached: %s; %d workers stay loaded", reason, len(self._workers))
         self._incoming.drop_all()
+        self._peers.close()
         self._arrivals.dropped_by(connection)
         self._numbered.clear()
         for worker in list(self._workers):
@@ -193,9 +183,11 @@ class Session:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(self._stop(worker) for worker in list(self._workers)))
-        self._arena.close()
-        self._host.close()
+        try:
+            await asyncio.gather(*(self._stop(worker) for worker in list(self._workers)))
+        finally:
+            self._host.close()
+            self._arena.close()
 
     # -- what comes --------------------------------------------------------------------------------
 
@@ -215,6 +207,10 @@ class Session:
     def tensors_arrived(self, frame: Tensors) -> None:
         if self._incoming.arrived(frame.transfer):
             self._say(Arrived(frame.transfer))
+
+    def look(self) -> None:
+        """From time to time, where this process was not away: do all peers live?"""
+        self._peers.look()
 
     def cut_off(self, by: Connection) -> None:
         """Another agent's connection has ended, perhaps in the middle of something."""
@@ -289,7 +285,7 @@ class Session:
                 self._say(Undelivered(frame.transfer, reason))
 
         tensors = Tensors(frame.session, frame.transfer)
-        self._push(frame.host, frame.port, tensors, payload, failed)
+        self._peers.push(frame.host, frame.port, tensors, payload, failed)
 
     def _renice(self, frame: Nice) -> None:
         worker = self._numbered.get(frame.worker)

@@ -9,28 +9,45 @@ a round trip of its own.
 A move copies: both regions stay allocated until it has ended, whatever becomes of the batch
 meanwhile. Where the sender is lost in the middle of it, the receiver is told to drop what may still
 come before its region is freed (`Cancel`).
+
+    on its way ──Arrived──▶ ended: the region is there
+      │  ▲
+      │  └───after RETRY_US────────┐
+      └───────Undelivered──────▶ waits
+    in either: given up when nobody wants it any more, or one of its machines is lost or cut off,
+    as the receiver is when it is not delivered again (`paths`)
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec.structs import replace as with_fields
 
 from headrace.dispatch.protocols import Clock
 from headrace.domain.errors import OverloadError
+from headrace.domain.tensors import TensorSpec
 from headrace.serving.workers.arena import Arena
 from headrace.serving.workers.frames import Run
 from headrace.serving.workers.remote.frames import Cancel, Expect, Push
+from headrace.serving.workers.remote.handshake import HANDSHAKE_S
 from headrace.serving.workers.remote.link import AgentLink
+from headrace.serving.workers.remote.paths import RETRY_US, Ends, Paths
+from headrace.serving.workers.remote.peers import SILENCE_S
 from headrace.serving.workers.stage_io import HERE, Home, Region, TensorGroup
 from headrace.serving.workers.transport import OnMoved
 
 logger = logging.getLogger(__name__)
 
 OVERDUE_US = 5_000_000
-"""A move that has not ended by then never will: its connection broke unheard."""
+"""A move that has not ended by then never will."""
 LEAST_BYTES_PER_US = 10
 """Of a link that is worth waiting for: 10 MB/s."""
+LATE_US = 250_000
+"""So long a move may go on when nobody wants it any more: it may end in that very moment."""
+PROBE_US = round((HANDSHAKE_S + SILENCE_S) * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +57,8 @@ class _Move:
     length: int
     overdue_at_us: int
     on_done: OnMoved
+    again_at_us: int | None = None
+    """It waits; None: it is on its way."""
 
 
 class NetworkTransport:
@@ -54,6 +73,7 @@ class NetworkTransport:
         """Where an answer that is written there comes to lie HERE."""
         self._moves: dict[int, _Move] = {}
         self._transfers = 0
+        self.paths = Paths(links, self._probe)
         for link in links.values():
             link.tensors = self
 
@@ -113,8 +133,10 @@ class NetworkTransport:
         self._put(region, there, partial(self._arena.free, region.offset), more=True)
         return there
 
-    def move(self, region: Region, to: Home, planned_us: int, on_done: OnMoved) -> None:
-        """Never calls back from inside; None: it is lost, or does not get there."""
+    def move(
+        self, region: Region, to: Home, planned_us: int, until_us: int, on_done: OnMoved
+    ) -> None:
+        """Never calls back from inside; None: it is lost, or does not get there in time."""
         if region.home == to:
             self._soon(on_done, region)
             return
@@ -131,26 +153,47 @@ class NetworkTransport:
             sent = partial(self._soon, on_done, there)
             self._put(region, there, sent, more=False)
             return
-        length = self._length(region)
-        self._transfers += 1
-        overdue_at_us = self._clock.now_us() + OVERDUE_US + length // LEAST_BYTES_PER_US
-        self._moves[self._transfers] = _Move(region, there, length, overdue_at_us, on_done)
-        target = self._link(to)
-        if target is None:
-            source.send(Push(self._transfers, region.offset, length))
-            return
-        target.send(Expect(self._transfers, there.offset, length))
-        address = target.address
-        source.send(
-            Push(
-                self._transfers,
-                region.offset,
-                length,
-                target.session,
-                address.host,
-                address.port,
-            )
+        length, now_us = self._length(region), self._clock.now_us()
+        overdue_at_us = min(
+            now_us + OVERDUE_US + length // LEAST_BYTES_PER_US, max(now_us, until_us) + LATE_US
         )
+        self._ask_for(_Move(region, there, length, overdue_at_us, on_done), source)
+
+    def _ask_for(self, move: _Move, source: AgentLink) -> None:
+        """Under a number of its own: what still comes under an older one goes nowhere."""
+        self._transfers += 1
+        self._moves[self._transfers] = move
+        push = Push(self._transfers, move.source.offset, move.length)
+        target = self._link(move.there.home)
+        if target is None:
+            source.send(push)
+            return
+        target.send(Expect(self._transfers, move.there.offset, move.length))
+        address = target.address
+        source.send(with_fields(push, session=target.session, host=address.host, port=address.port))
+
+    async def admit(self, link: AgentLink) -> None:
+        """See `TensorEnd`."""
+        await self.paths.admit(link)
+
+    async def _probe(self, ends: Ends) -> None:
+        node, other = ends
+        ended: asyncio.Future[Region | None] = asyncio.get_running_loop().create_future()
+        try:
+            region = self.allocate(_PROBE, 1, self._links[node].home)
+        except OverloadError:
+            return  # it is busy, or away
+
+        def on_done(there: Region | None) -> None:
+            if not ended.done():
+                ended.set_result(there)
+
+        until_us = self._clock.now_us() + PROBE_US
+        self.move(region, self._links[other].home, 0, until_us, on_done)
+        there = await ended
+        for each in (region, there):
+            if each is not None:
+                self.free(each)
 
     def answer_bytes(self, home: Home, run: Run) -> int:
         """Of what a run writes there, how much is to come with its report."""
@@ -174,12 +217,22 @@ class NetworkTransport:
     def arrived(self, transfer: int) -> None:
         move = self._moves.pop(transfer, None)
         if move is not None:
+            self.paths.note_whole(_ends(move))
             move.on_done(move.there)
 
     def undelivered(self, transfer: int, reason: str) -> None:
         move = self._moves.get(transfer)
-        if move is not None:
-            logger.warning("tensors do not get from %s to %s: %s", *_ends(move), reason)
+        if move is None:
+            return
+        ends, now_us = _ends(move), self._clock.now_us()
+        again_at_us = now_us + RETRY_US
+        if not self.paths.note_broken(ends, reason, now_us):
+            self.paths.cut(ends)  # which gives it up, with all that goes there
+        elif again_at_us <= move.overdue_at_us:
+            self._cancel(transfer, move)
+            self._moves[transfer] = replace(move, again_at_us=again_at_us)
+            return
+        if transfer in self._moves:
             self._give_up(transfer)
 
     def look(self) -> None:
@@ -187,10 +240,17 @@ class NetworkTransport:
             return
         now_us = self._clock.now_us()
         for transfer, move in list(self._moves.items()):
+            if self._moves.get(transfer) is not move:
+                continue  # given up with another
             # What comes HERE comes over a link that is watched itself.
             if move.overdue_at_us < now_us and move.there.home != HERE:
-                logger.warning("tensors from %s to %s are overdue", *_ends(move))
+                logger.info("tensors from %s to %s are overdue", *_ends(move))
                 self._give_up(transfer)
+            elif move.again_at_us is not None and move.again_at_us <= now_us:
+                del self._moves[transfer]
+                source = self._link(move.source.home)
+                assert source is not None, "else it would have been given up"
+                self._ask_for(replace(move, again_at_us=None), source)
 
     def link_down(self, link: AgentLink, home: Home) -> None:
         for key in [key for key in self._landing if key[0] == home]:
@@ -201,11 +261,14 @@ class NetworkTransport:
 
     def _give_up(self, transfer: int) -> None:
         move = self._moves.pop(transfer)
+        self._cancel(transfer, move)
+        self.free(move.there)
+        move.on_done(None)
+
+    def _cancel(self, transfer: int, move: _Move) -> None:
         target = self._link(move.there.home)
         if target is not None:
             target.send(Cancel(transfer))
-        self.free(move.there)
-        move.on_done(None)
 
     # -- beneath -----------------------------------------------------------------------------------
 
@@ -246,6 +309,9 @@ class NetworkTransport:
         assert link is not None, "room was found there"
         payload = self.view[region.offset : region.offset + self._length(region)]
         link.put(there.offset, payload, on_sent, more)
+
+
+_PROBE = TensorGroup.of((TensorSpec(name="probe", dtype="uint8", item_shape=(1,)),))
 
 
 def _ends(move: _Move) -> tuple[str, str]:

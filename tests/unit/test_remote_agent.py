@@ -1,0 +1,115 @@
+"""An agent when one of its sessions fails: the others are watched, and nobody waits in vain."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.serving.workers.remote import agent as agent_module
+from headrace.serving.workers.remote.agent import Agent, AgentOptions
+from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links, open_links
+from headrace.serving.workers.remote.frames import Tensors
+from headrace.serving.workers.remote.handshake import HandshakeError
+from headrace.serving.workers.remote.link import Address
+from headrace.serving.workers.remote.peers import Peers
+from helpers.waiting import until
+
+PATIENCE_S = 60.0
+SECRET = b"a secret of sixteen bytes"
+
+
+def play(scene: Callable[[Agent, ClusterAddresses], Awaitable[None]], folder: Path) -> None:
+    """Over an agent that lets in."""
+
+    async def main() -> None:
+        agent = Agent(
+            AgentOptions(
+                name="n0", host="127.0.0.1", port=0, secret=SECRET, cache=folder, grace_s=0.0
+            )
+        )
+        host, port = agent.open()
+        serving = asyncio.ensure_future(agent.serve())
+        try:
+            address = Address(host=host, port=port)
+            await scene(agent, ClusterAddresses(nodes={"n0": address}, secret=SECRET))
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+def test_who_is_called_says_all_the_time_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of tensors that nobody wants there."""
+    monkeypatch.setattr(agent_module, "_LOOK_S", 0.01)
+
+    async def scene(agent: Agent, cluster: ClusterAddresses) -> None:
+        address, peers = cluster.nodes["n0"], Peers(SECRET, None)
+        assert address is not None
+        failed = list[str]()
+        for transfer in (1, 2):
+            tensors = Tensors(7, transfer), memoryview(bytes(8))
+            peers.push(address.host, address.port, *tensors, failed.append)
+        [peer] = peers._peers.values()
+        await until(lambda: not peer._unknown)
+        assert peer._connection is not None
+        peer._connection.heard_at_s = -1.0
+        await until(lambda: peer._connection is not None and peer._connection.heard_at_s > 0)
+        assert not failed
+        peers.close()
+
+    play(scene, tmp_path)
+
+
+def test_a_session_that_fails_costs_no_other_its_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(agent_module, "_LOOK_S", 0.01)
+
+    class Failing:
+        """What the watch sees of a session."""
+
+        connection = None
+        detached_at_s = 0.0
+
+        def look(self) -> None:
+            raise BufferError("something is held")
+
+        async def close(self) -> None:
+            """Nothing is."""
+
+    async def scene(agent: Agent, cluster: ClusterAddresses) -> None:
+        links = await open_links(cluster, ["n0"], "plan", 1 << 16, None, lambda: 0)
+        [session] = agent.sessions()
+        failing: Any = Failing()
+        agent._sessions.insert(0, failing)
+        session.detach("its gateway is gone")
+        await until(lambda: session.closed)
+        assert failing in agent.sessions()
+        await close_links(links)
+
+    with caplog.at_level(logging.ERROR):
+        play(scene, tmp_path)
+    assert "a session is not watched for a moment" in caplog.text
+
+
+def test_a_gateway_whose_session_cannot_be_made_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(self: Agent, frame: object) -> None:
+        raise BufferError("something is held")
+
+    monkeypatch.setattr(Agent, "_new_session", fail)
+
+    async def scene(agent: Agent, cluster: ClusterAddresses) -> None:
+        with pytest.raises(HandshakeError, match="it has closed its end"):
+            await open_links(cluster, ["n0"], "plan", 1 << 16, None, lambda: 0)
+        assert not agent.sessions()
+
+    play(scene, tmp_path)
+    assert "a session cannot be opened" in caplog.text
