@@ -16,7 +16,7 @@ import pytest
 from headrace.domain.events import AnyEvent, Dispatched, SlotGained, SlotLost
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
-from headrace.serving.workers import pulse, supervised
+from headrace.serving.workers import pulse, restart_delays
 from helpers.served import WIDTH, Client, rows_of, served_chain
 from helpers.waiting import until
 
@@ -237,7 +237,7 @@ def test_a_worker_that_hangs_is_killed_and_its_batch_runs_elsewhere(tmp_path: Pa
 def test_a_slot_whose_worker_cannot_load_is_tried_again_until_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(supervised, "RESTART_DELAYS_S", (0.0, 0.05))
+    monkeypatch.setattr(restart_delays, "RESTART_DELAYS_S", (0.0, 0.05))
     caplog.set_level("INFO")
 
     async def test() -> None:

@@ -15,7 +15,7 @@ from headrace.serving.engine import live_migration
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.engine.live_migration import MigrationError, MigrationReport, Shortage
 from headrace.serving.engine.plan_in_service import ServedPlan
-from headrace.serving.workers import supervised
+from headrace.serving.workers import restart_delays
 from helpers.left_behind import children, descriptors, nothing_left_of
 from helpers.onnx_models import chain_model
 from helpers.served import UNHURRIED_US, WIDTH, Client, Served, plan_by_hand, rows_of, served_chain
@@ -178,7 +178,7 @@ class Spoiler:
 def spoiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spoiler:
     spoiler = Spoiler(tmp_path / "cache")
     monkeypatch.setattr(live_migration, "memory_short_of", spoiler.memory_short_of)
-    monkeypatch.setattr(supervised, "RESTART_DELAYS_S", (0.0, 0.05))
+    monkeypatch.setattr(restart_delays, "RESTART_DELAYS_S", (0.0, 0.05))
     return spoiler
 
 

@@ -14,7 +14,7 @@ from headrace.serving.core.protocol import ProtocolCore
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Refusal
 from headrace.serving.engine.plan_in_service import ServedPlan
-from headrace.serving.workers import pulse, supervised
+from headrace.serving.workers import pulse, restart_delays
 from helpers.left_behind import children, nothing_left_of
 from helpers.sequences import Asking, served_sums
 from helpers.waiting import until
@@ -29,7 +29,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     # The test decides when a frozen worker is lost.
     monkeypatch.setattr(pulse, "SILENCE_S", WAIT_S)
-    monkeypatch.setattr(supervised, "RESTART_DELAYS_S", (0.0, 0.05))
+    monkeypatch.setattr(restart_delays, "RESTART_DELAYS_S", (0.0, 0.05))
 
 
 async def ended(asking: Asking, steps: int) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from headrace.domain.errors import ModelError
 from headrace.serving.workers.frames import Finished
-from headrace.serving.workers.supervised import LOAD_TIMEOUT_S, RESTART_DELAYS_S
+from headrace.serving.workers.restart_delays import RESTART_DELAYS_S
+from headrace.serving.workers.supervised import LOAD_TIMEOUT_S
 from headrace.serving.workers.supervisor import Supervisor
 from helpers.fake_workers import FAILS, HANGS, LOAD_S, LOADS, FakeHost, Told, play
 

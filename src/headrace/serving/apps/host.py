@@ -35,8 +35,8 @@ from headrace.serving.apps.frames import (
     decode_beat,
 )
 from headrace.serving.workers.frames import FrameError
+from headrace.serving.workers.restart_delays import RestartDelays
 from headrace.serving.workers.status import AppsStatus
-from headrace.serving.workers.supervised import RESTART_DELAYS_S, STEADY_S
 from headrace.serving.workers.worker_process import STOP_GRACE_S
 
 logger = logging.getLogger("headrace.apps")
@@ -182,7 +182,7 @@ class AppHost:
         self._look: asyncio.TimerHandle | None = None
         self.files: tuple[DescribedFile, ...] = ()
         self._restarts = 0
-        self._setbacks = 0
+        self._delays = RestartDelays()
         self._next_attempt_at_s = 0.0
         self._beat = Beat(0, 0, False, "", "")
         self._beat_at_s = 0.0
@@ -297,9 +297,9 @@ class AppHost:
             came_up_at_s = loop.time()
             await self._lost_now.wait()
             await self._detach()
-            self._setbacks = 1 if loop.time() - came_up_at_s > STEADY_S else self._setbacks + 1
+            self._delays.lived(loop.time() - came_up_at_s)
             while not self.up:
-                delay_s = RESTART_DELAYS_S[min(self._setbacks, len(RESTART_DELAYS_S)) - 1]
+                delay_s = self._delays.after_setback_s()
                 self._next_attempt_at_s = loop.time() + delay_s
                 await asyncio.sleep(delay_s)
                 await self._try_again()
@@ -314,7 +314,6 @@ class AppHost:
                 raise DocumentError("apps: the files have changed; restart the server for that")
             await self._attach()
         except (HeadraceError, OSError) as error:
-            self._setbacks += 1
             logger.error("the apps' process cannot be started again: %s", error)
             process, self._process = self._process, None
             if process is not None:

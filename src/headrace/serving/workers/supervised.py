@@ -13,7 +13,7 @@ since the dispatcher may hand out work in that very step. Invariants:
 - `on_slot_lost` and `on_slot_gained` of a slot alternate, lost first, unless its first worker comes
   up; nothing is reported of a batch between them.
 - Between two attempts lie RESTART_DELAYS_S, by the number of setbacks in a row: workers that could
-  not load, or that died within STEADY_S. Never is a slot given up.
+  not load, or that died within STEADY_S (`restart_delays`). Never is a slot given up.
 - After a failure, workers load one at a time: together, those that lack memory would fail for ever.
 
 A hang (`hangs`) is seen by one timer per slot, set for the first batch and moved on only when it
@@ -52,6 +52,7 @@ from headrace.serving.workers.hangs import HangLimit
 from headrace.serving.workers.host import Host, WorkerHandle
 from headrace.serving.workers.loads import LoadsUnderWay, is_of_a_load
 from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, Watch
+from headrace.serving.workers.restart_delays import RESTART_DELAYS_S, RestartDelays
 from headrace.serving.workers.stage_io import Home
 from headrace.serving.workers.status import Outage
 from headrace.serving.workers.worker_process import WorkerSpec, process_title
@@ -59,11 +60,6 @@ from headrace.serving.workers.worker_process import WorkerSpec, process_title
 logger = logging.getLogger(__name__)
 
 LOAD_TIMEOUT_S = 120.0
-RESTART_DELAYS_S = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Before each attempt in a row; the last one again and again. Nobody is given up: what was in the
-way may be mended at any time, and an attempt in 30 s costs next to nothing."""
-STEADY_S = 10.0
-"""A worker that has lived so long is healthy: the row begins anew."""
 _LEAST_S = 0.001
 """Of a timer: what is due sooner, uvloop calls at once, by a handle that has no `when`."""
 
@@ -274,8 +270,7 @@ class SupervisedProcess:
         self._lost_now = asyncio.Event()
         self._starting = asyncio.Lock()
         self._keeper: asyncio.Task[None] | None = None
-        self._setbacks = 0
-        """Workers in a row that were lost early or could not load."""
+        self._delays = RestartDelays()
         self._failed_loads = 0
         """In a row."""
         self._next_attempt_at_s = 0.0
@@ -372,17 +367,12 @@ class SupervisedProcess:
                 came_up_at_s = loop.time()
                 await self._lost_now.wait()
                 await self._reap()
-                lived_s = loop.time() - came_up_at_s
-                self._setbacks = 1 if lived_s > STEADY_S else self._setbacks + 1
-            self._next_attempt_at_s = loop.time() + self._delay_s
-            await asyncio.sleep(self._delay_s)
+                self._delays.lived(loop.time() - came_up_at_s)
+            self._next_attempt_at_s = loop.time() + self._delays.after_setback_s()
+            await asyncio.sleep(self.retry_in_s)
             # Together, workers that lack memory would fail for ever; one alone may find enough.
             async with self._turn if self._failed_loads else contextlib.nullcontext():
                 await self._try_again()
-
-    @property
-    def _delay_s(self) -> float:
-        return RESTART_DELAYS_S[min(self._setbacks, len(RESTART_DELAYS_S)) - 1]
 
     async def _try_again(self) -> None:
         self.restarts += 1
@@ -398,7 +388,6 @@ class SupervisedProcess:
             slot.events.on_slot_gained(slot.number)
 
     def _note_failure(self, error: Exception) -> None:
-        self._setbacks += 1
         self._failed_loads += 1
         self.outage = "load-failed"
         if self._failed_loads == 1:
@@ -409,13 +398,7 @@ class SupervisedProcess:
                 error,
             )
         else:
-            logger.info(
-                "%s: failed to load %d times, again in %g s: %s",
-                self._what,
-                self._failed_loads,
-                self._delay_s,
-                error,
-            )
+            logger.info("%s: failed to load %d times: %s", self._what, self._failed_loads, error)
 
     async def _start_process(self) -> None:
         self._lost_now.clear()
