@@ -82,7 +82,8 @@ def headrace(
     plan → [bold]simulate[/bold] it → [bold]serve[/bold] it → [bold]load[/bold] the server →
     [bold]trace[/bold] what happened.
 
-    Exit codes: 0 done, 2 bad input, 3 no feasible plan, 4 a plan fails verification.
+    Exit codes: 0 done, 2 bad input, 3 no feasible plan, 4 a plan fails verification, 5 another
+    gateway has taken over.
     """
 
 

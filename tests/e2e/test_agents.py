@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.workers.frames import Run
+from headrace.serving.workers.host import HostGoneError
 from headrace.serving.workers.remote.cluster import ClusterAddresses
 from headrace.serving.workers.remote.handshake import SECRET_VARIABLE, HandshakeError
 from headrace.serving.workers.remote.tls import calling
@@ -361,25 +362,37 @@ def test_a_gateway_that_is_killed_is_followed_by_one_that_takes_the_workers_over
         assert not alive({worker for found in workers for worker in found})
 
 
-def test_a_gateway_that_another_has_followed_is_refused(tmp_path: Path) -> None:
-    served = served_chain(tmp_path)
+@pytest.mark.parametrize("some_here", [False, True], ids=["of all nodes", "of one node"])
+def test_a_gateway_that_another_has_followed_is_refused_and_promises_nothing(
+    tmp_path: Path, some_here: bool
+) -> None:
+    served = two_stages(tmp_path)
 
-    async def test(node: AgentProcess) -> None:
-        old, new = (served.engine(cluster=cluster_of(node, n0=node.address)) for _ in range(2))
+    async def test(nodes: list[AgentProcess]) -> None:
+        n1 = None if some_here else nodes[1].address
+        old = served.engine(cluster=cluster_of(nodes[0], n1=n1))
+        new = served.engine(cluster=cluster_of(*nodes))
         await old.start()
         try:
             await new.start()
-            await until(lambda: not old.ready)
+            refused = 1 if some_here else 2
+            await until(lambda: old.status().outages["refused"] == refused)
             assert isinstance(await Client(new).send(ROWS), Answer)
-            with pytest.raises(HandshakeError, match="has taken over"):
-                await old._current._links["n0"].until_up()
-            assert isinstance(await Client(new).send(ROWS), Answer)
+            result = await Client(old).send(ROWS)
+            assert isinstance(result, Refusal)
+            assert result.never
+            assert "its agents refuse this gateway" in result.message
+            assert sum(slot.up for slot in old.status().slots) == 2 - refused
+            if not some_here:
+                with pytest.raises(HostGoneError, match=r"n1'.*has taken over; .* epoch 1\n  try "):
+                    await old.until_gone()
         finally:
             await old.stop()
+            assert isinstance(await Client(new).send(ROWS), Answer)
             await new.stop()
 
-    with agents(tmp_path, "n0") as [node]:
-        asyncio.run(asyncio.wait_for(test(node), WAIT_S))
+    with agents(tmp_path, "n0", "n1") as nodes:
+        asyncio.run(asyncio.wait_for(test(nodes), WAIT_S))
 
 
 def test_who_is_not_there_or_another_is_named_and_nothing_is_started(tmp_path: Path) -> None:

@@ -251,14 +251,14 @@ def test_a_slot_whose_worker_cannot_load_is_tried_again_until_it_can(
             kill(engine, 0)
             await log.until(lambda: bool(log.of(SlotLost)))
             await until(lambda: engine.status().slots[0].restarts >= 3)
-            assert engine.status().outages == {"lost": 0, "load-failed": 1}
+            assert engine.status().outages == {"lost": 0, "load-failed": 1, "refused": 0}
             refusal = await Client(engine).send(ROW)
             assert isinstance(refusal, Refusal)
             assert refusal.reason == "no-slot"
             assert not engine.ready
             file.write_bytes(sound)
             await log.until(lambda: bool(log.of(SlotGained)))
-            assert engine.status().outages == {"lost": 0, "load-failed": 0}
+            assert engine.status().outages == {"lost": 0, "load-failed": 0, "refused": 0}
             assert isinstance(await Client(engine).send(ROW), Answer)
         finally:
             await engine.stop()

@@ -197,13 +197,13 @@ def test_the_old_plan_serves_on_until_the_first_exchanged_worker_can_load(
             await until(lambda: any(slot.restarts >= 3 for slot in engine.status().slots))
             status = engine.status()
             assert status.migrating
-            assert status.outages == {"lost": 0, "load-failed": 1}
+            assert status.outages == {"lost": 0, "load-failed": 1, "refused": 0}
             assert engine.ready
             spoiler.mend()
             report = await move
             assert await offered > 0
             assert (report.preloaded, report.slots_out) == (False, ())
-            assert engine.status().outages == {"lost": 0, "load-failed": 0}
+            assert engine.status().outages == {"lost": 0, "load-failed": 0, "refused": 0}
             assert all(slot.up for slot in engine.status().slots)
             # A counter never goes back, whatever plan is served.
             restarts = {slot.name: slot.restarts for slot in engine.status().slots}

@@ -15,6 +15,7 @@ import yaml
 
 from headrace.cli import app
 from headrace.serving.front.access import read_or_create_token
+from headrace.serving.workers.host import HostGoneError
 from helpers.doc_pages import ROOT
 from helpers.gateway import Bench, get
 
@@ -51,6 +52,10 @@ def served_arguments() -> dict[str, list[str]]:
         "image": yaml.safe_load(image),
         "deployment": CONTAINER["args"],
     }
+
+
+def test_a_gateway_that_another_has_followed_is_not_started_again() -> None:
+    assert unit_values("RestartPreventExitStatus") == [str(HostGoneError.exit_code)]
 
 
 @pytest.mark.parametrize("where", served_arguments())

@@ -19,6 +19,7 @@ from headrace.serving.workers.frames import (
     Unload,
     Unloaded,
 )
+from headrace.serving.workers.host import HostGoneError
 from headrace.serving.workers.pulse import LOOK_S, NO_CORE
 from headrace.serving.workers.supervisor import Supervisor
 from headrace.serving.workers.worker_process import WorkerSpec
@@ -26,7 +27,7 @@ from helpers.virtual_loop import VirtualTimeLoop
 
 LOAD_S = 1.0
 P99_US = 100_000
-FAILS, LOADS, HANGS = "fails", "loads", "hangs"
+FAILS, LOADS, HANGS, REFUSED = "fails", "loads", "hangs", "refused"
 
 
 class FakeWorker:
@@ -82,6 +83,8 @@ class FakeWorker:
             await asyncio.sleep(timeout_s if self._what == HANGS else LOAD_S)
         finally:
             host.loading -= 1
+        if self._what == REFUSED:
+            raise HostGoneError("another gateway has taken over")
         if self._what != LOADS or max(together, host.loading + 1) > host.room:
             raise ModelError("no memory")
         self._beat()

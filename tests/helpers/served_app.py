@@ -167,6 +167,10 @@ class FakeModules:
     async def start(self) -> None:
         """Nothing to start."""
 
+    async def until_gone(self) -> None:
+        """Nothing is ever lost here."""
+        await asyncio.Event().wait()
+
     async def drain(self, grace_s: float) -> bool:
         self.drained = True
         return True

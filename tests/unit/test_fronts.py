@@ -13,8 +13,10 @@ from headrace.serving.front.access import Access
 from headrace.serving.front.base import AddressError, Front, FrontOptions
 from headrace.serving.front.table import FRONTS
 from headrace.serving.lifecycle import Server
+from headrace.serving.workers.host import HostGoneError
 from helpers.gateway import FakeEngine, get, parse_reply, post
 from helpers.line_front import LineFront
+from helpers.live_server import PATIENCE_S
 
 JSON = b'{"inputs":[{"name":"x","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
 
@@ -25,6 +27,11 @@ class StartedEngine(FakeEngine):
     def __init__(self, *, at_once: bool = True) -> None:
         super().__init__(at_once=at_once)
         self.life: list[str] = []
+        self.gone = asyncio.Event()
+
+    async def until_gone(self) -> None:
+        await self.gone.wait()
+        raise HostGoneError("refused by all agents")
 
     async def start(self) -> None:
         self.life.append("start")
@@ -105,6 +112,19 @@ def test_two_fronts_serve_the_same_models_and_share_one_count(tmp_path: Path) ->
     served.run(ask)
     assert served.core.counters["adder"].answered == 2
     assert served.engine.life == ["start", "drain", "stop"]
+
+
+def test_a_server_that_will_never_answer_again_ends_and_says_why(tmp_path: Path) -> None:
+    served = Fronts(["http", "line"], tmp_path, StartedEngine())
+
+    async def test() -> None:
+        with pytest.raises(HostGoneError, match="refused by all agents"):
+            await served.server.run(lambda _: served.engine.gone.set())
+        assert served.engine.life == ["start", "stop"]
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_unix_connection(served.socket)
+
+    asyncio.run(asyncio.wait_for(test(), PATIENCE_S))
 
 
 def connected(served: Fronts) -> socket.socket:

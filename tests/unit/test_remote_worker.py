@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.domain.errors import HeadraceError, ModelError
+from headrace.serving.workers.host import HostGoneError
 from headrace.serving.workers.remote import host
 from headrace.serving.workers.remote.frames import (
     AnyRemoteFrame,
@@ -136,7 +137,7 @@ def test_an_agent_that_will_never_be_back_is_not_waited_for() -> None:
         await until(lambda: len(link.starts) == 1)
         link.fail()
         link.refuse()
-        with pytest.raises(ModelError, match="died while loading"):
+        with pytest.raises(HostGoneError, match="refuses this gateway"):
             await load
 
     loading(test)

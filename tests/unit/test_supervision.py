@@ -5,6 +5,7 @@ Over virtual time, with fakes behind the supervisor: a worker is whatever its sc
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from itertools import chain, pairwise, repeat
 
@@ -15,7 +16,7 @@ from headrace.serving.workers.frames import Finished
 from headrace.serving.workers.restart_delays import RESTART_DELAYS_S
 from headrace.serving.workers.supervised import LOAD_TIMEOUT_S
 from headrace.serving.workers.supervisor import Supervisor
-from helpers.fake_workers import FAILS, HANGS, LOAD_S, LOADS, FakeHost, Told, play
+from helpers.fake_workers import FAILS, HANGS, LOAD_S, LOADS, REFUSED, FakeHost, Told, play
 
 
 def gaps_s(host: FakeHost, took_s: float = LOAD_S) -> list[float]:
@@ -60,6 +61,27 @@ def test_nobody_is_given_up_however_long_it_takes() -> None:
 
     play(host, scene)
     assert max(gaps_s(host)) == pytest.approx(RESTART_DELAYS_S[-1])
+
+
+@pytest.mark.parametrize("before", [[], [LOADS]], ids=["at its start", "after a loss"])
+def test_a_slot_whose_host_has_refused_is_given_up_and_nobody_promises_otherwise(
+    before: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    host = FakeHost(iter([*before, REFUSED]))
+    caplog.set_level(logging.INFO)
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.insist([0], lambda slots: None)
+        for worker in [*host.alive]:
+            worker.kill()
+        await asyncio.sleep(1_000.0)
+        [slot] = supervisor.slots
+        assert (slot.up, slot.outage, slot.retry_in_s) == (False, "refused", math.inf)
+        assert slot.gone == "another gateway has taken over"
+        assert [number for _, number in told.lost] == [0]
+        assert "tried again" not in caplog.text
+
+    play(host, scene)
 
 
 def test_a_worker_that_dies_early_waits_longer_each_time_and_one_that_lived_does_not() -> None:

@@ -1,7 +1,8 @@
 """A server's life: listen, start the engine, serve, and leave nothing behind.
 
     fronts listen ──▶ engine starts ──▶ ready ──▶ (SIGTERM) ──▶ retire ──▶ drain ──▶ stop
-                           │                 └────── (SIGINT) ──────────▶ drain ──▶ stop
+                           │                 ├────── (SIGINT) ──────────▶ drain ──▶ stop
+                           │                 └── (it will never answer again) ──────▶ stop
                            └── (signal, or it cannot start) ──────────────────────▶ stop
 
 The fronts listen first: an address in use is found before anything is started. SIGTERM comes from
@@ -38,6 +39,10 @@ class ServingEngine(Backend, Protocol):
 
     async def start(self) -> None: ...
 
+    async def until_gone(self) -> None:
+        """Does not return, but raises HeadraceError when nothing can be answered ever again."""
+        ...
+
     async def drain(self, grace_s: float) -> bool: ...
 
     async def stop(self) -> None: ...
@@ -73,7 +78,7 @@ class Server:
 
         Raises:
             AddressError: an address cannot be listened on; nothing was started.
-            HeadraceError: the engine cannot start.
+            HeadraceError: the engine cannot start, or can answer nothing ever again.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -93,7 +98,7 @@ class Server:
                 _keep_freed_memory()
                 self._serving = True
                 on_ready(self._fronts[0].address)
-                await self._stop.wait()
+                await self._until_stopped()
                 if self._retiring:
                     await self._lame_duck()
             for front in self._fronts:
@@ -145,6 +150,20 @@ class Server:
         task = asyncio.get_running_loop().create_task(self._changeover.reload())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _until_stopped(self) -> None:
+        """
+        Raises:
+            HeadraceError: it was not told to stop, but can answer nothing ever again.
+        """
+        watch = asyncio.ensure_future(self._engine.until_gone())
+        watch.add_done_callback(lambda _: self._stop.set())
+        try:
+            await self._stop.wait()
+            if watch.done():
+                watch.result()
+        finally:
+            watch.cancel()
 
     async def _unless_stopped(self, starting: Any) -> bool:
         """Await it; False: a signal came first."""

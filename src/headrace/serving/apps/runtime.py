@@ -51,6 +51,8 @@ class ModuleEngine(Modules, Protocol):
 
     async def start(self) -> None: ...
 
+    async def until_gone(self) -> None: ...
+
     async def drain(self, grace_s: float) -> bool: ...
 
     async def stop(self) -> None: ...
@@ -256,6 +258,10 @@ class AppRuntime:
         """
         await self._host.start()
         await self._engine.start()
+
+    async def until_gone(self) -> None:
+        """See `Engine.until_gone`: apps answer nothing without their modules."""
+        await self._engine.until_gone()
 
     async def drain(self, grace_s: float) -> bool:
         """Refuse new requests, finish those that run; their calls must still be answered."""

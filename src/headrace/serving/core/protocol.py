@@ -312,9 +312,11 @@ class ProtocolCore:
     @property
     def why_not_ready(self) -> str:
         """A sentence for whoever asks while it is not."""
-        apps = self._backend.status().apps
-        if apps is not None and not apps.up:
+        status = self._backend.status()
+        if status.apps is not None and not status.apps.up:
             return "not ready: the process that runs the apps' functions is being started again"
+        if status.outages["refused"]:
+            return "not ready: agents refuse this gateway, as they do when another has taken over"
         return "not ready: starting, shutting down, or a stage has lost all its slots"
 
     def retire(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from headrace.serving.engine.model_weights import ModelStanding, ModelWeights
 from headrace.serving.engine.moderation import Moderation
 from headrace.serving.engine.pending import PendingRequests
 from headrace.serving.engine.plan_in_service import PlanInService, ServedPlan, ServiceOptions
+from headrace.serving.workers.host import HostGoneError
 from headrace.serving.workers.remote.cluster import ClusterAddresses
 from headrace.serving.workers.status import EngineStatus, SlotStatus
 
@@ -240,6 +242,20 @@ class Engine:
         self._moderation = self._current.moderation(self._clock)
         loop.call_later(LOOK_EVERY_S, self._look_at_times)
 
+    async def until_gone(self) -> None:
+        """
+        Raises:
+            HostGoneError: no slot will ever have a worker again.
+        """
+        while self._migrating is not None or not (reasons := self._current.gone):
+            await asyncio.sleep(LOOK_EVERY_S)
+        refusals = "\n".join(f"  {reason}" for reason in reasons)
+        raise HostGoneError(
+            "serve: the agents of all nodes have refused this gateway; nothing can be answered any"
+            f" more\n{refusals}\n"
+            "  try       the gateway that they obey now; starting this one again takes them from it"
+        )
+
     def _look_at_times(self) -> None:
         if self._started:
             self._drift_watch.report(self._current.levels())
@@ -336,8 +352,9 @@ class Engine:
         refusal = Refusal(reason="draining", message=message, retry_after_us=0)
         asyncio.get_running_loop().call_soon(inference.on_done, refusal)
 
-    def _retry_in_us(self, model: str) -> int:
-        return round(self._current.retry_in_s(model) * 1e6)
+    def _retry_in_us(self, model: str) -> int | None:
+        retry_in_s = self._current.retry_in_s(model)
+        return round(retry_in_s * 1e6) if math.isfinite(retry_in_s) else None
 
     def _forget(self, request_id: int) -> None:
         """Nobody waits for a request any more; it may leave its queue."""

@@ -65,8 +65,9 @@ class PendingRequests:
         """Called for requests nobody waits for any more; they may leave the queue."""
         self.on_idle: Callable[[], None] = lambda: None
         """Called when results were handed over and no inference is open any more."""
-        self.retry_in_us: Callable[[str], int] = lambda model: 0
-        """Until the next attempt to give a model, named, the workers that it has lost."""
+        self.retry_in_us: Callable[[str], int | None] = lambda model: 0
+        """Until the next attempt to give a model, named, the workers that it has lost; None: there
+        will be none."""
 
     @property
     def open_requests(self) -> int:
@@ -219,8 +220,12 @@ class PendingRequests:
                 self._hand_over(entry, _invalid(entry, request.id, detail))
                 return
             if reason == "no-slot":
+                again_in_us = self.retry_in_us(entry.model.name)
+                if again_in_us is None:
+                    self._hand_over(entry, _gone(entry))
+                    return
                 # The dispatcher allows for the loading alone.
-                retry_after_us += self.retry_in_us(entry.model.name)
+                retry_after_us += again_in_us
             refusal = _refusal(entry, reason, retry_after_us)
             if reason == "failed" and detail:
                 message = f"model {entry.model.name!r} is not available: {detail}"
@@ -339,6 +344,14 @@ def _invalid(entry: PendingInference, request_id: int, detail: str) -> Refusal:
         which = f" (item {request_id - entry.inference.first_request} of {items}, from 0)"
     message = f"model {entry.model.name!r} cannot compute this input{which}: {detail}"
     return Refusal(reason="invalid-input", message=message, retry_after_us=0)
+
+
+def _gone(entry: PendingInference) -> Refusal:
+    message = (
+        f"model {entry.model.name!r} lacks a worker for one of its stages and gets none here any"
+        " more: its agents refuse this gateway, as they do when another has taken over; ask that"
+    )
+    return Refusal(reason="no-slot", message=message, retry_after_us=0, never=True)
 
 
 def _sentence(name: str, timeout_us: int, reason: DropReason, retry_after_us: int) -> str:

@@ -384,7 +384,8 @@ class PlanInService:
 
     def retry_in_s(self, name: str) -> float:
         """Until the model may be answered again: until each stage of one of its pipelines has a
-        worker, or has tried to load one. 0 where it can be answered now, or is not served."""
+        worker, or has tried to load one. 0 where it can be answered now, or is not served; inf:
+        never, since no slot of a stage will have a worker again."""
         if self.supervisor is None or name not in self.models:
             return 0.0
         waits_s = [0.0 if slot.up else slot.retry_in_s for slot in self.supervisor.slots]
@@ -394,6 +395,12 @@ class PlanInService:
             if model.name == name
             for route in model.routes
         )
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """Why none of its slots will ever have a worker again; nothing: one may."""
+        reasons = [slot.gone for slot in self.supervisor.slots] if self.supervisor else []
+        return tuple(dict.fromkeys(reasons)) if all(reasons) else ()
 
     def levels(self) -> list[StageTime]:
         """What its stages really take; nothing before `prepare` and after `stop`."""

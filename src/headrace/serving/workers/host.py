@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from headrace.domain.errors import ModelError
 from headrace.executors.mps import MpsService
 from headrace.serving.workers.activity import Activity, activity_of
 from headrace.serving.workers.arena import Arena
@@ -24,6 +25,12 @@ from headrace.serving.workers.stage_io import HERE, Home
 from headrace.serving.workers.worker_process import WorkerLimits, WorkerProcess, WorkerSpec
 
 logger = logging.getLogger(__name__)
+
+
+class HostGoneError(ModelError):
+    """A host starts no worker for this server, and never will again."""
+
+    exit_code = 5
 
 
 class WorkerHandle(Protocol):
@@ -41,7 +48,11 @@ class WorkerHandle(Protocol):
     def send(self) -> Callable[[Run | Load | Unload], None]: ...
 
     async def load(self, timeout_s: float) -> None:
-        """Raises ModelError: a stage cannot be loaded, or the worker died or hung meanwhile."""
+        """
+        Raises:
+            ModelError: a stage cannot be loaded, or the worker died or hung meanwhile.
+            HostGoneError: its host takes no workers any more.
+        """
         ...
 
     def kill(self) -> None: ...

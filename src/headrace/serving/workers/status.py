@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Outage = Literal["lost", "load-failed"]
-"""Why a slot is out of service, though it is being brought back:
+Outage = Literal["lost", "load-failed", "refused"]
+"""Why a slot is out of service; but for the last one it is being brought back:
 
 lost         its worker died, hung, or was killed
 load-failed  the worker that was to follow it, or another plan's, could not load its stages
+refused      the agent of its node starts nothing for this gateway any more
 """
 OUTAGES: tuple[Outage, ...] = get_args(Outage)
 

@@ -13,7 +13,8 @@ since the dispatcher may hand out work in that very step. Invariants:
 - `on_slot_lost` and `on_slot_gained` of a slot alternate, lost first, unless its first worker comes
   up; nothing is reported of a batch between them.
 - Between two attempts lie RESTART_DELAYS_S, by the number of setbacks in a row: workers that could
-  not load, or that died within STEADY_S (`restart_delays`). Never is a slot given up.
+  not load, or that died within STEADY_S (`restart_delays`). A slot is given up only when its host
+  refuses this server for good (`HostGoneError`), since another one has taken its place there.
 - After a failure, workers load one at a time: together, those that lack memory would fail for ever.
 
 A hang (`hangs`) is seen by one timer per slot, set for the first batch and moved on only when it
@@ -27,6 +28,7 @@ started again has what its `WorkerSpec.loads` names, and nothing of what came la
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
@@ -49,7 +51,7 @@ from headrace.serving.workers.frames import (
     Unloaded,
 )
 from headrace.serving.workers.hangs import HangLimit
-from headrace.serving.workers.host import Host, WorkerHandle
+from headrace.serving.workers.host import Host, HostGoneError, WorkerHandle
 from headrace.serving.workers.loads import LoadsUnderWay, is_of_a_load
 from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, Watch
 from headrace.serving.workers.restart_delays import RESTART_DELAYS_S, RestartDelays
@@ -129,8 +131,14 @@ class SupervisedSlot:
 
     @property
     def retry_in_s(self) -> float:
-        """Until the next attempt to give it a worker; 0: one is under way, or none is needed."""
+        """Until the next attempt to give it a worker; 0: one is under way, or none is needed; inf:
+        there will be none."""
         return self.process.retry_in_s
+
+    @property
+    def gone(self) -> str:
+        """Why it will never have a worker again; empty: it may."""
+        return self.process.gone
 
     def run(self, frame: Run) -> None:
         # Where the worker has just died, its end of the channel says so in a moment.
@@ -260,6 +268,8 @@ class SupervisedProcess:
         """When that came, or the worker had loaded."""
         self.up = False
         self.outage: Outage | None = None
+        self.gone = ""
+        """Why no worker will ever be started again; empty: one will."""
         self._slots = {slot.number: slot for slot in slots}
         self._specs = [slot.spec for slot in slots]
         self._what = process_title(self._specs)
@@ -289,6 +299,8 @@ class SupervisedProcess:
 
     @property
     def retry_in_s(self) -> float:
+        if self.gone:
+            return math.inf
         return max(0.0, self._next_attempt_at_s - asyncio.get_running_loop().time())
 
     async def start(self) -> None:
@@ -360,9 +372,9 @@ class SupervisedProcess:
     # -- one process after the other -----------------------------------------------------------
 
     async def _keep(self) -> None:
-        """Give the slots a worker whenever they have none."""
+        """Give the slots a worker whenever they have none, for as long as their host takes any."""
         loop = asyncio.get_running_loop()
-        while True:
+        while not self.gone:
             if self.up:
                 came_up_at_s = loop.time()
                 await self._lost_now.wait()
@@ -388,6 +400,10 @@ class SupervisedProcess:
             slot.events.on_slot_gained(slot.number)
 
     def _note_failure(self, error: Exception) -> None:
+        if isinstance(error, HostGoneError):
+            # Whoever speaks with the host has said so in the log, once for all that is there.
+            self.outage, self.gone = "refused", str(error)
+            return
         self._failed_loads += 1
         self.outage = "load-failed"
         if self._failed_loads == 1:

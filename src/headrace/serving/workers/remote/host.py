@@ -11,6 +11,7 @@ from msgspec.structs import replace as with_fields
 from headrace.domain.errors import HeadraceError, ModelError
 from headrace.serving.workers.activity import Activity
 from headrace.serving.workers.frames import AnyFrame, Load, Run, Unload
+from headrace.serving.workers.host import HostGoneError
 from headrace.serving.workers.pulse import NO_CORE
 from headrace.serving.workers.remote.files import file_ref
 from headrace.serving.workers.remote.frames import (
@@ -120,6 +121,16 @@ class RemoteHost:
         if self._link.silent_s > DELAYED_S:
             return "its whole machine is not heard; the network to it may be slow or cut"
         return NO_CORE
+
+    async def until_up(self) -> None:
+        """
+        Raises:
+            HostGoneError: its agent has refused this gateway, or the link is closed.
+        """
+        try:
+            await self._link.until_up()
+        except HeadraceError as error:
+            raise HostGoneError(str(error)) from error
 
     def close(self) -> None:
         """The link is closed by whoever has opened it."""
@@ -237,12 +248,12 @@ class RemoteWorker:
 
     async def _loaded(self, timeout_s: float) -> Ready:
         """The agent's answer, of this session."""
+        await self._host.until_up()
         try:
-            await self._link.until_up()
             specs, self._files = await self._host.described(self._specs)
-            await self._link.until_up()
         except HeadraceError as error:
             raise ModelError(f"{self._what}: {error}") from error
+        await self._host.until_up()
         self._reply = asyncio.get_running_loop().create_future()
         self._number = self._link.add(self)
         self._link.send(Start(self._number, specs, timeout_s))
@@ -254,8 +265,8 @@ class RemoteWorker:
 
     async def _is_back(self, within_s: float) -> bool:
         try:
-            await asyncio.wait_for(self._link.until_up(), within_s)
-        except (TimeoutError, HeadraceError):
+            await asyncio.wait_for(self._host.until_up(), within_s)
+        except TimeoutError:
             return False
         return True
 
