@@ -262,6 +262,7 @@ def test_a_cut_network_is_noticed_and_mended_without_loading_again(tmp_path: Pat
                 assert isinstance(result, Refusal) or (rows_of(result) == expected).all()
                 np.testing.assert_array_equal(rows_of(await client.send(ROWS)), expected)
                 assert workers_of(nodes[0]) == workers
+                assert [slot.restarts for slot in engine.status().slots] == [0, 0]
             finally:
                 await engine.stop()
 

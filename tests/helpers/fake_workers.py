@@ -83,6 +83,8 @@ class FakeWorker:
             await asyncio.sleep(timeout_s if self._what == HANGS else LOAD_S)
         finally:
             host.loading -= 1
+        if not host.is_up:
+            raise ModelError("its agent is lost")
         if self._what == REFUSED:
             raise HostGoneError("another gateway has taken over")
         if self._what != LOADS or max(together, host.loading + 1) > host.room:
@@ -106,6 +108,7 @@ class FakeHost:
 
     home = "elsewhere"
     clock_offset_us = 0
+    incarnation = 0
     last_frame: Callable[[AnyFrame], None]
 
     def __init__(self, script: Iterator[str], room: int = 100) -> None:
@@ -114,12 +117,31 @@ class FakeHost:
         self.loading = 0
         self.most_loading = 0
         self.alive: set[FakeWorker] = set()
-        self.numbers = count(1)
+        self.numbers: Iterator[int] = count(1)
         self.tells = True
         """What its processes do."""
         self.reap_s = 0.0
         """From the kill of a worker to its end."""
         self.started_at_s: list[float] = []
+        self._up = asyncio.Event()
+        self._up.set()
+
+    @property
+    def is_up(self) -> bool:
+        return self._up.is_set()
+
+    async def until_up(self) -> None:
+        await self._up.wait()
+
+    async def cut_off(self, for_s: float, *, died: bool = False) -> None:
+        """It is not heard, and then again. `died`: it was started anew meanwhile; else its workers
+        live on, and whoever is started is one of them: give them one number."""
+        self._up.clear()
+        for worker in [*self.alive]:
+            worker.lose("its agent is lost")
+        await asyncio.sleep(for_s)
+        self.incarnation += died
+        self._up.set()
 
     def start_worker(
         self,

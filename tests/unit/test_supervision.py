@@ -24,6 +24,11 @@ def gaps_s(host: FakeHost, took_s: float = LOAD_S) -> list[float]:
     return [after - before - took_s for before, after in pairwise(host.started_at_s)]
 
 
+def away_s(told: Told) -> list[float]:
+    """Of one slot: from each loss to the gain that followed."""
+    return [up - down for (down, _), (up, _) in zip(told.lost, told.gained, strict=True)]
+
+
 def test_a_worker_that_cannot_load_is_tried_again_with_growing_delays_until_it_can(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -95,9 +100,61 @@ def test_a_worker_that_dies_early_waits_longer_each_time_and_one_that_lived_does
             worker.kill()
             assert supervisor.slots[0].outage == "lost"
             await told.until_gained(number)
-        down_s = [up - down for (down, _), (up, _) in zip(told.lost, told.gained, strict=True)]
-        waited = [seconds - LOAD_S for seconds in down_s]
+        waited = [seconds - LOAD_S for seconds in away_s(told)]
         assert waited == pytest.approx([*RESTART_DELAYS_S[:3], *RESTART_DELAYS_S[:2]])
+
+    play(host, scene)
+
+
+AWAY_S = 0.1
+
+
+def test_a_link_that_breaks_again_and_again_costs_a_slot_no_longer_than_it_is_away() -> None:
+    host = FakeHost(repeat(LOADS))
+    host.numbers = repeat(7)
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        for number in range(1, 2 * len(RESTART_DELAYS_S)):
+            await host.cut_off(AWAY_S)
+            await told.until_gained(number)
+        assert away_s(told) == pytest.approx([AWAY_S + LOAD_S] * len(told.lost))
+        [slot] = supervisor.slots
+        assert slot.restarts == 0, "it was given back what it had"
+        [worker] = host.alive
+        worker.kill()
+        await told.until_gained(number + 1)
+        assert away_s(told)[-1] == pytest.approx(LOAD_S), "its own first setback"
+
+    play(host, scene)
+
+
+def test_a_link_that_breaks_while_a_worker_loads_is_no_setback_either() -> None:
+    host = FakeHost(repeat(LOADS))
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        for _ in range(4):
+            await host.cut_off(AWAY_S)
+            await asyncio.sleep(LOAD_S - AWAY_S / 2)
+        await told.until_gained(1)
+        assert away_s(told) == pytest.approx([3 * (LOAD_S + AWAY_S / 2) + AWAY_S + LOAD_S])
+
+    play(host, scene)
+
+
+def test_a_worker_whose_agent_dies_each_time_waits_longer_each_time() -> None:
+    """It may be what kills the agent."""
+    host = FakeHost(repeat(LOADS))
+
+    async def scene(supervisor: Supervisor, told: Told) -> None:
+        await supervisor.start()
+        for number in range(1, len(RESTART_DELAYS_S) + 1):
+            await host.cut_off(AWAY_S, died=True)
+            await told.until_gained(number)
+        waited = [max(AWAY_S, delay_s) + LOAD_S for delay_s in RESTART_DELAYS_S]
+        assert away_s(told) == pytest.approx(waited)
+        assert supervisor.slots[0].restarts == len(RESTART_DELAYS_S)
 
     play(host, scene)
 

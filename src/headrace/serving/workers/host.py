@@ -75,6 +75,23 @@ class Host(Protocol):
         """What is added to its clock to get ours."""
         ...
 
+    @property
+    def is_up(self) -> bool:
+        """False: it is not heard, and so what ran there is lost, though it may live on."""
+        ...
+
+    @property
+    def incarnation(self) -> int:
+        """Another one when it has come back with nothing of what ran there before."""
+        ...
+
+    async def until_up(self) -> None:
+        """
+        Raises:
+            HostGoneError: it never will be.
+        """
+        ...
+
     def start_worker(
         self,
         specs: Sequence[WorkerSpec],
@@ -124,6 +141,8 @@ class LocalHost:
 
     home: Home = HERE
     clock_offset_us = 0
+    is_up = True
+    incarnation = 0
 
     def __init__(
         self,
@@ -142,6 +161,9 @@ class LocalHost:
         self._service = service
         self._reserve: DescriptorReserve | None = process_reserve()
         self._reserve.join()
+
+    async def until_up(self) -> None:
+        """It always is."""
 
     def start_worker(
         self,

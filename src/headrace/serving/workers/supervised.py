@@ -13,8 +13,12 @@ since the dispatcher may hand out work in that very step. Invariants:
 - `on_slot_lost` and `on_slot_gained` of a slot alternate, lost first, unless its first worker comes
   up; nothing is reported of a batch between them.
 - Between two attempts lie RESTART_DELAYS_S, by the number of setbacks in a row: workers that could
-  not load, or that died within STEADY_S (`restart_delays`). A slot is given up only when its host
-  refuses this server for good (`HostGoneError`), since another one has taken its place there.
+  not load, or that died within STEADY_S (`restart_delays`).
+- What is lost because its host is not heard is no setback, and waits for the host alone: the way
+  there has broken, and the worker lives on and is given back. Where the host comes back without
+  what it had (`Host.incarnation`), whatever ended it may have been this very worker: that counts as
+  the worker's death, or one that takes all of a machine's memory would do so again without a pause.
+- A slot is given up only when its host refuses this server for good (`HostGoneError`).
 - After a failure, workers load one at a time: together, those that lack memory would fail for ever.
 
 A hang (`hangs`) is seen by one timer per slot, set for the first batch and moved on only when it
@@ -32,7 +36,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -55,6 +58,7 @@ from headrace.serving.workers.host import Host, HostGoneError, WorkerHandle
 from headrace.serving.workers.loads import LoadsUnderWay, is_of_a_load
 from headrace.serving.workers.pulse import LOOK_S, SILENCE_S, Watch
 from headrace.serving.workers.restart_delays import RESTART_DELAYS_S, RestartDelays
+from headrace.serving.workers.slot_events import SlotEvents
 from headrace.serving.workers.stage_io import Home
 from headrace.serving.workers.status import Outage
 from headrace.serving.workers.worker_process import WorkerSpec, process_title
@@ -67,24 +71,6 @@ _LEAST_S = 0.001
 
 
 Renewed = Callable[[WorkerSpec], WorkerSpec]
-
-
-class SlotEvents(Protocol):
-    """Whom the supervisor tells; the live driver."""
-
-    def on_ran(self, slot: int, frame: Finished) -> None: ...
-
-    def on_failed(self, slot: int, frame: Failed) -> None: ...
-
-    def on_slot_lost(self, slot: int) -> None: ...
-
-    def on_slot_gained(self, slot: int) -> None: ...
-
-    def on_loaded(self, slot: int, frame: Loaded) -> None: ...
-
-    def on_load_failed(self, slot: int, frame: Failed) -> None: ...
-
-    def on_unloaded(self, slot: int, frame: Unloaded) -> None: ...
 
 
 class SupervisedSlot:
@@ -281,6 +267,12 @@ class SupervisedProcess:
         self._starting = asyncio.Lock()
         self._keeper: asyncio.Task[None] | None = None
         self._delays = RestartDelays()
+        self._cut_off = False
+        """The last worker, or the last attempt, was lost because the host was not heard."""
+        self._served_by = (0, 0)
+        """The last worker that was up: its host's incarnation, its process id."""
+        self._began_in = 0
+        """The host's incarnation at the last attempt."""
         self._failed_loads = 0
         """In a row."""
         self._next_attempt_at_s = 0.0
@@ -380,21 +372,31 @@ class SupervisedProcess:
                 await self._lost_now.wait()
                 await self._reap()
                 self._delays.lived(loop.time() - came_up_at_s)
-            self._next_attempt_at_s = loop.time() + self._delays.after_setback_s()
-            await asyncio.sleep(self.retry_in_s)
+            lost_at_s = loop.time()
+            try:
+                await self._host.until_up()
+            except HostGoneError as error:
+                self._note_failure(error)
+                return
+            if not self._cut_off or self._host.incarnation != self._began_in:
+                self._next_attempt_at_s = lost_at_s + self._delays.after_setback_s()
+                await asyncio.sleep(self.retry_in_s)
             # Together, workers that lack memory would fail for ever; one alone may find enough.
             async with self._turn if self._failed_loads else contextlib.nullcontext():
                 await self._try_again()
 
     async def _try_again(self) -> None:
-        self.restarts += 1
+        before = self._served_by
         try:
             if self._renewed is not None:
                 self._specs = await asyncio.to_thread(_all_renewed, self._renewed, self._specs)
             await self._start_process()
         except (HeadraceError, OSError) as error:
+            self.restarts += 1
             self._note_failure(error)
             return
+        if self._served_by != before:
+            self.restarts += 1
         logger.info("%s: back", self._what)
         for slot in self._slots.values():
             slot.events.on_slot_gained(slot.number)
@@ -403,6 +405,11 @@ class SupervisedProcess:
         if isinstance(error, HostGoneError):
             # Whoever speaks with the host has said so in the log, once for all that is there.
             self.outage, self.gone = "refused", str(error)
+            return
+        self._cut_off = not self._host.is_up
+        if self._cut_off:
+            self.outage = "lost"
+            logger.error("%s: %s; waiting for its machine", self._what, error)
             return
         self._failed_loads += 1
         self.outage = "load-failed"
@@ -419,12 +426,15 @@ class SupervisedProcess:
     async def _start_process(self) -> None:
         self._lost_now.clear()
         self.waited_us = 0
+        self._began_in = self._host.incarnation
         self._process = self._host.start_worker(self._specs, self._receive, self._lose)
         try:
             await self._process.load(LOAD_TIMEOUT_S)
         except HeadraceError:
             await self._reap()
             raise
+        self._began_in = self._host.incarnation
+        self._served_by = (self._began_in, self._process.process_id)
         self.up, self.outage, self._failed_loads = True, None, 0
         self.beat_at_s = asyncio.get_running_loop().time()
         self._watch.start()
@@ -475,8 +485,9 @@ class SupervisedProcess:
         self._watch.stop()
         self._loads.clear()
         if self.up:
-            self.up, self.outage = False, "lost"
-            logger.error("%s: worker lost: %s; restarting it", self._what, reason)
+            self.up, self.outage, self._cut_off = False, "lost", not self._host.is_up
+            then = "waiting for its machine" if self._cut_off else "restarting it"
+            logger.error("%s: worker lost: %s; %s", self._what, reason, then)
             for slot in self._slots.values():
                 # Work may move on to a slot here that is told next, and then moves once more.
                 slot.events.on_slot_lost(slot.number)

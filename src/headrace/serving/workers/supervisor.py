@@ -5,12 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from headrace.serving.workers.host import Host
-from headrace.serving.workers.supervised import (
-    Renewed,
-    SlotEvents,
-    SupervisedProcess,
-    SupervisedSlot,
-)
+from headrace.serving.workers.slot_events import SlotEvents
+from headrace.serving.workers.supervised import Renewed, SupervisedProcess, SupervisedSlot
 from headrace.serving.workers.worker_process import WorkerSpec
 
 

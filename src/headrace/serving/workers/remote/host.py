@@ -90,6 +90,14 @@ class RemoteHost:
     def clock_offset_us(self) -> int:
         return self._link.clock.us
 
+    @property
+    def is_up(self) -> bool:
+        return self._link.is_up
+
+    @property
+    def incarnation(self) -> int:
+        return self._link.incarnation
+
     def start_worker(
         self,
         specs: Sequence[WorkerSpec],

@@ -62,6 +62,7 @@ SILENCE_S = 1.5
 """An agent answers fifteen Pings in that time. With TCP's least time of 0.2 s before it sends
 anew, two losses of one packet in a row are not enough."""
 RECONNECT_S = 0.25
+"""At least, from one attempt to the next."""
 DELAYED_S = 0.25
 """From when on silence says something of the network, and nothing of a worker."""
 _OPEN_S = HANDSHAKE_S + 2 * QUIET_S
@@ -140,6 +141,8 @@ class AgentLink:
         self.clock = ClockOffset()
         self.hello: Hello | None = None
         self.available_bytes: int | None = None
+        self.incarnation = 0
+        """Of the agent: another one when it was started anew between two sessions."""
         self.refused = ""
         """Why it will never come up again; empty: it may."""
         self._secret = secret
@@ -229,6 +232,9 @@ class AgentLink:
             self._hang_up()
             raise HandshakeError(f"{self.where}: speaks another language than this gateway")
         self._said = None
+        if self.hello is None or self.hello.epoch != frame.epoch:
+            # It had not obeyed this gateway before.
+            self.incarnation += 1
         self.session = said.session
         self.home = f"{self.node}/{said.session}"
         self.allocator = Allocator(frame.arena_bytes)
@@ -304,9 +310,13 @@ class AgentLink:
         self.send(Ping(self._now_us()))
 
     async def _reconnect(self) -> None:
-        said = ""
+        said, loop = "", asyncio.get_running_loop()
+        tried_at_s = -math.inf
         while True:
             await self._gone.wait()
+            # Also where sessions end as soon as they have begun.
+            await asyncio.sleep(tried_at_s + RECONNECT_S - loop.time())
+            tried_at_s = loop.time()
             try:
                 await self.connect()
                 assert self._open_frame is not None, "a link that was up has opened a session"
@@ -322,7 +332,6 @@ class AgentLink:
                 if str(error) != said:
                     said = str(error)
                     logger.warning("%s", said.partition("\n")[0])
-                await asyncio.sleep(RECONNECT_S)
 
     async def _until_admitted(self) -> None:
         """

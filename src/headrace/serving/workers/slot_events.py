@@ -1,0 +1,23 @@
+"""What supervision says of slots."""
+
+from typing import Protocol
+
+from headrace.serving.workers.frames import Failed, Finished, Loaded, Unloaded
+
+
+class SlotEvents(Protocol):
+    """Whom the supervisor tells; the live driver."""
+
+    def on_ran(self, slot: int, frame: Finished) -> None: ...
+
+    def on_failed(self, slot: int, frame: Failed) -> None: ...
+
+    def on_slot_lost(self, slot: int) -> None: ...
+
+    def on_slot_gained(self, slot: int) -> None: ...
+
+    def on_loaded(self, slot: int, frame: Loaded) -> None: ...
+
+    def on_load_failed(self, slot: int, frame: Failed) -> None: ...
+
+    def on_unloaded(self, slot: int, frame: Unloaded) -> None: ...

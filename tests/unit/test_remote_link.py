@@ -1,0 +1,99 @@
+"""A link that breaks: when it is tried again, and who answers there then."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+
+from headrace.serving.workers.remote.agent import Agent, AgentOptions
+from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links, open_links
+from headrace.serving.workers.remote.frames import Hello
+from headrace.serving.workers.remote.link import RECONNECT_S, Address, AgentLink
+
+PATIENCE_S = 60.0
+SECRET = b"a secret of sixteen bytes"
+EARLY_S = 0.001
+"""By so much a timer may be early for its clock."""
+
+
+class OneAgent:
+    """In this process, and started anew at the same address."""
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self.address = Address(host="127.0.0.1", port=0)
+        self._serving: asyncio.Future[None]
+
+    def start(self) -> None:
+        host, port = self.address.host, self.address.port
+        agent = Agent(
+            AgentOptions(name="n0", host=host, port=port, secret=SECRET, cache=self._cache)
+        )
+        host, port = agent.open()
+        self.address = Address(host=host, port=port)
+        self._serving = asyncio.ensure_future(agent.serve())
+
+    async def end(self) -> None:
+        self._serving.cancel()
+        await asyncio.gather(self._serving, return_exceptions=True)
+
+
+def linked(folder: Path, test: Callable[[AgentLink, OneAgent], Awaitable[None]]) -> None:
+    async def main() -> None:
+        agent = OneAgent(folder)
+        agent.start()
+        cluster = ClusterAddresses(nodes={"n0": agent.address}, secret=SECRET)
+        links = await open_links(cluster, ["n0"], "plan", 1 << 16, None, lambda: 0)
+        try:
+            await test(links["n0"], agent)
+        finally:
+            await close_links(links)
+            await agent.end()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+def test_a_link_that_ends_as_soon_as_it_is_up_is_tried_at_measured_intervals(
+    tmp_path: Path,
+) -> None:
+    async def test(link: AgentLink, agent: OneAgent) -> None:
+        tried_at_s, connect = list[float](), link.connect
+
+        async def noted() -> Hello:
+            tried_at_s.append(asyncio.get_running_loop().time())
+            return await connect()
+
+        link.connect = noted  # type: ignore[method-assign]
+        link.keep()
+        for _ in range(4):
+            link.on_closed("it breaks")
+            await link.until_up()
+        gaps_s = [after - before for before, after in pairwise(tried_at_s)]
+        assert len(gaps_s) == 3
+        assert min(gaps_s) >= RECONNECT_S - EARLY_S
+
+    linked(tmp_path, test)
+
+
+def test_an_agent_that_was_only_cut_off_is_told_from_one_that_was_started_anew(
+    tmp_path: Path,
+) -> None:
+    async def test(link: AgentLink, agent: OneAgent) -> None:
+        link.keep()
+        seen = [link.incarnation]
+        for died in (False, True, False):
+            if died:
+                await agent.end()
+                agent.start()
+            else:
+                link.on_closed("it breaks")
+            while link.is_up:
+                await asyncio.sleep(0)
+            await link.until_up()
+            seen.append(link.incarnation)
+        first, cut_off, anew, cut_off_again = seen
+        assert first == cut_off
+        assert cut_off != anew
+        assert anew == cut_off_again
+
+    linked(tmp_path, test)
