@@ -1,14 +1,19 @@
 """A link that breaks: when it is tried again, and who answers there then."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from headrace.serving.workers.remote.agent import Agent, AgentOptions
 from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links, open_links
-from headrace.serving.workers.remote.frames import Hello
+from headrace.serving.workers.remote.frames import Hello, Open
 from headrace.serving.workers.remote.link import RECONNECT_S, Address, AgentLink
+from headrace.serving.workers.remote.session import Session
 
 PATIENCE_S = 60.0
 SECRET = b"a secret of sixteen bytes"
@@ -71,6 +76,32 @@ def test_a_link_that_ends_as_soon_as_it_is_up_is_tried_at_measured_intervals(
         gaps_s = [after - before for before, after in pairwise(tried_at_s)]
         assert len(gaps_s) == 3
         assert min(gaps_s) >= RECONNECT_S - EARLY_S
+
+    linked(tmp_path, test)
+
+
+def test_an_agent_that_lacks_memory_for_a_moment_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only who is refused for ever leaves it at that."""
+    whole, refused = Agent._new_session, list[int]()
+
+    def short_of_memory(self: Agent, frame: Open) -> Session:
+        if len(refused) < 2:
+            refused.append(frame.arena_bytes)
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return whole(self, frame)
+
+    async def test(link: AgentLink, agent: OneAgent) -> None:
+        link.keep()
+        monkeypatch.setattr(Agent, "_new_session", short_of_memory)
+        await agent.end()
+        agent.start()
+        while link.is_up:
+            await asyncio.sleep(0)
+        await link.until_up()
+        assert refused == [1 << 16] * 2
+        assert not link.refused
 
     linked(tmp_path, test)
 

@@ -316,7 +316,7 @@ class ProtocolCore:
         if status.apps is not None and not status.apps.up:
             return "not ready: the process that runs the apps' functions is being started again"
         if status.outages["refused"]:
-            return "not ready: agents refuse this gateway, as they do when another has taken over"
+            return "not ready: agents refuse this gateway, since another has taken over"
         return "not ready: starting, shutting down, or a stage has lost all its slots"
 
     def retire(self) -> None:

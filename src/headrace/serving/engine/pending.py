@@ -349,7 +349,7 @@ def _invalid(entry: PendingInference, request_id: int, detail: str) -> Refusal:
 def _gone(entry: PendingInference) -> Refusal:
     message = (
         f"model {entry.model.name!r} lacks a worker for one of its stages and gets none here any"
-        " more: its agents refuse this gateway, as they do when another has taken over; ask that"
+        " more: its agents refuse this gateway, since another has taken over; ask that one"
     )
     return Refusal(reason="no-slot", message=message, retry_after_us=0, never=True)
 

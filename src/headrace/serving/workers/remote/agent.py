@@ -208,7 +208,8 @@ class Agent:
                 connection.send(
                     Refused(
                         f"another gateway, of epoch {newest[0]}, has taken over; this one is of"
-                        f" epoch {frame.epoch}"
+                        f" epoch {frame.epoch}",
+                        for_ever=True,
                     )
                 )
                 return None

@@ -75,9 +75,11 @@ class Opened(_Frame, frozen=True, array_like=True, gc=False, tag="opened"):
 
 
 class Refused(_Frame, frozen=True, array_like=True, gc=False, tag="refused"):
-    """Agent: no, because; it closes the connection."""
+    """Agent: no, because."""
 
     reason: str
+    for_ever: bool = False
+    """Whether it will say so again whenever it is asked."""
 
 
 class FileRef(_Frame, frozen=True, array_like=True, gc=False):

@@ -226,7 +226,7 @@ class AgentLink:
         said = await self._next("does not open a session", _OPEN_S)
         if isinstance(said, Refused):
             self._hang_up()
-            self.refused = said.reason
+            self.refused = said.reason if said.for_ever else ""
             raise HandshakeError(f"{self.where}: refuses this gateway: {said.reason}")
         if not isinstance(said, Opened):
             self._hang_up()
