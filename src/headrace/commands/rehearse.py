@@ -1,8 +1,10 @@
 """`headrace rehearse`: does a plan hold on this machine, with all its workers at once?"""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -166,7 +168,7 @@ def run_rehearsal(
         HeadraceError: the server does not start, or there is nothing to send.
     """
     from headrace.catalog.documents import plan_profiles, read_plan, sha256_file, write_document
-    from headrace.catalog.event_log import EventLogWriter, check_event_log, read_event_log
+    from headrace.catalog.event_log import EventLogWriter, read_event_log
     from headrace.commands.load import check_models, input_paths
     from headrace.commands.offer import offered_rates, offers_of
     from headrace.dispatch.buckets import by_bucket
@@ -193,26 +195,18 @@ def run_rehearsal(
     duration_s = duration_s or max(DURATION_S, min(LONGEST_S, REQUESTS / min(positive)))
     lower_s = max(LEAST_SHARE * duration_s, min(DURATION_S, duration_s))
     before_s = lower_s * (len(PARTS) - 1)
-    notices.print(
-        f"rehearsing {before_s:g} s at lower rates, then {duration_s:g} s at {_rates(rates)}: all"
-        " slots at once, behind a real gateway",
-        soft_wrap=True,
-    )
     findings, events_path = rehearsal_paths(path)
-    unfinished = events_path.with_suffix(f".{os.getpid()}.unfinished")
-    try:
-        check_event_log(unfinished)
-    except DocumentError as error:
-        raise DocumentError(
-            f"{error}\n  needs  a rehearsal is kept beside its plan\n"
-            "  try    `headrace rehearse` where that can be written, and keep"
-            f" {findings.name} and {events_path.name} with the plan"
-        ) from error
     paths = input_paths(list(inputs))
     check_models(paths.keys() - {""}, rates)
     options = LoadOptions(seed=SEED, input_paths=paths.pop("", ()), model_inputs=paths)
     runs = []
-    try:
+    with _folder_beside(path) as folder:
+        unfinished = folder / events_path.name
+        notices.print(
+            f"rehearsing {before_s:g} s at lower rates, then {duration_s:g} s at {_rates(rates)}:"
+            " all slots at once, behind a real gateway",
+            soft_wrap=True,
+        )
         with child_server(path, "--no-auth", "--events", str(unfinished), *arguments) as server:
             for rate in PARTS:
                 offered = {name: rate * rate_rps for name, rate_rps in rates.items()}
@@ -230,8 +224,6 @@ def run_rehearsal(
             for event in with_seen(header, events, runs):
                 writer.append(event)
         os.replace(unfinished, events_path)
-    finally:
-        unfinished.unlink(missing_ok=True)
     results = runs[-1]
     started_at_us = min(result.started_at_us for result in results.values())
     events = [event for event in events if event.at_us >= started_at_us]
@@ -251,6 +243,29 @@ def run_rehearsal(
     )
     write_document(found, findings)
     return found
+
+
+@contextmanager
+def _folder_beside(plan: Path) -> Iterator[Path]:
+    """For a log that nobody is to find before it is whole: of this rehearsal alone.
+
+    Raises:
+        DocumentError: nothing can be written there.
+    """
+    from headrace.domain.errors import DocumentError
+
+    try:
+        folder = TemporaryDirectory(dir=plan.parent, prefix=f".{plan.stem}.rehearsal-")
+    except OSError as error:
+        findings, events_path = rehearsal_paths(plan)
+        raise DocumentError(
+            f"{plan.parent}: cannot be written: {error.strerror}\n"
+            "  needs  a rehearsal is kept beside its plan\n"
+            "  try    `headrace rehearse` where that can be written, and keep"
+            f" {findings.name} and {events_path.name} with the plan"
+        ) from error
+    with folder as name:
+        yield Path(name)
 
 
 def write_rehearsed_problem(path: Path, found: "Rehearsal", out: Path) -> None:
