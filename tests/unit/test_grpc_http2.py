@@ -335,6 +335,21 @@ def test_an_answer_of_which_a_byte_is_taken_now_and_then_is_taken_back() -> None
     np.testing.assert_array_equal(answer_of(steady), X[0] + 1)
 
 
+def test_answers_without_a_window_count_as_held_and_who_holds_the_most_is_cut_off() -> None:
+    bench = GrpcBench(limits=Limits(untaken_bytes=100))
+    patient, greedy = (bench.connect().greet(window=1) for _ in range(2))
+    patient.call("ModelInfer", infer())
+    one_bytes = patient.connection.waiting_bytes
+    assert 34 <= one_bytes < 100, "three of them are too much"
+    bench.server.sweep(1.0)
+    assert not patient.transport.aborted
+    for _ in range(2):
+        greedy.call("ModelInfer", infer())
+    assert greedy.connection.waiting_bytes == 2 * one_bytes
+    bench.server.sweep(2.0)
+    assert (patient.transport.aborted, greedy.transport.aborted) == (False, True)
+
+
 # -- access ------------------------------------------------------------------------------------
 
 

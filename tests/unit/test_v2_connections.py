@@ -402,6 +402,22 @@ def test_a_client_that_takes_its_answer_slowly_is_let_for_as_long_as_it_takes_en
         assert client.transport.aborted == (left == 1), left
 
 
+def test_of_all_that_do_not_take_their_answers_those_who_hold_the_most_are_cut_off() -> None:
+    bench = Bench(limits=Limits(untaken_bytes=1_000))
+    clients = [bench.connect() for _ in range(4)]
+
+    def cut_off(*held_bytes: int) -> list[bool]:
+        for client, size_bytes in zip(clients, held_bytes, strict=True):
+            client.transport.untaken_bytes = size_bytes
+        bench.server.sweep(1.0)
+        return [client.transport.aborted for client in clients]
+
+    assert cut_off(100, 400, 0, 500) == [False] * 4
+    assert cut_off(100, 500, 0, 501) == [False, False, False, True]
+    clients[3] = bench.connect()
+    assert cut_off(600, 700, 500, 0) == [True, True, False, False]
+
+
 def test_who_has_taken_all_and_is_not_gone_is_not_waited_for_again() -> None:
     bench = Bench(limits=Limits(write_timeout_s=5))
     client = bench.connect()

@@ -57,6 +57,9 @@ class Limits:
     """While the client does not take its answer: `write_bytes` of it, or all that is left."""
     write_bytes: int = 64 << 10
     """Less in `write_timeout_s` is too slow: whoever takes a byte now and then holds memory."""
+    untaken_bytes: int = 1 << 30
+    """Of all answers that clients have still to take; beyond, those who hold the most are cut off:
+    each may be quick enough, and all together take the memory."""
     linger_timeout_s: float = 2.0
     """After a refusal whose body is still under way."""
     linger_bytes: int = 16 << 20

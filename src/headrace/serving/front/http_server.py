@@ -1,8 +1,10 @@
 """What all connections of one server share: limits, seats, the buffer, coarse time."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
 from headrace.serving.front.arrivals import Arrivals
@@ -10,6 +12,8 @@ from headrace.serving.front.http import HttpConnection
 from headrace.serving.front.http_exchange import Handler
 from headrace.serving.front.http_messages import Limits
 from headrace.serving.front.seats import Seated, Seats
+
+log = logging.getLogger("headrace.http")
 
 _READ_BYTES = 1 << 18
 _HTTP_READ_BYTES = 1 << 16
@@ -21,6 +25,11 @@ class Connection(Seated, Protocol):
 
     transport: asyncio.Transport
     deadline_s: float
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of answers that wait here for the client to take them."""
+        ...
 
     def time_out(self) -> None:
         """The deadline passed."""
@@ -78,6 +87,28 @@ class Connections(Generic[Kind]):
         for connection in tuple(self.connections):
             if now_s > connection.deadline_s:
                 connection.time_out()
+        self._bound_answers()
+
+    def _bound_answers(self) -> None:
+        """Cut those off who hold the most of what clients have still to take, if it is too much."""
+        held = [(each.waiting_bytes, each) for each in self.connections]
+        left_bytes = all_bytes = sum(size_bytes for size_bytes, _ in held)
+        if all_bytes <= self.limits.untaken_bytes:
+            return
+        cut_off = 0
+        for size_bytes, connection in sorted(held, key=itemgetter(0), reverse=True):
+            connection.transport.abort()
+            left_bytes -= size_bytes
+            cut_off += 1
+            if left_bytes <= self.limits.untaken_bytes:
+                break
+        log.warning(
+            "%d clients that do not take their answers are cut off: %d bytes waited for all of"
+            " them, at most %d may",
+            cut_off,
+            all_bytes,
+            self.limits.untaken_bytes,
+        )
 
     def retire(self) -> None:
         """Go on, and have clients go elsewhere."""

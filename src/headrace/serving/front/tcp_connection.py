@@ -151,6 +151,11 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
         except OSError:
             return False  # nothing, or the client is gone
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Of answers that wait here for the client to take them."""
+        return self.transport.get_write_buffer_size()
+
     def await_taking(self) -> None:
         """What was written is the client's to take: see `Limits.write_bytes`."""
         self.deadline_s = self._shared.tick_s + self._shared.limits.write_timeout_s
@@ -165,13 +170,13 @@ class TcpConnection(asyncio.BufferedProtocol, ABC):
     def _count_untaken(self) -> int:
         """Bytes written that have not reached the other end. The kernel's are counted too: it takes
         more only when a third of its megabytes is free, which on a slow line is minutes."""
-        waiting_bytes = self.transport.get_write_buffer_size()
+        left_bytes = self.waiting_bytes
         try:
             if self._socket is not None:
-                waiting_bytes += unpack("i", ioctl(self._socket, TIOCOUTQ, bytes(4)))[0]
+                left_bytes += unpack("i", ioctl(self._socket, TIOCOUTQ, bytes(4)))[0]
         except OSError:
             pass  # the client is gone
-        return waiting_bytes
+        return left_bytes
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.connections.discard(self)

@@ -201,6 +201,10 @@ class Http2Connection(TcpConnection):
             allowed_s = limits.linger_timeout_s if self._lingering else limits.idle_timeout_s
             self.deadline_s = self.tick_s + allowed_s
 
+    @property
+    def waiting_bytes(self) -> int:
+        return super().waiting_bytes + self.out.blocked_bytes
+
     def sweep(self) -> None:
         """End what took too long, but for the connection itself."""
         self._cheap = 0

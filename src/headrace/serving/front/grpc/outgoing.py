@@ -135,6 +135,11 @@ class Outgoing:
             if not moved:
                 return
 
+    @property
+    def blocked_bytes(self) -> int:
+        """Of answers for which the peer has opened no window yet."""
+        return sum(len(piece) for call in self._blocked.values() for piece in call.pending)
+
     def forget(self, call: Call) -> None:
         self._blocked.pop(call.id, None)
 
