@@ -28,10 +28,10 @@ from headrace.domain.tensors import TensorSpec
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.live_clock import LiveClock
 from headrace.serving.workers.arena import Arena
-from headrace.serving.workers.remote.cluster import close_links, open_links
+from headrace.serving.workers.remote.cluster import close_links
 from headrace.serving.workers.remote.transport import NetworkTransport
 from headrace.serving.workers.stage_io import HERE, Region, TensorGroup
-from helpers.agents import AgentProcess, agents, cluster_of
+from helpers.agents import AgentProcess, agents, cluster_of, opened_links
 from helpers.served import WIDTH, Client, Served, rows_of, served_chain
 
 AT_ONCE, ROUNDS, ROUND_S, SINGLES = 64, 5, 2.0, 300
@@ -111,14 +111,7 @@ async def tensors(nodes: list[AgentProcess]) -> None:
     group = TensorGroup.of((TensorSpec(name="x", dtype="uint8", item_shape=(TENSOR_BYTES,)),))
     cluster = cluster_of(*nodes)
     arena = Arena(64 << 20)
-    links = await open_links(
-        cluster,
-        ["n0", "n1"],
-        "tensors",
-        arena.size_bytes,
-        None,
-        lambda: time.monotonic_ns() // 1000,
-    )
+    links = await opened_links(cluster, "n0", "n1", arena_bytes=arena.size_bytes)
     transport = NetworkTransport(arena, links, LiveClock(asyncio.get_running_loop()))
     for link in links.values():
         link.keep()

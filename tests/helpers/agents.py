@@ -11,9 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from headrace.serving.workers.remote.cluster import ClusterAddresses
+from headrace.serving.workers.remote.cluster import (
+    ClusterAddresses,
+    close_links,
+    connect_links,
+    open_links,
+)
 from headrace.serving.workers.remote.handshake import MAGIC, SECRET_VARIABLE
-from headrace.serving.workers.remote.link import Address
+from headrace.serving.workers.remote.link import Address, AgentLink
 
 RESENT_S = 0.2
 """TCP's least time before it sends anew."""
@@ -87,6 +92,19 @@ def cluster_of(*nodes: AgentProcess, **others: Address | None) -> ClusterAddress
     """These agents' addresses, and those of others by name."""
     addresses = {each.name: each.address for each in nodes} | others
     return ClusterAddresses(nodes=addresses, secret=SECRET.encode())
+
+
+async def opened_links(
+    cluster: ClusterAddresses, *nodes: str, arena_bytes: int = 1 << 16
+) -> dict[str, AgentLink]:
+    """To these nodes, with a session each."""
+    links = await connect_links(cluster, nodes, lambda: 0)
+    try:
+        await open_links(links, cluster.gateway, "plan", arena_bytes, None)
+    except BaseException:
+        await close_links(links)
+        raise
+    return links
 
 
 class Proxy:

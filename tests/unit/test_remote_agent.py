@@ -10,11 +10,12 @@ import pytest
 
 from headrace.serving.workers.remote import agent as agent_module
 from headrace.serving.workers.remote.agent import Agent, AgentOptions
-from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links, open_links
+from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links
 from headrace.serving.workers.remote.frames import Tensors
 from headrace.serving.workers.remote.handshake import HandshakeError
 from headrace.serving.workers.remote.link import Address
 from headrace.serving.workers.remote.peers import Peers
+from helpers.agents import opened_links
 from helpers.waiting import until
 
 PATIENCE_S = 60.0
@@ -56,7 +57,7 @@ def test_who_is_called_says_all_the_time_what_is_there(
             tensors = Tensors(7, transfer), memoryview(bytes(8))
             peers.push(address.host, address.port, *tensors, failed.append)
         [peer] = peers._peers.values()
-        await until(lambda: not peer._unknown)
+        await until(lambda: not peer._waiting and not peer._unknown)
         assert peer._connection is not None
         peer._connection.heard_at_s = -1.0
         await until(lambda: peer._connection is not None and peer._connection.heard_at_s > 0)
@@ -84,7 +85,7 @@ def test_a_session_that_fails_costs_no_other_its_watch(
             """Nothing is."""
 
     async def scene(agent: Agent, cluster: ClusterAddresses) -> None:
-        links = await open_links(cluster, ["n0"], "plan", 1 << 16, None, lambda: 0)
+        links = await opened_links(cluster, "n0")
         [session] = agent.sessions()
         failing: Any = Failing()
         agent._sessions.insert(0, failing)
@@ -108,7 +109,7 @@ def test_a_gateway_whose_session_cannot_be_made_is_told_at_once(
 
     async def scene(agent: Agent, cluster: ClusterAddresses) -> None:
         with pytest.raises(HandshakeError, match="it has closed its end"):
-            await open_links(cluster, ["n0"], "plan", 1 << 16, None, lambda: 0)
+            await opened_links(cluster, "n0")
         assert not agent.sessions()
 
     play(scene, tmp_path)

@@ -3,17 +3,27 @@
 import asyncio
 import errno
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headrace import __version__
 from headrace.serving.workers.remote.agent import Agent, AgentOptions
-from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links, open_links
-from headrace.serving.workers.remote.frames import Hello, Open
+from headrace.serving.workers.remote.cluster import (
+    ClusterAddresses,
+    close_links,
+    connect_links,
+    open_links,
+)
+from headrace.serving.workers.remote.frames import Hello, Open, Opened
+from headrace.serving.workers.remote.handshake import HandshakeError
 from headrace.serving.workers.remote.link import RECONNECT_S, Address, AgentLink
 from headrace.serving.workers.remote.session import Session
+from helpers.agents import opened_links
 
 PATIENCE_S = 60.0
 SECRET = b"a secret of sixteen bytes"
@@ -48,7 +58,7 @@ def linked(folder: Path, test: Callable[[AgentLink, OneAgent], Awaitable[None]])
         agent = OneAgent(folder)
         agent.start()
         cluster = ClusterAddresses(nodes={"n0": agent.address}, secret=SECRET)
-        links = await open_links(cluster, ["n0"], "plan", 1 << 16, None, lambda: 0)
+        links = await opened_links(cluster, "n0")
         try:
             await test(links["n0"], agent)
         finally:
@@ -56,6 +66,80 @@ def linked(folder: Path, test: Callable[[AgentLink, OneAgent], Awaitable[None]])
             await agent.end()
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+@pytest.mark.parametrize("last", [Hello("n0", __version__, 1, (), ""), Opened(7)])
+def test_who_leaves_behind_a_word_was_never_there(last: Hello | Opened, tmp_path: Path) -> None:
+    """Both come in one turn of the loop, before whoever waits for the word has read it."""
+
+    async def test(link: AgentLink, agent: OneAgent) -> None:
+        asking: asyncio.Future[Any]
+        link.on_closed("it breaks")
+        if isinstance(last, Opened):
+            await link.connect()
+            assert link._open_frame is not None
+            asking = asyncio.ensure_future(link.open(link._open_frame))
+        else:
+            asking = asyncio.ensure_future(link.reach([agent.address]))
+            with pytest.raises(HandshakeError, match="has left before a session was opened"):
+                await asking
+            await link.connect()
+            asking = asyncio.ensure_future(link.reach([agent.address]))
+        while link._said is None or link._said.done():
+            await asyncio.sleep(0)
+        link.on_frame(last)
+        link.on_closed("it breaks")
+        with pytest.raises(HandshakeError, match=r"has left$"):
+            await asking
+        assert not link.is_up
+        await link.close()
+
+    linked(tmp_path, test)
+
+
+def test_whatever_fails_a_link_is_connected_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(link: AgentLink, agent: OneAgent) -> None:
+        connect, tries = link.connect, list[int]()
+
+        async def fail_once() -> Hello:
+            tries.append(1)
+            if len(tries) == 1:
+                raise KeyError("a bug")
+            return await connect()
+
+        monkeypatch.setattr(link, "connect", fail_once)
+        link.keep()
+        link.on_closed("it breaks")
+        await link.until_up()
+
+    linked(tmp_path, test)
+    assert "could not be connected" in caplog.text
+
+
+def test_a_gateway_whose_nodes_do_not_reach_each_other_takes_none_from_another(
+    tmp_path: Path,
+) -> None:
+    async def test(link: AgentLink, agent: OneAgent) -> None:
+        link.keep()
+        with socket.create_server(("127.0.0.1", 0)) as nobody:
+            port = nobody.getsockname()[1]
+        addresses = {"n0": agent.address, "n1": Address(host="127.0.0.1", port=port)}
+        cluster = ClusterAddresses(nodes=addresses, secret=SECRET)
+        links = await connect_links(cluster, ["n0"], lambda: 0)
+        links["n1"] = AgentLink("n1", addresses["n1"], SECRET, None, lambda: 0)
+        with pytest.raises(HandshakeError) as raised:
+            await open_links(links, cluster.gateway, "plan", 1 << 16, None, [("n0", "n1")])
+        assert f"node 'n1' (127.0.0.1:{port}): node 'n0' does not reach it" in str(raised.value)
+        await close_links(links)
+        assert link.is_up, "it is obeyed as before"
+        again = await connect_links(cluster, ["n0"], lambda: 0)
+        await open_links(again, cluster.gateway, "plan", 1 << 16, None, [("n0", "n0")])
+        assert again["n0"].is_up
+        await close_links(again)
+
+    linked(tmp_path, test)
 
 
 def test_a_link_that_ends_as_soon_as_it_is_up_is_tried_at_measured_intervals(

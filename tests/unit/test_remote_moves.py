@@ -16,7 +16,7 @@ from headrace.serving.engine.inference import Answer, Refusal
 from headrace.serving.workers.arena import Allocator, Arena
 from headrace.serving.workers.remote.agent import Agent, AgentOptions
 from headrace.serving.workers.remote.arrivals import Arrivals
-from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links, open_links
+from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links
 from headrace.serving.workers.remote.connection import Connection
 from headrace.serving.workers.remote.files import FileStore
 from headrace.serving.workers.remote.frames import Cancel, Expect, Open, Push, Tensors
@@ -27,6 +27,7 @@ from headrace.serving.workers.remote.transport import NetworkTransport
 from headrace.serving.workers.stage_io import HERE, Region, TensorGroup
 from headrace.serving.workers.worker_process import WorkerLimits
 from headrace.simulation.clock import SimClock
+from helpers.agents import opened_links
 from helpers.served import plan_by_hand
 from property.test_several_machines import STAGE_US, Machine, World
 
@@ -130,7 +131,7 @@ def test_memory_of_an_earlier_session_is_neither_read_nor_freed_in_the_next(
         host, port = agent.open()
         serving = asyncio.ensure_future(agent.serve())
         cluster = ClusterAddresses(nodes={"n0": Address(host=host, port=port)}, secret=SECRET)
-        links = await open_links(cluster, ["n0"], "plan", 1 << 16, None, lambda: 0)
+        links = await opened_links(cluster, "n0")
         link: AgentLink = links["n0"]
         with closing(Arena(1 << 16)) as arena:
             clock = SimClock()

@@ -43,6 +43,10 @@ class Link:
             elif self.reaches:
                 self.tensors.undelivered(frame.transfer, "nobody is there\n  try    later")
 
+    @property
+    def pushed(self) -> list[Push]:
+        return [frame for frame in self.sent if isinstance(frame, Push)]
+
     def cut_off(self, reason: str) -> None:
         self.sent.append(reason)
         home, self.home = self.home, f"{self.node}/down"
@@ -97,9 +101,9 @@ def test_what_is_not_delivered_is_asked_for_once_more_under_another_number(scene
     scene.transport.undelivered(first.transfer, "the connection broke")
     assert n1.sent[1:] == [Cancel(first.transfer)], "what still comes of it goes nowhere"
     scene.after(RETRY_US - 1)
-    assert len(n0.sent) == 1
+    assert len(n0.pushed) == 1
     scene.after(1)
-    [_, second] = n0.sent
+    [_, second] = n0.pushed
     assert second == Push(second.transfer, first.offset, first.length, 2, "n1", 2)
     assert second.transfer > first.transfer
     expected = n1.sent[0].offset
@@ -117,13 +121,13 @@ def test_what_is_not_delivered_again_cuts_its_receiver_off_and_nobody_else(scene
     scene.move("n1")
     scene.move("n1")
     scene.move("n2")
-    transfers = [push.transfer for push in n0.sent]
+    transfers = [push.transfer for push in n0.pushed]
     for transfer in transfers[:2]:
         # Of one connection, in one moment.
         scene.transport.undelivered(transfer, "nobody is there\n  try    later")
     assert n1.is_admitted
     scene.after(RETRY_US)
-    again = n0.sent[3:]
+    again = n0.pushed[3:]
     scene.transport.undelivered(again[0].transfer, "nobody is there\n  try    later")
     assert n1.sent[-1] == "node 'n0' does not reach it: nobody is there"
     assert scene.ended == [None, None], "both"
@@ -139,14 +143,14 @@ def test_a_move_that_nobody_waits_for_is_neither_asked_for_again_nor_kept(scene:
     assert not scene.ended
     scene.after(1)
     assert scene.ended == [None]
-    assert n1.sent[-1] == Cancel(n0.sent[0].transfer)
+    assert n0.sent[-1] == n1.sent[-1] == Cancel(n0.sent[0].transfer)
     scene.clock.us = 10 * RETRY_US
     late = scene.move(until_us=scene.clock.us - LATE_US)
     scene.after(1)
-    scene.transport.undelivered(n0.sent[-1].transfer, "the connection broke")
+    scene.transport.undelivered(n0.pushed[-1].transfer, "the connection broke")
     scene.after(RETRY_US)
     assert scene.ended == [None, None]
-    assert len(n0.sent) == 2
+    assert len(n0.pushed) == 2
     assert n1.is_admitted, "it had no time for a second attempt"
     for each in (region, late):
         scene.transport.free(each)
@@ -182,6 +186,18 @@ def test_a_path_that_is_not_whole_is_named_before_anything_is_served(scene: Scen
     assert n0.allocator is not None
     assert n0.allocator.used_bytes == 0
     assert scene.links["n1"].is_admitted, "not cut off: nothing is served yet"
+
+
+def test_a_path_on_which_nothing_arrives_is_not_whole_though_nobody_says_why(scene: Scene) -> None:
+    async def main() -> None:
+        trying = asyncio.ensure_future(scene.transport.paths.require([("n0", "n1")]))
+        while not trying.done():
+            await asyncio.sleep(0)
+            scene.after(OVERDUE_US)
+        await trying
+
+    with pytest.raises(HandshakeError, match="does not reach it: what is sent there does not arr"):
+        asyncio.run(main())
 
 
 def test_a_node_is_admitted_when_all_that_are_admitted_reach_it(scene: Scene) -> None:

@@ -13,7 +13,14 @@ from headrace.serving.workers.remote import peers as peers_module
 from headrace.serving.workers.remote.arrivals import Arrivals
 from headrace.serving.workers.remote.connection import Connection, Place
 from headrace.serving.workers.remote.files import FileStore
-from headrace.serving.workers.remote.frames import AnyRemoteFrame, Open, Push, Received, Tensors
+from headrace.serving.workers.remote.frames import (
+    AnyRemoteFrame,
+    Cancel,
+    Open,
+    Push,
+    Received,
+    Tensors,
+)
 from headrace.serving.workers.remote.handshake import HandshakeError
 from headrace.serving.workers.remote.peers import SILENCE_S, Peers
 from headrace.serving.workers.remote.session import Session
@@ -122,10 +129,98 @@ def test_a_peer_that_is_not_heard_is_called_anew(monkeypatch: pytest.MonkeyPatch
         assert not failed
         assert peer._connection is not None
         peer._connection.heard_at_s -= SILENCE_S + 1
+        peer._connection._taking_since_s -= SILENCE_S + 1
         peers.look()
         assert failed == [f"n1:1: nothing heard of it for {SILENCE_S:g} s"]
         peers.push("n1", 1, Tensors(1, 2), memoryview(bytes(8)), failed.append)
         await receiver.until(lambda: len(receiver.connections) == 2)
+
+    play(scene, monkeypatch)
+
+
+def test_a_connection_on_which_nothing_arrives_is_ended_though_the_peer_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(peers: Peers, receiver: Receiver) -> None:
+        failed = list[str]()
+
+        def push(transfer: int) -> None:
+            peers.push("n1", 1, Tensors(1, transfer), memoryview(bytes(8)), failed.append)
+
+        push(1)
+        await receiver.until(lambda: bool(receiver.connections))
+        [peer], [far] = peers._peers.values(), receiver.connections
+        far.start()
+        await receiver.until(lambda: receiver.tensors == [1])
+
+        async def say(frame: Received) -> None:
+            assert peer._connection is not None
+            peer._connection.heard_at_s = -1.0
+            far.send(frame)
+            while peer._connection.heard_at_s < 0:
+                await asyncio.sleep(0)
+
+        def pass_by() -> None:
+            peer._arriving_since_s -= SILENCE_S + 1
+
+        push(2)
+        for sign in (Received(0, waits=True), Received(1)):
+            pass_by()
+            await say(sign)
+            peers.look()
+        push(3)
+        assert not failed
+        pass_by()
+        await say(Received(1))
+        peers.look()
+        assert failed == [f"n1:1: nothing has arrived there for {SILENCE_S:g} s"] * 2
+        assert far.open
+
+    play(scene, monkeypatch)
+
+
+def test_where_all_has_arrived_nothing_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(peers: Peers, receiver: Receiver) -> None:
+        failed = list[str]()
+        peers.push("n1", 1, Tensors(1, 1), memoryview(bytes(8)), failed.append)
+        await receiver.until(lambda: bool(receiver.connections))
+        [peer] = peers._peers.values()
+        receiver.connections[0].send(Received(1))
+        while peer._unknown or not peer._received:
+            await asyncio.sleep(0)
+        peer._arriving_since_s -= SILENCE_S + 1
+        peers.look()
+        assert peers._peers
+
+    play(scene, monkeypatch)
+
+
+def test_what_nobody_wants_any_more_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it has begun to."""
+
+    async def scene(peers: Peers, receiver: Receiver) -> None:
+        failed, large = list[str](), memoryview(bytes(LARGE_BYTES))
+
+        def on_failed(reason: str) -> None:
+            failed.append(reason)
+            receiver.changed.set()
+
+        for transfer in (1, 2, 3, 4):
+            peers.push("n1", 1, Tensors(1, transfer), large, on_failed)
+        peers.cancel(2)
+        await receiver.until(lambda: bool(receiver.connections))
+        [peer] = peers._peers.values()
+        while not peer._leaving:
+            await asyncio.sleep(0)
+        for transfer in (1, 4, 4, 7):
+            peers.cancel(transfer)
+        receiver.connections[0].start()
+        await receiver.until(lambda: len(receiver.tensors) == 2)
+        assert receiver.tensors == [1, 3]
+        assert not peer._waiting
+        receiver.connections[0].close()
+        await receiver.until(lambda: bool(failed))
+        assert len(failed) == 2, "what had left, and is not known to be there"
 
     play(scene, monkeypatch)
 
@@ -176,6 +271,26 @@ def test_a_session_ends_while_tensors_wait_for_a_peer(
         assert session._arena.descriptor == -1
         with pytest.raises(ValueError, match="released"):
             session._arena.view[0]
+        theirs.close()
+
+    play(scene, monkeypatch)
+
+
+def test_a_session_whose_gateway_wants_tensors_no_more_does_not_send_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(peers: Peers, receiver: Receiver) -> None:
+        ours, theirs = socket.socketpair()
+        arrivals = Arrivals(FileStore(tmp_path))
+        opened = Open(1, "g", "key", 1 << 16, None)
+        session = Session(opened, WorkerLimits(), MpsService(), arrivals, peers, lambda: 0)
+        await session.attach(Connection(ours), 1)
+        for transfer in (1, 2):
+            session.on_frame(Push(transfer, 0, 64, 1, "n1", 1))
+        session.on_frame(Cancel(1))
+        [peer] = peers._peers.values()
+        assert [push.frame.transfer for push in peer._waiting] == [2]
+        await session.close()
         theirs.close()
 
     play(scene, monkeypatch)

@@ -253,7 +253,8 @@ class Engine:
         raise HostGoneError(
             "serve: the agents of all nodes have refused this gateway; nothing can be answered any"
             f" more\n{refusals}\n"
-            "  try       the gateway that they obey now; starting this one again takes them from it"
+            "  try       the gateway that they obey now, which starting this one again takes them"
+            " from; where there is none, this one again"
         )
 
     def _look_at_times(self) -> None:

@@ -33,7 +33,12 @@ from headrace.serving.workers.device_parts import start_service
 from headrace.serving.workers.host import Host, LocalHost, allowed_cores
 from headrace.serving.workers.kept_files import KeptFiles, kept
 from headrace.serving.workers.placement import loadable_models, worker_specs
-from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links, open_links
+from headrace.serving.workers.remote.cluster import (
+    ClusterAddresses,
+    close_links,
+    connect_links,
+    open_links,
+)
 from headrace.serving.workers.remote.host import FileHashes, RemoteHost
 from headrace.serving.workers.remote.link import AgentLink
 from headrace.serving.workers.remote.transport import NetworkTransport
@@ -161,14 +166,8 @@ class PlanInService:
         )
         self.arena = Arena(arena_bytes)
         if options.cluster is not None:
-            self._links = await open_links(
-                options.cluster,
-                [slot.node for slot in served.plan.slots],
-                self._content(arena_bytes),
-                arena_bytes,
-                options.worker_memory_bytes,
-                clock.now_us,
-            )
+            nodes = [slot.node for slot in served.plan.slots]
+            self._links = await connect_links(options.cluster, nodes, clock.now_us)
         worker_cores = allowed_cores() if options.cores is None else options.cores
         hellos = {node: link.hello for node, link in self._links.items()}
         undivided = {node: hello.undivided if hello else "" for node, hello in hellos.items()}
@@ -202,6 +201,12 @@ class PlanInService:
         transport: Transport = TimedLinks(SharedMemory(self.arena), clock)
         hosts: list[Host] = [self.host] * len(specs)
         if options.cluster is not None:
+            paths = self._paths()
+            await open_links(
+                *(self._links, options.cluster.gateway, self._content(arena_bytes), arena_bytes),
+                options.worker_memory_bytes,
+                paths,
+            )
             transport = network = NetworkTransport(self.arena, self._links, clock)
             hashes, here = FileHashes(), self.host
             remote: dict[str, Host] = {
@@ -211,7 +216,7 @@ class PlanInService:
             hosts = [remote.get(slot.node, here) for slot in served.plan.slots]
             for link in self._links.values():
                 link.keep()
-            await network.paths.require(self._paths())
+            await network.paths.require(paths)
         renewed = self._files.renewed if self._files.hold_weights else None
         if divides is not None:
             renewed = partial(_divided_again, divides, renewed)

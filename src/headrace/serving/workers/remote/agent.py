@@ -16,6 +16,7 @@ import secrets
 import socket
 import ssl
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +35,13 @@ from headrace.serving.workers.remote.frames import (
     Hello,
     Open,
     Opened,
+    Reach,
+    Reached,
     Received,
     Refused,
     Tensors,
 )
-from headrace.serving.workers.remote.handshake import HandshakeError, answer
+from headrace.serving.workers.remote.handshake import HandshakeError, answer, call
 from headrace.serving.workers.remote.peers import Peers
 from headrace.serving.workers.remote.session import Session
 from headrace.serving.workers.worker_process import WorkerLimits
@@ -94,7 +97,7 @@ class Agent:
         self._callers: set[asyncio.Task[None]] = set()
         self._peers: set[_FromPeer] = set()
         self._strangers = 0
-        self._connections: set[Connection] = set()
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._opening = asyncio.Lock()
         self._listener: socket.socket | None = None
 
@@ -185,7 +188,7 @@ class Agent:
         if away_s < _LOOK_S:
             session.look()
         if connection is not None:
-            if away_s < LEASE_S and now_s - connection.heard_at_s > LEASE_S:
+            if connection.silent_s() > LEASE_S > away_s:
                 session.detach(f"its gateway was not heard for {LEASE_S:g} s")
         elif now_s - session.detached_at_s > self._options.grace_s:
             logger.info("no gateway came back for %g s", self._options.grace_s)
@@ -249,6 +252,15 @@ class Agent:
         """Its gateway has said Bye."""
         await self._end(session)
 
+    async def reach(self, host: str, port: int) -> str:
+        """Why another agent's address does not lead there from here; empty: it does."""
+        try:
+            endpoint = await call(host, port, self._options.secret, "agent", self._options.calls)
+        except HeadraceError as error:
+            return str(error)
+        endpoint.close()
+        return ""
+
     # -- other agents ------------------------------------------------------------------------------
 
     def session_of(self, number: int) -> Session | None:
@@ -290,6 +302,8 @@ class _FromGateway:
                 self._agent.aside(self._agent.dismissed(session))
                 return
             self._session.on_frame(frame)
+        elif isinstance(frame, Reach) and not self._asked:
+            self._agent.aside(self._reach(frame))
         elif isinstance(frame, Open) and not self._asked:
             self._asked = True
             self._agent.aside(self._open(frame))
@@ -305,6 +319,10 @@ class _FromGateway:
             logger.exception("a session cannot be opened")
             self._connection.close()
             self.on_closed("this agent has failed")
+
+    async def _reach(self, frame: Reach) -> None:
+        tries = (self._agent.reach(host, port) for host, port in frame.addresses)
+        self._connection.send(Reached(tuple(await asyncio.gather(*tries))))
 
     def on_closed(self, reason: str) -> None:
         self._agent.forget(self._connection)
@@ -322,7 +340,7 @@ class _FromPeer:
         self._received = 0
 
     def speak(self) -> None:
-        self._connection.send(Received(self._received))
+        self._connection.send(Received(self._received, self._connection.waits))
 
     def place(self, frame: AnyRemoteFrame, length: int) -> Place:
         if not isinstance(frame, Tensors):

@@ -16,6 +16,7 @@ from headrace.domain.errors import DocumentError, PlanError
 from headrace.serving.workers.arena import ALIGNMENT_BYTES
 from headrace.serving.workers.remote.frames import Open
 from headrace.serving.workers.remote.link import Address, AgentLink
+from headrace.serving.workers.remote.paths import Ends, unreached
 
 Result = TypeVar("Result")
 
@@ -140,53 +141,81 @@ def read_agents(path: Path) -> dict[str, Address | None]:
     return {name: parse_address(address, f"{path}: {name}") for name, address in nodes.items()}
 
 
-async def open_links(
-    cluster: ClusterAddresses,
-    nodes: Sequence[str],
-    content: str,
-    arena_bytes: int,
-    memory_bytes: int | None,
-    now_us: Callable[[], int],
+async def connect_links(
+    cluster: ClusterAddresses, nodes: Sequence[str], now_us: Callable[[], int]
 ) -> dict[str, AgentLink]:
-    """Connect to the agents of these nodes, and open a session with each.
-
-    Args:
-        content: a hash of what is served; where an agent still has the workers of the same, they
-            are taken over.
-        arena_bytes: of each agent.
-        memory_bytes: most of one worker; None: any.
+    """Connect to the agents of these nodes; nothing is asked of them.
 
     Returns:
         By node; none for those that this machine serves itself.
 
     Raises:
-        HandshakeError: an agent is not there, is of another cluster or version, or obeys a newer
-            gateway; nothing is left open.
+        HandshakeError: an agent is not there, or is of another cluster or version; nothing is left
+            connected.
     """
     links = {
         node: AgentLink(node, address, cluster.secret, cluster.tls, now_us)
         for node in dict.fromkeys(nodes)
         if (address := cluster.nodes[node]) is not None
     }
-    if not links:
-        return links
-    gateway = cluster.gateway
     try:
-        hellos = await _all(link.connect() for link in links.values())
-        if not gateway.epoch:
-            gateway.epoch = 1 + max(hello.epoch for hello in hellos)
-        frame = Open(
-            epoch=gateway.epoch,
-            gateway=gateway.name,
-            key=gateway.key(content),
-            arena_bytes=-(-arena_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES,
-            memory_bytes=memory_bytes,
-        )
-        await _all(link.open(frame) for link in links.values())
+        await _all(link.connect() for link in links.values())
     except BaseException:
         await close_links(links)
         raise
     return links
+
+
+async def open_links(
+    links: Mapping[str, AgentLink],
+    gateway: Gateway,
+    content: str,
+    arena_bytes: int,
+    memory_bytes: int | None,
+    paths: Sequence[Ends] = (),
+) -> None:
+    """Open a session with each agent. From then on they obey this gateway, and no other that they
+    did before; so it comes when all that can be known without them is known.
+
+    Args:
+        content: a hash of what is served; where an agent still has the workers of the same, they
+            are taken over.
+        arena_bytes: of each agent.
+        memory_bytes: most of one worker; None: any.
+        paths: from which nodes to which others stages send tensors.
+
+    Raises:
+        HandshakeError: an agent does not reach another, has left, or obeys a newer gateway.
+    """
+    if not links:
+        return
+    await _all(
+        _reach(link, [links[other] for node, other in paths if node == link.node])
+        for link in links.values()
+    )
+    if not gateway.epoch:
+        gateway.epoch = 1 + max(link.hello.epoch for link in links.values() if link.hello)
+    frame = Open(
+        epoch=gateway.epoch,
+        gateway=gateway.name,
+        key=gateway.key(content),
+        arena_bytes=-(-arena_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES,
+        memory_bytes=memory_bytes,
+    )
+    await _all(link.open(frame) for link in links.values())
+
+
+async def _reach(link: AgentLink, others: Sequence[AgentLink]) -> None:
+    """
+    Raises:
+        HandshakeError: it does not get through to one of the others, or has left.
+    """
+    if not others:
+        return
+    failures = await link.reach([other.address for other in others])
+    for other, failure in zip(others, failures, strict=True):
+        if failure:
+            raise unreached((link.node, other.node), other.where, failure)
 
 
 async def close_links(links: Mapping[str, AgentLink]) -> None:

@@ -11,10 +11,14 @@ A payload whose place is not known yet makes the connection wait (`LATER`): it r
 """
 
 import asyncio
+import contextlib
 import socket
 import ssl
+import struct
+import termios
 from collections import deque
 from collections.abc import Callable
+from fcntl import ioctl
 from typing import Final, Literal, Protocol
 
 from headrace.serving.workers.frames import FrameError
@@ -33,6 +37,9 @@ SOCKET_BYTES = 4 << 20
 UNHEARD_MS = 5_000
 """So long the other machine may acknowledge nothing of what was sent, before it counts as gone."""
 _DROPPED_BYTES = 1 << 18
+_STIR_BYTES = 1 << 16
+"""More than all that is said between two looks: an end that takes so much of what waits for it
+lives. The system alone takes small frames for a process that stands still."""
 _TURNS = 16
 """Reads in a row before others of the loop have theirs."""
 _PIECES = 64
@@ -97,14 +104,22 @@ class Connection:
         """Frames that have come are being handled; what is said meanwhile leaves together."""
         self._drained: asyncio.Future[None] | None = None
         self.heard_at_s = self._loop.time()
-        """When the other end was last heard, or took more of what had to wait for it: a large
-        tensor on a slow network is no silence."""
+        """When the other end was last heard."""
+        self._taking_since_s = self.heard_at_s
+        """When it was last seen to take what waits for it."""
+        self._sent_bytes = 0
+        self._taken_bytes = 0
         self.open = True
 
     @property
     def descriptor(self) -> int | None:
         """Readable when the other end has said something; None: it is closed."""
         return self._number if self.open else None
+
+    @property
+    def waits(self) -> bool:
+        """For a place that is LATER."""
+        return self._parked
 
     def start(self) -> None:
         self._loop.add_reader(self._number, self._receive)
@@ -131,6 +146,7 @@ class Connection:
             if on_sent is not None:
                 on_sent()
             return
+        self._sent_bytes += 0 if payload is None else payload.nbytes
         if payload is None:
             self._outgoing.append((memoryview(encode(frame)), on_sent))
         else:
@@ -146,13 +162,36 @@ class Connection:
                 self._drained = self._loop.create_future()
             await self._drained
 
+    def silent_s(self) -> float:
+        """For how long the other end was not heard, and was not seen to take what waits for it: a
+        large tensor on a slow network is no silence. Ask again and again: it is seen only then."""
+        now_s = self._loop.time()
+        if self.is_taking():
+            self._taking_since_s = now_s
+        return now_s - max(self.heard_at_s, self._taking_since_s)
+
+    def is_taking(self) -> bool:
+        """Whether it has taken _STIR_BYTES of payloads since it last had."""
+        if self._sent_bytes - self._taken_bytes < _STIR_BYTES or not self.open:
+            return False
+        taken_bytes = self._sent_bytes - self._untaken_bytes()
+        if taken_bytes - self._taken_bytes < _STIR_BYTES:
+            return False
+        self._taken_bytes = taken_bytes
+        return True
+
+    def _untaken_bytes(self) -> int:
+        """Here and in the system: what the other machine has not acknowledged."""
+        waiting_bytes = sum(piece.nbytes for piece, _ in self._outgoing)
+        with contextlib.suppress(OSError):  # of a socket that does not tell
+            waiting_bytes += struct.unpack("i", ioctl(self._number, termios.TIOCOUTQ, bytes(4)))[0]
+        return waiting_bytes
+
     def _flush(self) -> None:
         outgoing = self._outgoing
         try:
             while outgoing:
                 self._sent(self._write())
-                if self._writing:
-                    self.heard_at_s = self._loop.time()
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             if not self._writing:
                 self._writing = True

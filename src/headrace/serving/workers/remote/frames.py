@@ -7,6 +7,8 @@
 After the handshake:
 
     agent     Hello
+    gateway   Reach
+    agent     Reached
     gateway   Open       Start        Chunk+    Order          Put+    Push      Expect     End
     agent     Opened     Missing,               Report(+)              Undelivered,         Ended
               or Refused Ready                                         Arrived
@@ -66,6 +68,18 @@ class Open(_Frame, frozen=True, array_like=True, gc=False, tag="open"):
     arena_bytes: int
     memory_bytes: int | None
     """Most data memory of one worker; None: any."""
+
+
+class Reach(_Frame, frozen=True, array_like=True, gc=False, tag="reach"):
+    """Gateway, before it opens a session: do you get through to the agents there?"""
+
+    addresses: tuple[tuple[str, int], ...]
+
+
+class Reached(_Frame, frozen=True, array_like=True, gc=False, tag="reached"):
+    """Agent: for each of them why not; empty: it does."""
+
+    failures: tuple[str, ...]
 
 
 class Opened(_Frame, frozen=True, array_like=True, gc=False, tag="opened"):
@@ -241,6 +255,8 @@ class Received(_Frame, frozen=True, array_like=True, gc=False, tag="received"):
     not. Said all the time, so that silence says that the connection is dead."""
 
     tensors: int
+    waits: bool = False
+    """Those that come next wait there, since it is not known yet where they belong."""
 
 
 class Arrived(_Frame, frozen=True, array_like=True, gc=False, tag="arrived"):
@@ -288,6 +304,7 @@ class Bye(_Frame, frozen=True, array_like=True, gc=False, tag="bye"):
 
 FromGateway = (
     Open
+    | Reach
     | Start
     | Chunk
     | Order
@@ -305,6 +322,7 @@ FromGateway = (
 """To an agent, by a gateway; or by another agent, which sends Tensors alone."""
 FromAgent = (
     Hello
+    | Reached
     | Opened
     | Refused
     | Missing

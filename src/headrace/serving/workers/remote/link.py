@@ -19,7 +19,7 @@ import contextlib
 import logging
 import math
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +45,8 @@ from headrace.serving.workers.remote.frames import (
     Ping,
     Pong,
     Put,
+    Reach,
+    Reached,
     Ready,
     Refused,
     Report,
@@ -213,16 +215,27 @@ class AgentLink:
         self.hello = hello
         return hello
 
+    async def reach(self, addresses: Sequence[Address]) -> tuple[str, ...]:
+        """For each of other agents' addresses, why this one does not get through; empty: it does.
+
+        Raises:
+            HandshakeError: it has left, or says something else.
+        """
+        self._ask(Reach(tuple((each.host, each.port) for each in addresses)))
+        said = await self._next("does not say whom it reaches", 2 * HANDSHAKE_S)
+        if not isinstance(said, Reached) or len(said.failures) != len(addresses):
+            self._hang_up()
+            raise HandshakeError(f"{self.where}: speaks another language than this gateway")
+        return said.failures
+
     async def open(self, frame: Open) -> None:
         """Begin a session; the link is up.
 
         Raises:
             HandshakeError: the agent refuses.
         """
-        assert self._connection is not None, "connect() comes before open()"
-        self._said = asyncio.get_running_loop().create_future()
         self._open_frame = frame
-        self._connection.send(frame)
+        self._ask(frame)
         said = await self._next("does not open a session", _OPEN_S)
         if isinstance(said, Refused):
             self._hang_up()
@@ -272,16 +285,30 @@ class AgentLink:
         self._fail("the gateway ends")
         self._admitted.set()
 
+    def _ask(self, frame: Open | Reach) -> None:
+        """`_next` is the answer. Raises HandshakeError: nobody is there any more."""
+        if self._connection is None:
+            raise HandshakeError(
+                f"{self.where}: has left before a session was opened\n"
+                "  try    its agent's log says why; start it again if it has ended"
+            )
+        self._said = asyncio.get_running_loop().create_future()
+        self._connection.send(frame)
+
     async def _next(self, otherwise: str, limit_s: float) -> AnyRemoteFrame:
         assert self._said is not None, "somebody waits for a frame"
         try:
-            return await asyncio.wait_for(self._said, limit_s)
+            said = await asyncio.wait_for(self._said, limit_s)
         except TimeoutError:
             self._hang_up()
             raise HandshakeError(f"{self.where}: {otherwise} within {limit_s:g} s") from None
         except BaseException:
             self._hang_up()
             raise
+        if self._connection is None:
+            # It was closed behind that frame, before anybody had looked at it.
+            raise HandshakeError(f"{self.where}: has left")
+        return said
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
@@ -299,7 +326,7 @@ class AgentLink:
             if connection is None or not self.is_up:
                 continue
             # Where this process itself was away, what it was sent is still unread.
-            if not away and loop.time() - connection.heard_at_s > SILENCE_S:
+            if connection.silent_s() > SILENCE_S and not away:
                 self._fail(f"nothing heard of it for {SILENCE_S:g} s")
                 continue
             self._ping()
@@ -332,6 +359,8 @@ class AgentLink:
                 if str(error) != said:
                     said = str(error)
                     logger.warning("%s", said.partition("\n")[0])
+            except Exception:
+                logger.exception("%s: could not be connected", self.where)
 
     async def _until_admitted(self) -> None:
         """
@@ -414,10 +443,8 @@ class AgentLink:
 
     @property
     def silent_s(self) -> float:
-        """Since the agent was last heard."""
-        if self._connection is None:
-            return math.inf
-        return asyncio.get_running_loop().time() - self._connection.heard_at_s
+        """For how long the agent was not heard; see `Connection.silent_s`."""
+        return math.inf if self._connection is None else self._connection.silent_s()
 
     def activity(self, number: int) -> Activity | None:
         """Of a worker that is silent. While the agent is silent, nothing counts against it."""

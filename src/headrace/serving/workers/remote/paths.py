@@ -40,8 +40,7 @@ class Paths:
     def __init__(
         self, links: Mapping[str, AgentLink], probe: Callable[[Ends], Awaitable[None]]
     ) -> None:
-        """`probe`: send a byte along; what became of it, `note_broken` or `note_whole` says before
-        it returns."""
+        """`probe`: send a byte along; what became of it, a note here says before it returns."""
         self._links = links
         self._probe = probe
         self._needed: tuple[Ends, ...] = ()
@@ -71,13 +70,7 @@ class Paths:
         await asyncio.gather(*(self._probe(ends) for ends in paths))
         for node, other in paths:
             if broken := self._broken.get((node, other)):
-                raise HandshakeError(
-                    f"{self._links[other].where}: node {node!r} does not reach it: {broken.reason}"
-                    f"\n  needs  what stages leave for each other goes from {node} to {other}"
-                    " straight\n"
-                    f"  try    an address of {other} that {node} reaches as this machine does; with"
-                    " TLS, the same authority on all nodes"
-                )
+                raise unreached((node, other), self._links[other].where, broken.reason)
 
     def note_whole(self, ends: Ends) -> None:
         """Tensors have arrived."""
@@ -88,12 +81,17 @@ class Paths:
         """Tensors were not delivered. Returns whether they may be, if they are sent anew in a
         moment; it is logged once, until it is whole again."""
         known = self._broken.get(ends)
-        reason = reason.partition("\n")[0]
+        reason = _first_line(reason)
         since_us = now_us if known is None else known.since_us
         self._broken[ends] = _Broken(since_us, reason)
         if known is None:
             logger.error("node %r does not reach node %r: %s", *ends, reason)
         return now_us - since_us < RETRY_US
+
+    def note_missing(self, ends: Ends, now_us: int) -> None:
+        """A probe did not arrive; if no end has said why, nobody knows."""
+        if ends not in self._broken:
+            self.note_broken(ends, "what is sent there does not arrive", now_us)
 
     def cut(self, ends: Ends) -> None:
         """It is broken for good, as far as anybody knows."""
@@ -101,3 +99,18 @@ class Paths:
         link = self._links.get(other)
         if ends in self._needed and link is not None and link.is_admitted:
             link.cut_off(f"node {node!r} does not reach it: {self._broken[ends].reason}")
+
+
+def unreached(ends: Ends, where: str, reason: str) -> HandshakeError:
+    """`where`: the receiver."""
+    node, other = ends
+    return HandshakeError(
+        f"{where}: node {node!r} does not reach it: {_first_line(reason)}\n"
+        f"  needs  what stages leave for each other goes from {node} to {other} straight\n"
+        f"  try    an address of {other} that {node} reaches as this machine does; with TLS, the"
+        " same authority on all nodes"
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]

@@ -1,14 +1,15 @@
 """A session's connections to other agents: made when they are first needed, and kept.
 
-    push ──▶ calling ──▶ connected ──▶ Tensors+, one after the other
-                │            ▲ │
-                │            │ └─ Received: how many are there; said all the time
-                ▼            │
-             failed       closed, or SILENCE_S without a word
+    push ──▶ waiting ──▶ calling ──▶ connected ──▶ Tensors+, one after the other
+                            │            ▲ │
+                            │            │ └─ Received: how many are there; said all the time
+                            ▼            │
+                         failed       closed, SILENCE_S without a word, or without anything arriving
 
 A connection that has ended is forgotten, and the next push calls anew. What went over it and was
 not yet known to be there has failed: whoever asked for it is told, and asks again. So it may arrive
-twice; the second time under another number.
+twice; the second time under another number. The connection is given one tensor at a time, so that
+what nobody wants any more while it waits (`cancel`) costs the network nothing.
 
 Tensors wait in the session's arena, not in copies. Invariant: after `close`, nothing here refers to
 the arena.
@@ -19,6 +20,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from headrace.domain.errors import HeadraceError
@@ -63,6 +65,11 @@ class Peers:
             self._peers[where].connect(self._secret, self._tls)
         self._peers[where].push(frame, payload, on_failed)
 
+    def cancel(self, transfer: int) -> None:
+        """Nobody wants these tensors any more; those that have begun to leave go on. Idempotent."""
+        for peer in self._peers.values():
+            peer.cancel(transfer)
+
     def look(self) -> None:
         """From time to time, where this process was not away: does every one of them live?"""
         for peer in list(self._peers.values()):
@@ -75,6 +82,13 @@ class Peers:
         self._peers.clear()
 
 
+@dataclass(slots=True, eq=False)
+class _Push:
+    frame: Tensors
+    payload: memoryview
+    on_failed: _OnFailed
+
+
 class _Peer:
     """One of them; handler of the connection. It is forgotten when that ends."""
 
@@ -83,30 +97,46 @@ class _Peer:
         self._host, self._port = host, port
         self._forget = forget
         self._connection: Connection | None = None
-        self._waiting: list[tuple[Tensors, memoryview]] = []
-        """For the connection."""
+        self._waiting: deque[_Push] = deque()
+        """That have not begun to leave."""
+        self._leaving = False
         self._unknown: deque[_OnFailed] = deque()
-        """Of tensors, in order, that are not known to be there."""
+        """Of tensors that have, in order, and are not known to be there."""
         self._received = 0
+        self._arriving_since_s = 0.0
+        """When something was last seen to arrive of what is not known to be there."""
         self._calling: asyncio.Task[None] | None = None
 
     def connect(self, secret: bytes, tls: ssl.SSLContext | None) -> None:
         self._calling = asyncio.get_running_loop().create_task(self._call(secret, tls))
 
     def push(self, frame: Tensors, payload: memoryview, on_failed: _OnFailed) -> None:
-        self._unknown.append(on_failed)
-        if self._connection is None:
-            self._waiting.append((frame, payload))
-        else:
-            self._connection.send(frame, payload)
+        self._waiting.append(_Push(frame, payload, on_failed))
+        self._send_next(more=False)
+
+    def cancel(self, transfer: int) -> None:
+        for push in self._waiting:
+            if push.frame.transfer == transfer:
+                self._waiting.remove(push)
+                return
 
     def look(self) -> None:
         connection = self._connection
         if connection is None or not connection.open:
             return
-        if asyncio.get_running_loop().time() - connection.heard_at_s > SILENCE_S:
-            connection.close()
-            self.on_closed(f"nothing heard of it for {SILENCE_S:g} s")
+        now_s = asyncio.get_running_loop().time()
+        silent_s = connection.silent_s()
+        if not self._unknown or connection.is_taking():
+            self._arriving_since_s = now_s
+        if silent_s > SILENCE_S:
+            self._end(f"nothing heard of it for {SILENCE_S:g} s")
+        elif now_s - self._arriving_since_s > SILENCE_S:
+            self._end(f"nothing has arrived there for {SILENCE_S:g} s")
+
+    def _end(self, reason: str) -> None:
+        assert self._connection is not None, "who is not connected has nothing to end"
+        self._connection.close()
+        self.on_closed(reason)
 
     async def _call(self, secret: bytes, tls: ssl.SSLContext | None) -> None:
         try:
@@ -118,9 +148,24 @@ class _Peer:
         connection.handler = self
         connection.start()
         self._connection = connection
-        waiting, self._waiting = self._waiting, []
-        for frame, payload in waiting:
-            connection.send(frame, payload)
+        self._send_next(more=False)
+
+    def _send_next(self, *, more: bool) -> None:
+        connection = self._connection
+        if connection is None or not connection.open or self._leaving or not self._waiting:
+            return
+        push = self._waiting.popleft()
+        if not self._unknown:
+            self._arriving_since_s = asyncio.get_running_loop().time()
+        self._unknown.append(push.on_failed)
+        self._leaving = True
+        connection.send(push.frame, push.payload, self._has_left, more)
+
+    def _has_left(self) -> None:
+        """The system has all of one; or the connection is closed."""
+        self._leaving = False
+        # The connection, which calls this while it writes, goes on with the next.
+        self._send_next(more=True)
 
     def place(self, frame: AnyRemoteFrame, length: int) -> Place:
         raise FrameError("an agent that is called sends nothing")
@@ -130,6 +175,8 @@ class _Peer:
             raise FrameError(f"unexpected {type(frame).__name__} of an agent that is called")
         if not 0 <= frame.tensors - self._received <= len(self._unknown):
             raise FrameError("more tensors are there than were sent")
+        if frame.tensors > self._received or frame.waits:
+            self._arriving_since_s = asyncio.get_running_loop().time()
         for _ in range(frame.tensors - self._received):
             self._unknown.popleft()
         self._received = frame.tensors
@@ -140,9 +187,10 @@ class _Peer:
 
     def _fail(self, reason: str) -> None:
         self._forget()
+        failed = [*self._unknown, *(push.on_failed for push in self._waiting)]
         self._waiting.clear()
-        unknown, self._unknown = self._unknown, deque()
-        for on_failed in unknown:
+        self._unknown.clear()
+        for on_failed in failed:
             on_failed(reason)
 
     def close(self) -> None:

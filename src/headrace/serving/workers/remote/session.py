@@ -234,6 +234,7 @@ class Session:
                 self._incoming.expect(frame)
             case Cancel():
                 self._incoming.cancel(frame.transfer)
+                self._peers.cancel(frame.transfer)
             case Push():
                 self._send_on(frame)
             case Start():

@@ -177,10 +177,10 @@ class NetworkTransport:
         await self.paths.admit(link)
 
     async def _probe(self, ends: Ends) -> None:
-        node, other = ends
+        link, target = (self._links[node] for node in ends)
         ended: asyncio.Future[Region | None] = asyncio.get_running_loop().create_future()
         try:
-            region = self.allocate(_PROBE, 1, self._links[node].home)
+            region = self.allocate(_PROBE, 1, link.home)
         except OverloadError:
             return  # it is busy, or away
 
@@ -189,8 +189,10 @@ class NetworkTransport:
                 ended.set_result(there)
 
         until_us = self._clock.now_us() + PROBE_US
-        self.move(region, self._links[other].home, 0, until_us, on_done)
+        self.move(region, target.home, 0, until_us, on_done)
         there = await ended
+        if there is None and link.is_up and target.is_up:
+            self.paths.note_missing(ends, self._clock.now_us())
         for each in (region, there):
             if each is not None:
                 self.free(each)
@@ -266,9 +268,10 @@ class NetworkTransport:
         move.on_done(None)
 
     def _cancel(self, transfer: int, move: _Move) -> None:
-        target = self._link(move.there.home)
-        if target is not None:
-            target.send(Cancel(transfer))
+        """The receiver first: what it drops, nobody else is told of."""
+        for home in (move.there.home, move.source.home):
+            if (link := self._link(home)) is not None:
+                link.send(Cancel(transfer))
 
     # -- beneath -----------------------------------------------------------------------------------
 
