@@ -37,14 +37,17 @@ class Start:
     start of the whole model was measured to take."""
     slack_us: int
     """How much later than by medians an idle slot may end it: p99 of all layers."""
-    resident_bytes: int
-    """Of the slot's memory, from its first copy until it is evicted."""
+    held_bytes: int
+    """Of the slot's memory, from its first copy until it is evicted: what it copies, or what the
+    loaded model was measured to hold where that is more."""
     uses_helper: bool = False
     """Part of it comes over another device's link, which is busy as long."""
     working_bytes: int = 0
     """Of the slot's memory, while it is loaded or run."""
     load99_us: int = 0
     """p99 of `load_us`; less than that: loads take no longer than it."""
+    resident_bytes: int = 0
+    """Of weights, that it copies to the slot: none of layers that stay on the host."""
 
     @property
     def alone_us(self) -> int:
@@ -61,21 +64,18 @@ def predicted_start(residency: Residency, profile: Profile) -> Start:
     overhead_us = profile.batch_overhead_us
     load_us, exec_us, last_us = _three(times, residency, overhead_us, median=True)
     load99_us, exec99_us, last99_us = _three(times, residency, overhead_us, median=False)
+    resident_bytes = sum(layer.weights_bytes for layer in profile.layers) - residency.host_bytes
     return Start(
         load_us=load_us,
         exec_us=exec_us,
         last_us=last_us,
         slack_us=max(0, max(exec99_us, last99_us) - max(exec_us, last_us)),
-        resident_bytes=max(times.held_bytes, resident_bytes(profile, residency)),
+        held_bytes=max(times.held_bytes, resident_bytes),
         working_bytes=times.working_bytes,
         uses_helper=any(transfer.helper for transfer in residency.transfers),
         load99_us=load99_us,
+        resident_bytes=resident_bytes,
     )
-
-
-def resident_bytes(profile: Profile, residency: Residency) -> int:
-    """What the start copies."""
-    return sum(layer.weights_bytes for layer in profile.layers) - residency.host_bytes
 
 
 def _layer_times(where: str, profile: Profile, residency: Residency) -> LayerTimes:

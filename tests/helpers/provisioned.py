@@ -104,7 +104,7 @@ def assert_memory_is_kept(events: list[AnyEvent], topology: Topology) -> None:
     """No slot ever holds more than fits, no batch runs of a model that is not there or on its way,
     none leaves while a batch of it is promised, and a link brings one model at a time, whichever
     of the slots that share it."""
-    sizes = [model.start.resident_bytes for model in topology.models if model.start]
+    sizes = [model.start.held_bytes for model in topology.models if model.start]
     there: dict[int, set[int]] = defaultdict(set)
     on_way: dict[int, tuple[int, int]] = {}
     promised: dict[int, tuple[int, int]] = {}

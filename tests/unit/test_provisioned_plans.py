@@ -174,7 +174,7 @@ def test_every_slot_keeps_room_for_the_largest_run_and_models_count_as_measured(
     assert verify(plan, of.profiles) == []
     topology = Topology.from_plan(plan, of.profiles)
     assert topology.memory_bytes == (MEMORY - 2_000_000, MEMORY - 2_000_000)
-    sizes = [model.start.resident_bytes for model in topology.models if model.start]
+    sizes = [model.start.held_bytes for model in topology.models if model.start]
     assert sizes[0] == 7_000_000
     assert max(sizes[1:]) < 7_000_000
     # What was planned without it is told that it does not hold.
@@ -237,3 +237,23 @@ def test_a_simulated_session_reports_how_models_came_and_went() -> None:
     assert told.weights.cold >= MODELS
     assert told.weights.moved_bytes == told.weights.loads * header.resident_bytes[0]
     assert Fraction(told.weights.cold, 60) == pytest.approx(told.weights.cold_share)
+
+
+def test_bytes_moved_are_those_that_starts_copy_whatever_their_models_hold() -> None:
+    """Measured memory counts layers that stay on the host: mapped pages are held, too."""
+    of = _measured(**{f"m{i}": (14_000_000, 0) for i in range(MODELS)})
+    plan = planned(of)
+    arrivals = [Arrival(at_us=30_000 * i, model=f"m{i % MODELS}") for i in range(MODELS)]
+    header, events = simulate(plan, of.profiles, arrivals, policy="provision", jitter=False)
+
+    copied = {
+        each.model: sum(layer.weights_bytes for layer in of.profiles[each.model].layers)
+        - each.start.host_bytes
+        for each in plan.deployments
+        if each.start is not None
+    }
+    assert header.resident_bytes == tuple(copied[name] for name in header.models)
+    assert max(copied.values()) < 14_000_000
+    weights = run_report("simulated", header, events).weights
+    assert weights is not None
+    assert weights.moved_bytes == sum(copied.values())

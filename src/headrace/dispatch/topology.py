@@ -181,7 +181,7 @@ class Topology:
     """Duty cycle of each slot; none stated, or None: it runs what it is given when it is free."""
     memory_bytes: tuple[int, ...] = ()
     """With starts, of each slot: the models on it, those on their way included, have no more bytes
-    of it in use (`Start.resident_bytes`)."""
+    of it in use (`Start.held_bytes`)."""
     copy_streams: tuple[bool, ...] = ()
     """With starts, of each slot: whether models are loaded while others execute."""
     helpers: tuple[int, ...] = ()

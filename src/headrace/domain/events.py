@@ -183,4 +183,5 @@ class EventLogHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     nodes: tuple[str, ...]
     """Per slot, the name of its node."""
     resident_bytes: tuple[int, ...] = ()
-    """Per model, what its start brings to a slot; none: all weights are in memory."""
+    """Per model, what its start copies to a slot, not what it holds there; none: all weights are in
+    memory."""

@@ -51,7 +51,7 @@ class _Placed:
     exec_us: int
     load_us: int
     links: int
-    resident_bytes: int
+    held_bytes: int
     working_bytes: int
 
 
@@ -206,7 +206,7 @@ def _on(
     residency = stated(profile.layers, times, start, planner)
     told = predicted_start(residency, profile)
     memory = int((kind.memory_bytes or 0) * times.share)
-    needed = told.resident_bytes + told.working_bytes
+    needed = told.held_bytes + told.working_bytes
     if needed > memory:
         beside = f", {told.working_bytes:,} of them to load and run it" * bool(told.working_bytes)
         return (
@@ -235,7 +235,7 @@ def _on(
         exec_us=told.exec_us if kind.copy_stream else told.alone_us,
         load_us=told.load_us if kind.copy_stream else 0,
         links=2 if told.uses_helper else 1,
-        resident_bytes=told.resident_bytes,
+        held_bytes=told.held_bytes,
         working_bytes=told.working_bytes,
     )
 
@@ -247,9 +247,9 @@ def _without_room(problem: Problem, placed: Sequence[_Placed]) -> str:
         memory = int((kind.memory_bytes or 0) * each.share)
         others = [it for it in placed if (it.device, it.share) == (each.device, each.share)]
         largest = max(others, key=lambda it: it.working_bytes)
-        if each.resident_bytes + largest.working_bytes > memory:
+        if each.held_bytes + largest.working_bytes > memory:
             return (
-                f"model {each.demand.model!r}: needs {each.resident_bytes:,} bytes of a"
+                f"model {each.demand.model!r}: needs {each.held_bytes:,} bytes of a"
                 f" {each.device!r}, beside {largest.working_bytes:,} to load and run"
                 f" {largest.demand.model!r}, and share {each.share} of one has {memory:,}\n"
                 "  try    devices with more memory, or fewer models"
@@ -288,7 +288,7 @@ def _absent(problem: Problem, placed: Sequence[_Placed], devices: int | None = N
         slots = _slot_count(problem, *kind) if devices is None else devices * int(1 / kind[1])
         room = int((problem.cluster.device_type(kind[0]).memory_bytes or 0) * kind[1])
         memory = max(0, room - max(placed[i].working_bytes for i in rows))
-        rates, sizes = [weights[i] for i in rows], [placed[i].resident_bytes for i in rows]
+        rates, sizes = [weights[i] for i in rows], [placed[i].held_bytes for i in rows]
         shares = absent_shares(rates, sizes, slots * usable_bytes(rates, sizes, memory))
         for i, part in zip(rows, shares.tolist(), strict=True):
             absent[i] = part

@@ -104,7 +104,7 @@ def lay_out(state: Any, topology: Topology, parameters: Mapping[str, int]) -> No
         assert start is not None, "chosen_for admits plans in which every model has a start"
         row = state.starts[model : model + 1]
         row["load_us"], row["exec_us"], row["last_us"] = start.load_us, start.exec_us, start.last_us
-        row["slack_us"], row["bytes"] = start.slack_us, start.resident_bytes
+        row["slack_us"], row["bytes"] = start.slack_us, start.held_bytes
         row["helper"] = start.uses_helper
         wider = (start.load99_us - start.load_us) / max(1, start.load_us)
         row["load_spread"] = round(ONE * max(1 / 32, wider))
