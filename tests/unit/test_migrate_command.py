@@ -14,6 +14,7 @@ from headrace.metrics import Report
 from helpers.apps import write_app_plan
 from helpers.live_server import write_plan
 from helpers.served import plan_by_hand, served_chain
+from helpers.served_provisioned import provisioned
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -123,3 +124,22 @@ def test_options_that_mean_nothing_are_refused(run: Run, plans: tuple[Path, Path
     assert (code, "File name too long" in err) == (2, True)
     code, _, err = run("migrate", new, "--url", "http://127.0.0.1:1")
     assert (code, "no answer from" in err, "admin-1.sock" in err) == (2, True, True)
+
+
+def test_a_plan_of_models_that_come_and_go_neither_follows_nor_is_followed(
+    run: Run, plans: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "come-and-go"
+    folder.mkdir()
+    come_and_go = write_plan(provisioned(folder, models=1, room=1), folder)
+    for old, new in ((plans[0], come_and_go), (come_and_go, plans[0])):
+        code, _, err = run("simulate", str(old), "--migrate", str(new), "--rps", "10")
+        assert (code, "does not go from or to plans of models that come and go" in err) == (2, True)
+
+
+def test_a_simulated_migration_after_the_last_request_is_refused(
+    run: Run, plans: tuple[Path, Path]
+) -> None:
+    offered = ("--rps", "10", "--duration-s", "4", "--arrivals", "uniform")
+    code, _, err = run("simulate", str(plans[0]), "--migrate", str(plans[1]), *offered, "--at", "4")
+    assert (code, "--at 4: no request comes from then on" in err) == (2, True)

@@ -26,7 +26,7 @@ def with_depths(folder: Path) -> Plan:
 @pytest.mark.parametrize(
     ("made", "named"),
     [
-        (come_and_go, r"models that come and go \(--provision\)"),
+        (come_and_go, r"plans of models that come and go \(--provision\)"),
         (with_depths, "plans with depths .*"),
     ],
 )

@@ -84,6 +84,8 @@ def check_sizes(plan: "Plan", served: "Plan", pad: list[str], replan: bool) -> N
 
 def _check_followed(plan: "Plan", sized: list[str]) -> None:
     """Refuse `--replan` where no plan made anew would be taken into service."""
+    from headrace.dispatch.changes.migration import never_migrated
+
     if plan.is_together:
         raise DocumentError(
             "--replan: does not follow apps that share devices with models yet; `headrace migrate`"
@@ -94,12 +96,7 @@ def _check_followed(plan: "Plan", sized: list[str]) -> None:
             f"--replan: does not follow models of several sizes yet ({', '.join(sized)});"
             " `headrace migrate` takes another plan"
         )
-    if plan.is_provisioned or plan.is_malleable:
-        kind = (
-            "models that come and go (--provision)"
-            if plan.is_provisioned
-            else "plans with depths (`--planner malleable`)"
-        )
+    if kind := never_migrated(plan):
         raise DocumentError(
             f"--replan: does not follow {kind} yet; to change the plan, stop the server and start"
             " one with the new plan"

@@ -357,7 +357,7 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
     from typing import get_args
 
     from headrace.catalog.documents import plan_profiles, read_plan
-    from headrace.dispatch.changes.migration import How
+    from headrace.dispatch.changes.migration import How, never_migrated
     from headrace.domain.errors import DocumentError
 
     if how not in get_args(How):
@@ -369,14 +369,21 @@ def _migrated(asked: _Asked, new_path: Path, at_s: float, how: str) -> _Finished
     new = read_plan(new_path)
     if new.is_together or asked.plan.is_together:
         raise DocumentError("simulate: --migrate does not follow apps beside models yet")
-    if asked.plan.is_malleable or new.is_malleable:
-        raise DocumentError("simulate: --migrate does not go from or to malleable plans yet")
+    if kind := never_migrated(asked.plan, new):
+        raise DocumentError(f"simulate: --migrate does not go from or to {kind} yet")
     if bool(new.apps) != bool(asked.plan.apps):
         raise DocumentError("simulate: --migrate goes from models to models, or from apps to apps")
+    at_us = round(at_s * 1e6)
+    if all(request.at_us < at_us for request in asked.requests):
+        raise DocumentError(
+            f"simulate: --at {at_s:g}: no request comes from then on, and nothing would be seen of"
+            " the new plan\n"
+            "  try    an earlier --at, or a longer --duration-s"
+        )
     following = (new, plan_profiles(new, new_path))
     way: How = "flush" if how == "flush" else "drain"
     moving = _moving_apps if new.apps else _moving_models
-    run, found = moving(asked, following, round(at_s * 1e6), way)
+    run, found = moving(asked, following, at_us, way)
     if run.done_at_us is not None:
         took_ms = (run.done_at_us - run.began_at_us) / 1e3
         notices.print(f"migrated by {how} in {run.steps} steps, {took_ms:.1f} ms")

@@ -24,6 +24,7 @@ from headrace.dispatch.changes.handover import (
     slots_by_drain,
 )
 from headrace.dispatch.protocols import Clock
+from headrace.domain.plan import Plan
 from headrace.domain.request import Request
 
 HELD_MAX = 10_000
@@ -34,6 +35,16 @@ How = Literal["drain", "flush"]
 Prepare = Callable[[Sequence[int], Callable[[Sequence[int]], None]], None]
 """Given slots of the new plan whose devices are free: make them ready, and call back with those
 that are; also with those that cannot be yet, once it is known that they are lost."""
+
+
+def never_migrated(*plans: Plan) -> str | None:
+    """What plans are called that neither follow another nor are followed while they serve, if one
+    of these is such a plan."""
+    if any(plan.is_malleable for plan in plans):
+        return "plans with depths (`--planner malleable`)"
+    if any(plan.is_provisioned for plan in plans):
+        return "plans of models that come and go (--provision)"
+    return None
 
 
 class Epoch:
