@@ -12,12 +12,13 @@ from headrace.catalog.documents import plan_profiles, read_plan, read_problem, w
 from headrace.commands.replanning import PlanningError, Replanner, run_headrace
 from headrace.dispatch.changes.migration import How
 from headrace.dispatch.protocols import OpenSink
+from headrace.domain.errors import DocumentError
+from headrace.domain.plan import Plan
 from headrace.planning import solve
 from headrace.serving.changes.changeover import Changeover
 from headrace.serving.changes.plan_watch import ReplanRule
-from headrace.serving.changes.vetting import VettingError
 from headrace.serving.core.counters import ModelCounters
-from headrace.serving.engine.live_migration import MigrationReport
+from headrace.serving.engine.live_migration import MigrationError, MigrationReport
 from headrace.serving.engine.plan_in_service import ServedPlan
 from headrace.verify import verify
 from helpers.apps import write_app_plan
@@ -101,6 +102,9 @@ def test_a_refusal_of_the_planner_says_why() -> None:
 class MovingEngine:
     """Takes any plan."""
 
+    def check_follows(self, plan: Plan) -> None:
+        pass
+
     async def migrate(
         self,
         served: ServedPlan,
@@ -130,8 +134,31 @@ def test_profiles_are_looked_for_beside_the_plan_in_service(tmp_path: Path) -> N
     first = write_app_plan(began, "plan.json", 400.0)
     second = write_app_plan(chosen, "plan.json", 300.0)
     changeover = Changeover(MovingEngine(), first, "emulated", lambda header: print)
-    with pytest.raises(VettingError):
+    with pytest.raises(DocumentError):
         asyncio.run(changeover.migrate(chosen / "missing.json"))
     assert changeover.in_service == first
     asyncio.run(changeover.migrate(second))
     assert changeover.in_service == second
+
+
+def test_a_plan_of_a_kind_that_never_follows_is_refused_before_it_is_vetted(tmp_path: Path) -> None:
+    """Vetting would find that its profiles are missing."""
+    path = write_app_plan(tmp_path, "plan.json", 400.0)
+    for profile in set(tmp_path.iterdir()) - {path}:
+        profile.unlink()
+
+    class Standing(MovingEngine):
+        def check_follows(self, plan: Plan) -> None:
+            raise MigrationError("the engine's plan stays")
+
+    changeover = Changeover(Standing(), path, "emulated", lambda header: print)
+    with pytest.raises(MigrationError, match="the engine's plan stays"):
+        asyncio.run(changeover.migrate(path))
+
+    def refuse(plan: Plan) -> None:
+        raise MigrationError("the apps stay")
+
+    changeover = Changeover(MovingEngine(), path, "emulated", lambda header: print)
+    changeover.check = refuse
+    with pytest.raises(MigrationError, match="the apps stay"):
+        asyncio.run(changeover.migrate(path))

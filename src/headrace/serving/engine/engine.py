@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.dispatch.changes.migration import How
+from headrace.dispatch.changes.migration import How, never_migrated
 from headrace.dispatch.protocols import BatchCounts, EventSink, OpenSink
 from headrace.domain.errors import ModelError
 from headrace.domain.events import EventLogHeader
@@ -366,6 +366,14 @@ class Engine:
 
     # -- another plan --------------------------------------------------------------------------
 
+    def check_follows(self, plan: Plan) -> None:
+        """Raises MigrationError: such a plan does not follow one such as that in service."""
+        if kind := never_migrated(self.plan, plan):
+            raise MigrationError(
+                f"{kind} do not follow others, nor others them, while they are served; stop this"
+                " server and start one with the new plan"
+            )
+
     async def migrate(
         self,
         served: ServedPlan,
@@ -389,17 +397,8 @@ class Engine:
             raise MigrationError("a migration is under way; wait until it has ended")
         if not self._started or self._draining:
             raise MigrationError("the server is starting or shutting down; its plan stays")
+        self.check_follows(served.plan)
         fresh = PlanInService(served, self._options)
-        if self._current.topology.is_malleable or fresh.topology.is_malleable:
-            raise MigrationError(
-                "plans with depths (`--planner malleable`) do not follow others, nor others them,"
-                " while they are served; stop this server and start one with the new plan"
-            )
-        if self._current.topology.is_provisioned or fresh.topology.is_provisioned:
-            raise MigrationError(
-                "plans whose models come and go (--provision) do not follow others, nor others"
-                " them, while they are served; stop this server and start one with the new plan"
-            )
         _check_tensors(self._current, fresh)
         sink = open_sink or (lambda header: None)
         task = asyncio.get_running_loop().create_task(self._move(fresh, how, sink, on_switch))
