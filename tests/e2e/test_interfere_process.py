@@ -78,12 +78,15 @@ def test_without_update_profiles_they_stay_as_they_were(tmp_path: Path) -> None:
     files = [f"{name}.json" for name in MODELS]
     before = [(tmp_path / file).read_bytes() for file in files]
 
-    result = interfere(*files, "--budget-s", "0.1", "--batch-sizes", "2")
+    result = interfere(*files, "--budget-s", "0.1", "--batch-sizes", "2,9", "-o", "cpu.json")
 
     assert result.exit_code == 0, result.output
     assert [(tmp_path / file).read_bytes() for file in files] == before
     assert "--update-profiles" in " ".join(result.stderr.split())
     assert "on pairs held out" in result.stdout
+    said = "batch size 9 of 'one' is left out: its profile goes to 4"
+    assert said in " ".join(result.stderr.split())
+    assert said in read_interference(tmp_path / "cpu.json").provenance.notes
 
 
 @pytest.mark.parametrize(

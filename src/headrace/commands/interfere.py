@@ -42,7 +42,11 @@ def interfere(
         ),
     ] = "1",
     batch_sizes: Annotated[
-        str, typer.Option(metavar="1,4", help="Batch sizes to run beside each other.")
+        str,
+        typer.Option(
+            metavar="1,4",
+            help="Batch sizes to run beside each other, of each model as far as its profile goes.",
+        ),
     ] = "1,4",
     budget_s: Annotated[
         float,
@@ -101,6 +105,9 @@ def interfere(
         _with_utilisation(profile, path, device, part)
         for profile, path in zip(read, profiles, strict=True)
     ]
+    missing = left_out(known, device, part, sizes)
+    for said in missing:
+        note(said)
     with counting("side by side", 100, redraws_per_s=1.0) as drawn:
         found = measure_together(
             known, profiles, sizes, device, part, budget_s=budget_s, seed=seed, on_progress=drawn
@@ -113,10 +120,11 @@ def interfere(
         )
     if pairs:
         write_pairs(found.pairs, pairs)
+    models = [profile.model for profile in read]
     document, fitted = document_of(
         device,
         found.pairs,
-        _provenance(how, part, found.rounds, cover, [profile.model for profile in read], notes),
+        _provenance(how, part, found.rounds, cover, models, [*missing, *notes]),
         forms=tuple(FORMS) if update_profiles else WITHOUT_SENSITIVITY,
         cover=cover,
         seed=seed,
@@ -150,6 +158,28 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and 0 < int(part) <= 1024 for part in parts):
         raise typer.BadParameter(f"--batch-sizes {text!r}: expected sizes from 1, such as 1,4")
     return tuple(sorted({int(part) for part in parts}))
+
+
+def left_out(
+    profiles: "Sequence[Profile]", device: str, share: "Fraction", batch_sizes: "Sequence[int]"
+) -> list[str]:
+    """Which of the batch sizes are not run of which model, and why.
+
+    Raises:
+        ModelError: a profile has no times on the device.
+    """
+    from headrace.profiling.side_by_side import sizes_to_run
+
+    told = []
+    for profile in profiles:
+        sizes = sizes_to_run(profile, device, share, batch_sizes)
+        if left := [str(size) for size in batch_sizes if size not in sizes]:
+            instead = "" if sizes[0] in batch_sizes else f"; it runs at {sizes[0]} instead"
+            told.append(
+                f"batch size {', '.join(left)} of {profile.model!r} is left out: its profile goes"
+                f" to {profile.max_batch(device, share)}{instead}"
+            )
+    return told
 
 
 def _check_models(models: "Sequence[str]") -> None:

@@ -158,7 +158,7 @@ def measure_together(
     runnables = [
         Runnable(profile=index, batch_size=size)
         for index, profile in enumerate(profiles)
-        for size in _sizes(profile, device, share, batch_sizes)
+        for size in sizes_to_run(profile, device, share, batch_sizes)
     ]
     visits = list(combinations_with_replacement(runnables, 2))
     most = [
@@ -313,9 +313,14 @@ def _hear(worker: "subprocess.Popen[bytes]") -> Took:
     return took
 
 
-def _sizes(
+def sizes_to_run(
     profile: Profile, device: str, share: Fraction, batch_sizes: Sequence[int]
 ) -> tuple[int, ...]:
+    """Of the batch sizes those that the profile goes to; its largest, if none.
+
+    Raises:
+        ModelError: it has no times on the device.
+    """
     most = profile.max_batch(device, share)
     if not most:
         known = ", ".join(f"{t.share} of {t.device!r}" for t in profile.block_times)
