@@ -272,6 +272,21 @@ def test_a_plan_is_called_optimal_among_those_of_which_it_is_proven(
     assert said in " ".join(page.getvalue().split())
 
 
+@pytest.mark.parametrize("planner", ["least-cost", "least-cost-dummy", "harpagon-optimal"])
+def test_a_price_in_proportion_to_load_is_proven_of_what_the_planner_looks_at(planner: str) -> None:
+    """Dummy load of any amount is cheaper here than that which fills machines."""
+    plan = solve(make_app_problem(planner, slo_ms=80)).plan
+    cheapest = solve(make_app_problem("least-cost-dummy", slo_ms=80)).plan
+    assert plan is not None
+    assert cheapest is not None
+    page = io.StringIO()
+    Console(file=page, width=200).print(claims_table(plan))
+
+    assert plan.stopped == "optimal"
+    assert f"proven optimal among the plans that {planner} looks at, in prop" in page.getvalue()
+    assert (plan.objective > cheapest.objective) == (planner != "least-cost-dummy")
+
+
 def test_the_command_says_of_what_a_plan_is_proven_optimal(tmp_path: Path) -> None:
     write_document(make_app_problem().profiles["ssd"], tmp_path / "ssd.json")
     file = tmp_path / "problem.yaml"

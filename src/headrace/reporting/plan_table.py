@@ -222,7 +222,8 @@ def _optimal_of(plan: Plan, whole_devices: float | None) -> str:
     if plan.is_together:
         return " among plans in which everything takes turns"
     if plan.options.bill == "fraction":
-        return ", in proportion to load; whole devices cost more"
+        among = f" among the plans that {plan.planner} looks at"
+        return f"{among}, in proportion to load; whole devices may cost more"
     least = whole_devices or 0.0
     if least >= plan.objective * (1 - SAME):
         return ", for whole devices"
