@@ -102,8 +102,18 @@ def test_where_no_room_helps_an_slo_is_named_that_does(planner: str) -> None:
 
     assert "0.00% in time" in said
     assert "lines 4 times" in said
+    # `shares` tries no more rate.
+    more = "" if planner == "shares" else "100% more rate or "
+    assert f"too few with up to {more}80% of the SLO kept free" in said
     assert even_attainment(plan, problem.profiles) >= ATTAINMENT
     assert verify(plan, problem.profiles) == []
+
+
+def test_what_was_kept_free_in_vain_counts_the_margin_that_was_asked_for() -> None:
+    problem = asked_at_once("shares", slo_ms=34, calls=8)
+    options = replace(problem.options, margin=0.5)
+    with pytest.raises(InfeasibleError, match="up to 90% of the SLO kept free"):
+        plan_in_time(replace(problem, options=options), solve)
 
 
 @pytest.fixture

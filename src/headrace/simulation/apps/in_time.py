@@ -25,6 +25,7 @@ from headrace.simulation.apps.headroom import (
     EVEN_ROOMS,
     PLANNING_PART,
     SEED,
+    Rooms,
     attained,
     attains,
     choose_headroom,
@@ -109,10 +110,6 @@ def _with_room(
         OutOfTime: the limit passed before all room was tried.
     """
     least = problem.options.margin
-    rooms = EVEN_ROOMS
-    if problem.options.planner == "shares":
-        # What it promises holds beside models too, whose rates are not the apps'.
-        rooms = dataclasses.replace(rooms, rates=(0.0,))
 
     def roomy(headroom: float, margin: float) -> Plan | None:
         # No plan may take the time that it takes to simulate those before it.
@@ -134,7 +131,7 @@ def _with_room(
         attainment=ATTAINMENT,
         arrivals="uniform",
         on_progress=on_progress,
-        rooms=rooms,
+        rooms=_rooms(problem),
         limit=limit,
     )
     if found is None:
@@ -155,6 +152,13 @@ def _with_room(
     return replace(found.plan, options=options)
 
 
+def _rooms(problem: Problem) -> Rooms:
+    if problem.options.planner == "shares":
+        # What it promises holds beside models too, whose rates are not the apps'.
+        return dataclasses.replace(EVEN_ROOMS, rates=(0.0,))
+    return EVEN_ROOMS
+
+
 def _refused(problem: Problem, result: PlanResult, on_progress: Callable[[str], None]) -> str:
     """The planner's words; where calls of one request come at once, with an SLO that was simulated
     in place of the planner's, which is for calls one by one."""
@@ -173,8 +177,11 @@ def _late(
 ) -> str:
     longer = _longer_slo(problem, limit, on_progress)
     advice = f"an SLO of {_slos(problem, longer)}" if longer else "a longer SLO"
-    most = f"{EVEN_ROOMS.rates[-1]:.0%} more rate or {EVEN_ROOMS.margins[-1]:.0%} of the SLO kept"
-    return _text_of_late(problem, share, f", and too few with up to {most} free", advice)
+    rooms, least = _rooms(problem), problem.options.margin
+    more_rate = f"{rooms.rates[-1]:.0%} more rate or " if rooms.rates[-1] else ""
+    margin = least + rooms.margins[-1] * (1 - least)
+    with_room = f", and too few with up to {more_rate}{margin:.0%} of the SLO kept free"
+    return _text_of_late(problem, share, with_room, advice)
 
 
 def _out_of_time(problem: Problem, share: float) -> str:
