@@ -83,7 +83,7 @@ def write_first_plan(
 ) -> Plan:
     """The plan and its profiles as files, for the rates that the run begins with."""
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob("run*.events"), *folder.glob("replanned.*")):
+    for old in (*folder.glob("run*.events"), *folder.glob("plan.replanned.*")):
         old.unlink()
     plan = here.planned({model: (1 + rule.headroom) * rate for model, rate in first_rps.items()})
     assert plan is not None, "the first rates are low"
@@ -114,7 +114,7 @@ def print_live(folder: Path, first: Plan, results: Mapping[str, LoadResult]) -> 
     whole = [request.outcome for result in results.values() for request in result.requests]
     percent = 100 * violated(whole) / len(whole)
     logs = len(list(folder.glob("run*.events")))
-    last = folder / "replanned.plan.json"
+    last = folder / "plan.replanned.json"
     gpus = [devices_of(first)] + ([devices_of(read_plan(last))] if last.exists() else [])
     print(
         f"measured: {len(whole):,} requests, {logs - 1} changes of plan, GPUs at first and last"

@@ -47,8 +47,8 @@ def test_an_app_that_is_asked_more_often_gets_a_plan_for_that_and_no_request_is_
     assert "Traceback" not in errors
     assert "planning anew" in errors
 
-    made = read_plan(tmp_path / "replanned.plan.json")
-    assert verify(made, plan_profiles(made, tmp_path / "replanned.plan.json")) == []
+    made = read_plan(tmp_path / "plan.replanned.json")
+    assert verify(made, plan_profiles(made, tmp_path / "plan.replanned.json")) == []
     assert made.apps[0].app.rate_rps > 2 * PLANNED_RPS
 
     assert set(statuses) == {200}

@@ -98,8 +98,8 @@ def test_a_higher_rate_gets_a_plan_of_shared_devices_for_it_and_no_request_is_lo
     assert "Traceback" not in errors
     assert "the request rates have changed" in errors
 
-    made = read_plan(tmp_path / "replanned.plan.json")
-    assert verify(made, plan_profiles(made, tmp_path / "replanned.plan.json")) == []
+    made = read_plan(tmp_path / "plan.replanned.json")
+    assert verify(made, plan_profiles(made, tmp_path / "plan.replanned.json")) == []
     rates = {demand.model: demand.rate_rps for demand in made.demands}
     assert rates["a"] is not None
     assert rates["a"] > 2 * PLANNED_RPS

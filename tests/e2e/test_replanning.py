@@ -51,11 +51,13 @@ class RisingCounters(dict[str, ModelCounters]):
 class Asked:
     def __init__(self, in_service: Path) -> None:
         self.in_service = in_service
-        self.asked: asyncio.Future[Path] = asyncio.get_running_loop().create_future()
+        self.asked: asyncio.Future[Plan] = asyncio.get_running_loop().create_future()
 
     async def migrate(self, plan_path: Path) -> None:
         if not self.asked.done():
-            self.asked.set_result(plan_path)
+            plan = read_plan(plan_path)
+            assert verify(plan, plan_profiles(plan, plan_path)) == []
+            self.asked.set_result(plan)
 
 
 def test_a_shift_of_the_load_ratio_ends_in_a_verified_plan_for_the_new_shares(
@@ -68,14 +70,14 @@ def test_a_shift_of_the_load_ratio_ends_in_a_verified_plan_for_the_new_shares(
     even = solve(read_problem(tmp_path / "problem.yaml")).plan
     assert even is not None
 
-    async def replanned() -> Path:
+    async def replanned() -> Plan:
         changeover = Asked(tmp_path / "plan.json")
         watch = asyncio.ensure_future(
             Replanner(
                 SimpleNamespace(plan=even),  # type: ignore[arg-type]
                 changeover,  # type: ignore[arg-type]
                 RisingCounters(a=ModelCounters(), b=ModelCounters()),
-                tmp_path,
+                changeover.in_service,
                 ReplanRule(after_s=0.006),
             ).run()
         )
@@ -85,9 +87,7 @@ def test_a_shift_of_the_load_ratio_ends_in_a_verified_plan_for_the_new_shares(
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
 
-    path = asyncio.run(replanned())
-    plan = read_plan(path)
-    assert verify(plan, plan_profiles(plan, path)) == []
+    plan = asyncio.run(replanned())
     before = {d.model: d.throughput_rps for d in even.deployments}
     after = {d.model: d.throughput_rps for d in plan.deployments}
     assert before["a"] == pytest.approx(before["b"])

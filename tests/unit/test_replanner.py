@@ -9,9 +9,10 @@ from collections.abc import Callable, ItemsView, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from headrace.catalog.documents import plan_profiles, read_plan
+from headrace.catalog.documents import plan_profiles, read_plan, write_document
 from headrace.cli import app
 from headrace.commands.replanning import PlanningError, Replanner
 from headrace.domain.plan import Plan
@@ -42,12 +43,13 @@ class Server:
     """What a `Replanner` sees of a server whose app is asked as `load` says."""
 
     def __init__(self, folder: Path, load: Load, refused_part: float = 0.0) -> None:
-        self._folder = folder
         self._load = load
         self._refused_part = refused_part
-        self.in_service = write_app_plan(folder, "plan.json", 400.0, PLANNED_RPS, FEW)
+        self.began = write_app_plan(folder, "plan.json", 400.0, PLANNED_RPS, FEW)
+        self.in_service = self.began
         self.plan = read_plan(self.in_service)
         self.plans: list[tuple[float, Plan]] = []
+        self.paths: set[Path] = set()
         self.planned_at_s: list[float] = []
 
     async def headrace(self, arguments: list[str]) -> None:
@@ -58,6 +60,7 @@ class Server:
 
     async def migrate(self, path: Path) -> None:
         self.in_service, self.plan = path, read_plan(path)
+        self.paths.add(path)
         assert verify(self.plan, plan_profiles(self.plan, path)) == []
         self.plans.append((asyncio.get_running_loop().time(), self.plan))
 
@@ -78,7 +81,7 @@ class Server:
                 self,  # type: ignore[arg-type]
                 self,  # type: ignore[arg-type]
                 self,  # type: ignore[arg-type]
-                self._folder,
+                self.began,
                 ReplanRule(after_s=AFTER_S),
                 headrace=self.headrace,
             )
@@ -173,6 +176,54 @@ def test_a_plan_that_a_person_chose_meanwhile_stays(tmp_path: Path) -> None:
     server = Interrupted(tmp_path, steady(180.0)).run(24 * 60 * MINUTE_S)
     assert (len(server.planned_at_s), server.plans) == (1, [])
     assert server.plan.apps[0].app.slo_us == 300_000
+
+
+def test_what_was_made_is_kept_beside_the_plan_and_whoever_plans_there_too_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    """A second server began with the first one's new plan, which it does not replace."""
+    first = Server(tmp_path, steady(180.0)).run(2 * AFTER_S)
+    kept = tmp_path / "plan.replanned.json"
+    assert read_plan(kept) == first.plan
+    assert verify(first.plan, plan_profiles(first.plan, kept)) == []
+
+    second = Server(tmp_path, steady(60.0))
+    second.began = second.in_service = kept
+    second.plan = first.plan
+    second.run(4 * AFTER_S)
+    assert read_plan(kept) == first.plan
+    assert read_plan(tmp_path / "plan.replanned.replanned.json") == second.plan
+    assert second.rates_rps() == [pytest.approx(60.0, rel=1e-3)]
+    assert first.paths.isdisjoint(second.paths)
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def test_a_plan_for_other_models_than_are_served_is_refused(
+    tmp_path: Path, errors: Callable[[], list[str]]
+) -> None:
+    class Misled(Server):
+        async def headrace(self, arguments: list[str]) -> None:
+            await super().headrace(arguments)
+            target = Path(arguments[arguments.index("-o") + 1])
+            [claim] = (plan := read_plan(target)).apps
+            other = replace(claim, app=replace(claim.app, name="other"))
+            write_document(replace(plan, apps=(other,)), target)
+
+    server = Misled(tmp_path, steady(180.0)).run(2 * AFTER_S)
+    assert server.plans == []
+    [told] = errors()
+    assert "the plan stays: the new plan is for other, and traffic is served" in told
+    assert not (tmp_path / "plan.replanned.json").exists()
+
+
+def test_a_plan_that_cannot_be_kept_serves_all_the_same(
+    tmp_path: Path, errors: Callable[[], list[str]]
+) -> None:
+    (tmp_path / "plan.replanned.json").mkdir()
+    server = Server(tmp_path, steady(180.0)).run(60 * MINUTE_S)
+    assert server.rates_rps() == [pytest.approx(180.0, rel=1e-3)]
+    [told] = errors()
+    assert "the new plan serves, but no copy of it is kept" in told
 
 
 def test_malformed_requests_call_for_no_machines() -> None:

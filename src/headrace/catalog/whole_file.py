@@ -42,6 +42,27 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         raise DocumentError(f"{path}: cannot be written: {error.strerror}") from error
 
 
+@contextmanager
+def folder_beside(path: Path, purpose: str, advice: str) -> Iterator[Path]:
+    """A folder of the caller alone, for what nobody is to find before it is whole; gone afterwards.
+
+    Args:
+        purpose: a word for its name, as whoever lists hidden files sees it.
+        advice: what is needed and what to try; lines that end the error.
+
+    Raises:
+        DocumentError: nothing can be written there.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}.{purpose}-")
+    except OSError as error:
+        raise DocumentError(
+            f"{path.parent}: cannot be written: {error.strerror}\n{advice}"
+        ) from error
+    with folder as name:
+        yield Path(name)
+
+
 def check_writable(path: Path, *read: Path) -> None:
     """Before long work: refuse now what `whole_file` would refuse at its end. Leaves nothing.
 

@@ -95,7 +95,7 @@ async def run_server(
     started = Server(lived, fronts, changeover, lame_duck_s)
     aside = [asyncio.create_task(logs.keep_flushed())]
     if replan is not None:
-        replanner = Replanner(running, changeover, logs.counters, plan_path.parent, replan)
+        replanner = Replanner(running, changeover, logs.counters, plan_path, replan)
         aside.append(asyncio.create_task(replanner.run()))
     try:
         await started.run(lambda url: on_ready(url, grpc and grpc.address, admin.address))

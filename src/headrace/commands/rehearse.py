@@ -1,10 +1,8 @@
 """`headrace rehearse`: does a plan hold on this machine, with all its workers at once?"""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -169,6 +167,7 @@ def run_rehearsal(
     """
     from headrace.catalog.documents import plan_profiles, read_plan, sha256_file, write_document
     from headrace.catalog.event_log import EventLogWriter, read_event_log
+    from headrace.catalog.whole_file import folder_beside
     from headrace.commands.load import check_models, input_paths
     from headrace.commands.offer import offered_rates, offers_of
     from headrace.dispatch.buckets import by_bucket
@@ -200,7 +199,12 @@ def run_rehearsal(
     check_models(paths.keys() - {""}, rates)
     options = LoadOptions(seed=SEED, input_paths=paths.pop("", ()), model_inputs=paths)
     runs = []
-    with _folder_beside(path) as folder:
+    advice = (
+        "  needs  a rehearsal is kept beside its plan\n"
+        "  try    `headrace rehearse` where that can be written, and keep"
+        f" {findings.name} and {events_path.name} with the plan"
+    )
+    with folder_beside(path, "rehearsal", advice) as folder:
         unfinished = folder / events_path.name
         notices.print(
             f"rehearsing {before_s:g} s at lower rates, then {duration_s:g} s at {_rates(rates)}:"
@@ -243,29 +247,6 @@ def run_rehearsal(
     )
     write_document(found, findings)
     return found
-
-
-@contextmanager
-def _folder_beside(plan: Path) -> Iterator[Path]:
-    """For a log that nobody is to find before it is whole: of this rehearsal alone.
-
-    Raises:
-        DocumentError: nothing can be written there.
-    """
-    from headrace.domain.errors import DocumentError
-
-    try:
-        folder = TemporaryDirectory(dir=plan.parent, prefix=f".{plan.stem}.rehearsal-")
-    except OSError as error:
-        findings, events_path = rehearsal_paths(plan)
-        raise DocumentError(
-            f"{plan.parent}: cannot be written: {error.strerror}\n"
-            "  needs  a rehearsal is kept beside its plan\n"
-            "  try    `headrace rehearse` where that can be written, and keep"
-            f" {findings.name} and {events_path.name} with the plan"
-        ) from error
-    with folder as name:
-        yield Path(name)
 
 
 def write_rehearsed_problem(path: Path, found: "Rehearsal", out: Path) -> None:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headrace.replan")
 
 LOWEST_PRIORITY = 19
+ADVICE = (
+    "  needs  `--replan` plans anew beside the plan that the server began with\n"
+    "  try    a folder that the server's user can write, or leave out --replan"
+)
 
 
 class PlanningError(HeadraceError):
@@ -63,21 +67,22 @@ class Replanner:
         engine: "Engine",
         changeover: "Changeover",
         counters: "Mapping[str, ModelCounters]",
-        folder: Path,
+        began: Path,
         rule: "ReplanRule",
         headrace: Callable[[list[str]], Awaitable[None]] = run_headrace,
     ) -> None:
         """
         Args:
             counters: by model, module or app, since the server began.
-            folder: gets `replanned.problem.json` and `replanned.plan.json`.
+            began: file of the plan that the server began with; copies of the last plan made here
+                and its problem lie beside it, at `replanned_paths`.
             rule: when to plan anew.
             headrace: runs the program with these arguments.
         """
         self._engine = engine
         self._changeover = changeover
         self._counters = counters
-        self._folder = folder
+        self._began = began
         self._rule = rule
         self._headrace = headrace
         self._looked: tuple[dict[str, int], float] | None = None
@@ -135,18 +140,62 @@ class Replanner:
         Raises:
             Exception: the old plan stays.
         """
+        from headrace.catalog.documents import read_plan
         from headrace.catalog.problem_of_plan import write_problem
+        from headrace.catalog.whole_file import folder_beside
 
         logger.info("%s: planning anew", _told(plan, loads))
-        problem = self._folder / "replanned.problem.json"
-        target = self._folder / "replanned.plan.json"
-        write_problem(plan, loads, self._changeover.in_service.parent, problem)
-        await self._headrace(plan_command(plan.options, problem, target))
-        if self._engine.plan is not plan:
-            # A person has chosen another one meanwhile.
-            return
-        await self._changeover.migrate(target)
-        self._own = self._engine.plan
+        # Whoever else plans in this folder, another server say, must not replace what is read
+        # several times until it serves.
+        with folder_beside(self._began, "replan", ADVICE) as folder:
+            problem, target = folder / "problem.json", folder / "plan.json"
+            write_problem(plan, loads, self._changeover.in_service.parent, problem)
+            await self._headrace(plan_command(plan.options, problem, target))
+            if self._engine.plan is not plan:
+                # A person has chosen another one meanwhile.
+                return
+            _check_serves_alike(read_plan(target), plan)
+            await self._changeover.migrate(target)
+            self._own = self._engine.plan
+            self._keep(problem, target)
+
+    def _keep(self, problem: Path, target: Path) -> None:
+        """Leave copies where a person finds them; paths of profiles in them are absolute."""
+        from headrace.catalog.whole_file import whole_file
+
+        copies = replanned_paths(self._began)
+        try:
+            for file, copy in zip((problem, target), copies, strict=True):
+                with whole_file(copy) as written:
+                    written.write(file.read_bytes())
+        except (HeadraceError, OSError) as error:
+            logger.error("the new plan serves, but no copy of it is kept: %s", error)
+        else:
+            logger.info("the new plan is kept as %s", copies[1])
+
+
+def replanned_paths(began: Path) -> tuple[Path, Path]:
+    """Where the problem and the plan that `--replan` made last are kept; never `began` itself.
+
+    >>> [path.name for path in replanned_paths(Path("plan.json"))]
+    ['plan.replanned.problem.json', 'plan.replanned.json']
+    """
+    return began.with_suffix(".replanned.problem.json"), began.with_suffix(".replanned.json")
+
+
+def _check_serves_alike(new: "Plan", old: "Plan") -> None:
+    """
+    Raises:
+        PlanningError: clients would not find each model and app, and no other, in the new plan.
+    """
+    found, served = (
+        sorted([*(each.model for each in plan.demands), *(claim.app.name for claim in plan.apps)])
+        for plan in (new, old)
+    )
+    if found != served:
+        raise PlanningError(
+            f"the new plan is for {', '.join(found)}, and {', '.join(served)} is served"
+        )
 
 
 def plan_command(options: "PlanOptions", problem: Path, target: Path) -> list[str]:
