@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from headrace.catalog.documents import read_plan, read_problem
+from headrace.catalog.documents import read_plan, read_problem, write_document
 from headrace.catalog.problem_of_plan import write_problem
 from headrace.cli import app
 from headrace.commands.replanning import plan_command
@@ -18,6 +18,7 @@ from headrace.planning import solve
 from headrace.serving.changes.plan_watch import planned_loads
 from helpers.apps import make_app_problem, write_app_plan
 from helpers.live_server import write_plan
+from helpers.problems import make_problem, make_profile
 from helpers.served import served_chain
 
 
@@ -44,6 +45,29 @@ def test_the_problem_of_a_plan_of_models_has_its_cluster_options_and_demands(
     assert problem.options == plan.options
     assert problem.demands == plan.demands
     assert [Path(ref.path).is_absolute() for ref in problem.profile_refs] == [True]
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({"m": 20.0, "n": None}, {"m": 20.0, "n": None}),
+        ({"m": 20.0, "n": 40.0}, {"m": 15.0, "n": 45.0}),
+        ({"m": None, "n": None}, {"m": None, "n": None}),
+    ],
+)
+def test_a_rate_that_only_some_models_state_stays_and_rates_of_all_follow_the_shares(
+    tmp_path: Path, stated: dict[str, float | None], expected: dict[str, float | None]
+) -> None:
+    profiles = [make_profile("m", max_batch=2), make_profile("n", seed=1, max_batch=2)]
+    problem = make_problem(profiles, slo_us=60_000)
+    for ref, profile in zip(problem.profile_refs, profiles, strict=True):
+        write_document(profile, tmp_path / ref.path)
+    plan = solve(problem).plan
+    assert plan is not None
+    demands = tuple(replace(each, rate_rps=stated[each.model]) for each in plan.demands)
+    read = again(replace(plan, demands=demands), tmp_path, {"m": 0.25, "n": 0.75})
+    assert {each.model: each.rate_rps for each in read.demands} == expected
+    assert {each.model: each.weight for each in read.demands} == {"m": 0.25, "n": 0.75}
 
 
 def test_the_problem_of_an_unchanged_plan_of_apps_gives_an_equal_plan(tmp_path: Path) -> None:

@@ -88,15 +88,14 @@ def _cluster(cluster: Cluster) -> ClusterEntry:
 def _models(
     plan: Plan, loads: Mapping[str, float], paths: Mapping[str, str]
 ) -> tuple[ModelEntry, ...]:
-    # Shares of the load leave it as large as it is.
-    whole_rps = 1.0 if plan.is_for_rates else sum(each.rate_rps or 0.0 for each in plan.demands)
+    rates_rps = _rates_rps(plan, loads)
     return tuple(
         ModelEntry(
             name=demand.model,
             profile=paths[demand.model],
             slo_ms=demand.slo_us / 1000,
             weight=loads[demand.model],
-            rate_rps=None if demand.rate_rps is None else whole_rps * loads[demand.model],
+            rate_rps=rates_rps[demand.model],
             version=demand.version,
             priority=demand.priority,
             shapes=demand.shapes,
@@ -104,6 +103,17 @@ def _models(
         )
         for demand in plan.demands
     )
+
+
+def _rates_rps(plan: Plan, loads: Mapping[str, float]) -> Mapping[str, float | None]:
+    """Where all models state a rate, these are the load, which is another one now; a rate beside
+    models that state none is what that model needs however the rest of the load is divided."""
+    stated = {demand.model: demand.rate_rps for demand in plan.demands}
+    if not plan.states_all_rates:
+        return stated
+    # Shares of the load leave it as large as it is.
+    whole_rps = 1.0 if plan.is_for_rates else sum(rate or 0.0 for rate in stated.values())
+    return {model: whole_rps * loads[model] for model in stated}
 
 
 def _app(app: App, rate_rps: float, paths: Mapping[str, str]) -> AppEntry:

@@ -275,8 +275,14 @@ class Plan(Record, frozen=True, kw_only=True):
     def is_for_rates(self) -> bool:
         """Whether it is the least for stated rates of models: of as few devices as carry them, or
         the cheapest. Where their load as a whole rises, such a plan does not carry it."""
+        return self.states_all_rates and self.options.objective in MINIMISED
+
+    @property
+    def states_all_rates(self) -> bool:
+        """Whether it has models and each has a rate: together, the load that they are planned
+        for."""
         stated = all(demand.rate_rps is not None for demand in self.demands)
-        return bool(self.demands) and stated and self.options.objective in MINIMISED
+        return bool(self.demands) and stated
 
 
 class PlanResult(Record, frozen=True, kw_only=True):

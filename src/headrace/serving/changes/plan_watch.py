@@ -84,9 +84,8 @@ def planned_loads(plan: Plan) -> dict[str, float]:
     second; of other models, relative loads: rates where all are stated, or weights."""
     if plan.apps:
         return {claim.app.name: claim.app.rate_rps for claim in plan.apps}
-    rates = {demand.model: demand.rate_rps for demand in plan.demands}
-    if all(rate is not None for rate in rates.values()):
-        return {model: rate or 0.0 for model, rate in rates.items()}
+    if plan.states_all_rates:
+        return {demand.model: demand.rate_rps or 0.0 for demand in plan.demands}
     return {demand.model: demand.weight for demand in plan.demands}
 
 
