@@ -160,3 +160,14 @@ def test_plans_that_do_not_say_what_their_head_room_is_for_are_planned_as_they_a
     old = PlanOptions(arrivals="poisson", margin=0.2)
     assert plan_command(old, problem, target)[-2:] == ["--arrivals", "poisson"]
     assert plan_command(PlanOptions(), problem, target)[-2:] == ["-o", "plan.json"]
+
+
+def test_room_for_requests_at_equal_gaps_is_looked_for_unasked(tmp_path: Path) -> None:
+    """`headrace plan` takes no attainment without arrivals of another kind."""
+    plan = read_plan(write_app_plan(tmp_path, "plan.json", 400.0))
+    room = HeadroomFor(arrivals="uniform", attainment=0.99, margin=0.1)
+    options = replace(plan.options, margin=0.3, headroom_for=room)
+    problem, target = tmp_path / "again.json", tmp_path / "new.json"
+    write_problem(replace(plan, options=options), planned_loads(plan), tmp_path, problem)
+    planned(*plan_command(options, problem, target))
+    assert read_plan(target).options.margin == 0.1

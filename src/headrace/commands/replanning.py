@@ -202,7 +202,7 @@ def plan_command(options: "PlanOptions", problem: Path, target: Path) -> list[st
     """Arguments of `headrace` that ask for what the plan in service was asked for."""
     arguments = ["plan", str(problem), "-o", str(target)]
     asked = options.headroom_for
-    if asked is not None:
+    if asked is not None and asked.arrivals != "uniform":
         arguments += ["--arrivals", asked.arrivals, "--attainment", repr(asked.attainment)]
     elif options.arrivals != "uniform":
         # A plan made before plans told what their head-room was chosen for.
