@@ -1,6 +1,6 @@
 """What is planned anew is the plan's own problem with other loads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import HeadroomFor, Items, PlanOptions, Problem
 from headrace.planning import solve
 from headrace.serving.changes.plan_watch import planned_loads
+from headrace.simulation.even import choose_margins
+from headrace.simulation.margin import choose_margin
 from helpers.apps import make_app_problem, write_app_plan
 from helpers.live_server import write_plan
 from helpers.problems import make_problem, make_profile
@@ -47,6 +49,17 @@ def test_the_problem_of_a_plan_of_models_has_its_cluster_options_and_demands(
     assert [Path(ref.path).is_absolute() for ref in problem.profile_refs] == [True]
 
 
+def with_files(problem: Problem, folder: Path) -> Problem:
+    for ref in problem.profile_refs:
+        write_document(problem.profiles[ref.model], folder / ref.path)
+    return problem
+
+
+def two_models(folder: Path) -> Problem:
+    profiles = [make_profile("m", max_batch=2), make_profile("n", seed=1, max_batch=2)]
+    return with_files(make_problem(profiles, slo_us=60_000), folder)
+
+
 @pytest.mark.parametrize(
     ("stated", "expected"),
     [
@@ -58,11 +71,7 @@ def test_the_problem_of_a_plan_of_models_has_its_cluster_options_and_demands(
 def test_a_rate_that_only_some_models_state_stays_and_rates_of_all_follow_the_shares(
     tmp_path: Path, stated: dict[str, float | None], expected: dict[str, float | None]
 ) -> None:
-    profiles = [make_profile("m", max_batch=2), make_profile("n", seed=1, max_batch=2)]
-    problem = make_problem(profiles, slo_us=60_000)
-    for ref, profile in zip(problem.profile_refs, profiles, strict=True):
-        write_document(profile, tmp_path / ref.path)
-    plan = solve(problem).plan
+    plan = solve(two_models(tmp_path)).plan
     assert plan is not None
     demands = tuple(replace(each, rate_rps=stated[each.model]) for each in plan.demands)
     read = again(replace(plan, demands=demands), tmp_path, {"m": 0.25, "n": 0.75})
@@ -148,6 +157,57 @@ def test_head_room_is_chosen_anew_for_what_it_was_chosen_for(tmp_path: Path) -> 
     assert replace(read_plan(second), runtime_s=plan.runtime_s) == plan
 
 
+def choose_one(problem: Problem) -> Plan:
+    one = replace(problem, demands=problem.demands[:1])
+    return choose_margin(one, attainment=0.95, margins=(0.1, 0.3)).plan
+
+
+def choose_each(problem: Problem) -> Plan:
+    """Model m carries half of what is planned of it."""
+
+    def carry(plan: Plan, seed: int) -> dict[str, float]:
+        planned = {each.model: each.throughput_rps for each in plan.deployments}
+        return {**planned, "m": planned["m"] / 2}
+
+    return choose_margins(problem, attainment=0.95, margins=(0.1, 0.3), carry=carry).plan
+
+
+def choose_room(problem: Problem) -> Plan:
+    options = replace(problem.options, planner="shares", objective="least-devices")
+    demands = tuple(replace(demand, rate_rps=5.0) for demand in problem.demands)
+    return choose_margin(replace(problem, demands=demands, options=options), attainment=0.95).plan
+
+
+@pytest.mark.parametrize("choose", [choose_one, choose_each, choose_room])
+def test_margins_are_chosen_anew_for_what_they_were_chosen_for(
+    tmp_path: Path, choose: Callable[[Problem], Plan]
+) -> None:
+    problem = two_models(tmp_path)
+    asked = {"margin": 0.25, "model_margins": {"m": 0.15}, "carried_parts": {"m": 0.8}}
+    problem = replace(problem, options=replace(problem.options, **asked))
+    plan = choose(problem)
+    assert plan.options.margin != 0.25
+    read = again(plan, tmp_path).options
+    assert {name: getattr(read, name) for name in asked} == asked
+    assert (read.link_parts, read.rate_headroom, read.margin_for) == ({}, 0.0, None)
+    command = plan_command(plan.options, Path("problem.json"), Path("plan.json"))
+    assert command[-4:] == ["--margin", "auto", "--attainment", "0.95"]
+
+
+def test_a_plan_with_a_chosen_margin_is_planned_again_as_it_was(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    problem, anew = tmp_path / "problem.json", tmp_path / "again.json"
+    one = solve(make_problem([make_profile(max_batch=2)], nodes={"n0": {"a": 1}})).plan
+    assert one is not None
+    with_files(make_problem([make_profile(max_batch=2)]), tmp_path)
+    write_problem(one, {"m": 1.0}, tmp_path, problem)
+    planned("plan", str(problem), "-o", str(first), "--margin", "auto", "--attainment", "0.9")
+    plan = read_plan(first)
+    write_problem(plan, {"m": 1.0}, tmp_path, anew)
+    planned(*plan_command(plan.options, anew, second))
+    assert replace(read_plan(second), runtime_s=plan.runtime_s) == plan
+
+
 def test_worst_cases_are_kept_anew(tmp_path: Path) -> None:
     path = write_app_plan(tmp_path, "plan.json", 400.0)
     plan = read_plan(path)
@@ -159,6 +219,8 @@ def test_plans_that_do_not_say_what_their_head_room_is_for_are_planned_as_they_a
     problem, target = Path("problem.json"), Path("plan.json")
     old = PlanOptions(arrivals="poisson", margin=0.2)
     assert plan_command(old, problem, target)[-2:] == ["--arrivals", "poisson"]
+    chosen = PlanOptions(margin=0.2, margin_reason="simulated")
+    assert plan_command(chosen, problem, target)[-2:] == ["-o", "plan.json"]
     assert plan_command(PlanOptions(), problem, target)[-2:] == ["-o", "plan.json"]
 
 

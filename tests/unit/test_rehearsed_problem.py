@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from typer.testing import CliRunner
 
 from headrace.catalog.documents import (
     plan_profiles,
@@ -14,8 +15,10 @@ from headrace.catalog.documents import (
     sha256_file,
     write_document,
 )
+from headrace.cli import app as cli
 from headrace.commands.rehearse import write_rehearsed_problem
 from headrace.domain.plan import Plan
+from headrace.domain.problem import HeadroomFor
 from headrace.domain.profile import Profile
 from headrace.planning import solve
 from headrace.profiling.levels import Level, at_levels
@@ -159,6 +162,21 @@ def test_the_rates_and_weights_of_models_are_kept(tmp_path: Path) -> None:
     write_rehearsed_problem(tmp_path / "plan.json", rehearsal(()), tmp_path / "again.json")
 
     assert read_problem(tmp_path / "again.json").demands == problem.demands
+
+
+def test_the_command_that_comes_next_asks_for_the_room_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The problem that is written has not what was chosen for the times before."""
+    path, out = write_app_plan(tmp_path, "plan.json", slo_ms=400.0), tmp_path / "again.json"
+    plan = read_plan(path)
+    room = HeadroomFor(arrivals="poisson", attainment=0.95, margin=0.0)
+    write_document(replace(plan, options=replace(plan.options, headroom_for=room)), path)
+    monkeypatch.setattr("headrace.commands.rehearse.run_rehearsal", lambda *given: rehearsal(()))
+    done = CliRunner().invoke(cli, ["rehearse", str(path), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    asked = "--arrivals poisson --attainment 0.95"
+    assert f"headrace plan {out} -o {path} {asked}" in done.output
 
 
 def test_an_app_whose_code_does_not_fit_beside_its_modules_is_contradicted(tmp_path: Path) -> None:

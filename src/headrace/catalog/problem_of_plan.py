@@ -27,7 +27,8 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import PlanOptions
 
 CHOSEN = frozenset({"rate_headroom", "module_headroom"})
-"""Options that are the planner's answer, never asked for. So is a margin where it is head-room."""
+"""Options that are the planner's answer, never asked for. Margins are both: asked for, and chosen
+where the plan says what for."""
 
 
 def write_problem(plan: Plan, loads: Mapping[str, float], folder: Path, path: Path) -> None:
@@ -138,7 +139,9 @@ def _app(app: App, rate_rps: float, paths: Mapping[str, str]) -> AppEntry:
 
 def _options(options: PlanOptions) -> OptionsEntry:
     given = msgspec.structs.asdict(options)
-    if options.headroom_for is not None:
-        given["margin"] = options.headroom_for.margin
+    for chosen_for in (options.headroom_for, options.margin_for):
+        if chosen_for is not None:
+            # With the options that gave way to what was chosen.
+            given |= msgspec.structs.asdict(chosen_for)
     asked = [name for name in OptionsEntry.__struct_fields__ if name not in CHOSEN]
     return OptionsEntry(**{name: given[name] for name in asked})

@@ -1,6 +1,7 @@
 """`headrace rehearse`: does a plan hold on this machine, with all its workers at once?"""
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -86,7 +87,9 @@ def rehearse(
 
     [dim]headrace rehearse plan.json --out rehearsed.json[/dim]
     """
+    from headrace.catalog.documents import read_plan
     from headrace.catalog.whole_file import check_writable
+    from headrace.commands.replanning import plan_command
 
     arguments = [f"--app={path}" for path in app or ()]
     arguments += [f"--policy={policy}"] if policy else []
@@ -101,11 +104,10 @@ def rehearse(
         print_json(found)
     else:
         show(found)
-    next_step(
-        f"headrace simulate {quoted(plan)}"
-        if out is None
-        else f"headrace plan {quoted(out)} -o {quoted(plan)}"
-    )
+    if out is None:
+        next_step(f"headrace simulate {quoted(plan)}")
+    else:
+        next_step(shlex.join(["headrace", *plan_command(read_plan(plan).options, out, plan)]))
 
 
 def _check_rewritable(path: Path, out: Path) -> None:

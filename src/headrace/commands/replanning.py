@@ -199,11 +199,13 @@ def _check_serves_alike(new: "Plan", old: "Plan") -> None:
 
 
 def plan_command(options: "PlanOptions", problem: Path, target: Path) -> list[str]:
-    """Arguments of `headrace` that ask for what the plan in service was asked for."""
+    """Arguments of `headrace` that ask for what a plan with these options was asked for."""
     arguments = ["plan", str(problem), "-o", str(target)]
-    asked = options.headroom_for
-    if asked is not None and asked.arrivals != "uniform":
-        arguments += ["--arrivals", asked.arrivals, "--attainment", repr(asked.attainment)]
+    room, margins = options.headroom_for, options.margin_for
+    if margins is not None:
+        arguments += ["--margin", "auto", "--attainment", repr(margins.attainment)]
+    elif room is not None and room.arrivals != "uniform":
+        arguments += ["--arrivals", room.arrivals, "--attainment", repr(room.attainment)]
     elif options.arrivals != "uniform":
         # A plan made before plans told what their head-room was chosen for.
         arguments += ["--arrivals", options.arrivals]

@@ -143,6 +143,18 @@ class HeadroomFor(Record, frozen=True, kw_only=True):
     """The least; `PlanOptions.margin` is the one that was chosen."""
 
 
+class MarginFor(Record, frozen=True, kw_only=True):
+    """What a margin was chosen for by simulation, and the options that were asked and gave way to
+    it, so that the same can be asked of another plan."""
+
+    attainment: float
+    """In time / arrived, of every model, under Poisson arrivals."""
+    margin: float
+    model_margins: dict[str, float] = msgspec.field(default_factory=dict)
+    carried_parts: dict[str, float] = msgspec.field(default_factory=dict)
+    link_parts: dict[str, float] = msgspec.field(default_factory=dict)
+
+
 class PlanOptions(Record, frozen=True, kw_only=True):
     """How to plan; defaults are the paper's."""
 
@@ -155,6 +167,9 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     """Fraction of the SLO kept for batching, queueing and contention (PPipe, 5.4)."""
     margin_reason: str = ""
     """Why this margin, where it was chosen by simulation; empty: it was given."""
+    margin_for: MarginFor | None = None
+    """Of models: what `margin` and what else is named there was chosen for; None: it was given, or
+    the plan is older than this field."""
     model_margins: dict[str, float] = msgspec.field(default_factory=dict)
     """Of single models, in place of `margin`."""
     carried_parts: dict[str, float] = msgspec.field(default_factory=dict)

@@ -32,8 +32,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, product
 from statistics import fmean
 
-from msgspec.structs import replace as with_fields
-
 from headrace.domain.errors import DocumentError, InfeasibleError
 from headrace.domain.plan import Plan
 from headrace.domain.problem import PlanOptions, Problem
@@ -48,7 +46,7 @@ from headrace.simulation.even_found import (
     options_at,
     parts_of,
 )
-from headrace.simulation.trials import POLICY, SEED, Workload
+from headrace.simulation.trials import POLICY, SEED, Workload, chosen
 from headrace.studies.jobs import Jobs
 
 PLANNERS_OF_PIPELINES = frozenset({"pooled", "no-partitioning", "dart-r"})
@@ -155,12 +153,11 @@ def choose_margins(
         f" {best.worth:.6g} requests/s per weight (planned: {best.plan.objective:.6g}; with one"
         f" margin for all: {at_one.worth:.6g})"
     )
-    options = with_fields(best.plan.options, margin_reason=reason)
     return EvenChoice(
         trials=tuple(search.trials),
         best=best,
         at_one_margin=at_one,
-        plan=with_fields(best.plan, options=options),
+        plan=chosen(best.plan, problem.options, attainment, reason),
         in_time=not search.deadline.passed,
     )
 

@@ -36,7 +36,7 @@ from headrace.domain.problem import MINIMISED, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
 from headrace.simulation.room import cheapest_that_attains
-from headrace.simulation.trials import POLICY, SEED, Choice, Trial, Workload, offered_mix
+from headrace.simulation.trials import POLICY, SEED, Choice, Trial, Workload, chosen, offered_mix
 from headrace.studies.jobs import Here, Jobs, results_of
 
 MARGINS = tuple(percent / 100 for percent in range(0, 95, 5))
@@ -90,8 +90,8 @@ def choose_margin(
     best = _best(trials)
     _check_carries(best, attainment)
     reason = _reason(trials, best, attainment, seed)
-    options = replace(best.plan.options, margin_reason=reason)
-    return Choice(trials=tuple(trials), best=best, plan=replace(best.plan, options=options))
+    plan = chosen(best.plan, problem.options, attainment, reason)
+    return Choice(trials=tuple(trials), best=best, plan=plan)
 
 
 class Asked(Record, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import Problem
 from headrace.planning import solve
 from headrace.planning.common.headroom import rates_text
-from headrace.simulation.trials import POLICY, Choice, Trial, Workload
+from headrace.simulation.trials import POLICY, Choice, Trial, Workload, chosen
 
 HEADROOMS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0)
 MARGINS = (0.0, 0.02, *(percent / 100 for percent in range(5, 65, 5)))
@@ -74,7 +74,7 @@ def cheapest_that_attains(
     wanted = 1 - (1 - attainment) * (1 - RESERVE)
     trials = _search(problem, wanted, seed, on_progress)
     if trials[-1].attainment >= wanted:
-        return _chosen(trials, attainment, seed)
+        return _chosen(problem, trials, attainment, seed)
     raise InfeasibleError(_refusal(problem, trials, attainment, wanted, seed, on_progress))
 
 
@@ -180,15 +180,15 @@ def _worst_attained(workload: Workload, wanted: float, seed: int) -> float:
     return reached
 
 
-def _chosen(trials: Sequence[Trial], attainment: float, seed: int) -> Choice:
+def _chosen(problem: Problem, trials: Sequence[Trial], attainment: float, seed: int) -> Choice:
     best = trials[-1]
     reason = (
         f"simulated (Poisson, {POLICY}, seed {seed}): the cheapest of {len(trials)} plans tried"
         f" that attains {attainment:.4g} at {best.planned_rps:.6g} requests/s:"
         f" {best.attainment:.2%}"
     )
-    options = replace(best.plan.options, margin_reason=reason)
-    return Choice(trials=tuple(trials), best=best, plan=replace(best.plan, options=options))
+    plan = chosen(best.plan, problem.options, attainment, reason)
+    return Choice(trials=tuple(trials), best=best, plan=plan)
 
 
 def _refusal(

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from headrace.dispatch.buckets import by_bucket
 from headrace.dispatch.kernel.layout import Ints
 from headrace.dispatch.topology import Topology
 from headrace.domain.plan import Plan
-from headrace.domain.problem import MINIMISED
+from headrace.domain.problem import MINIMISED, MarginFor, PlanOptions
 from headrace.domain.profile import Profile
 from headrace.simulation.beside import Beside, beside_of
 from headrace.simulation.compiled import Offered, offer, run
@@ -58,6 +59,23 @@ class Choice:
     best: Trial
     plan: Plan
     """The best one's, with the reason for its margin in its options."""
+
+
+def chosen(plan: Plan, asked: PlanOptions, attainment: float, reason: str) -> Plan:
+    """The plan, with why its margins were chosen, and for what.
+
+    Args:
+        asked: the options before anything was chosen.
+    """
+    margin_for = MarginFor(
+        attainment=attainment,
+        margin=asked.margin,
+        model_margins=asked.model_margins,
+        carried_parts=asked.carried_parts,
+        link_parts=asked.link_parts,
+    )
+    options = replace(plan.options, margin_reason=reason, margin_for=margin_for)
+    return replace(plan, options=options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
