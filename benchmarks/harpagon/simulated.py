@@ -79,13 +79,14 @@ def _print_with_room(some: Sequence[Workload], process: str, library: Library) -
     ]
     rooms = [room for room, _ in chosen if room is not None]
     premium = np.array([room.premium for room in rooms])
+    options = [room.plan.options for room in rooms]
     print(
         f"{process}, head-room by simulation: {_summary(np.array(kept))} | target >= {WANTED:.0%}"
         f" on >= 95 %\n"
         f"  premium: mean {premium.mean():.1%}, median {np.median(premium):.1%},"
         f" p90 {np.percentile(premium, 90):.1%}, most {premium.max():.1%}\n"
-        f"  rate head-room: mean {np.mean([r.rate_headroom for r in rooms]):.1%}; margin: mean"
-        f" {np.mean([r.margin for r in rooms]):.1%}; none of either:"
+        f"  rate head-room: mean {np.mean([o.rate_headroom for o in options]):.1%}; margin: mean"
+        f" {np.mean([o.margin for o in options]):.1%}; none of either:"
         f" {np.mean([r.premium == 0 for r in rooms]):.0%} of the workloads\n"
         f"  without a plan: {len(some) - len(rooms)}; {np.mean([r.tried for r in rooms]):.1f}"
         f" plans simulated and {took_s / len(some):.2f} s per workload"

@@ -22,7 +22,8 @@ from headrace.planning.apps.bill.planner import whole_devices_bound
 from headrace.planning.apps.explain import explain
 from headrace.reporting.app_table import explanation
 from headrace.reporting.plan_table import claims_table
-from headrace.simulation.apps.headroom import attained, plan_for_arrivals
+from headrace.simulation.apps.for_arrivals import plan_for_arrivals
+from headrace.simulation.apps.headroom import attained
 from headrace.verify import verify
 from helpers.apps import make_app_problem, on_gateways_cores
 from helpers.problems import make_profile

@@ -20,7 +20,8 @@ from headrace.domain.problem import Problem
 from headrace.planning import solve
 from headrace.simulation.apps.fan_out import draw_calls
 from headrace.simulation.apps.flow import flow
-from headrace.simulation.apps.headroom import attained, plan_for_arrivals
+from headrace.simulation.apps.for_arrivals import plan_for_arrivals
+from headrace.simulation.apps.headroom import attained
 from headrace.simulation.apps.session import simulate_apps
 from headrace.simulation.offered.arrivals import Arrival
 from headrace.verify import verify

@@ -131,7 +131,7 @@ class OptionsEntry(Record, frozen=True, kw_only=True):
     """Fraction of the SLO kept for what the plan does not count. Default: 0.4; for apps on their
     own 0, since collecting batches is counted there."""
     model_margins: dict[str, float] | None = None
-    """Model -> its margin, in place of `margin`."""
+    """Model or app -> its margin, in place of `margin`."""
     carried_parts: dict[str, float] | None = None
     """Model -> the part of its planned throughput that it is expected to carry, by simulation.
     Default: 1."""

@@ -24,7 +24,6 @@ from headrace.domain.app import App
 from headrace.domain.base import encode_fraction
 from headrace.domain.cluster import Cluster
 from headrace.domain.plan import Plan
-from headrace.domain.problem import PlanOptions
 
 CHOSEN = frozenset({"rate_headroom", "module_headroom"})
 """Options that are the planner's answer, never asked for. Margins are both: asked for, and chosen
@@ -67,7 +66,7 @@ def problem_of(plan: Plan, loads: Mapping[str, float], folder: Path) -> ProblemF
         models=_models(plan, loads, paths),
         apps=tuple(_app(claim.app, loads[claim.app.name], paths) for claim in plan.apps),
         interference=plan.interference,
-        options=_options(plan.options),
+        options=_options(plan),
     )
 
 
@@ -137,11 +136,16 @@ def _app(app: App, rate_rps: float, paths: Mapping[str, str]) -> AppEntry:
     )
 
 
-def _options(options: PlanOptions) -> OptionsEntry:
-    given = msgspec.structs.asdict(options)
-    for chosen_for in (options.headroom_for, options.margin_for):
+def _options(plan: Plan) -> OptionsEntry:
+    given = msgspec.structs.asdict(plan.options)
+    headroom_for = plan.options.headroom_for
+    for chosen_for in (headroom_for, plan.options.margin_for):
         if chosen_for is not None:
             # With the options that gave way to what was chosen.
             given |= msgspec.structs.asdict(chosen_for)
+    if headroom_for is not None:
+        apps = {claim.app.name for claim in plan.apps}
+        of_models = {name: m for name, m in given["model_margins"].items() if name not in apps}
+        given["model_margins"] = of_models | headroom_for.app_margins
     asked = [name for name in OptionsEntry.__struct_fields__ if name not in CHOSEN]
     return OptionsEntry(**{name: given[name] for name in asked})

@@ -16,6 +16,7 @@ def planned_in_time(problem: "Problem") -> "Plan":
         InfeasibleError: there is none; the message says what would be feasible.
     """
     from headrace.planning import solve
+    from headrace.reporting.plan_table import room_text
     from headrace.simulation.apps.in_time import plan_in_time
     from headrace.simulation.apps.worst_cases import plan_keeping_worst_cases
 
@@ -26,9 +27,8 @@ def planned_in_time(problem: "Problem") -> "Plan":
         plan = plan_in_time(problem, planning, on_progress=status.update)
     if plan.options.headroom_for is not None:
         notices.print(
-            "calls of one request come at once: planned with"
-            f" {plan.options.rate_headroom:.0%} more rate and a margin of"
-            f" {plan.options.margin:.0%}; {plan.options.margin_reason}",
+            f"calls of one request come at once: planned with {room_text(plan)};"
+            f" {plan.options.margin_reason}",
             soft_wrap=True,
         )
     return plan
@@ -41,7 +41,8 @@ def planned_with_headroom(problem: "Problem", arrivals: str, attainment: float) 
         DocumentError: models share the devices.
     """
     from headrace.domain.errors import DocumentError
-    from headrace.simulation.apps.headroom import plan_for_arrivals
+    from headrace.reporting.plan_table import room_text
+    from headrace.simulation.apps.for_arrivals import plan_for_arrivals
 
     if problem.options.planner == "shares":
         raise DocumentError(
@@ -54,9 +55,8 @@ def planned_with_headroom(problem: "Problem", arrivals: str, attainment: float) 
             problem, arrivals, attainment=attainment, on_progress=status.update
         )
     notices.print(
-        f"{arrivals} arrivals: {room.attainment:.2%} in time with {room.rate_headroom:.0%} more"
-        f" rate and a margin of {room.margin:.0%}, for {room.premium:.1%} more than under uniform"
-        " arrivals"
+        f"{arrivals} arrivals: {room.attainment:.2%} in time with {room_text(room.plan)}, for"
+        f" {room.premium:.1%} more than under uniform arrivals"
     )
     return room.plan
 

@@ -141,6 +141,9 @@ class HeadroomFor(Record, frozen=True, kw_only=True):
     """In time / arrived, of every app."""
     margin: float
     """The least; `PlanOptions.margin` is the one that was chosen."""
+    app_margins: dict[str, float] = msgspec.field(default_factory=dict)
+    """The least of single apps, where others were asked for; those chosen are in
+    `PlanOptions.model_margins`."""
 
 
 class MarginFor(Record, frozen=True, kw_only=True):
@@ -171,7 +174,7 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     """Of models: what `margin` and what else is named there was chosen for; None: it was given, or
     the plan is older than this field."""
     model_margins: dict[str, float] = msgspec.field(default_factory=dict)
-    """Of single models, in place of `margin`."""
+    """Of single models and apps, in place of `margin`."""
     carried_parts: dict[str, float] = msgspec.field(default_factory=dict)
     """Model -> the part of its planned throughput that it is expected to carry; 1 where none is
     stated. max-min then makes the smallest throughput x part / weight as large as possible."""
@@ -184,7 +187,8 @@ class PlanOptions(Record, frozen=True, kw_only=True):
     module_headroom: dict[str, float] = msgspec.field(default_factory=dict)
     """Of apps: the same for single modules, as `app.module` -> part; on top of `rate_headroom`."""
     headroom_for: HeadroomFor | None = None
-    """Where arrivals are not uniform: what `rate_headroom` and `margin` were chosen for."""
+    """Where plans of apps were simulated to find room: what for. The room is in `rate_headroom` and
+    `margin`, or for single apps in `module_headroom` and `model_margins`."""
     link_parts: dict[str, float] = msgspec.field(default_factory=dict)
     """Model -> how much of its slots' shares of a link it is planned to use; 1 where none is
     stated. Transfers of one moment wait for each other, and a pool's may leave through few links.
@@ -247,7 +251,7 @@ class PlanOptions(Record, frozen=True, kw_only=True):
             )
 
     def margin_of(self, model: str) -> float:
-        """Of a model that is served on its own.
+        """Of a model that is served on its own, or of an app.
 
         >>> PlanOptions(margin=0.4, model_margins={"m": 0.2}).margin_of("m")
         0.2
@@ -317,12 +321,18 @@ class Problem(Record, frozen=True, kw_only=True):
         for name in self.options.module_headroom:
             if name not in modules:
                 raise DocumentError(f"options: module_headroom names {name!r}, which is no module")
-        for name in ("model_margins", "carried_parts", "link_parts"):
-            for model in getattr(self.options, name):
-                if model not in (demand.model for demand in self.demands):
-                    raise DocumentError(
-                        f"options: {name} names {model!r}, which is no model served on its own"
-                    )
+        alone = {demand.model for demand in self.demands}
+        for model in sorted(self.options.model_margins.keys() - alone):
+            if model not in (app.name for app in self.apps):
+                raise DocumentError(
+                    f"options: model_margins names {model!r}, which is no app, and no model served"
+                    " on its own"
+                )
+        for name in ("carried_parts", "link_parts"):
+            for model in sorted(getattr(self.options, name).keys() - alone):
+                raise DocumentError(
+                    f"options: {name} names {model!r}, which is no model served on its own"
+                )
 
 
 def check_interference(cluster: Cluster, documents: Sequence[Interference]) -> None:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from headrace.domain.plan import Pipeline, Plan, Slot, Stage
-from headrace.domain.problem import Objective, PlanOptions
+from headrace.domain.problem import Objective
 from headrace.reporting.app_table import apps_table, machines_table
 from headrace.reporting.depths_table import (
     depth_claims,
@@ -188,7 +188,7 @@ def claims_table(plan: Plan, whole_devices: float | None = None) -> Table:
     table.add_row("objective", f"{_OBJECTIVES[plan.options.objective]}: {plan.objective:,.6g}")
     table.add_row("bound", _bound(plan, whole_devices))
     if plan.options.headroom_for is not None:
-        table.add_row("head-room", _headroom(plan.options))
+        table.add_row("head-room", _headroom(plan))
     table.add_row("binding", escape(plan.binding))
     table.add_row("devices", _devices(plan))
     if plan.cost_per_hour is not None:
@@ -231,9 +231,26 @@ def _optimal_of(plan: Plan, whole_devices: float | None) -> str:
     return f"{among}; no plan on whole devices costs less than {least:,.6g}" if least else among
 
 
-def _headroom(options: PlanOptions) -> str:
-    room = f"{options.rate_headroom:.0%} more rate and a margin of {options.margin:.0%}"
-    return f"{room}; the bound is without; {escape(options.margin_reason)}"
+def _headroom(plan: Plan) -> str:
+    return escape(f"{room_text(plan)}; the bound is without; {plan.options.margin_reason}")
+
+
+def room_text(plan: Plan) -> str:
+    """The room of a plan of apps, in words; app by app where it is not that of all."""
+    options = plan.options
+    for_all = options.rate_headroom, options.margin
+    rooms = {}
+    for name, modules in ((claim.app.name, claim.app.modules) for claim in plan.apps):
+        own = options.module_headroom.get(f"{name}.{modules[0].name}", 0.0)
+        rooms[name] = (1 + options.rate_headroom) * (1 + own) - 1, options.margin_of(name)
+    if all(room == for_all for room in rooms.values()):
+        return _room(*for_all)
+    texts = {name: _room(*room) if room != for_all else "none" for name, room in rooms.items()}
+    return ", ".join(f"{text} for {name}" for name, text in texts.items())
+
+
+def _room(rate_headroom: float, margin: float) -> str:
+    return f"{rate_headroom:.0%} more rate and a margin of {margin:.0%}"
 
 
 def _devices(plan: Plan) -> str:

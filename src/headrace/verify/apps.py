@@ -115,8 +115,8 @@ def _check_deployed(case: Case) -> None:
 def _check_app(case: Case, claim: AppClaim) -> float:
     """Returns the app's recomputed cost."""
     app, name = claim.app, claim.app.name
-    budget_us = floor(app.slo_us * (1 - Fraction(str(case.plan.options.margin))))
-    budget_us = max(0, budget_us - _overhead_us(case, app))
+    margin = Fraction(str(case.plan.options.margin_of(name)))
+    budget_us = max(0, floor(app.slo_us * (1 - margin)) - _overhead_us(case, app))
     case.expect("budget", name, "budget (us)", budget_us, claim.budget_us)
     worst: dict[str, int] = {}
     budgets: dict[str, int] = {}

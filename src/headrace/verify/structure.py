@@ -67,7 +67,7 @@ def _check_options(case: Case) -> None:
     options, alone = case.plan.options, [demand.model for demand in case.plan.demands]
     modules = [f"{claim.app.name}.{m.name}" for claim in case.plan.apps for m in claim.app.modules]
     for name, known in (
-        ("model_margins", alone),
+        ("model_margins", alone + [claim.app.name for claim in case.plan.apps]),
         ("carried_parts", alone),
         ("link_parts", alone),
         ("module_headroom", modules),

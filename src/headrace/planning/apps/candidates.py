@@ -153,7 +153,9 @@ def app_case(problem: Problem, app: App) -> AppCase:
     return AppCase(
         name=app.name,
         budget_us=max(
-            0, budget_us(app.slo_us, problem.options.margin) - overhead_us(app, problem.profiles)
+            0,
+            budget_us(app.slo_us, problem.options.margin_of(app.name))
+            - overhead_us(app, problem.profiles),
         ),
         modules=tuple(
             ModuleCase.of(

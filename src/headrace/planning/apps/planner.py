@@ -139,7 +139,9 @@ def _too_slow(problem: Problem, app: App, case: AppCase, planner: str) -> str:
     if needed <= case.budget_us:
         return _found_nothing(problem, app, case, planner)
     needs, of_which, has = ms_apart(needed, slowest[0], case.budget_us)
-    whole_us = nearest_slo_us(needed + overhead_us(app, problem.profiles), problem.options.margin)
+    whole_us = nearest_slo_us(
+        needed + overhead_us(app, problem.profiles), problem.options.margin_of(app.name)
+    )
     return (
         f"app {case.name!r}: no plan meets the SLO\n"
         f"  needs     {needs}, of which {slowest[1].name!r} {of_which}\n"
@@ -154,7 +156,7 @@ def _found_nothing(problem: Problem, app: App, case: AppCase, planner: str) -> s
     advice = "--planner least-cost, which looks at every plan"
     if budget_us is not None:
         whole_us = nearest_slo_us(
-            budget_us + overhead_us(app, problem.profiles), problem.options.margin
+            budget_us + overhead_us(app, problem.profiles), problem.options.margin_of(app.name)
         )
         advice = f"an SLO of {ms_enough(whole_us)} ms, with which it does, or {advice}"
     needs, has = ms_apart(budget_us or 0, case.budget_us)

@@ -47,7 +47,7 @@ def refuse_steps(
             step = chain.steps[least.index(max(least))]
             said.append(_refuse_memory(costs, f"app {app.name!r}: model", step.model, ""))
         elif needed_us > chain.budget_us:
-            asked = app.slo_us, problem.options.margin
+            asked = app.slo_us, problem.options.margin_of(app.name)
             said.append(_refuse_slo(costs, f"app {app.name!r}", needed_us, chain, *asked))
     return "\n".join(text for text in said if text) or None
 

@@ -95,7 +95,7 @@ def app_chain(problem: Problem, app: App) -> Chain:
 
 
 def app_budget_us(problem: Problem, app: App) -> int:
-    whole_us = budget_us(app.slo_us, problem.options.margin)
+    whole_us = budget_us(app.slo_us, problem.options.margin_of(app.name))
     return max(0, whole_us - overhead_us(app, problem.profiles))
 
 

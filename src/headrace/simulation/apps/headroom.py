@@ -20,7 +20,6 @@ Their price is that of whole devices: many plans cost the same, of which only th
 that no other one surpasses in room.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,17 +28,13 @@ from math import inf, isclose
 from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from headrace.dispatch.apps.app_dispatcher import app_tables
 from headrace.dispatch.policies import policy_for
 from headrace.dispatch.topology import Topology
-from headrace.domain.errors import DocumentError, InfeasibleError
 from headrace.domain.plan import AppClaim, Plan
-from headrace.domain.problem import HeadroomFor, Problem
 from headrace.domain.profile import Profile
 from headrace.metrics import summarise
-from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline
 from headrace.simulation.apps.flow import flow
 from headrace.simulation.apps.session import simulate_apps
@@ -106,12 +101,12 @@ class Headroom:
 
     plan: Plan
     """Its bound is that of the plan without head-room, which is what was asked for."""
-    rate_headroom: float
-    margin: float
     attainment: float
     """Simulated, of the app that attains least."""
     uniform_objective: float
     """The cost per hour of the plan without head-room."""
+    without: Plan | None
+    """The plan without head-room; None: only with some there is one."""
     tried: int
     """Plans that were simulated."""
 
@@ -149,7 +144,7 @@ def choose_headroom(
     """
     limit = limit or Deadline(inf)
     attempts = _plans(planning, margin, rooms)
-    wanted = 1 - (1 - attainment) * (1 - RESERVE)
+    wanted = with_reserve(attainment)
     plans: list[_Roomy] = []
     tried = 0
     while more := _planned_within(attempts, limit.part(PLANNING_PART)):
@@ -163,14 +158,14 @@ def choose_headroom(
             tried += 1
             on_top = found.plan.objective / least.plan.objective - 1
             on_progress(f"simulating plan {number} of {len(more)}: {on_top:.1%} on top")
-            reached = _worst_attained(found.plan, profiles, arrivals, seed, wanted)
+            shares = worst_attainments(found.plan, profiles, arrivals, seed, wanted)
+            reached = min(shares.values(), default=1.0)
             if reached >= wanted:
                 return Headroom(
                     plan=bounded_by(found.plan, without),
-                    rate_headroom=found.rate_headroom,
-                    margin=found.margin,
                     attainment=reached,
                     uniform_objective=least.plan.objective,
+                    without=without,
                     tried=tried,
                 )
     return None
@@ -220,20 +215,26 @@ def _surpassed(found: _Roomy, plans: Sequence[_Roomy]) -> bool:
     )
 
 
-def _worst_attained(
+def with_reserve(attainment: float) -> float:
+    """What sessions have to reach, so that others attain this."""
+    return 1 - (1 - attainment) * (1 - RESERVE)
+
+
+def worst_attainments(
     plan: Plan, profiles: Mapping[str, Profile], arrivals: str, seed: int, wanted: float
-) -> float:
-    """Of all sessions; they end with the first that attains less than is wanted."""
-    first = attained(plan, profiles, arrivals, seed, FIRST_LOOK)
-    if 1 - first > HOPELESS * (1 - wanted):
+) -> dict[str, float]:
+    """Per app, of all sessions; they end with the first in which one attains less than wanted."""
+    first = attainments(plan, profiles, arrivals, seed, FIRST_LOOK)
+    if 1 - min(first.values(), default=1.0) > HOPELESS * (1 - wanted):
         return first
-    reached = 1.0
+    worst: dict[str, float] = {}
     for session in range(SESSIONS):
         other = seed + SEEDS_APART * session
-        reached = min(reached, attained(plan, profiles, arrivals, other))
-        if reached < wanted:
+        for app, share in attainments(plan, profiles, arrivals, other).items():
+            worst[app] = min(share, worst.get(app, 1.0))
+        if min(worst.values(), default=1.0) < wanted:
             break
-    return reached
+    return worst
 
 
 def attained(
@@ -245,11 +246,24 @@ def attained(
     requests: int = REQUESTS,
 ) -> float:
     """Simulated attainment at the asked rates, of the app that attains least."""
+    shares = attainments(plan, profiles, arrivals, seed, shorter, requests)
+    return min(shares.values(), default=1.0)
+
+
+def attainments(
+    plan: Plan,
+    profiles: Mapping[str, Profile],
+    arrivals: str,
+    seed: int,
+    shorter: int = 1,
+    requests: int = REQUESTS,
+) -> dict[str, float]:
+    """Simulated attainment at the asked rates, of every app that has requests."""
     if any(slot.duty_us is not None for slot in plan.slots):
-        return _attained_together(plan, profiles, arrivals, seed, shorter)
+        return _attainments_together(plan, profiles, arrivals, seed, shorter)
     topology = Topology.from_plan(plan, profiles)
     policy = policy_for(plan)
-    reached = []
+    reached = {}
     for claim, table in zip(plan.apps, app_tables(plan), strict=True):
         app = claim.app
         duration_s = _session_s(requests, REQUESTS_MAX, app.rate_rps, app.slo_us) / shorter
@@ -259,25 +273,22 @@ def attained(
         done = flow(
             topology, app, table, instants, policy=policy, seed=seed, rng=_generators(claim, seed)
         )
-        reached.append(done.attainment(app.slo_us))
-    return min(reached, default=1.0)
+        reached[app.name] = done.attainment(app.slo_us)
+    return reached
 
 
-def _attained_together(
+def _attainments_together(
     plan: Plan, profiles: Mapping[str, Profile], arrivals: str, seed: int, shorter: int
-) -> float:
+) -> dict[str, float]:
     """The same of modules that share slots, also those of several apps."""
     offered = _offered_together(plan, arrivals, seed, shorter)
     outcomes = simulate_apps(plan, profiles, offered, seed=seed).outcomes
     apps = {claim.app.name for claim in plan.apps}
-    return min(
-        (
-            summarise(found, None).slo_attainment or 0.0
-            for name, found in outcomes.items()
-            if found and name in apps
-        ),
-        default=1.0,
-    )
+    return {
+        name: summarise(found, None).slo_attainment or 0.0
+        for name, found in outcomes.items()
+        if found and name in apps
+    }
 
 
 def attains(
@@ -332,74 +343,3 @@ def _session_s(requests: int, most: int, rate_rps: float, slo_us: int) -> float:
 
 def _generators(claim: AppClaim, seed: int) -> Callable[[int], np.random.Generator]:
     return lambda module: stream_rng(seed, f"{claim.app.name}.{module}.times")
-
-
-def plan_for_arrivals(
-    problem: Problem,
-    arrivals: str,
-    *,
-    attainment: float = 0.99,
-    on_progress: Callable[[str], None] = lambda text: None,
-) -> Headroom:
-    """Plan the apps of a problem with room for such arrivals.
-
-    Raises:
-        DocumentError: the problem has no apps, or the attainment lies outside (0, 1).
-        InfeasibleError: no plan exists, or none attains.
-    """
-    if not problem.apps:
-        raise DocumentError(
-            f"--arrivals {arrivals}: the problem has no apps\n"
-            "  try       --margin auto, which simulates plans of models under Poisson load"
-        )
-    if not 0 < attainment < 1:
-        raise DocumentError(f"--attainment: {attainment} must lie between 0 and 1")
-    refusals: list[str] = []
-    least = problem.options.margin
-    found = choose_headroom(
-        _planning(problem, refusals),
-        problem.profiles,
-        margin=least,
-        attainment=attainment,
-        arrivals=arrivals,
-        seed=SEED,
-        on_progress=on_progress,
-    )
-    if found is None:
-        raise InfeasibleError(_refusal(refusals, arrivals, attainment))
-    reason = (
-        f"simulated ({arrivals}, {policy_for(found.plan)}, seed {SEED}): {found.attainment:.2%}"
-        f" in time; {found.premium:.1%} above the cost for uniform arrivals; {found.tried} plans"
-        " simulated"
-    )
-    asked = HeadroomFor(arrivals=arrivals, attainment=attainment, margin=least)
-    options = replace(found.plan.options, margin_reason=reason, headroom_for=asked)
-    return dataclasses.replace(found, plan=replace(found.plan, options=options))
-
-
-def _planning(problem: Problem, refusals: list[str]) -> Planning:
-    """Plans of a problem with more or less room; `refusals` takes the reasons why there is none."""
-
-    def planning(headroom: float, margin: float) -> Plan | None:
-        options = replace(
-            problem.options,
-            arrivals="poisson",
-            rate_headroom=headroom,
-            margin=round(margin, 6),
-        )
-        result = solve(replace(problem, options=options))
-        if result.plan is None:
-            refusals.append(result.refusal or "no plan")
-        return result.plan
-
-    return planning
-
-
-def _refusal(refusals: Sequence[str], arrivals: str, attainment: float) -> str:
-    if refusals:
-        return refusals[0]
-    return (
-        f"--arrivals {arrivals}: no plan with up to {HEADROOMS[-1]:.0%} head-room answers"
-        f" {attainment:.4g} of the requests within the SLO\n"
-        "  try       a longer SLO, or a lower --attainment"
-    )

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from headrace.domain.app import App
 from headrace.domain.errors import InfeasibleError
 from headrace.domain.plan import Plan, PlanResult
-from headrace.domain.problem import HeadroomFor, Problem
+from headrace.domain.problem import PlanOptions, Problem
 from headrace.domain.profile import Profile
 from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline, OutOfTime
@@ -28,8 +28,8 @@ from headrace.simulation.apps.headroom import (
     Rooms,
     attained,
     attains,
-    choose_headroom,
 )
+from headrace.simulation.apps.room_per_app import Room, cheapest_with_room, options_for_all
 
 ATTAINMENT = 0.99
 """In time / arrived, of every app."""
@@ -109,29 +109,21 @@ def _with_room(
     Raises:
         OutOfTime: the limit passed before all room was tried.
     """
-    least = problem.options.margin
 
-    def roomy(headroom: float, margin: float) -> Plan | None:
+    def planning(options: PlanOptions) -> Plan | None:
         # No plan may take the time that it takes to simulate those before it.
         each_s = PLANNING_PART * limit.left_s
         if each_s <= 0:
             raise OutOfTime
-        options = replace(
-            problem.options,
-            rate_headroom=headroom,
-            margin=round(margin, 6),
-            time_limit_s=each_s,
-        )
-        return solve(replace(problem, options=options)).plan
+        return solve(replace(problem, options=replace(options, time_limit_s=each_s))).plan
 
-    found = choose_headroom(
-        roomy,
-        problem.profiles,
-        margin=least,
-        attainment=ATTAINMENT,
-        arrivals="uniform",
-        on_progress=on_progress,
+    found = cheapest_with_room(
+        problem,
+        planning,
         rooms=_rooms(problem),
+        arrivals="uniform",
+        attainment=ATTAINMENT,
+        on_progress=on_progress,
         limit=limit,
     )
     if found is None:
@@ -142,11 +134,9 @@ def _with_room(
         f" in time; {abs(found.premium):.1%} {beyond} the cost of calls at equal gaps;"
         f" {found.tried} plans simulated"
     )
-    asked = HeadroomFor(arrivals="uniform", attainment=ATTAINMENT, margin=least)
     options = replace(
         found.plan.options,
         margin_reason=reason,
-        headroom_for=asked,
         time_limit_s=problem.options.time_limit_s,
     )
     return replace(found.plan, options=options)
@@ -235,7 +225,7 @@ def _longer_slo(
         apps = tuple(replace(app, slo_us=_longer_us(app, times)) for app in problem.apps)
         for part in TRIED_MARGINS:
             margin = problem.options.margin + part * (1 - problem.options.margin)
-            options = replace(problem.options, margin=round(margin, 6))
+            options = options_for_all(problem, Room(0.0, margin))
             plan = solve(replace(problem, apps=apps, options=options)).plan
             if limit.passed:
                 return False
