@@ -21,7 +21,6 @@ import math
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from headrace import __version__
 from headrace.domain.errors import HeadraceError
@@ -54,6 +53,7 @@ from headrace.serving.workers.remote.frames import (
     Undelivered,
 )
 from headrace.serving.workers.remote.handshake import HANDSHAKE_S, HandshakeError, call
+from headrace.serving.workers.remote.link_ends import RemoteWorkerEnd, TensorEnd
 from headrace.serving.workers.remote.session import QUIET_S
 from headrace.serving.workers.stage_io import Home
 
@@ -76,50 +76,6 @@ class Address:
 
     host: str
     port: int
-
-
-class RemoteWorkerEnd(Protocol):
-    """What a link tells of a worker."""
-
-    def ready(self, frame: Ready) -> None: ...
-
-    def missing(self, frame: Missing) -> None: ...
-
-    def reported(self, frame: Report) -> None: ...
-
-    def lost(self, reason: str) -> None:
-        """It, or its agent."""
-        ...
-
-    def ended(self, status: int) -> None: ...
-
-
-class TensorEnd(Protocol):
-    """What a link tells of tensors."""
-
-    def place_answer(self, home: Home, offset: int, length: int) -> memoryview | None:
-        """Where the answer that lies there belongs HERE; None: nobody wants it."""
-        ...
-
-    def place_moved(self, transfer: int, length: int) -> memoryview | None: ...
-
-    def arrived(self, transfer: int) -> None: ...
-
-    def undelivered(self, transfer: int, reason: str) -> None: ...
-
-    def look(self) -> None:
-        """From time to time: is anything overdue?"""
-        ...
-
-    async def admit(self, link: "AgentLink") -> None:
-        """Return when all nodes that send tensors there have done so.
-
-        Raises:
-            HandshakeError: one cannot.
-        """
-        ...
-
-    def link_down(self, link: "AgentLink", home: Home) -> None: ...
 
 
 class AgentLink:
