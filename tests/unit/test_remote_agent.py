@@ -11,7 +11,7 @@ import pytest
 from headrace.serving.workers.remote import agent as agent_module
 from headrace.serving.workers.remote.agent import Agent, AgentOptions
 from headrace.serving.workers.remote.cluster import ClusterAddresses, close_links
-from headrace.serving.workers.remote.frames import Tensors
+from headrace.serving.workers.remote.frames import Expect, Tensors
 from headrace.serving.workers.remote.handshake import HandshakeError
 from headrace.serving.workers.remote.link import Address
 from headrace.serving.workers.remote.peers import Peers
@@ -63,6 +63,32 @@ def test_who_is_called_says_all_the_time_what_is_there(
         await until(lambda: peer._connection is not None and peer._connection.heard_at_s > 0)
         assert not failed
         peers.close()
+
+    play(scene, tmp_path)
+
+
+def test_a_path_is_not_kept_for_tensors_that_nobody_will_expect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that was damaged on the way, say."""
+    monkeypatch.setattr(agent_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(agent_module, "LEASE_S", 0.1)
+
+    async def scene(agent: Agent, cluster: ClusterAddresses) -> None:
+        links = await opened_links(cluster, "n0")
+        address, peers = links["n0"].address, Peers(SECRET, None)
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        tensors = Tensors(links["n0"].session, 1 << 40), memoryview(bytes(8))
+        peers.push(address.host, address.port, *tensors, ended.set_result)
+        number = 0
+        while not ended.done():
+            # Others are expected all the time.
+            number += 1
+            links["n0"].send(Expect(number, 0, 8))
+            await asyncio.sleep(0)
+        assert "it has closed its end" in await ended
+        peers.close()
+        await close_links(links)
 
     play(scene, tmp_path)
 

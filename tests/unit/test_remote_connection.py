@@ -265,7 +265,7 @@ def test_an_end_that_takes_what_waits_for_it_lives_though_it_says_nothing() -> N
     async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
         def pass_by() -> None:
             connection.heard_at_s -= 100
-            connection._taking_since_s -= 100
+            connection.taking_since_s -= 100
 
         pass_by()
         for _ in range(10):
@@ -278,6 +278,26 @@ def test_an_end_that_takes_what_waits_for_it_lives_though_it_says_nothing() -> N
         assert connection.silent_s() < 100
         pass_by()
         assert connection.silent_s() >= 100, "it has taken no more"
+
+    play(scene)
+
+
+def test_who_says_much_and_answers_nothing_is_silent_but_for_payloads() -> None:
+    async def scene(connection: Connection, theirs: socket.socket, keeper: Keeper) -> None:
+        loop = asyncio.get_running_loop()
+        long_ago_s = loop.time() - 100
+        connection.heard_at_s = connection.taking_since_s = long_ago_s
+        theirs.setblocking(False)
+        await loop.sock_sendall(theirs, encode(Ping(5)))
+        await keeper.until(lambda: bool(keeper.frames))
+        assert connection.silent_s() < 100
+        assert connection.silent_s(long_ago_s) >= 100
+        assert connection.silent_s(loop.time()) < 100
+        await loop.sock_sendall(theirs, encode(Put(0), 1 << 20) + bytes(1 << 19))
+        await keeper.until(lambda: bool(keeper.payloads))
+        while connection._payload_at_s <= long_ago_s:
+            await asyncio.sleep(0)
+        assert connection.silent_s(long_ago_s) < 100
 
     play(scene)
 

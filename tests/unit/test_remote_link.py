@@ -19,7 +19,7 @@ from headrace.serving.workers.remote.cluster import (
     connect_links,
     open_links,
 )
-from headrace.serving.workers.remote.frames import Hello, Open, Opened
+from headrace.serving.workers.remote.frames import Hello, Open, Opened, Ping
 from headrace.serving.workers.remote.handshake import HandshakeError
 from headrace.serving.workers.remote.link import RECONNECT_S, Address, AgentLink
 from headrace.serving.workers.remote.session import Session
@@ -95,6 +95,28 @@ def test_who_leaves_behind_a_word_was_never_there(last: Hello | Opened, tmp_path
         await link.close()
 
     linked(tmp_path, test)
+
+
+def test_an_agent_that_is_heard_and_answers_nothing_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its workers' beats come, and nothing of what it is asked reaches it."""
+
+    async def test(link: AgentLink, agent: OneAgent) -> None:
+        assert link._connection is not None
+        first = link.session
+        send = link._connection.send
+        link._connection.send = lambda frame, *rest: (  # type: ignore[method-assign]
+            None if isinstance(frame, Ping) else send(frame, *rest)
+        )
+        link.keep()
+        while link.session == first:
+            link._connection.heard_at_s = asyncio.get_running_loop().time()
+            await asyncio.sleep(0)
+        await link.until_up()
+
+    linked(tmp_path, test)
+    assert "it has answered nothing" in caplog.text
 
 
 def test_whatever_fails_a_link_is_connected_again(

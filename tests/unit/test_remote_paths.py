@@ -158,6 +158,18 @@ def test_a_move_that_nobody_waits_for_is_neither_asked_for_again_nor_kept(scene:
     assert n1.allocator.used_bytes == 0
 
 
+def test_what_becomes_of_late_tensors_tells_of_their_path_all_the_same(scene: Scene) -> None:
+    """Deadlines are shorter than the time until a connection is known to be dead."""
+    n0, n1 = scene.links["n0"], scene.links["n1"]
+    for _ in range(2):
+        scene.move(until_us=scene.clock.us)
+        scene.after(LATE_US + 1)
+        scene.transport.undelivered(n0.pushed[-1].transfer, "nothing heard of it for 1.5 s")
+    assert scene.ended == [None, None]
+    assert n1.sent[-1] == "node 'n0' does not reach it: nothing heard of it for 1.5 s"
+    scene.transport.undelivered(n0.pushed[0].transfer, "said again")
+
+
 def test_whatever_its_deadline_a_move_ends(scene: Scene) -> None:
     scene.move(until_us=LONG_US)
     scene.after(OVERDUE_US - 1)

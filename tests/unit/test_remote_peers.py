@@ -129,7 +129,7 @@ def test_a_peer_that_is_not_heard_is_called_anew(monkeypatch: pytest.MonkeyPatch
         assert not failed
         assert peer._connection is not None
         peer._connection.heard_at_s -= SILENCE_S + 1
-        peer._connection._taking_since_s -= SILENCE_S + 1
+        peer._connection.taking_since_s -= SILENCE_S + 1
         peers.look()
         assert failed == [f"n1:1: nothing heard of it for {SILENCE_S:g} s"]
         peers.push("n1", 1, Tensors(1, 2), memoryview(bytes(8)), failed.append)
@@ -161,7 +161,9 @@ def test_a_connection_on_which_nothing_arrives_is_ended_though_the_peer_is_heard
                 await asyncio.sleep(0)
 
         def pass_by() -> None:
+            assert peer._connection is not None
             peer._arriving_since_s -= SILENCE_S + 1
+            peer._connection.taking_since_s -= SILENCE_S + 1
 
         push(2)
         for sign in (Received(0, waits=True), Received(1)):
@@ -221,6 +223,51 @@ def test_what_nobody_wants_any_more_does_not_leave(monkeypatch: pytest.MonkeyPat
         receiver.connections[0].close()
         await receiver.until(lambda: bool(failed))
         assert len(failed) == 2, "what had left, and is not known to be there"
+
+    play(scene, monkeypatch)
+
+
+def test_what_nobody_wants_any_more_still_tells_that_nobody_is_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Deadlines are shorter than the time until a call has failed."""
+
+    async def scene(peers: Peers, receiver: Receiver) -> None:
+        receiver.refuses = True
+        ended = asyncio.get_running_loop().create_future()
+        peers.push("n1", 1, Tensors(1, 1), memoryview(bytes(8)), ended.set_result)
+        peers.cancel(1)
+        assert await ended == "n1:1: nobody is there"
+
+    play(scene, monkeypatch)
+
+
+def test_a_slow_connection_that_is_taken_from_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(peers: Peers, receiver: Receiver) -> None:
+        failed = list[str]()
+        peers.push("n1", 1, Tensors(1, 1), memoryview(bytes(LARGE_BYTES)), failed.append)
+        await receiver.until(lambda: bool(receiver.connections))
+        [peer] = peers._peers.values()
+        while not peer._leaving:
+            await asyncio.sleep(0)
+        connection = peer._connection
+        assert connection is not None
+
+        def pass_by() -> None:
+            assert connection is not None
+            peer._arriving_since_s -= SILENCE_S + 1
+            connection.heard_at_s -= SILENCE_S + 1
+            connection.taking_since_s -= SILENCE_S + 1
+
+        far = receiver.connections[0]._socket
+        for _ in range(3):
+            pass_by()
+            await asyncio.get_running_loop().sock_recv(far, 1 << 20)
+            peers.look()
+            assert not failed
+        pass_by()
+        peers.look()
+        assert failed
 
     play(scene, monkeypatch)
 
@@ -289,7 +336,8 @@ def test_a_session_whose_gateway_wants_tensors_no_more_does_not_send_them(
             session.on_frame(Push(transfer, 0, 64, 1, "n1", 1))
         session.on_frame(Cancel(1))
         [peer] = peers._peers.values()
-        assert [push.frame.transfer for push in peer._waiting] == [2]
+        wanted = [push.frame.transfer for push in peer._waiting if push.payload is not None]
+        assert wanted == [2]
         await session.close()
         theirs.close()
 

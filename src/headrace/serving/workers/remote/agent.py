@@ -173,8 +173,10 @@ class Agent:
             asked_at_s = loop.time()
             await asyncio.sleep(_LOOK_S)
             away_s = loop.time() - asked_at_s - _LOOK_S
-            for peer in self._peers:
+            for peer in list(self._peers):
                 peer.speak()
+                if away_s < _LOOK_S:
+                    peer.look()
             for session in list(self._sessions):
                 try:
                     await self._look(session, away_s)
@@ -340,7 +342,14 @@ class _FromPeer:
         self._received = 0
 
     def speak(self) -> None:
-        self._connection.send(Received(self._received, self._connection.waits))
+        self._connection.send(Received(self._received, self._connection.waits_s > 0))
+
+    def look(self) -> None:
+        """From time to time, where this process was not away. What the gateway expects it says
+        before anybody is asked to send it, or it is away itself."""
+        if self._connection.waits_s > LEASE_S:
+            self._connection.close()
+            self.on_closed(f"nobody has expected what it sends for {LEASE_S:g} s")
 
     def place(self, frame: AnyRemoteFrame, length: int) -> Place:
         if not isinstance(frame, Tensors):

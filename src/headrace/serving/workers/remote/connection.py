@@ -105,8 +105,11 @@ class Connection:
         self._drained: asyncio.Future[None] | None = None
         self.heard_at_s = self._loop.time()
         """When the other end was last heard."""
-        self._taking_since_s = self.heard_at_s
-        """When it was last seen to take what waits for it."""
+        self._payload_at_s = 0.0
+        """The same, of a part of a payload."""
+        self._waits_since_s = 0.0
+        self.taking_since_s = self.heard_at_s
+        """When it was last seen to take what waits for it; see `silent_s`."""
         self._sent_bytes = 0
         self._taken_bytes = 0
         self.open = True
@@ -117,9 +120,9 @@ class Connection:
         return self._number if self.open else None
 
     @property
-    def waits(self) -> bool:
-        """For a place that is LATER."""
-        return self._parked
+    def waits_s(self) -> float:
+        """For how long it has waited for a place that is LATER; 0: it does not."""
+        return self._loop.time() - self._waits_since_s if self._waits_since_s else 0.0
 
     def start(self) -> None:
         self._loop.add_reader(self._number, self._receive)
@@ -162,15 +165,21 @@ class Connection:
                 self._drained = self._loop.create_future()
             await self._drained
 
-    def silent_s(self) -> float:
+    def silent_s(self, answered_at_s: float | None = None) -> float:
         """For how long the other end was not heard, and was not seen to take what waits for it: a
-        large tensor on a slow network is no silence. Ask again and again: it is seen only then."""
-        now_s = self._loop.time()
-        if self.is_taking():
-            self._taking_since_s = now_s
-        return now_s - max(self.heard_at_s, self._taking_since_s)
+        large tensor on a slow network is no silence. Ask again and again: it is seen only then.
 
-    def is_taking(self) -> bool:
+        Args:
+            answered_at_s: when it last answered what it was asked, which alone counts then, and
+                payloads that come; None: whatever it says counts.
+        """
+        now_s = self._loop.time()
+        if self._is_taking():
+            self.taking_since_s = now_s
+        heard_at_s = self.heard_at_s if answered_at_s is None else answered_at_s
+        return now_s - max(heard_at_s, self._payload_at_s, self.taking_since_s)
+
+    def _is_taking(self) -> bool:
         """Whether it has taken _STIR_BYTES of payloads since it last had."""
         if self._sent_bytes - self._taken_bytes < _STIR_BYTES or not self.open:
             return False
@@ -282,6 +291,8 @@ class Connection:
                 self._fail("it has closed its end")
                 return
             self.heard_at_s = self._loop.time()
+            if self._left:
+                self._payload_at_s = self.heard_at_s
             self._take(count)
             if count < into.nbytes and self._tls is None:
                 return
@@ -376,9 +387,11 @@ class Connection:
         place = self.handler.place(self._frame, self._left)
         if place == LATER:
             self._parked = True
+            self._waits_since_s = self._waits_since_s or self._loop.time()
             self._loop.remove_reader(self._number)
             return
         assert not isinstance(place, str), "the only word is LATER"
+        self._waits_since_s = 0.0
         if place is not None and place.nbytes != self._left:
             raise FrameError(f"a payload of {self._left} bytes for a place of {place.nbytes}")
         self._target = place

@@ -30,12 +30,15 @@ from headrace.serving.workers.remote.frames import (
 )
 from headrace.serving.workers.remote.link import DELAYED_S, AgentLink
 from headrace.serving.workers.stage_io import Home
-from headrace.serving.workers.worker_process import WorkerSpec, process_title
+from headrace.serving.workers.worker_process import STOP_GRACE_S, WorkerSpec, process_title
 
 logger = logging.getLogger(__name__)
 
 BACK_S = 10.0
 """A machine too busy to be heard, or an agent that is started again, is there again by then."""
+
+ENDED_S = STOP_GRACE_S + 10.0
+"""An agent has ended a worker by then, or there is no ending it: whoever stops waits no longer."""
 
 AnswerBytes = Callable[[Home, Run], int]
 """Of what a run at that home writes, how much is wanted HERE at once."""
@@ -297,7 +300,11 @@ class RemoteWorker:
             return 0
         self._end = asyncio.get_running_loop().create_future()
         self._link.send(End(number, at_once))
-        status = await self._end
+        try:
+            status = await asyncio.wait_for(asyncio.shield(self._end), ENDED_S)
+        except TimeoutError:
+            status = -1
+            logger.error("%s: %s does not say that it has ended it", self._what, self._link.where)
         self._number = None
         self._link.remove(number)
         return status

@@ -118,6 +118,8 @@ class AgentLink:
         self._admitted = asyncio.Event()
         """It is up, and others reach it; or it will never be again."""
         self._gone = asyncio.Event()
+        self._answered_at_s = 0.0
+        """When the last Ping was."""
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
@@ -208,6 +210,7 @@ class AgentLink:
         self.home = f"{self.node}/{said.session}"
         self.allocator = Allocator(frame.arena_bytes)
         self._gone.clear()
+        self._answered_at_s = asyncio.get_running_loop().time()
         self._ping()
 
     def keep(self) -> None:
@@ -282,8 +285,9 @@ class AgentLink:
             if connection is None or not self.is_up:
                 continue
             # Where this process itself was away, what it was sent is still unread.
-            if connection.silent_s() > SILENCE_S and not away:
-                self._fail(f"nothing heard of it for {SILENCE_S:g} s")
+            # What its workers say unasked is no sign that it hears us.
+            if connection.silent_s(self._answered_at_s) > SILENCE_S and not away:
+                self._fail(f"it has answered nothing for {SILENCE_S:g} s")
                 continue
             self._ping()
             if self.tensors is not None:
@@ -437,6 +441,7 @@ class AgentLink:
                 if worker is not None:
                     worker.reported(frame)
             case Pong():
+                self._answered_at_s = asyncio.get_running_loop().time()
                 self.clock.note(frame.sent_at_us, frame.now_us, self._now_us())
                 self.available_bytes = frame.available_bytes
                 self._silent = {each.worker: each for each in frame.silent}

@@ -85,7 +85,8 @@ class Peers:
 @dataclass(slots=True, eq=False)
 class _Push:
     frame: Tensors
-    payload: memoryview
+    payload: memoryview | None
+    """None: nobody wants it any more. Whether it could have left is of interest all the same."""
     on_failed: _OnFailed
 
 
@@ -117,7 +118,7 @@ class _Peer:
     def cancel(self, transfer: int) -> None:
         for push in self._waiting:
             if push.frame.transfer == transfer:
-                self._waiting.remove(push)
+                push.payload = None
                 return
 
     def look(self) -> None:
@@ -126,8 +127,9 @@ class _Peer:
             return
         now_s = asyncio.get_running_loop().time()
         silent_s = connection.silent_s()
-        if not self._unknown or connection.is_taking():
+        if not self._unknown:
             self._arriving_since_s = now_s
+        self._arriving_since_s = max(self._arriving_since_s, connection.taking_since_s)
         if silent_s > SILENCE_S:
             self._end(f"nothing heard of it for {SILENCE_S:g} s")
         elif now_s - self._arriving_since_s > SILENCE_S:
@@ -152,7 +154,11 @@ class _Peer:
 
     def _send_next(self, *, more: bool) -> None:
         connection = self._connection
-        if connection is None or not connection.open or self._leaving or not self._waiting:
+        if connection is None or not connection.open or self._leaving:
+            return
+        while self._waiting and self._waiting[0].payload is None:
+            self._waiting.popleft()
+        if not self._waiting:
             return
         push = self._waiting.popleft()
         if not self._unknown:

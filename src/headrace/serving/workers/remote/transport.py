@@ -47,6 +47,7 @@ LEAST_BYTES_PER_US = 10
 """Of a link that is worth waiting for: 10 MB/s."""
 LATE_US = 250_000
 """So long a move may go on when nobody wants it any more: it may end in that very moment."""
+MOST_LATE = 1024
 PROBE_US = round((HANDSHAKE_S + SILENCE_S) * 1e6)
 
 
@@ -72,6 +73,8 @@ class NetworkTransport:
         self._landing: dict[tuple[Home, int], Region] = {}
         """Where an answer that is written there comes to lie HERE."""
         self._moves: dict[int, _Move] = {}
+        self._late: dict[int, Ends] = {}
+        """Moves that were given up, the last ones: what becomes of them tells of their path."""
         self._transfers = 0
         self.paths = Paths(links, self._probe)
         for link in links.values():
@@ -223,14 +226,14 @@ class NetworkTransport:
             move.on_done(move.there)
 
     def undelivered(self, transfer: int, reason: str) -> None:
-        move = self._moves.get(transfer)
-        if move is None:
+        move, now_us = self._moves.get(transfer), self._clock.now_us()
+        ends = self._late.pop(transfer, None) if move is None else _ends(move)
+        if ends is None:
             return
-        ends, now_us = _ends(move), self._clock.now_us()
         again_at_us = now_us + RETRY_US
         if not self.paths.note_broken(ends, reason, now_us):
             self.paths.cut(ends)  # which gives it up, with all that goes there
-        elif again_at_us <= move.overdue_at_us:
+        elif move is not None and again_at_us <= move.overdue_at_us:
             self._cancel(transfer, move)
             self._moves[transfer] = replace(move, again_at_us=again_at_us)
             return
@@ -247,6 +250,9 @@ class NetworkTransport:
             # What comes HERE comes over a link that is watched itself.
             if move.overdue_at_us < now_us and move.there.home != HERE:
                 logger.info("tensors from %s to %s are overdue", *_ends(move))
+                self._late[transfer] = _ends(move)
+                if len(self._late) > MOST_LATE:
+                    del self._late[next(iter(self._late))]
                 self._give_up(transfer)
             elif move.again_at_us is not None and move.again_at_us <= now_us:
                 del self._moves[transfer]
