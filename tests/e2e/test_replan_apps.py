@@ -41,6 +41,7 @@ def test_an_app_that_is_asked_more_often_gets_a_plan_for_that_and_no_request_is_
 
         with calling(server, INFER) as statuses:
             wait_until(another_serves, "no other plan came into service")
+        wait_until((tmp_path / "plan.replanned.json").exists, "no copy of it was kept")
         server.signal(signal.SIGTERM)
         code, errors = server.wait()
     assert code == 0, errors

@@ -92,6 +92,7 @@ def test_a_higher_rate_gets_a_plan_of_shared_devices_for_it_and_no_request_is_lo
 
         with calling(server, request_for("a")) as statuses:
             wait_until(another_serves, "no other plan came into service")
+        wait_until((tmp_path / "plan.replanned.json").exists, "no copy of it was kept")
         server.signal(signal.SIGTERM)
         code, errors = server.wait()
     assert code == 0, errors
