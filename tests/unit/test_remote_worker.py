@@ -171,6 +171,24 @@ def test_a_worker_that_is_to_end_is_not_started_again() -> None:
     loading(test)
 
 
+def test_an_agent_that_does_not_say_that_a_worker_has_ended_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(host, "ENDED_S", 0.01)
+
+    async def test(link: FakeLink, worker: RemoteWorker, told: list[str]) -> None:
+        load = asyncio.create_task(worker.load(LOAD_S))
+        await until(lambda: len(link.starts) == 1)
+        worker.ready(Ready(1, 7))
+        await load
+        assert await worker.reap() != 0
+        assert isinstance(link.sent[-1], End)
+        assert await worker.reap() == 0, "it is nobody's any more"
+
+    loading(test)
+    assert "does not say that it has ended it" in caplog.text
+
+
 def test_what_an_agent_refuses_is_said_with_its_node() -> None:
     async def test(link: FakeLink, worker: RemoteWorker, told: list[str]) -> None:
         load = asyncio.create_task(worker.load(LOAD_S))

@@ -271,10 +271,8 @@ class Agent:
     def sessions(self) -> Sequence[Session]:
         return self._sessions
 
-    def forget(self, connection: Connection, peer: "_FromPeer | None" = None) -> None:
-        self._connections.discard(connection)
-        if peer is not None:
-            self._peers.discard(peer)
+    def forget(self, peer: "_FromPeer") -> None:
+        self._peers.discard(peer)
 
     def aside(self, work: Coroutine[Any, Any, None]) -> None:
         """Do it beside, and end it when the agent ends."""
@@ -327,7 +325,6 @@ class _FromGateway:
         self._connection.send(Reached(tuple(await asyncio.gather(*tries))))
 
     def on_closed(self, reason: str) -> None:
-        self._agent.forget(self._connection)
         session = self._session
         if session is not None and session.connection is self._connection:
             session.detach(f"its gateway is gone: {reason}")
@@ -366,7 +363,7 @@ class _FromPeer:
             session.tensors_arrived(frame)
 
     def on_closed(self, reason: str) -> None:
-        self._agent.forget(self._connection, self)
+        self._agent.forget(self)
         for session in self._agent.sessions():
             session.cut_off(self._connection)
 

@@ -319,8 +319,10 @@ class AgentLink:
                 if str(error) != said:
                     said = str(error)
                     logger.warning("%s", said.partition("\n")[0])
-            except Exception:
-                logger.exception("%s: could not be connected", self.where)
+            except Exception as error:
+                if repr(error) != said:
+                    said = repr(error)
+                    logger.exception("%s: could not be connected", self.where)
 
     async def _until_admitted(self) -> None:
         """
