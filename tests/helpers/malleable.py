@@ -21,12 +21,21 @@ Items = tuple[Request, ...]
 
 
 def depth_route(
-    times_us: Sequence[int], kinds: Sequence[Sequence[int]], *, batch_size: int = 1
+    times_us: Sequence[int],
+    kinds: Sequence[Sequence[int]],
+    *,
+    batch_size: int = 1,
+    item_bytes: int = 0,
 ) -> Route:
-    """A depth whose stage i takes `times_us[i]` on any slot of `kinds[i]`."""
+    """A depth whose stage i takes `times_us[i]` on any slot of `kinds[i]`; between stages go
+    `item_bytes` for each item."""
     stages = [
-        make_stage(slots, [us + us * b // 2 for b in range(batch_size)])
-        for us, slots in zip(times_us, kinds, strict=True)
+        make_stage(
+            slots,
+            [us + us * b // 2 for b in range(batch_size)],
+            input_bytes=item_bytes if number else 0,
+        )
+        for number, (us, slots) in enumerate(zip(times_us, kinds, strict=True))
     ]
     return make_route(*stages, name=f"depth{len(stages)}")
 
@@ -83,6 +92,7 @@ def _random_models(rng: np.random.Generator, kinds: Sequence[range]) -> list[lis
     for _ in range(int(rng.integers(1, 4))):
         total_us = int(rng.integers(4_000, 40_000))
         batch_size = int(rng.choice([1, 1, 3]))
+        item_bytes = int(rng.choice([0, 5_000, 20_000]))  # up to 4 ms of a link
         routes = []
         used = [0] * len(kinds)
         for depth in range(1, int(rng.integers(2, 6))):
@@ -92,7 +102,8 @@ def _random_models(rng: np.random.Generator, kinds: Sequence[range]) -> list[lis
                 break
             parts = rng.dirichlet(np.full(depth, 8.0))
             times = [max(500, int(total_us * part)) for part in parts]
-            routes.append(depth_route(times, [kinds[kind] for kind in at], batch_size=batch_size))
+            slots = [kinds[kind] for kind in at]
+            routes.append(depth_route(times, slots, batch_size=batch_size, item_bytes=item_bytes))
         models.append(routes)
     return models
 

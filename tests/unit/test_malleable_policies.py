@@ -277,6 +277,42 @@ def test_with_all_slots_lost_a_request_waits_and_goes_on_when_one_is_back() -> N
     assert places(events, 0)[-1][1] in (0, 1)
 
 
+def test_a_request_that_waits_for_slots_that_do_not_come_back_is_refused_when_it_must_be() -> None:
+    """Nothing else happens meanwhile: no arrival, no batch that ends."""
+    in_time_on_three = items_of(0, 0, 65_000, 3)  # 60 ms on four slots, 40 ms more on one
+    sim = sim_of(equal_depths(10_000, 4, 4))
+    for slot in (1, 2, 3):
+        sim.dispatcher.on_slot_lost(slot)
+    events = sim.run_items([in_time_on_three])
+    assert dropped(events) == dict.fromkeys(range(3), "no-slot")
+    assert {e.at_us for e in events if isinstance(e, Dropped)} == {5_001}
+    assert sim.dispatcher.in_flight == 0
+
+
+def test_a_request_that_waits_behind_others_is_refused_for_its_deadline() -> None:
+    """The slots are there, but others have them until the last of its time."""
+    long, short = items_of(0, 0, 130_000, 10), items_of(10, 1_000, 66_000, 3)
+    events = sim_of(equal_depths(10_000, 4, 4)).run_items([long, short])
+    assert dropped(events) == dict.fromkeys(range(10, 13), "deadline")
+    assert {e.at_us for e in events if isinstance(e, Dropped)} == {6_001}
+    assert ended_at(events, long) == 130_000
+
+
+def test_who_waits_for_a_place_gets_it_when_what_was_on_its_way_there_is_dropped() -> None:
+    """Tensors arrive for a batch that is late by now, since its stage has turned out slow. Nothing
+    else happens that would tell."""
+    over_both = depth_route([10_000, 10_000], [[0], [1]], item_bytes=20_000)  # 4 ms of a link
+    there = depth_route([10_000], [[1]])
+    topology = depths_topology([over_both], [there], slots=2, slot_node=[0, 1])
+    sim = sim_of(topology)
+    slow = topology.stage_names[1]
+    sim.clock.call_at(12_000, partial(sim.dispatcher.assume, {slow: 20.0}))
+    late, waits = items_of(0, 0, 100_000, 1), items_of(1, 5_000, LATE, 1, model=1)
+    events = sim.run_items([late, waits])
+    assert dropped(events) == {0: "deadline"}
+    assert ended_at(events, waits) == 24_000
+
+
 def test_an_item_that_cannot_be_computed_takes_the_rest_of_its_request_with_it() -> None:
     request, other = items_of(0, 0, LATE, 10), items_of(10, 0, LATE, 10)
     sim = sim_of(equal_depths(10_000, 4, 2))

@@ -20,7 +20,7 @@ wait, where a batch goes next, and when. Between an arrival and an answer it is 
 Policies that serve requests of many items (`malleable`) keep these in tables of their own:
 
     open_request, give_up_request  it arrives as a whole; its client went away
-    serve            whenever something may have become possible, after all queues
+    serve            at the end of every event: something may have become possible
     put_back         where a request goes whose batch was lost or is run again in halves
     on_answered      a batch's last stage has run, before it is forgotten
 

@@ -164,7 +164,6 @@ def decide_all(s: State, now_us: int) -> None:
     for model in range(len(s.models)):
         if s.models[model].queued:
             decide(s, model, now_us)
-    s.policy.serve(s, now_us)
 
 
 @hot

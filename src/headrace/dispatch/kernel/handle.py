@@ -69,6 +69,7 @@ def handle(
     elif event == ADMIT:
         s.policy.on_admitted(s, a, b, now_us)
         flow.decide_all(s, now_us)
+    s.policy.serve(s, now_us)
 
 
 @kernel

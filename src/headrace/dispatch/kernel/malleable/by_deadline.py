@@ -2,7 +2,8 @@
 
 At every event that may change who should have what:
 
-1. Requests that cannot be in time, whatever they are given, are dropped.
+1. Requests that cannot be in time, whatever they are given, are dropped; if nothing else happens
+   until then, at that instant.
 2. Those that wait are taken in order of priority, then deadline; those last that stand back, since
    not all can be in time (`standing_back`). Each is aimed at the fewest places on which it is in
    time. Missing ones are taken one by one, each from the request whose end it puts off least, of
@@ -27,7 +28,8 @@ Cost: O(requests under way x depths) per place that changes hands, O(requests th
 """
 
 from headrace.compilation.loops import hot, kernel
-from headrace.dispatch.kernel.journal import DEADLINE
+from headrace.dispatch.kernel.contract import SLOT_RECOVERY_US
+from headrace.dispatch.kernel.journal import DEADLINE, NO_SLOT, WAKE, WAKE_QUEUE, note
 from headrace.dispatch.kernel.layout import NEVER_US, State
 from headrace.dispatch.kernel.malleable.places import (
     aim,
@@ -35,6 +37,7 @@ from headrace.dispatch.kernel.malleable.places import (
     ends_if,
     fits,
     hold,
+    in_service,
     lose_places,
     needs,
     release,
@@ -71,6 +74,7 @@ def give_by_deadline(s: State, now_us: int) -> None:
     _hasten(s, now_us)
     _grow(s, now_us)
     _exchange(s, now_us)
+    _wake_for_hopeless(s)
 
 
 @kernel
@@ -82,7 +86,10 @@ def _drop_hopeless(s: State, now_us: int) -> None:
         late_us = now_us + lasts_us(s, row, fastest_of(s, row)) - s.items_of[row].deadline_at
         if late_us > 0:
             leave_line(s, row)
-            drop_rest(s, row, DEADLINE, late_us, now_us)
+            if _lacks_slots(s, row):
+                drop_rest(s, row, NO_SLOT, SLOT_RECOVERY_US, now_us)
+            else:
+                drop_rest(s, row, DEADLINE, late_us, now_us)
             join(s, row)
             s.rules[0].stale = 1
         row = after
@@ -96,6 +103,34 @@ def _drop_hopeless(s: State, now_us: int) -> None:
             drop_rest(s, row, DEADLINE, late_us, now_us)
             release(s, row)
             s.rules[0].stale = 1
+
+
+@kernel
+def _lacks_slots(s: State, row: int) -> bool:
+    """Whether it is late for want of slots that are out of service, whoever has the others."""
+    mine, lacks = s.items_of[row], False
+    for route in range(s.models[mine.model].first_route, s.models[mine.model].end_route):
+        if lasts_us(s, row, route) <= mine.deadline_at - mine.arrived_at:
+            if in_service(s, route):
+                return False
+            lacks = True
+    return lacks
+
+
+@kernel
+def _wake_for_hopeless(s: State) -> None:
+    """Nothing else may happen before the first of those that wait cannot be in time any more."""
+    rules = s.rules[0]
+    model, wake_at, row = -1, NEVER_US, rules.first_waiting
+    while row >= 0:
+        mine = s.items_of[row]
+        hopeless_at = mine.deadline_at - lasts_us(s, row, fastest_of(s, row)) + 1
+        if hopeless_at < wake_at:
+            model, wake_at = mine.model, hopeless_at
+        row = mine.after
+    if model >= 0 and (rules.wake_at < 0 or wake_at < rules.wake_at):
+        rules.wake_at = wake_at
+        note(s, WAKE, wake_at, WAKE_QUEUE, model, 0)
 
 
 @kernel

@@ -28,6 +28,18 @@ def needs(s: State, route: int, kind: int) -> int:
     return s.needs[route * s.world[0].slots + kind] if route >= 0 else 0
 
 
+@kernel
+def in_service(s: State, route: int) -> bool:
+    """Whether there are slots for all its stages, whoever has them."""
+    for kind in range(s.rules[0].kinds):
+        counted = 0
+        for slot in range(s.world[0].slots):
+            counted += int(s.slots[slot].counted and s.slots[slot].kind == kind)
+        if counted < needs(s, route, kind):
+            return False
+    return True
+
+
 # -- counted, before anything is exchanged --------------------------------------------------------
 
 

@@ -1,9 +1,9 @@
 """Requests of many items: the contract's functions, and when places are given anew.
 
-Places are given anew (`settle`) when a request arrives, ends or gives places back, and when a slot
-is lost or gained; between, a request's next batch is sent whenever its first place has done all
-that it was given, so that a change of depth takes effect at a batch's boundary. Batches keep the
-path that they were sent on.
+Places are given anew (`settle`) when a request arrives, ends or gives places back, when a slot is
+lost or gained, and when one that waits cannot be in time any more; between, a request's next batch
+is sent whenever its first place has done all that it was given, so that a change of depth takes
+effect at a batch's boundary. Batches keep the path that they were sent on.
 """
 
 from headrace.compilation.loops import hot, kernel
@@ -107,7 +107,6 @@ def open_request(
     else:
         put_in_line(s, row)
         rules.stale = 1
-        serve(s, now_us)
 
 
 @kernel
@@ -127,7 +126,6 @@ def give_up_request(s: State, request_id: int, now_us: int) -> None:
                 leave_line(s, row)
                 join(s, row)
             s.rules[0].stale = 1
-            serve(s, now_us)
             return
 
 
@@ -145,6 +143,8 @@ def put_back(s: State, _model: int, request: int) -> None:
 @kernel
 def serve(s: State, now_us: int) -> None:
     rules = s.rules[0]
+    if 0 <= rules.wake_at <= now_us:
+        rules.wake_at, rules.stale = -1, 1
     if rules.idle >= 0 and not rules.stale:
         row = s.slots[rules.idle].owner
         if row >= 0:

@@ -46,9 +46,9 @@ TABLES: dict[str, Table] = {
         item=ints(
             *("rule", "predictor", "window_percent", "move_us", "kinds"),
             *("stale", "idle", "first_waiting", "last_waiting", "waiting", "under_way"),
-            *("free_row", "rows_used"),
+            *("free_row", "rows_used", "wake_at"),
         ),
-        empty={"idle": -1, "first_waiting": -1, "last_waiting": -1, "free_row": -1},
+        empty=dict.fromkeys(("idle", "first_waiting", "last_waiting", "free_row", "wake_at"), -1),
     ),
     "items_of": Table(
         rows=lambda n: n.requests,
@@ -68,7 +68,8 @@ TABLES: dict[str, Table] = {
     "turns": Table(rows=lambda n: n.requests),
 }
 """rules      one row: parameters, and heads of lists. `stale`: places must be given anew; `idle`:
-           the slot that may take its request's next batch
+           the slot that may take its request's next batch; `wake_at`: when they are given anew in
+           any case, -1: when something happens
 items_of   requests. `id`: of its first item, the others follow. Items are not sent yet, returned
            from lost batches, on their way, or back; others are gone. `target`: the route it is
            about to get; `ready_at`: its blocks are moved by then; `last_end_at`: of all batches
