@@ -18,7 +18,8 @@ from headrace.domain.problem import Problem
 from headrace.domain.profile import BlockTimes
 from headrace.planning import solve
 from headrace.planning.common import deadline
-from headrace.simulation.apps import headroom, in_time
+from headrace.simulation.apps import for_arrivals, headroom, in_time
+from headrace.simulation.apps.for_arrivals import plan_for_arrivals
 from headrace.simulation.apps.headroom import attained
 from headrace.simulation.apps.in_time import ATTAINMENT, even_attainment, plan_in_time
 from headrace.simulation.apps.worst_cases import bounded_by, plan_keeping_worst_cases
@@ -128,6 +129,7 @@ def slow_planning(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(deadline, "perf_counter", lambda: now_s)
     monkeypatch.setattr(in_time, "solve", slowly)
+    monkeypatch.setattr(for_arrivals, "solve", slowly)
 
 
 @pytest.mark.usefixtures("slow_planning")
@@ -150,6 +152,24 @@ def test_a_refusal_says_that_time_ran_out() -> None:
     options = replace(problem.options, time_limit_s=2.5)
     with pytest.raises(InfeasibleError, match=r"a --time-limit-s of more than 2\.5"):
         plan_in_time(replace(problem, options=options), solve)
+    with pytest.raises(InfeasibleError, match=r"a --time-limit-s of more than 2\.5"):
+        plan_for_arrivals(replace(problem, options=options), "poisson")
+
+
+@pytest.mark.usefixtures("slow_planning")
+@pytest.mark.parametrize(("limit_s", "made_s"), [(30.5, 16), (1000.0, 55)])
+def test_plans_for_poisson_arrivals_are_made_within_the_time_limit_too(
+    limit_s: float, made_s: int
+) -> None:
+    """Half of it, as some that were made by then attain; else all plans with room are made."""
+    problem = make_app_problem(slo_ms=150.0)
+    options = replace(problem.options, time_limit_s=limit_s)
+    found = plan_for_arrivals(replace(problem, options=options), "poisson")
+
+    assert found.attainment >= ATTAINMENT
+    assert found.plan.options.time_limit_s == limit_s
+    assert found.plan.runtime_s == made_s
+    assert verify(found.plan, problem.profiles) == []
 
 
 def test_room_is_looked_for_behind_margins_whose_machines_are_too_many() -> None:

@@ -23,7 +23,6 @@ from headrace.planning import solve
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.simulation.apps.headroom import (
     EVEN_ROOMS,
-    PLANNING_PART,
     SEED,
     Rooms,
     attained,
@@ -88,7 +87,7 @@ def _planned(problem: Problem, planning: Planning, on_progress: Callable[[str], 
         return result.plan
     limit = Deadline(problem.options.time_limit_s)
     try:
-        found = _with_room(problem, limit, on_progress)
+        found = _with_room(problem, on_progress)
     except OutOfTime:
         raise InfeasibleError(_out_of_time(problem, share)) from None
     if found is None:
@@ -101,9 +100,7 @@ def even_attainment(plan: Plan, profiles: Mapping[str, Profile]) -> float:
     return attained(plan, profiles, "uniform", SEED, requests=REQUESTS)
 
 
-def _with_room(
-    problem: Problem, limit: Deadline, on_progress: Callable[[str], None]
-) -> Plan | None:
+def _with_room(problem: Problem, on_progress: Callable[[str], None]) -> Plan | None:
     """Plans are not made to keep worst cases besides: that requests are in time says more.
 
     Raises:
@@ -111,11 +108,7 @@ def _with_room(
     """
 
     def planning(options: PlanOptions) -> Plan | None:
-        # No plan may take the time that it takes to simulate those before it.
-        each_s = PLANNING_PART * limit.left_s
-        if each_s <= 0:
-            raise OutOfTime
-        return solve(replace(problem, options=replace(options, time_limit_s=each_s))).plan
+        return solve(replace(problem, options=options)).plan
 
     found = cheapest_with_room(
         problem,
@@ -124,7 +117,6 @@ def _with_room(
         arrivals="uniform",
         attainment=ATTAINMENT,
         on_progress=on_progress,
-        limit=limit,
     )
     if found is None:
         return None
@@ -134,12 +126,7 @@ def _with_room(
         f" in time; {abs(found.premium):.1%} {beyond} the cost of calls at equal gaps;"
         f" {found.tried} plans simulated"
     )
-    options = replace(
-        found.plan.options,
-        margin_reason=reason,
-        time_limit_s=problem.options.time_limit_s,
-    )
-    return replace(found.plan, options=options)
+    return replace(found.plan, options=replace(found.plan.options, margin_reason=reason))
 
 
 def _rooms(problem: Problem) -> Rooms:

@@ -22,6 +22,7 @@ from headrace.domain.plan import Plan
 from headrace.domain.problem import HeadroomFor, PlanOptions, Problem
 from headrace.planning.common.deadline import Deadline, OutOfTime
 from headrace.simulation.apps.headroom import (
+    PLANNING_PART,
     SAME_BILL,
     SEED,
     Headroom,
@@ -36,7 +37,7 @@ TRIES = 30
 """Plans that are simulated, besides those with the same room for all."""
 
 Planning = Callable[[PlanOptions], Plan | None]
-"""The problem's plan by these options; None: there is none. May raise OutOfTime."""
+"""The problem's plan by these options; None: there is none."""
 
 
 Steps = tuple[tuple[int, int], ...]
@@ -58,23 +59,30 @@ def cheapest_with_room(
     arrivals: str,
     attainment: float,
     on_progress: Callable[[str], None],
-    limit: Deadline | None = None,
 ) -> Headroom | None:
     """The cheapest plan found that attains under such arrivals; None: none does.
 
-    It never costs more than the cheapest with the same room for all.
+    It never costs more than the cheapest with the same room for all. All planning and simulating
+    takes no longer than the problem's time limit.
 
     Args:
         rooms: what is tried.
         attainment: in time / arrived, of every app.
-        limit: of all planning and simulating; None: of the search app by app, as the problem says.
 
     Raises:
         OutOfTime: the limit passed before all room was tried, and nothing attains.
     """
+    limit = Deadline(problem.options.time_limit_s)
+
+    def in_part(options: PlanOptions) -> Plan | None:
+        # No plan may take the time that it takes to simulate those before it.
+        each_s = PLANNING_PART * limit.left_s
+        if each_s <= 0:
+            raise OutOfTime
+        return planning(replace(options, time_limit_s=each_s))
 
     def with_room(rate_headroom: float, margin: float) -> Plan | None:
-        return planning(options_for_all(problem, Room(rate_headroom, margin)))
+        return in_part(options_for_all(problem, Room(rate_headroom, margin)))
 
     least = problem.options.margin
     found = choose_headroom(
@@ -90,7 +98,7 @@ def cheapest_with_room(
     if found is None:
         return None
     if len(problem.apps) + len(problem.demands) > 1:
-        search = _Search(problem, planning, rooms, found)
+        search = _Search(problem, in_part, rooms, found)
         search.run(arrivals, with_reserve(attainment), limit, on_progress)
         found = search.best
     margins = problem.options.model_margins
@@ -100,7 +108,9 @@ def cheapest_with_room(
         margin=least,
         app_margins={app.name: margins[app.name] for app in problem.apps if app.name in margins},
     )
-    options = replace(found.plan.options, headroom_for=asked)
+    options = replace(
+        found.plan.options, headroom_for=asked, time_limit_s=problem.options.time_limit_s
+    )
     return dataclasses.replace(found, plan=replace(found.plan, options=options))
 
 
@@ -126,11 +136,10 @@ class _Search:
         self,
         arrivals: str,
         wanted: float,
-        limit: Deadline | None,
+        limit: Deadline,
         on_progress: Callable[[str], None],
     ) -> None:
         """Until nothing cheaper is left, TRIES plans are simulated, or the limit passes."""
-        limit = limit or Deadline(self._problem.options.time_limit_s)
         profiles = self._problem.profiles
         last = self.best.tried + TRIES
         try:
