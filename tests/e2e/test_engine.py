@@ -17,8 +17,10 @@ import uvloop
 from headrace.domain.errors import ModelError
 from headrace.domain.events import AnyEvent, Ran
 from headrace.domain.tensors import TensorSpec
+from headrace.serving.engine import pending
 from headrace.serving.engine.engine import Engine
 from headrace.serving.engine.inference import Answer, Inference, Refusal
+from headrace.serving.engine.live_driver import LiveDriver
 from helpers.left_behind import children, descriptors, mapped_arenas, nothing_left_of
 from helpers.onnx_models import chain_model
 from helpers.served import WIDTH, Client, Served, rows_of, served_add_one, served_chain
@@ -314,6 +316,24 @@ def test_a_start_that_is_cancelled_half_way_leaves_nothing(tmp_path: Path) -> No
 
     with nothing_left_of(children):
         asyncio.run(asyncio.wait_for(test(), WAIT_S))
+
+
+def test_what_is_held_for_ever_is_given_up(
+    tmp_path: Path, run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report that is lost inside the gateway, which nothing else notices."""
+    monkeypatch.setattr(pending, "OVERDUE_US", -999_000_000)
+    monkeypatch.setattr(LiveDriver, "on_ran", lambda self, slot, frame: None)
+
+    async def test() -> None:
+        async with started(served_add_one(tmp_path)) as engine:
+            client, rows = Client(engine), np.zeros((2, WIDTH), np.float32)
+            refusal = await client.send(rows, timeout_us=500_000_000)  # 1 s or later after arrival
+            assert isinstance(refusal, Refusal)
+            assert "has not answered" in refusal.message
+            assert engine.status().open_inferences == 0
+
+    run(test())
 
 
 def test_an_engine_leaves_no_process_no_descriptor_and_no_shared_memory(tmp_path: Path) -> None:

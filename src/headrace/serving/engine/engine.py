@@ -260,6 +260,8 @@ class Engine:
     def _look_at_times(self) -> None:
         if self._started:
             self._drift_watch.report(self._current.levels())
+            if self._pending is not None:
+                self._pending.refuse_overdue()
             asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look_at_times)
 
     async def drain(self, grace_s: float) -> bool:

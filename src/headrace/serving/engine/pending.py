@@ -22,6 +22,10 @@ from headrace.serving.workers.stage_io import TensorGroup
 
 logger = logging.getLogger(__name__)
 
+OVERDUE_US = 5_000_000
+"""So long after its deadline, and as long again as it was given, a request is given up: an answer
+would be withheld, and what an app calls is late for any app."""
+
 CallSoon = Callable[[Callable[[], None]], Any]
 
 
@@ -38,6 +42,10 @@ class PendingInference(msgspec.Struct, eq=False):
     """Items that have no answer yet."""
     outputs: list[memoryview] = msgspec.field(default_factory=list)
     """Where the items of a larger inference are put together."""
+
+    @property
+    def timeout_us(self) -> int:
+        return self.deadline_at_us - self.arrived_at_us
 
 
 class PendingRequests:
@@ -248,6 +256,23 @@ class PendingRequests:
             self._close(entry)
             self._hand_over(entry, Refusal(reason=reason, message=message, retry_after_us=0))
 
+    def refuse_overdue(self) -> None:
+        """Nobody must wait for ever, whatever it is that holds a request up."""
+        now_us = self._now_us()
+        overdue = {
+            entry
+            for entry in self._pending.values()
+            if now_us - entry.deadline_at_us > OVERDUE_US + entry.timeout_us
+        }
+        for entry in overdue:
+            message = (
+                f"model {entry.model.name!r} has not answered"
+                f" {(now_us - entry.deadline_at_us) / 1e6:.1f} s after the deadline; given up"
+            )
+            logger.error("request %d: %s", entry.inference.first_request, message)
+            self._close(entry)
+            self._hand_over(entry, Refusal(reason="failed", message=message, retry_after_us=0))
+
     def flush(self) -> None:
         """Hand over all results that are ready."""
         results, self._results = self._results, []
@@ -327,7 +352,7 @@ def _assemble(
 
 
 def _refusal(entry: PendingInference, reason: DropReason, retry_after_us: int) -> Refusal:
-    timeout_us = entry.deadline_at_us - entry.arrived_at_us
+    timeout_us = entry.timeout_us
     if reason == "deadline" and timeout_us < entry.model.fastest_us:
         return entry.model.refuse_timeout(timeout_us)
     items = entry.inference.items
