@@ -99,7 +99,7 @@ def main() -> None:
     # At its end the interpreter looks for garbage, 30 ms, and all of it goes with the process.
     atexit.register(gc.freeze)
     try:
-        app(standalone_mode=True)
+        app(prog_name="headrace", standalone_mode=True)
     except HeadraceError as error:
         _print_error(str(error))
         sys.exit(error.exit_code)
