@@ -126,7 +126,7 @@ def test_what_another_machine_lacks_is_refused_in_its_words_or_said_and_served_i
 def test_an_agent_is_told_percents_if_it_divides_devices(
     undivided: str, percent: int | None
 ) -> None:
-    hello = Hello("n", "1", 0, (), undivided)
+    hello = Hello("n", "1", 0, False, (), undivided)
     host = RemoteHost(
         SimpleNamespace(hello=hello),  # type: ignore[arg-type]
         FileHashes(),

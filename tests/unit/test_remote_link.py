@@ -41,12 +41,12 @@ class OneAgent:
 
     def start(self) -> None:
         host, port = self.address.host, self.address.port
-        agent = Agent(
+        self.agent = Agent(
             AgentOptions(name="n0", host=host, port=port, secret=SECRET, cache=self._cache)
         )
-        host, port = agent.open()
+        host, port = self.agent.open()
         self.address = Address(host=host, port=port)
-        self._serving = asyncio.ensure_future(agent.serve())
+        self._serving = asyncio.ensure_future(self.agent.serve())
 
     async def end(self) -> None:
         self._serving.cancel()
@@ -68,7 +68,7 @@ def linked(folder: Path, test: Callable[[AgentLink, OneAgent], Awaitable[None]])
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
 
-@pytest.mark.parametrize("last", [Hello("n0", __version__, 1, (), ""), Opened(7)])
+@pytest.mark.parametrize("last", [Hello("n0", __version__, 1, False, (), ""), Opened(7)])
 def test_who_leaves_behind_a_word_was_never_there(last: Hello | Opened, tmp_path: Path) -> None:
     """Both come in one turn of the loop, before whoever waits for the word has read it."""
 
@@ -162,6 +162,91 @@ def test_a_gateway_whose_nodes_do_not_reach_each_other_takes_none_from_another(
         await close_links(again)
 
     linked(tmp_path, test)
+
+
+def cluster_of(agent: OneAgent) -> ClusterAddresses:
+    """As one more gateway sees it."""
+    return ClusterAddresses(nodes={"n0": agent.address}, secret=SECRET)
+
+
+def test_a_plan_that_grows_finds_a_node_that_has_served_others_meanwhile(tmp_path: Path) -> None:
+    async def main() -> None:
+        agent = OneAgent(tmp_path)
+        agent.start()
+        ours = cluster_of(agent)
+        await close_links(await opened_links(ours, "n0"))  # the next plan does without it
+        for _ in range(2):
+            await close_links(await opened_links(cluster_of(agent), "n0"))
+        grown = await opened_links(ours, "n0")
+        assert grown["n0"].is_up
+        await close_links(grown)
+        await agent.end()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+def test_a_plan_that_grows_takes_no_node_from_another_gateway(tmp_path: Path) -> None:
+    async def main() -> None:
+        agent = OneAgent(tmp_path)
+        agent.start()
+        ours = cluster_of(agent)
+        await close_links(await opened_links(ours, "n0"))
+        theirs = await opened_links(cluster_of(agent), "n0")
+        with pytest.raises(HandshakeError, match=r"n0.*serves another gateway\n  try"):
+            await opened_links(ours, "n0")
+        assert theirs["n0"].is_up
+        await close_links(theirs)
+        await agent.end()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+def test_whom_another_gateway_has_superseded_does_not_come_back_with_another_plan(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        agent = OneAgent(tmp_path)
+        agent.start()
+        ours = cluster_of(agent)
+        before = await opened_links(ours, "n0")
+        theirs = await opened_links(cluster_of(agent), "n0")
+        with pytest.raises(HandshakeError, match="another gateway, of epoch 2, has taken over"):
+            await opened_links(ours, "n0")
+        assert theirs["n0"].is_up
+        for links in (before, theirs):
+            await close_links(links)
+        await agent.end()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+@pytest.mark.parametrize(("arena_bytes", "kept"), [(1 << 16, True), (1 << 17, False)])
+def test_a_gateway_that_follows_finds_the_workers_however_often_their_plan_was_served(
+    tmp_path: Path, arena_bytes: int, kept: bool
+) -> None:
+    async def main() -> None:
+        agent = OneAgent(tmp_path)
+        agent.start()
+        ours = cluster_of(agent)
+        served = await opened_links(ours, "n0")
+        again = await opened_links(ours, "n0")
+        await close_links(served)
+        while len(agent.agent.sessions()) > 1:
+            await asyncio.sleep(0)
+        [before] = agent.agent.sessions()
+        follows = cluster_of(agent)
+        links = await opened_links(follows, "n0", arena_bytes=arena_bytes)
+        [session] = agent.agent.sessions()
+        assert (session is before) == kept
+        links["n0"].keep()
+        links["n0"].on_closed("it breaks")
+        await links["n0"].until_up()
+        assert agent.agent.sessions() == [session], "a link that breaks finds it too"
+        for each in (again, links):
+            await close_links(each)
+        await agent.end()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
 
 def test_a_link_that_ends_as_soon_as_it_is_up_is_tried_at_measured_intervals(

@@ -164,7 +164,10 @@ class Agent:
         connection.start()
         options = self._options
         undivided = missing() or ""
-        connection.send(Hello(options.name, __version__, self._epoch, options.cores, undivided))
+        obeys = any(session.connection is not None for session in self._sessions)
+        connection.send(
+            Hello(options.name, __version__, self._epoch, obeys, options.cores, undivided)
+        )
 
     async def _watch(self) -> None:
         """Sessions whose gateway or peers are not heard; and those that nobody came back for."""
@@ -220,14 +223,8 @@ class Agent:
                 return None
             if frame.epoch > self._epoch:
                 self._epoch, self._gateway = frame.epoch, frame.gateway
-                for other in list(self._sessions):
-                    other.detach(f"a gateway of epoch {frame.epoch} takes over")
-                    if other.key != frame.key:
-                        await self._end(other)
+                await self._left_for(frame)
             found = next((each for each in self._sessions if each.key == frame.key), None)
-            if found is not None and found.arena_bytes < frame.arena_bytes:
-                await self._end(found)
-                found = None
             if found is None:
                 try:
                     found = self._new_session(frame)
@@ -243,6 +240,17 @@ class Agent:
                 return None
             connection.send(Opened(found.number))
             return found
+
+    async def _left_for(self, frame: Open) -> None:
+        """A gateway takes over: of the sessions, one with its plan, the last, is left for it."""
+        alike = [each for each in self._sessions if each.goes_on_as(frame)]
+        for other in list(self._sessions):
+            other.detach(f"a gateway of epoch {frame.epoch} takes over")
+            if other not in alike[-1:]:
+                await self._end(other)
+        for kept in alike[-1:]:
+            # The one before may have served the same plan several times.
+            kept.key = frame.key
 
     def _new_session(self, frame: Open) -> Session:
         memory_bytes = self._options.memory_bytes or frame.memory_bytes

@@ -15,6 +15,7 @@ from headrace.catalog.yaml_lines import parse_yaml
 from headrace.domain.errors import DocumentError, PlanError
 from headrace.serving.workers.arena import ALIGNMENT_BYTES
 from headrace.serving.workers.remote.frames import Open
+from headrace.serving.workers.remote.handshake import HandshakeError
 from headrace.serving.workers.remote.link import Address, AgentLink
 from headrace.serving.workers.remote.paths import Ends, unreached
 
@@ -28,18 +29,48 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 class Gateway:
     """What this gateway is for its agents, whatever plans it serves.
 
-    Its epoch is one more than the highest that any agent had seen when it first asked.
+    To each agent its epoch is one more than the highest that the agent has seen, and stays so for
+    as long as a plan of the gateway has a session there. So who has been superseded stays so, and
+    who comes anew, as with a plan that grows, is obeyed however often the agent has served others.
     """
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(8)
-        self.epoch = 0
-        self._open: Counter[str] = Counter()
+        self._epochs: dict[AgentLink, int] = {}
+        """Of links that have asked for a session, until they are closed."""
+        self._served: Counter[str] = Counter()
+        self.serves = False
+        """It has sessions with the agents of a plan."""
+
+    def check_free(self, link: AgentLink) -> None:
+        """The first plan takes over agents that obey another gateway, and those that follow do not.
+
+        Raises:
+            HandshakeError: it would have to.
+        """
+        if self.serves and link.hello and link.hello.obeys and self._held(link) is None:
+            raise HandshakeError(
+                f"{link.where}: serves another gateway\n"
+                "  try    once that one has ended, or has a plan without this node"
+            )
+
+    def epoch(self, link: AgentLink) -> int:
+        """To ask for a session with."""
+        held = self._held(link)
+        if held is None:
+            held = 1 + (link.hello.epoch if link.hello else 0)
+        self._epochs[link] = held
+        return held
+
+    def _held(self, link: AgentLink) -> int | None:
+        """The epoch for an agent with which there is a session."""
+        self._epochs = {each: held for each, held in self._epochs.items() if not each.closed}
+        return next((held for each, held in self._epochs.items() if each.node == link.node), None)
 
     def key(self, content: str) -> str:
-        """Of a plan with that content; another one while the same is served already."""
-        self._open[content] += 1
-        return f"{content}/{self._open[content]}"
+        """Of a plan with that content; another one each time that it is served."""
+        self._served[content] += 1
+        return f"{content}/{self._served[content]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,24 +216,22 @@ async def open_links(
         paths: from which nodes to which others stages send tensors.
 
     Raises:
-        HandshakeError: an agent does not reach another, has left, or obeys a newer gateway.
+        HandshakeError: an agent does not reach another, has left, or obeys a newer gateway; or any
+            other one, where this plan follows another.
     """
-    if not links:
-        return
+    for link in links.values():
+        gateway.check_free(link)
     await _all(
         _reach(link, [links[other] for node, other in paths if node == link.node])
         for link in links.values()
     )
-    if not gateway.epoch:
-        gateway.epoch = 1 + max(link.hello.epoch for link in links.values() if link.hello)
-    frame = Open(
-        epoch=gateway.epoch,
-        gateway=gateway.name,
-        key=gateway.key(content),
-        arena_bytes=-(-arena_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES,
-        memory_bytes=memory_bytes,
+    key = gateway.key(content)
+    arena_bytes = -(-arena_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    await _all(
+        link.open(Open(gateway.epoch(link), gateway.name, key, arena_bytes, memory_bytes))
+        for link in links.values()
     )
-    await _all(link.open(frame) for link in links.values())
+    gateway.serves = True
 
 
 async def _reach(link: AgentLink, others: Sequence[AgentLink]) -> None:

@@ -50,6 +50,8 @@ class Hello(_Frame, frozen=True, array_like=True, gc=False, tag="hello"):
     """Headrace's; both ends must be the same."""
     epoch: int
     """The highest that it has seen; 0: none."""
+    obeys: bool
+    """Whether a gateway has a session with it, and is there."""
     cores: tuple[int, ...]
     """That its workers may be kept on."""
     undivided: str
@@ -64,7 +66,8 @@ class Open(_Frame, frozen=True, array_like=True, gc=False, tag="open"):
     gateway: str
     """Tells gateways of one epoch apart."""
     key: str
-    """Of the plan; equal keys find the workers of a session that was cut off."""
+    """CONTENT/NUMBER: of the plan, and how often the gateway has served it. Equal keys find the
+    workers of a session that was cut off, equal contents those of the gateway before."""
     arena_bytes: int
     memory_bytes: int | None
     """Most data memory of one worker; None: any."""

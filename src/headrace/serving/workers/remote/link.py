@@ -138,6 +138,10 @@ class AgentLink:
         return self.is_up and self._admitted.is_set()
 
     @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
     def descriptor(self) -> int | None:
         return self._connection.descriptor if self._connection else None
 

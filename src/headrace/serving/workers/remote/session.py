@@ -137,9 +137,10 @@ class Session:
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
 
-    @property
-    def arena_bytes(self) -> int:
-        return self._arena.size_bytes
+    def goes_on_as(self, opened: Open) -> bool:
+        """Whether it has the workers that another gateway asks for, and room enough."""
+        content, wanted = (key.rpartition("/")[0] for key in (self.key, opened.key))
+        return content == wanted and self._arena.size_bytes >= opened.arena_bytes
 
     # -- its life ----------------------------------------------------------------------------------
 
