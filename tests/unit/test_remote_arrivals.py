@@ -13,6 +13,7 @@ from headrace.serving.workers.remote.arrivals import Arrivals
 from headrace.serving.workers.remote.connection import Connection
 from headrace.serving.workers.remote.files import FileStore
 from headrace.serving.workers.remote.frames import Chunk, FileRef
+from helpers.read_only import read_only
 
 PATIENCE_S = 60.0
 GATEWAY = cast(Connection, SimpleNamespace(open=True))
@@ -48,3 +49,20 @@ def test_files_before_one_that_finds_no_room_are_asked_for_by_the_next_who_needs
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
     assert arrivals.store.path(small.sha256).read_bytes() == content
+
+
+def test_whoever_waits_for_a_file_is_told_where_what_came_of_it_cannot_be_removed(
+    tmp_path: Path,
+) -> None:
+    arrivals = Arrivals(FileStore(tmp_path))
+    ref = ref_of(b"weights")
+
+    def ask(missing: tuple[str, ...]) -> None:
+        with read_only():
+            arrivals.take(Chunk(ref.sha256, ref.size_bytes, "the gateway cannot read it"))
+
+    async def main() -> None:
+        with pytest.raises(ModelError, match="the gateway cannot read it"):
+            await arrivals.fetch((ref,), GATEWAY, ask)
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))

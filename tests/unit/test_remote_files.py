@@ -12,6 +12,7 @@ import pytest
 from headrace.domain.errors import ModelError
 from headrace.serving.workers.remote.files import FileStore, file_ref
 from headrace.serving.workers.remote.frames import FileRef
+from helpers.read_only import read_only
 
 
 def ref_of(content: bytes, name: str = "") -> FileRef:
@@ -191,3 +192,35 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_option(tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelError, match="--cache"):
         FileStore(tmp_path / "file")
+
+
+def test_what_a_folder_holds_is_used_where_it_can_no_longer_be_written(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    ref = sent(store, b"weights", "w.bin")
+    found = store.weights([ref])
+    replaced = sent(store, b"expected")
+    store.path(replaced.sha256).chmod(0o600)
+    store.path(replaced.sha256).write_bytes(b"shorter")
+    with read_only():
+        assert store.has(ref)
+        assert store.weights([ref]) == found
+        assert not store.has(replaced)
+        with pytest.raises(ModelError, match=r"cannot be kept here: Read-only file system; .*--c"):
+            store.begin(replaced)
+    assert store.path(ref.sha256).read_bytes() == b"weights"
+
+
+def test_an_agent_starts_on_a_folder_that_it_cannot_write_where_that_holds_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = FileStore(tmp_path)
+    store.begin(ref_of(b"half of a file")).write(memoryview(b"half"))
+    with read_only(), pytest.raises(ModelError, match=r"Read-only file system; .*--cache"):
+        FileStore(tmp_path)
+    ref = sent(store, b"weights")
+    with read_only():
+        later = FileStore(tmp_path)
+        assert "Read-only file system" in caplog.text
+        assert "workers load from the 1 that it holds" in caplog.text
+        assert later.has(ref)
+    sent(later, b"it can be written again")

@@ -87,7 +87,7 @@ class Agent:
     def __init__(self, options: AgentOptions) -> None:
         """
         Raises:
-            ModelError: the cache folder cannot be written.
+            ModelError: the cache folder cannot be written, and holds no file.
         """
         self._options = options
         self._arrivals = Arrivals(FileStore(options.cache, options.cache_bytes))

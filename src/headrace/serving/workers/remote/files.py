@@ -9,11 +9,13 @@ for the first time. So a file that differs, for whatever reason, is never loaded
     FOLDER/sets/KEY/NAME      weights beside a model under the names that it refers to: hard links
 
 The folder holds at most so many bytes; those go first that were used longest ago. A worker that has
-a file open keeps it.
+a file open keeps it. Where the folder cannot be written, what it holds is used all the same.
 """
 
+import contextlib
 import errno
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -27,8 +29,11 @@ from headrace.catalog.weights_files import ExternalWeights, weights_in
 from headrace.domain.errors import ModelError
 from headrace.serving.workers.remote.frames import FileRef
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_LIMIT_BYTES = 64 << 30
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_WRITABLE = "give `headrace agent` a folder that it may write to (--cache)"
 
 
 def file_ref(path: str, name: str = "") -> FileRef:
@@ -79,15 +84,17 @@ class Arriving:
         return (self._digest.hexdigest(), size_bytes) == (self.ref.sha256, self.ref.size_bytes)
 
     def drop(self) -> None:
-        """Idempotent."""
-        self._file.close()
-        Path(self.path).unlink(missing_ok=True)
+        """Idempotent. What the disk keeps of it nevertheless, the next agent drops."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            Path(self.path).unlink(missing_ok=True)
 
 
 def _not_kept(folder: Path, ref: FileRef, error: OSError, written_bytes: int = 0) -> ModelError:
     what = f"{folder}: a model file of {ref.size_bytes:,} bytes cannot be kept here"
     if error.errno not in NO_ROOM:
-        return ModelError(f"{what}: {error.strerror}")
+        return ModelError(f"{what}: {error.strerror}; {_WRITABLE}")
     available = shutil.disk_usage(folder).free + written_bytes
     return ModelError(
         f"{what}: {error.strerror}, there is room for {available:,} bytes; make room there, or have"
@@ -103,21 +110,24 @@ class FileStore:
         """Makes the folder.
 
         Raises:
-            ModelError: it cannot be written.
+            ModelError: it cannot be written, and holds no file that could be used.
         """
         self._files, self._sets = folder / "files", folder / "sets"
         self._limit_bytes = limit_bytes
         self._verified: set[str] = set()
         try:
-            for each in (self._files, self._sets):
-                each.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._make_folders()
+            with tempfile.TemporaryFile(dir=self._files):
+                pass
+        except OSError as error:
+            what = f"{folder}: model files cannot be kept here: {error.strerror}; {_WRITABLE}"
+            held = len(self._held())
+            if not held:
+                raise ModelError(what) from error
+            logger.warning("%s; until then workers load from the %d that it holds", what, held)
+        with contextlib.suppress(OSError):
             for left in self._files.glob(".arriving-*"):
                 left.unlink(missing_ok=True)
-        except OSError as error:
-            raise ModelError(
-                f"{folder}: model files cannot be kept here: {error.strerror};"
-                " give `headrace agent` a folder that it may write to (--cache)"
-            ) from error
 
     def path(self, sha256: str) -> Path:
         """Where the file is, or will be.
@@ -136,17 +146,20 @@ class FileStore:
         """
         path = self.path(ref.sha256)
         try:
-            if path.stat().st_size != ref.size_bytes:
-                raise FileNotFoundError
-            if ref.sha256 not in self._verified:
-                if file_ref(str(path)).sha256 != ref.sha256:
-                    raise FileNotFoundError
-                self._verified.add(ref.sha256)
-            os.utime(path)
+            found = path.stat().st_size == ref.size_bytes and (
+                ref.sha256 in self._verified or file_ref(str(path)).sha256 == ref.sha256
+            )
         except OSError:
-            path.unlink(missing_ok=True)
-            return False
-        return True
+            found = False
+        if found:
+            self._verified.add(ref.sha256)
+        # Neither decides what is used: a folder that cannot be written may hold good files.
+        with contextlib.suppress(OSError):
+            if found:
+                os.utime(path)
+            else:
+                path.unlink(missing_ok=True)
+        return found
 
     def begin(self, ref: FileRef) -> Arriving:
         """Room for a file that is to come. Others may still fill the disk before it is here.
@@ -213,13 +226,19 @@ class FileStore:
                 raise ModelError(f"{target}: cannot be made: {error.strerror}") from error
         return weights_in(folder / "model", [ref.name for ref in refs])
 
+    def _make_folders(self) -> None:
+        for each in (self._files, self._sets):
+            each.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def _held(self) -> list[Path]:
+        return [path for path in self._files.glob("*") if _SHA256.fullmatch(path.name)]
+
     def _make_room(self, wanted_bytes: int) -> None:
         """Drop what was used longest ago."""
         files = []
-        for path in self._files.iterdir():
-            if _SHA256.fullmatch(path.name):
-                about = path.stat()
-                files.append((about.st_mtime_ns, about.st_size, path))
+        for path in self._held():
+            about = path.stat()
+            files.append((about.st_mtime_ns, about.st_size, path))
         held = sum(size for _, size, _ in files)
         if held + wanted_bytes <= self._limit_bytes:
             return
