@@ -3,6 +3,7 @@
 import hashlib
 import os
 import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,3 +225,14 @@ def test_an_agent_starts_on_a_folder_that_it_cannot_write_where_that_holds_files
         assert "workers load from the 1 that it holds" in caplog.text
         assert later.has(ref)
     sent(later, b"it can be written again")
+
+
+def test_a_folder_that_was_removed_is_made_again_when_a_file_comes(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "cache")
+    content = b"weights"
+    ref = sent(store, content, "w.bin")
+    store.weights([ref])
+    shutil.rmtree(tmp_path / "cache")
+    assert not store.has(ref)
+    assert store.has(sent(store, content))
+    assert store.weights([ref]) is not None

@@ -162,7 +162,8 @@ class FileStore:
         return found
 
     def begin(self, ref: FileRef) -> Arriving:
-        """Room for a file that is to come. Others may still fill the disk before it is here.
+        """Room for a file that is to come, in a folder that is made again where it was removed.
+        Others may still fill the disk before it is here.
 
         Raises:
             ModelError: it is larger than the folder may be, or than what the disk has free; or the
@@ -175,6 +176,7 @@ class FileStore:
                 f" {self._limit_bytes}; start `headrace agent` with a larger --cache-mb"
             )
         try:
+            self._make_folders()
             self._make_room(ref.size_bytes)
             if shutil.disk_usage(self._files).free < ref.size_bytes:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
