@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,8 +76,8 @@ def test_both_know_the_secret() -> None:
 
 def test_a_caller_with_another_secret_is_refused_and_told_so() -> None:
     listened, called = meet(lambda port: call("127.0.0.1", port, OTHER, "gateway", None))
-    assert isinstance(listened, HandshakeError)
-    assert "refuses this cluster's secret" in str(called)
+    assert "does not know the cluster's secret" in str(listened)
+    assert "refuses this cluster's secret, or something between" in str(called)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +148,25 @@ def test_a_listener_that_does_not_know_the_secret_is_found_out() -> None:
         server = await asyncio.start_server(impostor, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(HandshakeError, match="does not know the cluster's secret"):
+            await call("127.0.0.1", port, SECRET, "gateway", None)
+        server.close()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+
+
+def test_a_connection_that_is_reset_says_nothing_of_the_secret() -> None:
+    async def main() -> None:
+        async def between(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(MAGIC + bytes(NONCE_BYTES))
+            await reader.readexactly(len(MAGIC) + 1 + NONCE_BYTES + PROOF_BYTES)
+            # Closed without a wait for anything: that is a reset.
+            at_once = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+            writer.close()
+
+        server = await asyncio.start_server(between, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(HandshakeError, match="no agent answers there: Connection reset"):
             await call("127.0.0.1", port, SECRET, "gateway", None)
         server.close()
 
@@ -272,3 +293,82 @@ def test_tensors_cross_tls_and_an_agent_of_another_authority_is_not_believed(
     assert "certificate is not trusted" in str(called)
     with pytest.raises(HandshakeError, match="all three"):
         agent_contexts(pair.certificate, None, None)
+
+
+def without_limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Handshakes have time until what is returned is called: then it is over."""
+    limits: list[asyncio.Timeout] = []
+
+    def timeout(delay_s: float) -> asyncio.Timeout:
+        limits.append(asyncio.timeout_at(None))
+        return limits[-1]
+
+    def end() -> None:
+        for limit in limits:
+            limit.reschedule(asyncio.get_running_loop().time())
+
+    monkeypatch.setattr(asyncio, "timeout", timeout)
+    return end
+
+
+def test_where_the_agent_alone_speaks_tls_both_ends_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = authority(tmp_path)
+    pair = signed(tmp_path, "agent", ours)
+    listens, _ = agent_contexts(pair.certificate, pair.key, ours.certificate)
+
+    async def leaves_at_once(port: int) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+
+    listened, _ = meet(leaves_at_once, tls=listens)
+    assert "it has closed its end; it may speak no TLS" in str(listened)
+
+    end, waiting = without_limit(monkeypatch), list[object]()
+    add_reader = asyncio.SelectorEventLoop.add_reader
+
+    def wait(loop: asyncio.SelectorEventLoop, *given: Any) -> None:
+        add_reader(loop, *given)
+        waiting.append(given)
+        if len(waiting) == 2:  # each for the other
+            end()
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "add_reader", wait)
+    listened, called = meet(
+        lambda port: call("127.0.0.1", port, SECRET, "gateway", None), tls=listens
+    )
+    assert "it takes more than 5 s; it may speak no TLS" in str(listened)
+    assert "--cluster-ca" in str(listened)
+    assert "within 5 s, though the connection stands: it may speak TLS" in str(called)
+    assert "--cluster-ca here, if that agent has --tls-cert" in str(called)
+
+
+def test_where_the_caller_alone_speaks_tls_both_ends_say_so(tmp_path: Path) -> None:
+    calls = calling(authority(tmp_path).certificate)
+    listened, called = meet(lambda port: call("127.0.0.1", port, SECRET, "gateway", calls))
+    assert "a caller speaks TLS, and this agent does not" in str(listened)
+    assert "no agent answers there: it speaks no TLS" in str(called)
+    assert "--tls-cert, --tls-key and --tls-ca there, or no --cluster-ca here" in str(called)
+
+
+def test_an_agent_that_has_greeted_and_then_says_nothing_speaks_no_tls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end = without_limit(monkeypatch)
+
+    async def main() -> None:
+        async def stops(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(MAGIC + bytes(NONCE_BYTES))
+            await reader.readexactly(len(MAGIC) + 1 + NONCE_BYTES + PROOF_BYTES)
+            end()
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(stops, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(HandshakeError, match="no agent answers within 5 s\n"):
+            await call("127.0.0.1", port, SECRET, "gateway", None)
+        server.close()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))

@@ -36,6 +36,10 @@ Result = TypeVar("Result")
 Role = Literal["gateway", "agent"]
 _ROLES: dict[bytes, Role] = {b"G": "gateway", b"A": "agent"}
 _LETTERS = {role: letter for letter, role in _ROLES.items()}
+_TLS_HELLO = b"\x16"
+"""The first byte of whoever calls over TLS."""
+_NO_TLS = ("wrong version number", "record layer failure")
+"""What OpenSSL says of other bytes than TLS; the second from 3.2 on, without a name in Python."""
 
 
 class HandshakeError(HeadraceError):
@@ -88,33 +92,42 @@ async def call(
     """
     where = f"{host}:{port}"
     endpoint: socket.socket | None = None
+    greeting = b""
     try:
         async with asyncio.timeout(HANDSHAKE_S):
             endpoint = await _connected(host, port)
             if tls is not None:
                 endpoint = await _wrapped(endpoint, tls, server=False)
-            await _shake_as_caller(endpoint, secret, role, where)
+            greeting = await _exactly(endpoint, len(MAGIC) + NONCE_BYTES)
+            await _shake_as_caller(endpoint, greeting, secret, role, where)
             return endpoint
     except TimeoutError:
         _close(endpoint)
-        raise HandshakeError(
-            f"{where}: no agent answers within {HANDSHAKE_S:g} s\n"
-            "  try    `headrace agent` on that node, and the address that it prints"
-        ) from None
+        how, besides = f"within {HANDSHAKE_S:g} s", ""
+        if tls is None and endpoint is not None and not greeting:
+            how += ", though the connection stands: it may speak TLS"
+            besides = "; or --cluster-ca here, if that agent has --tls-cert"
+        raise _no_agent(where, how, besides) from None
     except (OSError, EOFError) as error:
         _close(endpoint)
-        raise HandshakeError(
-            f"{where}: no agent answers there: {_said(error)}\n"
-            "  try    `headrace agent` on that node, and the address that it prints"
-            + (
-                ""
-                if tls is None
-                else "; the authority of --cluster-ca must have signed its certificate"
-            )
-        ) from error
+        if _speaks_no_tls(error):
+            besides = "; --tls-cert, --tls-key and --tls-ca there, or no --cluster-ca here"
+        elif tls is not None:
+            besides = "; the authority of --cluster-ca must have signed its certificate"
+        else:
+            besides = ""
+        raise _no_agent(where, f"there: {_said(error)}", besides) from error
     except BaseException:
         _close(endpoint)
         raise
+
+
+def _no_agent(where: str, how: str, besides: str) -> HandshakeError:
+    """Of other agents that call, the first line alone is shown (`paths.unreached`)."""
+    return HandshakeError(
+        f"{where}: no agent answers {how}\n"
+        f"  try    `headrace agent` on that node, and the address that it prints{besides}"
+    )
 
 
 async def _connected(host: str, port: int) -> socket.socket:
@@ -132,18 +145,21 @@ async def _connected(host: str, port: int) -> socket.socket:
     return endpoint
 
 
-async def _shake_as_caller(endpoint: socket.socket, secret: bytes, role: Role, where: str) -> None:
-    said = await _exactly(endpoint, len(MAGIC) + NONCE_BYTES)
-    if said[: len(MAGIC)] != MAGIC:
+async def _shake_as_caller(
+    endpoint: socket.socket, greeting: bytes, secret: bytes, role: Role, where: str
+) -> None:
+    if greeting[: len(MAGIC)] != MAGIC:
         raise HandshakeError(f"{where}: what answers there is no Headrace agent of this version")
-    theirs, ours = said[len(MAGIC) :], secrets.token_bytes(NONCE_BYTES)
+    theirs, ours = greeting[len(MAGIC) :], secrets.token_bytes(NONCE_BYTES)
     letter = _LETTERS[role]
     await _send(endpoint, MAGIC + letter + ours + proof(secret, "caller", letter, theirs, ours))
     try:
         answer = await _exactly(endpoint, PROOF_BYTES)
-    except (EOFError, ConnectionError):
+    except EOFError:
+        # An agent that refuses it has read all of it, so that its end is never a reset.
         raise HandshakeError(
-            f"{where}: the agent refuses this cluster's secret\n"
+            f"{where}: the agent refuses this cluster's secret, or something between has closed the"
+            " connection; the agent's log says which\n"
             f"  try    the same --secret-file, or {SECRET_VARIABLE}, here and there"
         ) from None
     if not hmac.compare_digest(answer, proof(secret, "listener", letter, theirs, ours)):
@@ -165,6 +181,11 @@ async def answer(
             ours = secrets.token_bytes(NONCE_BYTES)
             await _send(endpoint, MAGIC + ours)
             said = await _exactly(endpoint, len(MAGIC) + 1 + NONCE_BYTES + PROOF_BYTES)
+            if tls is None and said.startswith(_TLS_HELLO):
+                raise HandshakeError(
+                    "a caller speaks TLS, and this agent does not: it has no --tls-cert, --tls-key"
+                    " and --tls-ca"
+                )
             magic, rest = said[: len(MAGIC)], said[len(MAGIC) :]
             letter, theirs = rest[:1], rest[1 : 1 + NONCE_BYTES]
             expected = proof(secret, "caller", letter, ours, theirs)
@@ -176,11 +197,13 @@ async def answer(
                 raise HandshakeError("a caller does not know the cluster's secret")
             await _send(endpoint, proof(secret, "listener", letter, ours, theirs))
             return endpoint, _ROLES[letter]
-    except (OSError, EOFError, TimeoutError) as error:
+    except (OSError, EOFError) as error:
         _close(endpoint)
-        raise HandshakeError(
-            f"a caller left before it had proved anything: {_said(error)}"
-        ) from error
+        what = f"a caller has proved nothing: {_said(error)}"
+        silent = isinstance(error, TimeoutError | ConnectionError | ssl.SSLEOFError)
+        if silent and tls is not None and not isinstance(endpoint, ssl.SSLSocket):
+            what += "; it may speak no TLS (a gateway does with --cluster-ca)"
+        raise HandshakeError(what) from error
     except BaseException:
         _close(endpoint)
         raise
@@ -244,9 +267,19 @@ def _close(endpoint: socket.socket | None) -> None:
             endpoint.close()
 
 
+def _speaks_no_tls(error: BaseException) -> bool:
+    return isinstance(error, ssl.SSLError) and any(each in str(error) for each in _NO_TLS)
+
+
 def _said(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message})"
+    if _speaks_no_tls(error):
+        return "it speaks no TLS"
+    if isinstance(error, ssl.SSLEOFError):
+        return "it has closed its end"
+    if isinstance(error, TimeoutError):
+        return f"it takes more than {HANDSHAKE_S:g} s"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__
