@@ -174,6 +174,17 @@ def test_weights_lie_under_the_names_that_the_model_refers_to(tmp_path: Path) ->
     assert store.weights([]) is None
 
 
+def test_weights_that_another_worker_asks_for_stay_those_that_one_has_read(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    ref = sent(store, b"one", "w.bin")
+    used_at(store, ref, 1_000)
+    read = store.weights([ref])
+    assert read is not None
+    assert store.has(ref)
+    assert store.weights([ref]) == read
+    read.require_unchanged()
+
+
 @pytest.mark.parametrize("name", ["../w.bin", "/etc/w.bin", "a/../../w.bin", ".."])
 def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
     store = FileStore(tmp_path / "store")

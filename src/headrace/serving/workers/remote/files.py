@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -156,7 +157,8 @@ class FileStore:
         # Neither decides what is used: a folder that cannot be written may hold good files.
         with contextlib.suppress(OSError):
             if found:
-                os.utime(path)
+                # Read, not modified: weights beside a model would be taken for others.
+                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
             else:
                 path.unlink(missing_ok=True)
         return found
@@ -240,7 +242,7 @@ class FileStore:
         files = []
         for path in self._held():
             about = path.stat()
-            files.append((about.st_mtime_ns, about.st_size, path))
+            files.append((about.st_atime_ns, about.st_size, path))
         held = sum(size for _, size, _ in files)
         if held + wanted_bytes <= self._limit_bytes:
             return
