@@ -38,6 +38,7 @@ class Fastest:
     """The quickest way through a model, whatever the SLO."""
 
     latency_us: int
+    """All stages and transfers, and what the gateway takes."""
     batch_size: int
     stages: tuple[tuple[int, int], ...]
     """(kind, end block) per stage."""
@@ -49,29 +50,31 @@ def fastest_pipeline(
     """The pipeline of least latency that fits on the devices; None where there is none.
 
     Widens a budget until something fits in it: listing everything that any budget allows could
-    be too much. The first budget is what all blocks need at least, wherever they run.
+    be too much. The first budget is what all blocks, wherever they run, and the gateway need at
+    least.
     """
     slowest = int(tables.p99_us[tables.p99_us < NEVER_US].max(initial=0))
-    most = (slowest + int(tables.transfer_us.max(initial=0))) * max_stages
-    budget = int(least_rest_us(tables.p99_us.min(axis=0))[0])
+    slowest += int(tables.transfer_us.max(initial=0))
+    most = slowest * max_stages + tables.gateway_us
+    budget = int(least_rest_us(tables.p99_us.min(axis=0))[0]) + tables.gateway_us
     while True:
         pipelines = feasible_pipelines(
             tables, min(budget, most), min_stages=min_stages, max_stages=max_stages
         )
         pipelines = _fitting(pipelines, hardware)
         if len(pipelines):
-            return _fastest_of(pipelines)
+            return _fastest_of(pipelines, tables.gateway_us)
         if budget >= most:
             return None
         budget += budget // 4 + 1
 
 
-def _fastest_of(pipelines: Pipelines) -> Fastest:
+def _fastest_of(pipelines: Pipelines, gateway_us: int) -> Fastest:
     row = int(pipelines.latency_us.argmin())
     depth = int((pipelines.kinds[row] >= 0).sum())
     pairs = zip(pipelines.kinds[row, :depth], pipelines.ends[row, :depth], strict=True)
     return Fastest(
-        latency_us=int(pipelines.latency_us[row]),
+        latency_us=int(pipelines.latency_us[row]) + gateway_us,
         batch_size=int(pipelines.batch[row]),
         stages=tuple((int(kind), int(end)) for kind, end in pairs),
     )
@@ -181,7 +184,8 @@ def _describe(tables: CostTables, fastest: Fastest) -> str:
         slot = tables.kinds[kind]
         parts.append(f"blocks {first}-{end - 1} on {slot.share} {slot.device}")
         first = end
-    return f"{', then '.join(parts)}, batch size {fastest.batch_size}"
+    gateway = f", and {_ms(tables.gateway_us)} at the gateway" if tables.gateway_us else ""
+    return f"{', then '.join(parts)}, batch size {fastest.batch_size}{gateway}"
 
 
 def refuse_capacity(problem: Problem, hardware: Hardware, models: Sequence[Model]) -> str:
