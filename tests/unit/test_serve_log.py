@@ -1,12 +1,21 @@
-"""The event log of a server that is killed has all but its last second; a full disk costs no more
-than the log."""
+"""The event log of a server that is killed has all but its last second; a full disk, and a reader
+that stalls, cost no more than the log."""
 
 import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from headrace.catalog.event_log import CHUNK_EVENTS, EventLogWriter, read_event_log
+from headrace.catalog.event_log import (
+    CHUNK_EVENTS,
+    PIPE_BYTES,
+    EventLogWriter,
+    read_event_log,
+)
 from headrace.domain.errors import DocumentError
 from headrace.domain.events import Answered, EventLogHeader
 from headrace.serving.core.epoch_logs import EpochLogs
@@ -74,3 +83,63 @@ def test_a_server_whose_log_meets_a_full_disk_says_so_once_and_serves_on(
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "No space left on device" in caplog.text
     assert "serving goes on" in caplog.text
+
+
+HANG_S = 300
+MORE_THAN_A_PIPE_HOLDS = [Answered(number, 2, 3) for number in range(PIPE_BYTES // 10)]
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Path]:
+    """Who waits at it for ever is interrupted."""
+
+    def interrupt(*_: object) -> None:
+        raise AssertionError("waits for a pipe's reader")
+
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(HANG_S)
+    yield path
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_a_server_whose_logs_reader_stalls_says_so_once_and_serves_on(
+    pipe: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the pipe took is whole lines, for a reader that goes on."""
+    received = tmp_path / "received.events"
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        logs = EpochLogs(pipe)
+        sink = logs.open(HEADER)
+        assert sink is not None
+        for event in MORE_THAN_A_PIPE_HOLDS:
+            sink(event)
+        logs.close()
+        received.write_bytes(reader.read())
+
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert f"{pipe}: cannot write an event log: its reader does not keep up" in caplog.text
+    assert "serving goes on" in caplog.text
+    header, events = read_event_log(received)
+    assert header == HEADER
+    assert 0 < len(events) < len(MORE_THAN_A_PIPE_HOLDS)
+    assert events == MORE_THAN_A_PIPE_HOLDS[: len(events)]
+
+
+def test_a_server_does_not_wait_for_a_pipes_first_reader(pipe: Path) -> None:
+    with pytest.raises(DocumentError, match="nobody reads this pipe; start its reader first"):
+        EpochLogs(pipe).open(HEADER)
+
+
+def test_a_simulated_run_waits_for_whoever_reads_its_log(pipe: Path, tmp_path: Path) -> None:
+    received = tmp_path / "received.events"
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(pipe.read_bytes)
+        with EventLogWriter(pipe, HEADER) as writer:
+            for event in MORE_THAN_A_PIPE_HOLDS:
+                writer.append(event)
+        received.write_bytes(reading.result())
+
+    assert read_event_log(received) == (HEADER, MORE_THAN_A_PIPE_HOLDS)

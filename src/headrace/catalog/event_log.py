@@ -4,9 +4,11 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import stat
 import tempfile
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final
@@ -43,6 +45,10 @@ CHUNK_EVENTS: Final = 256
 """Encoded and written together: about 0.1 ms at a time, so the writer never stalls a dispatcher,
 and no more than this is ever waiting in memory."""
 
+PIPE_BYTES: Final = 1 << 20
+"""What a reader of a pipe may be behind a writer that does not wait: some seconds at 1,000
+requests/s, and the most that Linux grants everybody."""
+
 
 class EventLogWriter:
     """Appends events to a file; the order of `append` calls is the total order of the log.
@@ -54,22 +60,26 @@ class EventLogWriter:
     events from then on are thrown away.
     """
 
-    def __init__(self, path: Path, header: EventLogHeader) -> None:
+    def __init__(self, path: Path, header: EventLogHeader, *, waits: bool = True) -> None:
         """Replace the file at `path` by an empty log. It is this writer's until that is closed.
+
+        Args:
+            waits: for the reader of a pipe or a terminal, to come and to read on. A writer that
+                does not wait refuses a pipe that nobody reads, and gives up one that is full.
+                Files are written at once, as far as their file system does.
 
         Raises:
             DocumentError: it cannot be written, or another writer's log is begun there.
         """
         self.path: Final = path
         try:
-            self._file: BinaryIO = _own(path)
+            self._file: FileIO = _own(path, waits=waits)
             if path.is_file():
                 self._file.truncate(0)
         except OSError as error:
             raise _unwritable(path, error) from error
         self._encoder = msgspec.json.Encoder()
-        self._waiting: list[AnyEvent] = []
-        self._file.write(self._encoder.encode(header) + b"\n")
+        self._waiting: list[AnyEvent | EventLogHeader] = [header]
 
     def append(self, event: AnyEvent) -> None:
         """Raises:
@@ -86,7 +96,7 @@ class EventLogWriter:
         Raises:
             DocumentError: the file takes no more.
         """
-        self._write(flush=True)
+        self._write()
 
     def close(self) -> None:
         """Flush and close; closing twice is harmless.
@@ -109,18 +119,36 @@ class EventLogWriter:
     ) -> None:
         self.close()
 
-    def _write(self, *, flush: bool = False) -> None:
+    def _write(self) -> None:
         waiting, self._waiting = self._waiting, []
         if self._file.closed:
             return
         try:
-            self._file.write(self._encoder.encode_lines(waiting))
-            if flush:
-                self._file.flush()
+            for lines in _pieces(self._encoder.encode_lines(waiting)):
+                self._write_whole(lines)
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._file.close()  # Tries to flush once more, and is closed all the same.
+                self._file.close()
             raise _unwritable(self.path, error) from error
+
+    def _write_whole(self, lines: bytes) -> None:
+        while lines:
+            written = self._file.write(lines)
+            if written is None:
+                raise BlockingIOError(errno.EAGAIN, "its reader does not keep up")
+            lines = lines[written:]
+
+
+def _pieces(lines: bytes) -> Iterator[bytes]:
+    """The same as pieces of whole lines. A pipe takes up to PIPE_BUF bytes whole or not at all, so
+    that what was written of a log that is given up ends with a line."""
+    begin = 0
+    while begin < len(lines):
+        end = lines.rfind(b"\n", begin, begin + select.PIPE_BUF)
+        if end < 0:
+            end = lines.index(b"\n", begin)
+        yield lines[begin : end + 1]
+        begin = end + 1
 
 
 def check_event_log(path: Path, *read: Path) -> None:
@@ -139,7 +167,7 @@ def check_event_log(path: Path, *read: Path) -> None:
             with tempfile.TemporaryFile(dir=path.parent):
                 pass
         elif path.is_file():
-            _own(path).close()
+            _own(path, waits=True).close()
         elif path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     except OSError as error:
@@ -149,34 +177,47 @@ def check_event_log(path: Path, *read: Path) -> None:
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)
 
 
-def _own(path: Path) -> BinaryIO:
+def _own(path: Path, *, waits: bool) -> FileIO:
     """Open it for writing as the only one who does; what is in it stays.
 
     Devices and pipes are anybody's, and so are files where the file system has no locks.
 
     Raises:
-        BlockingIOError: another process does.
+        DocumentError: another process does.
+        OSError: it cannot be opened, or is a pipe without a reader that is not waited for.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    at_once = 0 if waits else os.O_NONBLOCK
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | at_once, 0o666)
     try:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise
-        return os.fdopen(descriptor, "wb")
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(mode):
+            _lock(descriptor, path)
+        elif stat.S_ISFIFO(mode) and not waits:
+            with contextlib.suppress(OSError):  # Of a user with many pipes: as large as it is.
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        return FileIO(descriptor, "wb")
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def _unwritable(path: Path, error: OSError) -> DocumentError:
-    if isinstance(error, BlockingIOError):
-        return DocumentError(
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise DocumentError(
             f"{path}: another process writes an event log there; stop it, or name another file"
-        )
-    return DocumentError(f"{path}: cannot write an event log: {error.strerror}")
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _unwritable(path: Path, error: OSError) -> DocumentError:
+    reason = error.strerror
+    if error.errno == errno.ENXIO and path.is_fifo():
+        reason = "nobody reads this pipe; start its reader first"
+    return DocumentError(f"{path}: cannot write an event log: {reason}")
 
 
 def read_event_log(

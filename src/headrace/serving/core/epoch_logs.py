@@ -20,7 +20,8 @@ class EpochLogs:
     """A server's event logs: RUN.events for its first plan, RUN.2.events for its second, …
 
     Requests are answered whether or not they can be logged: a log that cannot be written any more,
-    because the disk is full, ends with a line in the server's own log.
+    because the disk is full or the reader of a pipe has stopped, ends with a line in the server's
+    own log.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -40,7 +41,7 @@ class EpochLogs:
         self._opened += 1
         if self._path is None:
             return None
-        log = EventLogWriter(epoch_path(self._path, self._opened), header)
+        log = EventLogWriter(epoch_path(self._path, self._opened), header, waits=False)
         self._logs.append(log)
 
         def sink(event: AnyEvent) -> None:
