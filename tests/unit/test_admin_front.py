@@ -113,10 +113,54 @@ def test_no_other_front_has_the_admin_interface() -> None:
     assert Bench().ask(post("/admin/migrate", b'{"plan": "/plans/new.json"}')).status == 404
 
 
-def test_a_folder_that_others_can_enter_is_refused(folder: Path) -> None:
-    folder.chmod(0o755)
-    with pytest.raises(AddressError, match="chmod 700"):
+OWN = os.geteuid()
+
+
+@pytest.mark.parametrize(
+    ("mode", "user", "root", "advised"),
+    [
+        (0o755, OWN, OWN + 1, True),
+        (0o710, OWN, OWN + 1, True),
+        (0o777, OWN, OWN + 1, False),
+        (0o1777, OWN, OWN + 1, False),
+        (0o755, OWN, OWN, False),
+        (0o755, OWN + 1, OWN + 2, False),
+    ],
+)
+def test_a_folder_that_others_can_enter_is_refused_and_taken_from_nobody(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, mode: int, user: int, root: int, advised: bool
+) -> None:
+    folder.chmod(mode)
+    monkeypatch.setattr(admin, "_ROOT", root)
+    monkeypatch.setattr("os.geteuid", lambda: user)
+
+    with pytest.raises(AddressError, match="in a folder that only you can enter") as refused:
         asyncio.run(front(folder / "a.sock").listen())
+
+    assert ("chmod 700" in str(refused.value)) is advised
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (Path.touch, "a file"),
+        (Path.mkdir, "a folder"),
+        (lambda path: path.symlink_to("nowhere"), "a link"),
+        (os.mkfifo, "a pipe"),
+    ],
+)
+def test_what_is_in_the_sockets_place_and_is_none_is_named_and_stays(
+    folder: Path, make: Callable[[Path], None], kind: str
+) -> None:
+    path = folder / "a.sock"
+    make(path)
+    before = path.lstat()
+    folder.chmod(0o755)  # Which is not the matter then.
+
+    with pytest.raises(AddressError, match=rf"a\.sock is {kind}, and no socket"):
+        asyncio.run(front(path).listen())
+
+    assert path.lstat() == before
 
 
 def test_a_socket_that_a_dead_server_left_is_replaced_and_a_living_ones_is_not(

@@ -43,6 +43,12 @@ _LIMITS = Limits(body_bytes=1 << 14, connections=8, reserved_connections=0)
 _SWEEP_S = 0.5
 _CREDENTIALS = struct.Struct("3i")
 _ROOT = 0
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a pipe",
+}
 
 
 class MigrationRequest(Record, frozen=True, kw_only=True):
@@ -186,16 +192,18 @@ def _bound(path: Path) -> socket.socket:
     """A listening socket of mode 0600, in a folder that only the owner can enter.
 
     Raises:
-        AddressError: there is a folder that others can enter, or a server that listens there.
+        AddressError: there is a folder that others can enter, a server that listens there, or
+            something else in the socket's place.
     """
     own = socket.socket(socket.AF_UNIX)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_other_kinds(path)
         folder = path.parent.stat()
         if folder.st_uid != os.geteuid() or stat.S_IMODE(folder.st_mode) & 0o077:
             raise AddressError(
                 f"serve: {path.parent}: others can enter this folder, which is for the admin socket"
-                f"\n  try    chmod 700 {path.parent}, or --admin-socket in a folder of your own"
+                f"\n  try    {_instead_of(path.parent, folder)}"
             )
         _remove_stale(path)
         # Nobody may connect between binding and a later chmod; nothing else runs here meanwhile.
@@ -219,15 +227,38 @@ def _bound(path: Path) -> socket.socket:
     return own
 
 
-def _remove_stale(path: Path) -> None:
-    """A server that was killed leaves its socket behind."""
+def _refuse_other_kinds(path: Path) -> None:
+    """
+    Raises:
+        AddressError: the path is there, and is no socket.
+    """
     try:
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            return
+        mode = path.lstat().st_mode
     except FileNotFoundError:
         return
+    if not stat.S_ISSOCK(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "a device")
+        raise AddressError(
+            f"serve: {path} is {kind}, and no socket\n  try    --admin-socket with another name"
+        )
+
+
+def _instead_of(path: Path, folder: os.stat_result) -> str:
+    """What to do about a folder that others can enter, which may be there for them: not where
+    everybody writes, and of root's none is known to be nobody else's."""
+    instead = "--admin-socket in a folder that only you can enter, of mode 700"
+    shared = folder.st_mode & (stat.S_ISVTX | stat.S_IWOTH)
+    if shared or folder.st_uid != os.geteuid() or folder.st_uid == _ROOT:
+        return instead
+    return f"chmod 700 {path}, or {instead}"
+
+
+def _remove_stale(path: Path) -> None:
+    """A server that was killed leaves its socket behind."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
+        except FileNotFoundError:
+            return
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
