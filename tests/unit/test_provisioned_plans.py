@@ -196,6 +196,19 @@ def test_a_start_beyond_the_objective_is_refused_with_the_least_objective() -> N
     assert "try" in refusal
 
 
+def test_a_models_own_margin_holds_for_it_alone() -> None:
+    options = PlanOptions(
+        planner="provisioned", provision="exact", margin=0.0, model_margins={"m1": 0.5}
+    )
+    of = problem(options=options)
+    plan = planned(of)
+    budgets = {deployment.model: deployment.budget_us for deployment in plan.deployments}
+    assert budgets == {name: 50_000 if name == "m1" else 100_000 for name in budgets}
+    assert verify(plan, of.profiles) == []
+    tight = replace(of, options=replace(options, model_margins={"m1": 0.99}))
+    assert "SLO 100.0 ms less a margin of 99%" in (solve(tight).refusal or "")
+
+
 def test_devices_are_counted_for_stated_rates() -> None:
     options = PlanOptions(
         planner="provisioned", provision="exact", margin=0.0, objective="least-devices"

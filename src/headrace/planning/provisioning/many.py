@@ -224,8 +224,10 @@ def _on(
     )
     start_us = residency.start_us + costs.between_batches_us(demand.model)
     needed_us = max(start_us, batch.p99_us) + costs.gateway_us(demand.model)
-    if needed_us > budget_us(demand.slo_us, problem.options.margin):
-        return refuse_start(demand, times.device, needed_us, problem.options.margin)
+    if needed_us > budget_us(demand.slo_us, problem.options.margin_of(demand.model)):
+        return refuse_start(
+            demand, times.device, needed_us, problem.options.margin_of(demand.model)
+        )
     return _Placed(
         demand=demand,
         device=times.device,
@@ -467,7 +469,7 @@ def _deployment(
     return Deployment(
         model=each.demand.model,
         slo_us=each.demand.slo_us,
-        budget_us=budget_us(each.demand.slo_us, problem.options.margin),
+        budget_us=budget_us(each.demand.slo_us, problem.options.margin_of(each.demand.model)),
         pipelines=(
             Pipeline(
                 name="p0",
