@@ -180,6 +180,24 @@ def test_two_kinds_of_slots_serve_the_stages_that_are_planned_for_them() -> None
     assert {e.pipeline for e in events if isinstance(e, Dispatched)} >= {0, 2}
 
 
+@pytest.mark.parametrize(
+    "kinds", [[[0], [1]], [[0, 1], [0, 1]]], ids=["a kind on each node", "one kind on both"]
+)
+def test_over_a_link_a_request_ends_as_its_plan_says(kinds: list[list[int]]) -> None:
+    """The first item through two stages and the hop between, then one per hop, the longest of the
+    three: 46 + 9 x 16 ms. An item is sent while the one before it runs."""
+    deep = depth_route([15_000, 15_000], kinds, item_bytes=80_000)
+    topology = depths_topology([deep], slots=2, slot_node=[0, 1])
+    in_time = items_of(0, 0, 190_000, 10)
+    events = sim_of(topology).run_items([in_time])
+    assert [e.ends_at_us for e in events if isinstance(e, Placed)] == [190_000]
+    assert ended_at(events, in_time) == 190_000
+    late = items_of(0, 0, 189_999, 10)
+    events = sim_of(topology).run_items([late])
+    assert dropped(events) == dict.fromkeys(range(10), "deadline")
+    assert not any(isinstance(event, Dispatched) for event in events)
+
+
 # -- accordion and the baselines ------------------------------------------------------------------
 
 

@@ -2,12 +2,12 @@
 
 from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import queues
-from headrace.dispatch.kernel.drift import predicted_us, slack_us
+from headrace.dispatch.kernel.drift import predicted_us
 from headrace.dispatch.kernel.flow import enter_stage, note_path
 from headrace.dispatch.kernel.journal import PLACED, add, note
 from headrace.dispatch.kernel.layout import NEVER_US, State
 from headrace.dispatch.kernel.links import transfer_us
-from headrace.dispatch.kernel.malleable.tables import ends_at, left
+from headrace.dispatch.kernel.malleable.tables import ends_at, ends_on, left
 from headrace.dispatch.kernel.rows import add_batch, add_request
 
 
@@ -187,20 +187,14 @@ def note_places(s: State, row: int, now_us: int) -> None:
 def ends_if(s: State, row: int, route: int, now_us: int) -> int:
     """When the request ends on that route: on those of its places that it would keep (`hold`), and
     on free ones."""
-    count = _choose(s, row, route)
-    batch_size, first = s.routes[route].batch_size, s.routes[route].first_stage
-    batches = (left(s, row) + batch_size - 1) // batch_size
-    end_at = s.items_of[row].last_end_at
+    count, first = _choose(s, row, route), s.routes[route].first_stage
     for stage in range(s.routes[route].stages):
-        pace = s.paces[first + stage]
-        moves = stage == 0 and s.items_of[row].route >= 0
-        from_us = now_us + s.rules[0].move_us if moves else now_us
-        chosen = first_done(s, 0, count, pace.kind)
+        chosen = first_done(s, 0, count, s.paces[first + stage].kind)
+        s.tried[stage] = -1
         if chosen >= 0:
-            from_us = max(from_us, s.slots[s.chosen[chosen]].free_at)
-            s.chosen[chosen] = -1
-        end_at = max(end_at, from_us + pace.rest_us + (batches - 1) * pace.widest_us)
-    return end_at + slack_us(s, route, batch_size)
+            s.tried[stage], s.chosen[chosen] = s.chosen[chosen], -1
+    begins_at = now_us + s.rules[0].move_us if s.items_of[row].route >= 0 else now_us
+    return ends_on(s, row, route, s.tried, 0, begins_at, now_us)
 
 
 @kernel

@@ -8,8 +8,9 @@ batches more end at
 
     max over stages j of  (when place j has done what it was given) + rest_j + (n - 1) widest_j
 
-rest_j: the times of stages j and later, summed; widest_j: the longest of them. This is exact where
-batches take what is predicted, also while batches of an earlier depth are still on their way.
+rest_j: the times of stages j and later, and of the hops between their places, summed; widest_j: the
+longest of them, since a batch is sent on while the next one runs. This is exact where batches take
+what is predicted and links are idle, also while batches of an earlier depth are still on their way.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from headrace.compilation.loops import hot, kernel
 from headrace.dispatch.kernel import reactive
 from headrace.dispatch.kernel.drift import of_stage_us, slack_us
 from headrace.dispatch.kernel.layout import State, Table, ints, merged
+from headrace.dispatch.kernel.links import transfer_us
 from headrace.dispatch.topology import Topology
 
 BY_DEADLINE, ACCORDION, CONFORMING, FASTEST, BUFFERED, ONE_STAGE = range(6)
@@ -63,8 +65,11 @@ TABLES: dict[str, Table] = {
     "under_way": Table(rows=lambda n: n.requests),
     "kinds": Table(rows=lambda n: n.slots, item=ints("free", "spare")),
     "needs": Table(rows=lambda n: n.routes * n.slots),
-    "paces": Table(rows=lambda n: n.stages, item=ints("kind", "us", "rest_us", "widest_us")),
+    "paces": Table(
+        rows=lambda n: n.stages, item=ints("kind", "us", "sent_us", "rest_us", "widest_us")
+    ),
     "chosen": Table(rows=lambda n: n.slots),
+    "tried": Table(rows=lambda n: n.stages_max),
     "turns": Table(rows=lambda n: n.requests),
 }
 """rules      one row: parameters, and heads of lists. `stale`: places must be given anew; `idle`:
@@ -79,9 +84,10 @@ held       items_of x stages_max: the slot of each stage of its route
 under_way  rows of `items_of` that have places or batches, the first to get places first
 kinds      slots that are free, and those that would be with all targets met
 needs      routes x slots: slots of each kind
-paces      per stage, at its route's batch size: `us`, and sums and maxima over it and all later
-           ones
+paces      per stage, at its route's batch size: `us`; `sent_us`, what tensors take to come there at
+           least; sums and maxima over it, all later ones, and the hops between
 chosen     scratch
+tried      scratch: the slots of a route's stages
 turns      scratch: rows of requests
 """
 
@@ -118,9 +124,10 @@ def set_all_paces(state: Any, routes: Any) -> None:
             stage, at = route.stages[number], row + number
             speed = state.stages["bytes_per_us"][at]
             sent_us = round(stage.input_bytes * route.batch_size / speed) if speed else 0
-            us = stage.p50_us[-1] + sent_us
+            us = stage.p50_us[-1]
             rest_us, widest_us = rest_us + us, max(widest_us, us)
-            state.paces[at] = state.paces["kind"][at], us, rest_us, widest_us
+            state.paces[at] = state.paces["kind"][at], us, sent_us, rest_us, widest_us
+            rest_us, widest_us = rest_us + sent_us, max(widest_us, sent_us)
         row += len(route.stages)
 
 
@@ -131,12 +138,11 @@ def on_level_changed(s: State, stage: int, _place: int, _now_us: int) -> None:
     first, size = s.routes[route].first_stage, s.routes[route].batch_size
     rest_us = widest_us = 0
     for number in range(s.routes[route].stages - 1, -1, -1):
-        table, mine = s.stages[first + number], s.paces[first + number]
-        us = of_stage_us(s, first + number, size)
-        if table.bytes_per_us > 0:
-            us += round(table.input_bytes * size / table.bytes_per_us)
-        rest_us, widest_us = rest_us + us, max(widest_us, us)
-        mine.us, mine.rest_us, mine.widest_us = us, rest_us, widest_us
+        mine = s.paces[first + number]
+        mine.us = of_stage_us(s, first + number, size)
+        rest_us, widest_us = rest_us + mine.us, max(widest_us, mine.us)
+        mine.rest_us, mine.widest_us = rest_us, widest_us
+        rest_us, widest_us = rest_us + mine.sent_us, max(widest_us, mine.sent_us)
 
 
 # -- how long the rest lasts ----------------------------------------------------------------------
@@ -151,7 +157,8 @@ def left(s: State, row: int) -> int:
 
 @kernel
 def lasts_us(s: State, row: int, route: int) -> int:
-    """What is left of the request, on idle places of that route."""
+    """What is left of the request, on idle places of that route that lie as near to each other as
+    any do."""
     mine = s.routes[route]
     batches = (left(s, row) + mine.batch_size - 1) // mine.batch_size
     pace = s.paces[mine.first_stage]
@@ -182,16 +189,38 @@ def shallowest_within(s: State, row: int, within_us: int) -> int:
 @kernel
 def ends_at(s: State, row: int, now_us: int) -> int:
     """When the request ends on the places that it has."""
-    mine, stages_max = s.items_of[row], s.world[0].stages_max
-    end_at = mine.last_end_at
-    route = s.routes[mine.route]
-    batches = (left(s, row) + route.batch_size - 1) // route.batch_size
-    if batches == 0:
-        return end_at
-    for stage in range(route.stages):
-        pace = s.paces[route.first_stage + stage]
-        from_us = max(now_us, s.slots[s.held[row * stages_max + stage]].free_at)
-        if stage == 0:
-            from_us = max(from_us, mine.ready_at)
-        end_at = max(end_at, from_us + pace.rest_us + (batches - 1) * pace.widest_us)
-    return end_at + slack_us(s, mine.route, route.batch_size)
+    mine = s.items_of[row]
+    if left(s, row) == 0:
+        return mine.last_end_at
+    first = row * s.world[0].stages_max
+    return ends_on(s, row, mine.route, s.held, first, max(now_us, mine.ready_at), now_us)
+
+
+@kernel
+def ends_on(
+    s: State, row: int, route: int, slots: Any, first: int, begins_at: int, now_us: int
+) -> int:
+    """When what is left of the request ends on these slots.
+
+    Args:
+        slots: from `first` on, one for each stage; -1: one that will be idle.
+        begins_at: the first stage, at the earliest.
+    """
+    depth, end_at = s.routes[route], s.items_of[row].last_end_at
+    later = (left(s, row) + depth.batch_size - 1) // depth.batch_size - 1
+    rest_us = widest_us = 0
+    for stage in range(depth.stages - 1, -1, -1):
+        table, slot = depth.first_stage + stage, slots[first + stage]
+        pace = s.paces[table]
+        rest_us, widest_us = rest_us + pace.us, max(widest_us, pace.us)
+        from_us = now_us if stage else begins_at
+        if slot >= 0:
+            from_us = max(from_us, s.slots[slot].free_at)
+        end_at = max(end_at, from_us + rest_us + later * widest_us)
+        if stage:
+            sent_us, before = pace.sent_us, slots[first + stage - 1]
+            if slot >= 0 and before >= 0:
+                size_bytes = depth.batch_size * s.stages[table].input_bytes
+                sent_us = transfer_us(s, before, slot, size_bytes)
+            rest_us, widest_us = rest_us + sent_us, max(widest_us, sent_us)
+    return end_at + slack_us(s, route, depth.batch_size)
