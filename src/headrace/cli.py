@@ -92,6 +92,7 @@ def main() -> None:
 
     Typer itself maps Ctrl-C to 130 and is quiet when the reader of a pipe goes away.
     """
+    _open_standard_descriptors()
     # A terminal of another encoding shows ? for what it has no letter for: a dash, an arrow.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -110,6 +111,17 @@ def main() -> None:
     except Exception as error:
         _report_bug(error)
         sys.exit(UNEXPECTED)
+
+
+def _open_standard_descriptors() -> None:
+    """Those of standard input, output and error that are closed lead to the null device from now
+    on, also in processes that are started: whatever is opened next would get their numbers, and
+    libuv aborts a program that closes one of these."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _print_error(message: str) -> None:

@@ -14,7 +14,15 @@ import pytest
 from headrace.catalog.event_log import read_event_log
 from headrace.domain.events import Answered, Arrived
 from helpers.gateway import get, post, receive
-from helpers.live_server import PATIENCE_S, LiveServer, alive, command, serving, write_plan
+from helpers.live_server import (
+    PATIENCE_S,
+    LiveServer,
+    alive,
+    command,
+    redirected,
+    serving,
+    write_plan,
+)
 from helpers.served import WIDTH, served_add_one, served_chain
 from helpers.waiting import wait_until
 
@@ -210,6 +218,25 @@ def test_a_second_signal_does_not_wait(tmp_path: Path, environment: dict[str, st
             code, errors = server.wait()
         assert code == 0, errors
         assert alive(family) == set()
+
+
+def test_without_standard_streams_servers_end_and_loads_are_reported_as_ever(
+    plan: Path, environment: dict[str, str]
+) -> None:
+    program = command(plan)[0]
+    with serving(plan, environment=environment, redirections="<&- 2>&-") as server:
+        words = [program, "load", server.url, "--model", "m", "--rps", "50", "--duration-s", "0.2"]
+        loaded = subprocess.run(
+            redirected([*words, "--json"], "<&- 2>&-"),
+            stdout=subprocess.PIPE,
+            env={**os.environ, **environment},
+            timeout=PATIENCE_S,
+        )
+        server.signal(signal.SIGTERM)
+        code, _ = server.wait()
+
+    assert (code, loaded.returncode) == (0, 0)
+    assert msgspec.json.decode(loaded.stdout)["models"]
 
 
 def test_the_event_log_is_whole_after_a_clean_end(

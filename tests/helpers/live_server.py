@@ -135,11 +135,18 @@ def command(plan: Path, *arguments: str) -> list[str]:
     return [program, "serve", str(plan), "--no-rehearsal", "--lame-duck-s", "0", *arguments]
 
 
+def redirected(words: list[str], redirections: str) -> list[str]:
+    """The command as a shell starts it: `<&-` closes standard input."""
+    return ["sh", "-c", f'exec "$@" {redirections}', "sh", *words]
+
+
 @contextmanager
-def serving(plan: Path, *arguments: str, environment: dict[str, str]) -> Iterator[LiveServer]:
+def serving(
+    plan: Path, *arguments: str, environment: dict[str, str], redirections: str = ""
+) -> Iterator[LiveServer]:
     """Start, wait until ready, and make sure that nothing survives the test."""
     process = subprocess.Popen(
-        command(plan, "--port", "0", "--json", *arguments),
+        redirected(command(plan, "--port", "0", "--json", *arguments), redirections),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -170,6 +170,41 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+STREAMS = """
+import os, subprocess
+from headrace import cli
+try:
+    cli.main()
+finally:
+    streams = [f"/proc/self/fd/{number}" for number in range(3)]
+    inherited = subprocess.run(["readlink", *streams], stdout=subprocess.PIPE, text=True).stdout
+    with open("found", "w") as found:
+        print(*map(os.readlink, streams), inherited, file=found)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="asks the kernel of Linux")
+@pytest.mark.parametrize("closed", [(), (0,), (1,), (2,), (0, 2), (0, 1, 2)])
+def test_no_file_ever_gets_the_number_of_a_standard_stream(
+    closed: tuple[int, ...], tmp_path: Path
+) -> None:
+    streams = [tmp_path / name for name in ("in", "out", "error")]
+    for stream in streams:
+        stream.touch()
+    shell = 'exec "$@" <in >out 2>error ' + " ".join(f"{number}>&-" for number in closed)
+
+    subprocess.run(
+        ["sh", "-c", shell, "sh", sys.executable, "-c", STREAMS, "--version"],
+        cwd=tmp_path,
+        check=True,
+    )
+
+    found = (tmp_path / "found").read_text().split()
+    wanted = ["/dev/null" if n in closed else str(path) for n, path in enumerate(streams)]
+    assert found[:3] == wanted
+    assert (found[3], found[5]) == (wanted[0], wanted[2]), "what is started inherits them"
+
+
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [("schema",), ("schema", "--json"), ("schema", "plan")])
 def test_a_full_disk_under_standard_output_is_no_bug_of_ours(arguments: tuple[str, ...]) -> None:
