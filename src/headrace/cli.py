@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from headrace import __version__
+from headrace.commands.ending import dropped_ends_raised_again
 from headrace.commands.on_demand import OnDemand
 from headrace.domain.errors import HeadraceError
 
@@ -100,7 +101,8 @@ def main() -> None:
     # At its end the interpreter looks for garbage, 30 ms, and all of it goes with the process.
     atexit.register(gc.freeze)
     try:
-        app(prog_name="headrace", standalone_mode=True)
+        with dropped_ends_raised_again():
+            app(prog_name="headrace", standalone_mode=True)
     except HeadraceError as error:
         _print_error(str(error))
         sys.exit(error.exit_code)

@@ -1,19 +1,13 @@
-"""Processes that end with their parent, and what a signal does to a command that has some."""
+"""Processes that end with their parent."""
 
-import asyncio
 import os
-import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from headrace.children import child_command
-from headrace.commands.ending import orderly_end
 from helpers.live_server import PATIENCE_S, alive
 from helpers.waiting import wait_until
 
@@ -52,58 +46,3 @@ def test_a_child_whose_parent_has_ended_already_does_not_begin() -> None:
 
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"has ended already" in done.stderr
-
-
-@pytest.fixture(autouse=True)
-def _handlers() -> Iterator[None]:
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
-    yield
-    for number, how in zip(numbers, before, strict=True):
-        signal.signal(number, how)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_lets_a_command_tidy_up_and_a_second_one_does_not_disturb(number: int) -> None:
-    tidied = []
-
-    @orderly_end()
-    def command() -> None:
-        try:
-            signal.raise_signal(number)
-        finally:
-            signal.raise_signal(signal.SIGTERM)
-            tidied.append("files")
-
-    with pytest.raises(SystemExit) as ended:
-        command()
-
-    assert (ended.value.code, tidied) == (128 + number, ["files"])
-    assert signal.getsignal(number) is signal.SIG_DFL
-
-
-def test_a_signal_that_is_ignored_stays_so() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    with orderly_end():
-        signal.raise_signal(signal.SIGHUP)
-
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-
-
-def test_a_signal_while_a_connection_reads_ends_the_command_and_not_the_connection() -> None:
-    class Signalled(asyncio.Protocol):
-        def data_received(self, data: bytes) -> None:
-            signal.raise_signal(signal.SIGTERM)
-
-    async def read() -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            await asyncio.get_running_loop().create_connection(Signalled, sock=ours)
-            theirs.send(b"x")
-            await asyncio.wait_for(asyncio.Event().wait(), PATIENCE_S)
-
-    with pytest.raises(SystemExit) as ended, orderly_end():
-        uvloop.run(read())
-
-    assert ended.value.code == 143

@@ -77,6 +77,7 @@ def test_the_version_needs_no_command(tmp_path: Path) -> None:
 
     assert modules & {"numpy", "msgspec", "pydantic", "rich"} == set()
     assert {name for name in modules if name.startswith("headrace.commands.")} == {
+        "headrace.commands.ending",
         "headrace.commands.on_demand",
         "headrace.commands.values",
     }
