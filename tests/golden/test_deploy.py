@@ -157,7 +157,7 @@ def test_the_health_check_of_the_image_is_python() -> None:
 
 
 def test_what_is_compiled_is_kept_where_it_can_be_written() -> None:
-    """Beside the installed sources it cannot, and without a place nothing starts."""
+    """Beside the installed sources it cannot, and without a place every start compiles again."""
     for environment in (" ".join(unit_values("Environment")), " ".join(dockerfile_lines("ENV"))):
         assert "NUMBA_CACHE_DIR=/var/cache/headrace/" in environment
         assert "HEADRACE_CACHE=/var/cache/headrace" in environment

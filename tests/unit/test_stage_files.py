@@ -1,5 +1,6 @@
 """Stages as files: what they hold, where they are kept, and what is refused."""
 
+import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from headrace.executors.onnx_session import open_session
 from headrace.executors.table import measurement
 from headrace.profiling.cut_model import cut_model
 from headrace.profiling.observe import observe
+from headrace.user_cache import cache_folder
 from helpers.onnx_models import chain_model, saved
 
 
@@ -169,3 +171,13 @@ def test_a_cache_folder_that_cannot_be_written_is_named(
 
     with pytest.raises(ModelError, match="set HEADRACE_CACHE"):
         stage_path(profile, tmp_path, 0, 1)
+
+
+def test_a_user_whom_the_system_does_not_know_has_a_cache_folder_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for variable in ("HEADRACE_CACHE", "HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+
+    assert cache_folder() == Path("/.cache/headrace")

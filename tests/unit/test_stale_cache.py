@@ -1,8 +1,14 @@
-"""Machine code on disk: what an older version left is no error, what is ours is loaded quickly."""
+"""Machine code on disk: what an older version left is no error, what is ours is loaded quickly, and
+where nothing can be kept it works still."""
 
+import os
+import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 TYPES = """
 from typing import NamedTuple
@@ -77,3 +83,66 @@ def test_what_is_kept_is_loaded_without_the_compiler_and_anything_else_is_compil
     assert said(USES) == "6 True\n"
     assert said(USES) == "6 False\n"
     assert said(COMPILES) == "6 False\n[2, 4, 6] True\n"
+
+
+# -- where it is kept ----------------------------------------------------------------------------
+
+NOWHERE = "file/below"
+"""No folder, whoever asks for one: root may write to those that are read-only."""
+
+
+def said_with(
+    folder: Path, before: Callable[[], None] | None = None, **variables: str
+) -> tuple[str, str]:
+    """What it says of two functions, and complains of, where numba finds no folder but these."""
+    (folder / "sums.py").write_text(SUMS)
+    for name in ("__pycache__", "file"):
+        (folder / name).touch()
+    nowhere = dict.fromkeys(("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HEADRACE_CACHE"), NOWHERE)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", COMPILES],
+        cwd=folder,
+        env={**os.environ, **nowhere, **variables},
+        preexec_fn=before,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout, done.stderr
+
+
+COMPILED = "6 True\n[2, 4, 6] True\n"
+LOADED = "6 False\n[2, 4, 6] True\n"
+"""Both; but the one that returns an array has numba import its compiler all the same."""
+
+
+def test_where_numba_finds_no_folder_it_is_kept_below_our_own(tmp_path: Path) -> None:
+    assert said_with(tmp_path, HEADRACE_CACHE="ours/cache") == (COMPILED, "")
+    assert said_with(tmp_path, HEADRACE_CACHE="ours/cache") == (LOADED, "")
+    [kept] = (tmp_path / "ours" / "cache" / "compiled").iterdir()
+    assert kept.stat().st_mode & 0o077 == 0, "what others write there would be run"
+
+
+def test_where_nothing_can_be_written_it_works_and_says_once_what_to_set(tmp_path: Path) -> None:
+    said, complained = said_with(tmp_path)
+
+    assert said == COMPILED
+    [notice] = complained.splitlines()
+    assert f"cannot be kept in {NOWHERE}/compiled/" in notice
+    assert notice.endswith("set HEADRACE_CACHE to a folder that you may write to")
+
+
+@pytest.mark.parametrize("variable", ["HEADRACE_CACHE", "NUMBA_CACHE_DIR"])
+def test_where_there_is_no_room_it_works_and_says_whose_folder_is_full(
+    tmp_path: Path, variable: str
+) -> None:
+    def fill() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+    said, complained = said_with(tmp_path, fill, **{variable: "full"})
+
+    assert said == COMPILED
+    [notice] = complained.splitlines()
+    assert "cannot be kept in full/" in notice
+    assert notice.endswith(f"make room there, or set {variable} to a folder that has room")
+    assert not list(tmp_path.rglob("*.tmp.*"))

@@ -1,6 +1,5 @@
 """Where results that can be made again are kept, each under a hash of all that it depends on."""
 
-import errno
 import hashlib
 import os
 import tempfile
@@ -10,15 +9,9 @@ from pathlib import Path
 import msgspec
 
 from headrace.domain.errors import ModelError
-
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What the system says where nothing is wrong with what is to be written."""
-
-
-def cache_folder() -> Path:
-    """`$HEADRACE_CACHE`, or `~/.cache/headrace`; it need not exist yet."""
-    chosen = os.environ.get("HEADRACE_CACHE")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "headrace"
+from headrace.user_cache import NO_ROOM as NO_ROOM
+from headrace.user_cache import cache_folder as cache_folder
+from headrace.user_cache import remedy
 
 
 def content_key(parts: Sequence[object]) -> str:
@@ -66,8 +59,4 @@ def check_store(path: Path) -> None:
 
 def not_written(path: Path, error: OSError) -> ModelError:
     """What to say of a cache entry that the system does not take."""
-    if error.errno in NO_ROOM:
-        what = "make room there, or set HEADRACE_CACHE to a folder that has room"
-    else:
-        what = "set HEADRACE_CACHE to a folder that you may write to"
-    return ModelError(f"{path}: cannot be written: {error.strerror}; {what}")
+    return ModelError(f"{path}: cannot be written: {error.strerror}; {remedy(error)}")

@@ -2,7 +2,8 @@
 of numba, `tests/unit/test_compilation.py` says part by part; pyproject.toml pins tested versions.
 
 UNCOUNTED        an option of the compiler: no references are counted
-kept_on_disk     what cannot be read counts as not kept; what can is loaded without the compiler
+kept_on_disk     in a folder of numba's or in ours; what cannot be read counts as not kept, what
+                 can is loaded without the compiler, what cannot be written is compiled each time
 uncollected      Python's collector rests while numba compiles
 forget_literals  a function is compiled once, not once per constant among its arguments
 call_directly    a compiled function for Python, without numba's look at the arguments' types
@@ -29,14 +30,17 @@ of table, with that kind's own policy and record fields.
 """
 
 import gc
+import logging
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from numba import from_dtype, njit, types
 from numba.core import cgutils
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, InTreeCacheLocator
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
@@ -58,9 +62,59 @@ from numba.extending import (
     register_model,
 )
 
+from headrace.user_cache import FOLDER_VARIABLE, cache_folder, remedy
+
+logger = logging.getLogger(__name__)
+
 UNCOUNTED = {"_nrt": False}
 """No references are counted: nothing is allocated, and Python holds all arrays during a call. Each
 array that was looked up used to be counted twice, by calls that took two thirds of a session."""
+
+
+class _BelowUserCache(InTreeCacheLocator):  # type: ignore[misc]
+    """Where numba finds no folder of its own that it can write: below the one that we have anyway.
+    It is not asked whether it can be written; what is in it may still be read."""
+
+    def get_cache_path(self) -> str:
+        below = cache_folder() / "compiled"
+        return str(below / self.get_suitable_cache_subpath(self._py_file))
+
+    def ensure_cache_path(self) -> None:
+        Path(self.get_cache_path()).mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> Any:
+        return cls(function, file) if Path(file).exists() else None
+
+
+class _Places(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes: ClassVar = [*CompileResultCacheImpl._locator_classes, _BelowUserCache]
+
+
+class _Kept(FunctionCache):  # type: ignore[misc]
+    """The machine code of a function on disk, where there is a place and room for it."""
+
+    _impl_class = _Places
+    _told: ClassVar[bool] = False
+
+    def save_overload(self, types_of_arguments: Any, compiled: Any) -> None:
+        try:
+            super().save_overload(types_of_arguments, compiled)
+        except OSError as error:
+            self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        """Once per process: the others have the same reason."""
+        if not _Kept._told:
+            _Kept._told = True
+            ours = isinstance(self._impl.locator, _BelowUserCache)
+            logger.warning(
+                "compiled code cannot be kept in %s: %s; until it can, every start compiles it"
+                " again, which takes up to a minute; %s",
+                self.cache_path,
+                error.strerror,
+                remedy(error, FOLDER_VARIABLE if ours else "NUMBA_CACHE_DIR"),
+            )
 
 
 def kept_on_disk(dispatcher: Any) -> Any:
@@ -72,7 +126,7 @@ def kept_on_disk(dispatcher: Any) -> Any:
     its compiler knows of Python and numpy: 0.3 s of every process, for machine code that needs none
     of it. A function that has to be compiled imports that then.
     """
-    kept = dispatcher._cache
+    dispatcher._cache = kept = _Kept(dispatcher.py_func)
     cache = kept._cache_file
     index, machine_code = cache._load_index, cache._load_data
 
@@ -242,7 +296,7 @@ def as_part(function: Any, *, forceinline: bool = False, **options: Any) -> Any:
 
 def as_whole(function: Any, **options: Any) -> Any:
     """A function for Python, kept on disk, with all parts that it calls."""
-    compiled = njit(cache=True, no_cfunc_wrapper=True, pipeline_class=WholeCompiler, **options)
+    compiled = njit(no_cfunc_wrapper=True, pipeline_class=WholeCompiler, **options)
     return uncollected(kept_on_disk(compiled(function)))
 
 

@@ -108,7 +108,7 @@ def compiled_into_callers(function: Function) -> Function:
 
     from headrace.compilation.internals import kept_on_disk
 
-    return cast(Function, kept_on_disk(numba.njit(cache=True, inline="always")(function)))
+    return cast(Function, kept_on_disk(numba.njit(inline="always")(function)))
 
 
 def kernel(function: Function) -> Function:
