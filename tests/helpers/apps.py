@@ -6,6 +6,7 @@ case = make_case([("a", 100.0, [(2, 160, 1.0), (4, 200, 1.0)])], budget_ms=400)
 import random
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from headrace.domain.profile import Block, BlockTimes, Profile, Provenance
 from headrace.domain.tensors import TensorSpec
 from headrace.planning import solve
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase
-from helpers.problems import unhurried
+from helpers.problems import make_cluster, unhurried
 
 M1 = [(2, 160, 1.0), (4, 200, 1.0), (8, 320, 1.0)]
 M2 = [(2, 125, 1.0), (4, 160, 1.0), (8, 250, 1.0)]
@@ -190,3 +191,43 @@ def _profile(model: str, fixed: float, each: float, speed: dict[str, float]) -> 
             for device, row in rows.items()
         ),
     )
+
+
+def make_chain_problem(
+    *, slo_ms: float, gpus: int, rate_rps: float, calls: tuple[float, ...] = (1.0, 1.0)
+) -> Problem:
+    """Modules one after the other on whole devices; a batch takes 12, 14, 16 or 18 ms."""
+    problem = make_app_problem()
+    row = (12_000, 14_000, 16_000, 18_000)
+    times = BlockTimes(device="gpu", share=Fraction(1), p50_us=(row,), p99_us=(row,))
+    names = [f"x{i}" for i in range(len(calls))]
+    app = App(
+        name="app",
+        modules=tuple(
+            Module(name=name, model="ssd", fan_out=FanOut(mean=mean))
+            for name, mean in zip(names, calls, strict=True)
+        ),
+        edges=tuple(pairwise(names)),
+        slo_us=round(slo_ms * 1000),
+        rate_rps=rate_rps,
+    )
+    return replace(
+        problem,
+        cluster=make_cluster({"n": {"gpu": gpus}}, prices={"gpu": 1.0}),
+        profiles={"ssd": replace(problem.profiles["ssd"], block_times=(times,))},
+        profile_refs=problem.profile_refs[:1],
+        apps=(app,),
+        options=replace(problem.options, bill="devices", time_limit_s=600.0),
+    )
+
+
+def with_slo(problem: Problem, slo_ms: float) -> Problem:
+    return replace(problem, apps=(replace(problem.apps[0], slo_us=round(slo_ms * 1000)),))
+
+
+def named_gpus(said: str) -> int:
+    return int(said.split("  try ")[1].split(" of gpu")[0])
+
+
+def named_slo_ms(said: str) -> float:
+    return float(said.split("  try ")[1].split("an SLO of app: ")[1].split(" ms")[0])

@@ -122,10 +122,10 @@ def slow_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan with room takes a second, and nothing else takes time."""
     now_s = 0.0
 
-    def slowly(problem: Problem) -> PlanResult:
+    def slowly(problem: Problem, *, advise: bool = True) -> PlanResult:
         nonlocal now_s
         now_s += 1
-        return solve(problem)
+        return solve(problem, advise=advise)
 
     monkeypatch.setattr(deadline, "perf_counter", lambda: now_s)
     monkeypatch.setattr(in_time, "solve", slowly)

@@ -4,6 +4,7 @@ Every number here can be recomputed from the profiles; `headrace.verify` does so
 say, the dispatcher executes (decision 0023).
 """
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Literal
 
@@ -295,3 +296,5 @@ class PlanResult(Record, frozen=True, kw_only=True):
     runtime_s: float
     refusal: str | None = None
     """Why there is no plan: the binding constraint and the nearest feasible SLO or rate."""
+    refuse: Callable[[], str] | None = None
+    """Says that where it takes a search of its own, which `planning.solve` has made."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from importlib import import_module
 
+from msgspec.structs import replace
+
 from headrace.domain.errors import DocumentError
 from headrace.domain.plan import PlanResult
 from headrace.domain.problem import Items, PlanOptions, Problem
@@ -65,8 +67,12 @@ OF_DEPTHS = dict.fromkeys(
 """Options that only the others' plans know: name -> what to do."""
 
 
-def solve(problem: Problem) -> PlanResult:
+def solve(problem: Problem, *, advise: bool = True) -> PlanResult:
     """Plan with the planner that `problem.options` names.
+
+    Args:
+        advise: whether a refusal has to say what would do; finding that out can take longer than
+            planning.
 
     Raises:
         DocumentError: no such planner, or the problem lacks what the objective needs.
@@ -112,7 +118,10 @@ def solve(problem: Problem) -> PlanResult:
     raised = with_headroom(problem)
     if refusal := refuse_for_gateway(raised):
         return refusal
-    return without_headroom(problem, within_gateway(raised, planner(raised)))
+    result = without_headroom(problem, within_gateway(raised, planner(raised)))
+    if advise and result.refuse is not None:
+        return replace(result, refusal=result.refuse(), refuse=None)
+    return result
 
 
 def _refuse_items(problem: Problem) -> None:

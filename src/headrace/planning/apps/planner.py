@@ -2,7 +2,8 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from headrace.domain.apart import ms_apart, ms_enough
 from headrace.domain.app import App
@@ -16,6 +17,8 @@ from headrace.planning.apps.exhaustive import TooManyError
 from headrace.planning.apps.order import path_us
 from headrace.planning.apps.solve import solve_app
 from headrace.planning.apps.stock.fit import Lack, StockRefusal, fit_stock, lacks
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.enough import least_enough
 from headrace.planning.pooled.refusal import nearest_slo_us
 
 ADVICE_S = 2.0
@@ -67,7 +70,8 @@ def _plan_fraction(problem: Problem, planner: str) -> PlanResult:
             except TooManyError as error:
                 refusal = f"{error}\n  try       --planner least-cost"
         if solution is None:
-            return _refused(refusal or _too_slow(problem, app, case, planner), planner, began)
+            too_slow = partial(_too_slow, problem, app, case, planner)
+            return _refused(refusal or too_slow, planner, began)
         planned.append(Planned(app=app, case=case, solution=solution))
     proof, binding = None, _binding(planned)
     lacking = lacks(problem, planned)
@@ -104,15 +108,20 @@ def _check(problem: Problem, planner: str) -> None:
 
 
 def _refused(
-    refusal: str, planner: str, began: float, stopped: Stopped | None = None
+    refusal: str | Callable[[], str], planner: str, began: float, stopped: Stopped | None = None
 ) -> PlanResult:
+    """
+    Args:
+        refusal: or what finds it.
+    """
     exact = planner in ("least-cost", "least-cost-dummy", "harpagon-optimal", "exhaustive")
     return PlanResult(
         plan=None,
         stopped=stopped or ("infeasible" if exact else "heuristic"),
         bound=None,
         runtime_s=time.perf_counter() - began,
-        refusal=refusal,
+        refusal=None if callable(refusal) else refusal,
+        refuse=refusal if callable(refusal) else None,
     )
 
 
@@ -171,22 +180,17 @@ def _found_nothing(problem: Problem, app: App, case: AppCase, planner: str) -> s
 def _enough_us(case: AppCase, planner: str, limit_s: float) -> int | None:
     """A budget with which the planner finds a plan, hardly larger than one with which it does not;
     None: none was found in time."""
-    stop_at = time.perf_counter() + limit_s
-    too_little, budget_us = case.budget_us, case.budget_us
-    found: int | None = None
-    while time.perf_counter() < stop_at and (found is None or found - too_little > STEP_US):
-        budget_us = 2 * budget_us + STEP_US if found is None else (too_little + found) // 2
-        if budget_us > MOST_US:
-            return None
+
+    def does(budget_us: int) -> bool:
         try:
-            does = solve_app(dataclasses.replace(case, budget_us=budget_us), planner, limit_s)
+            found = solve_app(dataclasses.replace(case, budget_us=budget_us), planner, limit_s)
         except TooManyError:
-            return found
-        if does is None:
-            too_little = budget_us
-        else:
-            found = budget_us
-    return found
+            return False
+        return found is not None
+
+    limit = Deadline(limit_s)
+    found = least_enough(does, case.budget_us, most=MOST_US, limit=limit, step=STEP_US)
+    return None if found is None else found.value
 
 
 def _unfitting(lacking: Sequence[Lack], planner: str) -> str:

@@ -9,4 +9,5 @@ gateway        a plan promises no more than the gateway can pass on
 assembly, binding, imported   the plan document, in words what binds it, and plans of others as ours
 shared_times, shared_assembly   promises to tenants of shared slots, and the plan document of them
 deadline       the time that is left
+enough         the least SLO, or number of devices, with which something can be done
 """

@@ -145,13 +145,13 @@ def choose_headroom(
     limit = limit or Deadline(inf)
     attempts = _plans(planning, margin, rooms)
     wanted = with_reserve(attainment)
-    plans: list[_Roomy] = []
+    plans: list[Roomy] = []
     tried = 0
     while more := _planned_within(attempts, limit.part(PLANNING_PART)):
         plans += more
         least = plans[0]
         without = least.plan if (least.rate_headroom, least.margin) == (0.0, margin) else None
-        more = [found for found in more if not _surpassed(found, plans)]
+        more = [found for found in more if not surpassed(found, plans)]
         more.sort(key=lambda found: (found.plan.objective, found.rate_headroom, found.margin))
         for number, found in enumerate(more, start=1):
             limit.check()
@@ -171,7 +171,7 @@ def choose_headroom(
     return None
 
 
-class _Roomy(NamedTuple):
+class Roomy(NamedTuple):
     """A plan with this much room."""
 
     plan: Plan
@@ -179,7 +179,7 @@ class _Roomy(NamedTuple):
     margin: float
 
 
-def _plans(planning: Planning, least_margin: float, rooms: Rooms) -> Iterator[_Roomy | None]:
+def _plans(planning: Planning, least_margin: float, rooms: Rooms) -> Iterator[Roomy | None]:
     """All there are, by steps of room, from none on; None for each that there is not."""
     refused = set[float]()
     steps = product(enumerate(rooms.rates), enumerate(rooms.margins))
@@ -190,10 +190,10 @@ def _plans(planning: Planning, least_margin: float, rooms: Rooms) -> Iterator[_R
         plan = planning(headroom, margin)
         if plan is None and not rooms.past_refusals:
             refused.add(headroom)
-        yield None if plan is None else _Roomy(plan, headroom, margin)
+        yield None if plan is None else Roomy(plan, headroom, margin)
 
 
-def _planned_within(attempts: Iterator[_Roomy | None], limit: Deadline) -> list[_Roomy]:
+def _planned_within(attempts: Iterator[Roomy | None], limit: Deadline) -> list[Roomy]:
     """The next of them, at least one; none: there are no more."""
     found = []
     for attempt in attempts:
@@ -204,7 +204,7 @@ def _planned_within(attempts: Iterator[_Roomy | None], limit: Deadline) -> list[
     return found
 
 
-def _surpassed(found: _Roomy, plans: Sequence[_Roomy]) -> bool:
+def surpassed(found: Roomy, plans: Sequence[Roomy]) -> bool:
     """Whether the same devices leave more room in another plan, for the same bill."""
     return found.plan.options.bill == "devices" and any(
         other is not found

@@ -8,13 +8,10 @@ arrivals (`headroom`); where none helps, the refusal names an SLO that was tried
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
-from math import ceil
 
 from msgspec.structs import replace
 
-from headrace.domain.app import App
 from headrace.domain.errors import InfeasibleError
 from headrace.domain.plan import Plan, PlanResult
 from headrace.domain.problem import PlanOptions, Problem
@@ -28,29 +25,27 @@ from headrace.simulation.apps.headroom import (
     attained,
     attains,
 )
-from headrace.simulation.apps.room_per_app import Room, cheapest_with_room, options_for_all
+from headrace.simulation.apps.room_per_app import Room, cheapest_with_room
+from headrace.simulation.apps.what_would_do import Trial, calls, late_text
 
 ATTAINMENT = 0.99
 """In time / arrived, of every app."""
 
 SURELY = 0.995
-"""With an SLO that a refusal names."""
+"""With what a refusal names."""
 
 REQUESTS = 2_000
 """Simulated per app."""
 
-LONGER = 1.25
-"""From one SLO that is tried to the next."""
-STEPS = 14
-"""SLOs that are tried: the last is more than twenty times what was asked for."""
-
-TRIED_MARGINS = (0.0, 0.3, 0.6, 0.8)
-"""With it; they are among those of `EVEN_ROOMS`."""
-HALVINGS = 4
-"""Of the last step."""
-
-NAMED_SLO = re.compile(r"an SLO of ([\d.]+ ms)(?:, with which it does)?")
-"""In what planners of apps say."""
+TRIED = (
+    Room(0.0, 0.0),
+    Room(0.5, 0.0),
+    Room(0.0, 0.3),
+    Room(1.0, 0.3),
+    Room(0.0, 0.6),
+    Room(0.0, 0.8),
+)
+"""With what a refusal names; they are among those of `EVEN_ROOMS`."""
 
 Planning = Callable[[Problem], PlanResult]
 
@@ -73,14 +68,16 @@ def plan_in_time(
         InfeasibleError: no plan exists, or none that is in time; the message says what would do.
     """
     began = Deadline(problem.options.time_limit_s)
-    plan = _planned(problem, planning, on_progress)
+    plan = _planned(problem, planning, began, on_progress)
     return replace(plan, runtime_s=began.spent_s)
 
 
-def _planned(problem: Problem, planning: Planning, on_progress: Callable[[str], None]) -> Plan:
+def _planned(
+    problem: Problem, planning: Planning, began: Deadline, on_progress: Callable[[str], None]
+) -> Plan:
     result = planning(problem)
     if result.plan is None:
-        raise InfeasibleError(_refused(problem, result, on_progress))
+        raise InfeasibleError(_refused(problem, result, began, on_progress))
     on_progress("simulating")
     share = even_attainment(result.plan, problem.profiles)
     if share >= ATTAINMENT:
@@ -108,7 +105,7 @@ def _with_room(problem: Problem, on_progress: Callable[[str], None]) -> Plan | N
     """
 
     def planning(options: PlanOptions) -> Plan | None:
-        return solve(replace(problem, options=options)).plan
+        return solve(replace(problem, options=options), advise=False).plan
 
     found = cheapest_with_room(
         problem,
@@ -136,24 +133,35 @@ def _rooms(problem: Problem) -> Rooms:
     return EVEN_ROOMS
 
 
-def _refused(problem: Problem, result: PlanResult, on_progress: Callable[[str], None]) -> str:
-    """The planner's words; where calls of one request come at once, with an SLO that was simulated
-    in place of the planner's, which is for calls one by one."""
+def _refused(
+    problem: Problem, result: PlanResult, limit: Deadline, on_progress: Callable[[str], None]
+) -> str:
+    """The planner's words; where calls of one request come at once, with what was simulated in
+    place of what the planner names, which is for calls one by one."""
     said = result.refusal or "no plan"
-    if not NAMED_SLO.search(said) or not any(map(_calls, problem.apps)):
+    if not any(map(calls, problem.apps)):
         return said
-    longer = _longer_slo(problem, Deadline(problem.options.time_limit_s), on_progress)
-    if longer is None:
-        return NAMED_SLO.sub("an SLO that is more than \\1", said)
-    slos = _slos(problem, longer)
-    return NAMED_SLO.sub(f"an SLO of {slos}, simulated with all calls of a request at once", said)
+    return _trial(problem, limit, on_progress).completed(said)
+
+
+def _trial(problem: Problem, limit: Deadline, on_progress: Callable[[str], None]) -> Trial:
+    def in_time(plan: Plan) -> bool:
+        return attains(plan, problem.profiles, "uniform", SEED, SURELY, requests=REQUESTS)
+
+    return Trial(
+        problem=problem,
+        rooms=tuple(room for room in TRIED if room.rate_headroom in _rooms(problem).rates),
+        in_time=in_time,
+        limit=limit,
+        how="with all calls of a request at once",
+        on_progress=on_progress,
+    )
 
 
 def _late(
     problem: Problem, share: float, limit: Deadline, on_progress: Callable[[str], None]
 ) -> str:
-    longer = _longer_slo(problem, limit, on_progress)
-    advice = f"an SLO of {_slos(problem, longer)}" if longer else "a longer SLO"
+    advice = _trial(problem, limit, on_progress).longer_slos() or "a longer SLO"
     rooms, least = _rooms(problem), problem.options.margin
     more_rate = f"{rooms.rates[-1]:.0%} more rate or " if rooms.rates[-1] else ""
     margin = least + rooms.margins[-1] * (1 - least)
@@ -168,75 +176,5 @@ def _out_of_time(problem: Problem, share: float) -> str:
 
 
 def _text_of_late(problem: Problem, share: float, with_room: str, advice: str) -> str:
-    """
-    Args:
-        with_room: what became of plans with room, after the part in time of the one without.
-    """
-    together = "; ".join(
-        f"{app.name!r} calls {', '.join(_calls(app))}" for app in problem.apps if _calls(app)
-    )
-    said = f"; at once a request of {together}" if together else ""
-    slos = ", ".join(f"{app.name}: {app.slo_us / 1000:g} ms" for app in problem.apps)
-    return (
-        "requests would be late: there is a plan for calls at equal gaps, and calls come otherwise"
-        f"\n  needs     {ATTAINMENT:.0%} in time with requests at equal gaps{said}\n"
-        f"  has       {share:.2%} in time{with_room} (SLO of {slos})\n"
-        f"  try       {advice}, faster devices, or fewer calls of more items each"
-    )
-
-
-def _calls(app: App) -> list[str]:
-    return [
-        f"{module.name} {ceil(module.fan_out.mean)} times"
-        for module in app.modules
-        if module.fan_out.mean > 1
-    ]
-
-
-def _slos(problem: Problem, times: float) -> str:
-    return ", ".join(f"{app.name}: {_longer_us(app, times) / 1000:g} ms" for app in problem.apps)
-
-
-def _longer_us(app: App, times: float) -> int:
-    """Whole milliseconds, so that it can be typed."""
-    return ceil(app.slo_us * times / 1000) * 1000
-
-
-def _longer_slo(
-    problem: Problem, limit: Deadline, on_progress: Callable[[str], None]
-) -> float | None:
-    """How many times as long all SLOs of apps would have to be; None: not found in time."""
-
-    def does(times: float) -> bool:
-        on_progress(f"trying an SLO {times:g} times as long")
-        apps = tuple(replace(app, slo_us=_longer_us(app, times)) for app in problem.apps)
-        for part in TRIED_MARGINS:
-            margin = problem.options.margin + part * (1 - problem.options.margin)
-            options = options_for_all(problem, Room(0.0, margin))
-            plan = solve(replace(problem, apps=apps, options=options)).plan
-            if limit.passed:
-                return False
-            if plan is not None and attains(
-                plan, problem.profiles, "uniform", SEED, SURELY, requests=REQUESTS
-            ):
-                return True
-        return False
-
-    too_short, times = 1.0, LONGER
-    for _ in range(STEPS):
-        if limit.passed:
-            return None
-        if does(times):
-            break
-        too_short, times = times, times * LONGER
-    else:
-        return None
-    for _ in range(HALVINGS):
-        middle = (too_short + times) / 2
-        if limit.passed:
-            break
-        if does(middle):
-            times = middle
-        else:
-            too_short = middle
-    return times
+    needed = f"{ATTAINMENT:.0%} in time with requests at equal gaps"
+    return late_text(problem, needed=needed, share=share, with_room=with_room, advice=advice)

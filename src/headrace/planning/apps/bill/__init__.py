@@ -8,5 +8,6 @@ bound    what no plan stays below, shared however often: loads in proportion, ro
 search   all modules together, or bundle by bundle
 assembly the plan document
 planner  Problem -> PlanResult, within the stock of devices
+refusal  why there is no plan, and the SLOs or devices with which there is one
 explain  what the bill is made of
 """

@@ -21,8 +21,10 @@ from headrace.planning.apps.bill.assembly import Billed, assemble_bill
 from headrace.planning.apps.bill.bound import least_bill
 from headrace.planning.apps.bill.budgets import SAME
 from headrace.planning.apps.bill.case import BillCase, ModuleBill, bill_of
+from headrace.planning.apps.bill.refusal import Found, Refusal
 from headrace.planning.apps.bill.search import least_devices_bill
 from headrace.planning.apps.candidates import AppCase, Candidate, ModuleCase, app_case
+from headrace.planning.common.deadline import Deadline
 
 CHARGES = 16
 """Rounds of charging device types that lack."""
@@ -43,6 +45,7 @@ def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
         by_fraction: the same problem, planned for least cost in proportion to load.
     """
     began = time.perf_counter()
+    limit = Deadline(problem.options.time_limit_s)
     ends_at = began + problem.options.time_limit_s
     cases = [app_case(problem, app) for app in problem.apps]
     today = by_fraction.plan
@@ -52,7 +55,17 @@ def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
     start = _start_price(problem) if most == inf else most
     found, bound = _within_stock(problem, cases, start, ends_at)
     if found is None and today is None:
-        return by_fraction
+        certain = _excludes(bound, start, cases)
+        refusal = Refusal(
+            problem=problem, cases=cases, search=_search, limit=limit, certain=certain
+        )
+        return changed(
+            by_fraction,
+            stopped="infeasible" if certain else "time-limit",
+            refusal=None,
+            refuse=refusal.text,
+            runtime_s=by_fraction.runtime_s + limit.spent_s,
+        )
     if _offers_parts(cases):
         # Parts of devices stand in no shared slot; what they cost at least bounds them.
         bound = min(bound, by_fraction.bound or 0.0)
@@ -72,6 +85,22 @@ def plan_bill(problem: Problem, by_fraction: PlanResult) -> PlanResult:
             runtime_s=runtime_s,
         )
     return PlanResult(plan=plan, stopped=plan.stopped, bound=plan.bound, runtime_s=plan.runtime_s)
+
+
+def _search(problem: Problem, limit: Deadline) -> Found:
+    """Whether a problem's apps have a plan on the whole devices that there are."""
+    cases = [app_case(problem, app) for app in problem.apps]
+    most = _start_price(problem)
+    ends_at = time.perf_counter() + limit.left_s
+    found, bound = _within_stock(problem, cases, most, ends_at)
+    if found is None:
+        return Found(devices=None, certain=_excludes(bound, most, cases))
+    return Found(devices=Counter(devices_of(found.modules)), certain=True)
+
+
+def _excludes(bound: float, most: float, cases: Sequence[AppCase]) -> bool:
+    """Whether a bound says that there is no plan at all, as all devices cost less than `most`."""
+    return bound >= most * (1 - SAME) and not _offers_parts(cases)
 
 
 def _on_whole_devices(cases: Sequence[AppCase]) -> bool:

@@ -6,7 +6,7 @@ slots packed onto devices by share and memory.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,8 @@ from headrace.planning.apps.assembly import Planned, Proof, machine_pools
 from headrace.planning.apps.solve import AppSolution
 from headrace.planning.apps.stock.devices import DeviceStock, flat
 from headrace.planning.apps.stock.search import Within, cheapest_within
+from headrace.planning.common.deadline import Deadline
+from headrace.planning.common.enough import least_enough
 from headrace.planning.common.packing import SlotSize, pack
 
 REFUSAL_S = 10.0
@@ -35,7 +37,8 @@ class Lack:
 class StockRefusal:
     """Why there is no plan, and whether that is certain."""
 
-    text: str
+    text: Callable[[], str]
+    """Finds out how many devices would do."""
     certain: bool
 
 
@@ -70,7 +73,10 @@ def fit_stock(
     """
     within = search_stock(problem, planned, limit_s=problem.options.time_limit_s)
     if within.machines is None:
-        return _refusal(problem, planned, lacking, certain=within.proven)
+        certain = within.proven
+        return StockRefusal(
+            text=lambda: _refusal(problem, planned, lacking, certain=certain), certain=certain
+        )
     fitting = []
     for one, machines in zip(planned, within.machines, strict=True):
         schedules = machines.schedules(one.case)
@@ -113,7 +119,7 @@ def search_stock(
 
 def _refusal(
     problem: Problem, planned: Sequence[Planned], lacking: Sequence[Lack], *, certain: bool
-) -> StockRefusal:
+) -> str:
     enough = _enough(problem, planned, lacking) if certain else []
     needs = ", ".join(f"{lack.needed} {lack.device}" for lack in lacking)
     has = ", ".join(f"{lack.there} {lack.device}" for lack in lacking)
@@ -127,37 +133,32 @@ def _refusal(
         f"{lack.needed} of {lack.device}" for lack in lacking
     )
     longer = "" if certain else f"--time-limit-s {10 * limit_s:g}, "
-    return StockRefusal(
-        text=(
-            f"{what}: too few {', '.join(lack.device for lack in lacking)}\n"
-            f"  needs     {needs} for the cheapest machines\n"
-            f"  has       {has}\n"
-            f"  try       {longer}{would_do} under `cluster.nodes`, a lower rate, or a longer SLO"
-        ),
-        certain=certain,
+    return (
+        f"{what}: too few {', '.join(lack.device for lack in lacking)}\n"
+        f"  needs     {needs} for the cheapest machines\n"
+        f"  has       {has}\n"
+        f"  try       {longer}{would_do} under `cluster.nodes`, a lower rate, or a longer SLO"
     )
 
 
 def _enough(problem: Problem, planned: Sequence[Planned], lacking: Sequence[Lack]) -> list[Lack]:
     """Of each type that lacks, with all others as they are, the fewest that let a plan fit."""
-    stop_at = time.perf_counter() + min(REFUSAL_S, problem.options.time_limit_s)
+    limit = Deadline(min(REFUSAL_S, problem.options.time_limit_s))
 
     def fits(lack: Lack, count: int) -> bool:
         more = {lack.device: count - lack.there}
-        limit_s = stop_at - time.perf_counter()
-        within = search_stock(problem, planned, limit_s=limit_s, more=more, first_will_do=True)
+        within = search_stock(problem, planned, limit_s=limit.left_s, more=more, first_will_do=True)
         return within.machines is not None
 
     found = []
     for lack in lacking:
-        if not fits(lack, lack.needed):
-            continue
-        below, enough = lack.there, lack.needed
-        while enough - below > 1:
-            middle = (below + enough) // 2
-            if fits(lack, middle):
-                enough = middle
-            else:
-                below = middle
-        found.append(replace(lack, needed=enough))
+        enough = least_enough(
+            lambda count, lack=lack: fits(lack, count),  # type: ignore[misc]
+            lack.there,
+            most=lack.needed,
+            limit=limit,
+            growth=lack.needed,
+        )
+        if enough is not None:
+            found.append(replace(lack, needed=enough.value))
     return found
