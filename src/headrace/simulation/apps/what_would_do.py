@@ -66,7 +66,8 @@ class Trial:
         if NAMED_DEVICES.search(advice):
             devices = self.more_devices()
             advice = NAMED_DEVICES.sub(devices or r"more than \1 under `cluster.nodes`", advice)
-        return f"{told}{then}{advice}" + (f" (simulated {self.how})" if slos or devices else "")
+        simulated = f" (simulated {self.how}; the above is for calls at equal gaps)"
+        return f"{told}{then}{advice}{simulated if slos or devices else ''}"
 
     def longer_slos(self, limit: Deadline | None = None) -> str | None:
         """SLOs of all apps, longer in proportion, with which a plan is in time; None: none was
