@@ -1,10 +1,14 @@
 """Plans of more models than memory: planned, verified, refused, simulated."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from typer.testing import CliRunner
 
+from headrace.catalog.documents import read_plan, write_document
+from headrace.cli import app
 from headrace.dispatch.topology import Topology
 from headrace.domain.cluster import Cluster, DeviceType, Node
 from headrace.domain.errors import DocumentError, PlanError
@@ -207,6 +211,51 @@ def test_a_models_own_margin_holds_for_it_alone() -> None:
     assert verify(plan, of.profiles) == []
     tight = replace(of, options=replace(options, model_margins={"m1": 0.99}))
     assert "SLO 100.0 ms less a margin of 99%" in (solve(tight).refusal or "")
+
+
+@pytest.mark.parametrize("beside_bytes", [MEMORY * 100, MEMORY * 4 // 5], ids=["unknown", "too small"])
+def test_devices_that_no_model_can_run_on_are_no_room_for_them(
+    beside_bytes: int, tmp_path: Path
+) -> None:
+    """Two models for one device that holds one; beside it another, of which nothing is known, or
+    which holds none."""
+    known = ("gpu", "npu") if beside_bytes < MEMORY else ("gpu",)
+    profiles = {
+        name: with_layers(
+            make_profile(
+                name,
+                blocks=2,
+                devices=dict.fromkeys(known, 1.0),
+                block_us=800,
+                weights_bytes=6_000_000,
+            ),
+            known,
+        )
+        for name in ("m0", "m1")
+    }
+    for name, profile in profiles.items():
+        write_document(profile, tmp_path / f"{name}.profile.json")
+    path = tmp_path / "problem.yaml"
+    path.write_text(
+        f"""
+schema: headrace.problem/1
+cluster:
+  devices:
+    gpu: {{memory_bytes: {MEMORY}}}
+    npu: {{memory_bytes: {beside_bytes}}}
+  nodes:
+    - {{name: n0, devices: {{gpu: 1, npu: 1}}}}
+models:
+  - {{name: m0, profile: m0.profile.json, slo_ms: 100}}
+  - {{name: m1, profile: m1.profile.json, slo_ms: 100}}
+options: {{margin: 0.0, provision: exact}}
+"""
+    )
+    ended = CliRunner().invoke(app, ["plan", str(path), "-o", str(tmp_path / "plan.json")])
+    assert ended.exit_code == 0, ended.output
+    plan = read_plan(tmp_path / "plan.json")
+    assert plan.is_provisioned
+    assert {slot.device for slot in plan.slots} == {"gpu"}
 
 
 def test_devices_are_counted_for_stated_rates() -> None:

@@ -247,15 +247,28 @@ def plan(
 
 def _for_memory(problem: "Problem") -> "Problem":
     """With the planner of more models than memory, where not all fit and none is named."""
-    from msgspec.structs import replace
-
-    from headrace.domain.problem import PlanOptions
-    from headrace.planning import PROVISIONED
     from headrace.planning.provisioning.many import fits
 
-    if problem.apps or problem.options.planner != PlanOptions().planner or fits(problem):
+    if not _may_come_and_go(problem) or fits(problem):
         return problem
-    notices.print(f"not every model can stay on a slot of its own: planning with {PROVISIONED}")
+    return _coming_and_going(problem)
+
+
+def _may_come_and_go(problem: "Problem") -> bool:
+    """Whether that is asked for where it is needed, and no planner is named."""
+    from headrace.domain.problem import PlanOptions
+
+    options = problem.options
+    unnamed = not problem.apps and options.planner == PlanOptions().planner
+    return unnamed and options.provision is not None
+
+
+def _coming_and_going(problem: "Problem") -> "Problem":
+    from msgspec.structs import replace
+
+    from headrace.planning import PROVISIONED
+
+    notices.print(f"no plan keeps every model on a slot of its own: planning with {PROVISIONED}")
     return replace(problem, options=replace(problem.options, planner=PROVISIONED))
 
 
@@ -273,9 +286,12 @@ def _planned(problem: "Problem") -> "Plan":
         return planned_in_time(problem)
     with working(f"planning with {problem.options.planner}"):
         result = solve(problem)
-    if result.plan is None:
+    plan = result.plan
+    if plan is None and _may_come_and_go(problem):
+        plan = solve(_coming_and_going(problem)).plan
+    if plan is None:
         raise InfeasibleError(result.refusal or "no plan")
-    return result.plan
+    return plan
 
 
 def _carrying_most(

@@ -56,17 +56,26 @@ class _Placed:
 
 
 def fits(problem: Problem) -> bool:
-    """Whether all models can be in memory: one copy of each, on a slot of its own."""
-    slots = sum(
-        problem.cluster.count(kind.name) * int(1 / min(kind.shares))
+    """Whether all models may be in memory: one copy of each, on a slot of its own.
+
+    A look at the whole: where it says no there is no plan that keeps all in memory, and where it
+    says yes there may be none either.
+    """
+    profiled = {
+        name for demand in problem.demands for name in problem.profiles[demand.model].devices
+    }
+    kinds = [
+        kind
         for kind in problem.cluster.device_types
-    )
+        if kind.name in profiled and problem.cluster.count(kind.name)
+    ]
+    slots = sum(problem.cluster.count(kind.name) * int(1 / min(kind.shares)) for kind in kinds)
     if len(problem.demands) > slots:
         return False
     memory = [
         kind.memory_bytes * problem.cluster.count(kind.name)
-        for kind in problem.cluster.device_types
-        if kind.memory_bytes is not None and problem.cluster.count(kind.name)
+        for kind in kinds
+        if kind.memory_bytes is not None
     ]
     if not memory:
         return True
